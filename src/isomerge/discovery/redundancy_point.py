@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from isomerge.discovery.bound_specimen import BoundSpecimen
+from isomerge.discovery.form_tangents import form_of, form_tangents
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import with_streams
 from isomerge.matching.frame import folded_gains
@@ -186,6 +187,18 @@ class Point:
                 one = zero.clone().reshape(-1)
                 one[at] = 1
                 yield shift.name, key, one.reshape(shape), zero
+
+    def form_tangents(self) -> Tensor:
+        """What `verify` does not see by reading the model in a form of the same function [directions, parameters]:
+        the moves of LayerNorm."""
+        if (form := form_of(self.seen)) is None:
+            return torch.zeros(0, self.size, dtype=torch.float64)
+        zero = {n: torch.zeros_like(t) for n, t in self.numbers.items()}
+        rows = []
+        for moved in form_tangents(form, self.blocks):
+            named = {self.seen.names[n]: t for block, x in moved.items() for n, t in block.split(x)}
+            rows.append(self.flat(zero | named))
+        return torch.stack(rows) if rows else torch.zeros(0, self.size, dtype=torch.float64)
 
     # ---------------------------------------------------------------- by line
 

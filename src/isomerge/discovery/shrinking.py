@@ -7,7 +7,7 @@ are made of every config: what is an axis, a number of layers or a constant show
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,10 +42,11 @@ SCALES = (
     Scale(2, 4, 2, 16, 4, 40, 4, 131, 44, 80),
     Scale(3, 3, 3, 24, 4, 56, 8, 149, 52, 96),
 )
+Change = Callable[[Scale], Scale]
 # What is tried next where a class refuses these: heads in numbers divisible by eight, widths that are the heads'
 # own, spaces between
 # parts that are as wide as one of them.
-FALLBACKS = (
+FALLBACKS: tuple[Change, ...] = (
     lambda scale: replace(scale, width=0),
     lambda scale: replace(scale, heads=8),
     lambda scale: replace(scale, linked=True),
@@ -114,6 +115,8 @@ def shrunk(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
     found = _lengths(config, kinds, scale, width, heads or 1, shared)
     small = {key: value for key, value in {**config, **found}.items() if key not in DERIVED}
     for key, value in config.items():
+        if value is None and re.fullmatch(KINDS["shared"], split(key)[1]) and "heads" in kinds.values():
+            small[key] = _first(kinds, small, "heads")  # none of their own: as many, which not every class fills in
         if key in found or value is None or key in DERIVED:
             continue
         if _TOKENS.search(key):
@@ -174,7 +177,7 @@ def _lengths(
         "picked": 2,
         "vocabulary": scale.vocabulary,
         "embedding": scale.embedding,
-        "latent": scale.embedding - 18,
+        "latent": max(scale.embedding - 18, scale.head),
         "positions": scale.positions,
     }
     kinds_seen: list[str] = []

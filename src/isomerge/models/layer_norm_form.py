@@ -3,7 +3,8 @@
 LayerNorm takes the mean of a stream away, divides by its size, multiplies by gains g and adds biases b. So no
 output depends on what writers put along the ones, nor on what its readers W take against them, ``W + c (1/g)^T``
 with ``c sum(b/g)`` off their own bias; and b itself may as well stand in the readers' biases as ``W b``. Here
-writers have mean zero, ``W diag(g)`` has rows of mean zero, and b is zero wherever all its readers have biases.
+writers have mean zero, ``W diag(g)`` has rows of mean zero wherever that is free (a bias of the reader takes what b
+would add, or there is no b), and b is zero wherever all its readers have biases.
 
 Models that are one function up to these moves are equal in this form; the moves are no spaces of specs yet, so that
 alignment does not use them (docs/lab/completeness.md).
@@ -22,7 +23,7 @@ from isomerge.models.recognised import Model
 from isomerge.symmetry.alignment import element_key
 from isomerge.symmetry.axes import Atom, Concat, atoms
 from isomerge.symmetry.blocks import Block
-from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.language.spec import Line, Spec
 
 CENTRED = "OFixingOnes"
 """The group that a stream is turned by where every norm over it takes the mean away."""
@@ -37,11 +38,20 @@ class Norm:
     readers: list[tuple[Block, int]] = field(default_factory=list)
     reader_biases: dict[Block, Block] = field(default_factory=dict)
     """From a reader's bias to the reader."""
+    sealed: bool = False
+    """Whether something reads it that has no tensor of its own, such as a head tied to the embeddings."""
 
     @property
     def folds(self) -> bool:
         """Whether every reader has a bias that can take the norm's."""
-        return self.gain is not None and bool(self.readers) and len(self.readers) == len(self.reader_biases)
+        biased = bool(self.readers) and len(self.readers) == len(self.reader_biases)
+        return self.bias is not None and biased and not self.sealed
+
+    @property
+    def centred(self) -> dict[Block, int]:
+        """The readers whose part against the ones is free, by their axes: the norm has no bias, or they have one."""
+        biased = set(self.reader_biases.values())
+        return {block: axis for block, axis in self.readers if self.bias is None or block in biased}
 
 
 @dataclass
@@ -50,7 +60,6 @@ class LayerNormForm:
 
     writers: dict[Block, int] = field(default_factory=dict)
     norms: list[Norm] = field(default_factory=list)
-    """Those whose readers all have biases."""
 
     def __bool__(self) -> bool:
         return bool(self.writers or self.norms)
@@ -71,18 +80,26 @@ class LayerNormForm:
             made = tensor.double() - tensor.double().mean(axis, keepdim=True)
         for norm in self.norms:
             assert norm.gain is not None
-            if block == norm.bias:
+            if block == norm.bias and norm.folds:
                 return torch.zeros_like(tensor)
-            for reader, axis in norm.readers:
-                if reader == block:
-                    gain = _along(stored(norm.gain).double() + norm.gain.line.less, tensor.ndim, axis)
-                    whole = made.double() * gain
-                    made = (whole - whole.mean(axis, keepdim=True)) / gain
+            if (axis := norm.centred.get(block)) is not None:
+                gain = _along(stored(norm.gain).double() + norm.gain.line.less, tensor.ndim, axis)
+                whole = made.double() * gain
+                made = (whole - whole.mean(axis, keepdim=True)) / gain
             if (reader := norm.reader_biases.get(block)) is not None and norm.bias is not None:
-                axis = dict(norm.readers)[reader]
-                carried = stored(reader).double().movedim(axis, -1) @ stored(norm.bias).double()
-                made = made.double() + carried
+                made = made.double() + _carried(norm, reader, stored)
         return made.to(tensor.dtype).contiguous()
+
+
+def _carried(norm: Norm, reader: Block, stored: Callable[[Block], Tensor]) -> Tensor:
+    """What a reader's bias takes: all that the norm's bias makes of the reader where it folds, else what it makes of
+    the part against the ones."""
+    assert norm.gain is not None and norm.bias is not None
+    weight, bias = stored(reader).double().movedim(dict(norm.readers)[reader], -1), stored(norm.bias).double()
+    if norm.folds:
+        return weight @ bias
+    gain = stored(norm.gain).double() + norm.gain.line.less
+    return (weight @ gain) / len(gain) * (bias / gain).sum()
 
 
 def _along(vector: Tensor, dims: int, axis: int) -> Tensor:
@@ -121,6 +138,7 @@ def _add_stream(form: LayerNormForm, model: Model, spec: Spec, stream: str, retu
             norm.bias = block
         elif not atom.dual and not scales and not _tied(model, block):
             writers[block] = k
+    tied = {a.name for line in _tied_lines(model) for a in atoms(line.axes or ())} & {*spec.gains}
     by_name = {block.canonical[0]: block for block in model.blocks if not block.lead}
     for key, norm in norms.items():
         if returned and key.partition("[")[0] in outer:
@@ -130,9 +148,12 @@ def _add_stream(form: LayerNormForm, model: Model, spec: Spec, stream: str, retu
             rest = tuple(axis for i, axis in enumerate(block.axes or ()) if i != k)
             if bias is not None and bias.axes == rest and not block.lead and bias not in writers:
                 norm.reader_biases[bias] = block
-        if norm.folds and _is_invertible(model, norm):
-            form.norms.append(norm)
-    form.writers |= writers
+        if norm.gain is None or not norm.readers or not _is_invertible(model, norm):
+            continue
+        norm.sealed = not tied.isdisjoint(a.name for a in atoms(norm.gain.axes or ()))
+        form.norms.append(norm)
+    if not returned:  # else what is written may be seen before any norm
+        form.writers |= writers
 
 
 Place = tuple[Block, int, Atom, "list[Atom] | None"]
@@ -156,13 +177,15 @@ def _scales(spec: Spec, block: Block, stream: str) -> list[Atom]:
     return [a for a in here if a.name in spec.gains] if any(a.name == stream for a in here) else []
 
 
+def _tied_lines(model: Model) -> list[Line]:
+    """The heads that are tied to tables of embeddings."""
+    ties = [line for line in model.declared.lines if line.tied]
+    return [line for line in ties if line.canonical(dict.fromkeys(line.indices, 0)) not in model.names]
+
+
 def _tied(model: Model, block: Block) -> bool:
     """Whether a table is the head as well: then its rows are read, too."""
-    canonical = block.canonical[0]
-    return any(
-        line.tied == canonical and line.canonical(dict.fromkeys(line.indices, 0)) not in model.names
-        for line in model.declared.lines
-    )
+    return any(line.tied == block.canonical[0] for line in _tied_lines(model))
 
 
 def _is_invertible(model: Model, norm: Norm) -> bool:
