@@ -27,7 +27,17 @@ from isomerge.discovery.completeness import try_completeness
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "completeness.json"
 PAGE = HERE.parent / "docs" / "lab" / "completeness.md"
-FIRST = ["llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe", "gemma", "gemma2", "gemma3_text", "phi", "phi3", "gpt2", "gpt_neox", "gptj", "gpt_neo", "opt", "bloom", "falcon", "mpt", "stablelm", "starcoder2", "granite", "olmo", "olmo2", "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "glm", "glm4", "smollm3", "nemotron", "bert", "roberta", "xlm-roberta", "distilbert", "electra", "albert", "deberta-v2", "modernbert", "camembert", "mpnet", "ernie", "vit", "deit", "dinov2", "beit", "swin", "clip_text_model", "clip_vision_model", "siglip_text_model", "siglip_vision_model", "t5", "mt5", "bart", "mbart", "pegasus", "marian"]  # fmt: skip
+FIRST = """
+llama mistral qwen2 qwen3 gemma gemma2 gemma3_text phi phi3 gpt2 gpt_neox gptj gpt_neo opt bloom falcon mpt
+stablelm starcoder2 granite olmo olmo2 olmo3 cohere cohere2 glm glm4 smollm3 nemotron bert roberta xlm-roberta
+distilbert electra albert deberta deberta-v2 modernbert camembert mpnet nomic_bert esm ernie xlnet vit deit
+beit dinov2 dinov3_vit swin vit_mae clip clip_text_model clip_vision_model siglip siglip_text_model
+siglip_vision_model sam detr convnext segformer t5 mt5 bart mbart pegasus marian m2m_100 whisper wav2vec2
+hubert speech_to_text mixtral qwen2_moe qwen3_moe qwen3_next qwen3_5_text deepseek_v2 deepseek_v3 gpt_oss
+olmoe granitemoe jetmoe minimax dbrx phimoe llama4_text ernie4_5 ernie4_5_moe seed_oss arcee hunyuan_v1_dense
+helium exaone4 gemma3n_text gemma4_text codegen xglm gpt_bigcode persimmon biogpt llava qwen2_vl qwen2_5_vl
+mamba mamba2 falcon_mamba rwkv lfm2 jamba recurrent_gemma
+""".split()
 """What people merge most, first."""
 START, END = "<!-- completeness: begin -->", "<!-- completeness: end -->"
 

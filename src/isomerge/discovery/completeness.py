@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from isomerge.discovery.bound_specimen import BoundSpecimen, SpecOf
 from isomerge.discovery.building import real_config
 from isomerge.discovery.inner_axes import InnerAxis, inner_axes
-from isomerge.discovery.redundancy import RICHER, TINY, WIDER, Count, Redundancy, tiny_specimen
+from isomerge.discovery.redundancy import TINY, TOKENS, WIDER, Count, Redundancy, tiny_specimen
 from isomerge.discovery.specimen import Specimen
 from isomerge.errors import IsomergeError
 
@@ -52,32 +52,42 @@ def try_completeness(
         seed: of the random weights.
     """
     if specimen is not None:
-        return _counted(spec_of, [lambda: specimen])
+        return _counted(spec_of, lambda: specimen).told()
     real = real_config(config)
-    tries = ((TINY, seed), (WIDER, seed), (RICHER, seed + 1))
-    return _counted(spec_of, [lambda tiny=tiny, seed=seed: tiny_specimen(real, seed, tiny) for tiny, seed in tries])
-
-
-def _counted(spec_of: SpecOf, tries: Sequence[Callable[[], Specimen]]) -> Completeness:
-    """The count at the first specimen that misses nothing, else at that which misses least.
-
-    At no point is less free than at a generic one: what one specimen explains is explained. A unit that few of its
-    inputs switch on, or a layer that reads few tokens, only seems free.
-    """
-    best: Count | None = None
-    inner: tuple[InnerAxis, ...] | None = None
-    note = None
-    for make in tries:
-        try:
-            made = make()
-            made.compare_whole()
-            seen = BoundSpecimen(spec_of, made)
-            inner = tuple(inner_axes(seen)) if inner is None else inner
-            count = Count(seen)
-        except IsomergeError as error:
-            note = note or str(error)
-            continue
-        best = count if best is None or count.missing < best.missing else best
-        if not best.missing:
+    for tiny in (TINY, WIDER):
+        found = _counted(spec_of, lambda tiny=tiny: tiny_specimen(real, seed, tiny))
+        if found.count is not None:
             break
-    return Completeness(None if best is None else best.named(), note if best is None else None, inner or ())
+    if found.count is not None and found.count.missing:
+        richer = replace(tiny, vocabulary=TOKENS)
+        again = _counted(spec_of, lambda: tiny_specimen(real, seed + 1, richer))
+        # at no point is less free than at a generic one: a unit that few inputs switch on only seems free
+        if again.count is not None and again.count.missing < found.count.missing:
+            found = again
+    return found.told()
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """What was counted at one specimen."""
+
+    count: Count | None
+    note: str | None
+    inner: tuple[InnerAxis, ...]
+
+    def told(self) -> Completeness:
+        """With what is left by tensors."""
+        return Completeness(None if self.count is None else self.count.named(), self.note, self.inner)
+
+
+def _counted(spec_of: SpecOf, make: Callable[[], Specimen]) -> _Counted:
+    """The count at a specimen; a note where there is none."""
+    inner: tuple[InnerAxis, ...] = ()
+    try:
+        specimen = make()
+        specimen.compare_whole()
+        seen = BoundSpecimen(spec_of, specimen)
+        inner = tuple(inner_axes(seen))
+        return _Counted(Count(seen), None, inner)
+    except IsomergeError as error:
+        return _Counted(None, str(error), inner)

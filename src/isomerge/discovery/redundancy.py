@@ -35,8 +35,8 @@ TINY = Scale(2, 2, 1, 4, 0, 12, 2, 22, 6, 14)
 tokens would look redundant."""
 WIDER = replace(TINY, head=8)
 """Where a quarter of a head of four would be turned."""
-RICHER = replace(TINY, vocabulary=50)
-"""Where a layer reads single tokens alone: of twenty-two it is a table, which leaves much of it free."""
+TOKENS = 50
+"""How many where a layer reads single tokens alone: of twenty-two it is a table, which leaves much of it free."""
 LENGTHS = (14, 12, 11, 10, 9, 8)
 """Lengths of inputs that are tried: the longest one reaches all places."""
 CLEAR, ROUNDING = 1e3, 1e-13

@@ -22,7 +22,7 @@ INDEPENDENT = 1e-9
 """Squared singular values above this count, of rows of length one; the error of tangents, squared, is 1e-16."""
 TOGETHER = 3
 """The most lines that are looked at together."""
-GROUPS = 1_500
+GROUPS = 600
 """The most groups of lines that are looked at: each takes a hundredth of a second."""
 
 
