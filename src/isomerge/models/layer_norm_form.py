@@ -49,7 +49,7 @@ class Norm:
 
     @property
     def centred(self) -> dict[Block, int]:
-        """The readers whose part against the ones is free, by their axes: the norm has no bias, or they have one."""
+        """The readers whose part against the ones is free, by axis: the norm has no bias, or they have one."""
         biased = set(self.reader_biases.values())
         return {block: axis for block, axis in self.readers if self.bias is None or block in biased}
 
@@ -92,9 +92,10 @@ class LayerNormForm:
 
 
 def _carried(norm: Norm, reader: Block, stored: Callable[[Block], Tensor]) -> Tensor:
-    """What a reader's bias takes: all that the norm's bias makes of the reader where it folds, else what it makes of
-    the part against the ones."""
-    assert norm.gain is not None and norm.bias is not None
+    """What a reader's bias takes: all that the norm's bias makes of the reader where it folds, else what it makes
+    of the part against the ones."""
+    assert norm.gain is not None
+    assert norm.bias is not None
     weight, bias = stored(reader).double().movedim(dict(norm.readers)[reader], -1), stored(norm.bias).double()
     if norm.folds:
         return weight @ bias
