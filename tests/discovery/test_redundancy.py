@@ -10,10 +10,12 @@ import torch
 import transformers as tf
 from torch import Tensor
 
-from depth import more
+from depth import more, thorough
 from isomerge.archs import expanded_texts
+from isomerge.commands.proof import text_of
 from isomerge.discovery.bound_specimen import BoundSpecimen
 from isomerge.discovery.building import real_config
+from isomerge.discovery.completeness import try_completeness
 from isomerge.discovery.form_tangents import form_of, form_tangents
 from isomerge.discovery.inner_axes import InnerAxis, inner_axes
 from isomerge.discovery.redundancy import Redundancy, measure_redundancy, tiny_specimen
@@ -117,6 +119,35 @@ def test_what_layer_norm_leaves_free_is_declared() -> None:
     assert count.left == ()
     written, read, biases = 14 + 2 * (8 + 1 + 32 + 1), 2 * (24 + 32), 2 * (8 + 8)
     assert count.layer_norm == written + read + biases
+
+
+COMPLETE = [
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "gemma2",
+    "phi3",
+    "granite",
+    "olmo2",
+    "glm",
+    "glm4",
+    "gpt2",
+    "cohere",
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+]
+
+
+@thorough
+@pytest.mark.parametrize("kind", COMPLETE)
+def test_these_types_are_complete(kind: str) -> None:
+    """By the texts that are packaged, as docs/lab/completeness.md has it."""
+    config = tf.AutoConfig.for_model(kind).to_dict() | {"model_type": kind}
+    found = try_completeness(text_of(None)[1], config)
+    assert found.complete, found.report()
 
 
 def test_what_the_form_does_not_see_is_no_more_than_that() -> None:
