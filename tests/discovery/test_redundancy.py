@@ -8,14 +8,19 @@ from typing import Any
 import pytest
 import torch
 import transformers as tf
+from torch import Tensor
 
-from depth import more
+from depth import more, thorough
 from isomerge.archs import expanded_texts
+from isomerge.commands.proof import text_of
 from isomerge.discovery.bound_specimen import BoundSpecimen
 from isomerge.discovery.building import real_config
+from isomerge.discovery.completeness import try_completeness
+from isomerge.discovery.form_tangents import form_of, form_tangents
 from isomerge.discovery.inner_axes import InnerAxis, inner_axes
 from isomerge.discovery.redundancy import Redundancy, measure_redundancy, tiny_specimen
 from isomerge.errors import IsomergeError
+from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.groups import GROUPS
 from isomerge.symmetry.language.spec_text import parse_spec
 
@@ -105,14 +110,63 @@ def test_a_declared_space_that_is_none_is_told() -> None:
         counted("llama", ("res (kv g ov')", "res (kv g ov)"))
 
 
-def test_what_layer_norm_takes_away_is_found() -> None:
-    """Writers along the ones, constants that embeddings trade, and biases of norms that readers take."""
+def test_what_layer_norm_leaves_free_is_declared() -> None:
+    """GPT-2 is complete by it: the writers' means, the readers against the ones, biases of norms in theirs. By hand,
+    of width 8 with 32 neurons: the positions 14, what two layers write 2 (8 + 1 + 32 + 1), the readers 2 (24 + 32),
+    the norms' biases 2 (8 + 8). Of these the spaces have some already: the biases of keys, and of values."""
     count = counted("gpt2")
-    assert explained(count)
-    along = {(line, axis) for left in count.left for line, axes in left.along.items() for axis in axes}
-    assert {("wpe.weight", "pos"), ("wpe.weight", "res"), ("h.{l}.mlp.c_proj.weight", "res")} <= along
-    together = {frozenset(left.lines) for left in count.left}
-    assert frozenset({"h.{l}.ln_2.bias", "h.{l}.mlp.c_fc.bias"}) in together
+    assert count.complete
+    assert count.left == ()
+    written, read, biases = 14 + 2 * (8 + 1 + 32 + 1), 2 * (24 + 32), 2 * (8 + 8)
+    assert count.layer_norm == written + read + biases
+
+
+COMPLETE = [
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "gemma2",
+    "phi3",
+    "granite",
+    "olmo2",
+    "glm",
+    "glm4",
+    "gpt2",
+    "cohere",
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+]
+
+
+@thorough
+@pytest.mark.parametrize("kind", COMPLETE)
+def test_these_types_are_complete(kind: str) -> None:
+    """By the texts that are packaged, as docs/lab/completeness.md has it."""
+    config = tf.AutoConfig.for_model(kind).to_dict() | {"model_type": kind}
+    found = try_completeness(text_of(None)[1], config)
+    assert found.complete, found.report()
+
+
+def test_what_the_form_does_not_see_is_no_more_than_that() -> None:
+    """Every direction that is counted for LayerNorm leaves the form as it is to second order; one beside it not."""
+    seen = bound("gpt2")
+    form, blocks = form_of(seen), seen.fresh()
+    assert form is not None
+
+    def formed(moved: Mapping[Block, Tensor], step: float) -> Tensor:
+        there = {block: x + step * moved.get(block, torch.zeros(())) for block, x in blocks.items()}
+        return torch.cat([form.applied(b, x, there.__getitem__).reshape(-1) for b, x in there.items()])
+
+    directions = form_tangents(form, blocks)
+    still = formed({}, 0)
+    for moved in directions[::25]:
+        assert float((formed(moved, 1e-4) - still).abs().max()) < 1e-7
+    rng = torch.Generator().manual_seed(1)
+    beside = {block: x + torch.randn(x.shape, generator=rng, dtype=x.dtype) for block, x in directions[0].items()}
+    assert float((formed(beside, 1e-4) - still).abs().max()) > 1e-6
 
 
 def test_what_is_left_changes_no_output() -> None:

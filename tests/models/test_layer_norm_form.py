@@ -26,7 +26,18 @@ FORMED = [
     "vit",
     "gpt_neox",
     *more(
-        "gpt2-untied", "deit", "opt", "phi", "clip", "whisper", "starcoder2", "stablelm", "gptj", "mpt", "falcon"
+        "gpt2-untied",
+        "deit",
+        "opt",
+        "phi",
+        "clip",
+        "whisper",
+        "starcoder2",
+        "stablelm",
+        "gptj",
+        "mpt",
+        "falcon",
+        "cohere",
     ),
 ]
 GPT2, VIT = "transformer.h.1.", "vit.encoder.layer.1."

@@ -42,6 +42,8 @@ class BoundSpecimen:
         spec = spec_of(specimen.config, shapes)
         self.matches: dict[str, Match] = coverage(spec, shapes)
         self.names = by_canonical(self.matches)
+        self.declared = spec
+        """The spec before ties have taken spaces from it."""
         self.spec: Spec = without_broken_ties(spec, self.names, specimen.config)
         self.blocks: list[Block] = gather_blocks(self.spec, self.matches)
 

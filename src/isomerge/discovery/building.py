@@ -19,7 +19,7 @@ from isomerge.config.config_parts import parts_of
 from isomerge.discovery.composites import shrunk_whole
 from isomerge.discovery.placement import places_of
 from isomerge.discovery.precision import double_precision
-from isomerge.discovery.shrinking import FALLBACKS, SCALES, Scale
+from isomerge.discovery.shrinking import FALLBACKS, SCALES, Change, Scale
 from isomerge.discovery.specimen import Specimen, loaded, silent
 from isomerge.discovery.specimen_inputs import inputs_of
 from isomerge.errors import IsomergeError
@@ -82,7 +82,9 @@ def class_of(config: Any) -> Any:
     raise IsomergeError(f"config.json: transformers has no model for {type(config).__name__}")
 
 
-def make_specimen(config: Any, scale: Scale, seed: int, *, untied: bool = True) -> Specimen:
+def make_specimen(
+    config: Any, scale: Scale, seed: int, *, untied: bool = True, fallbacks: Sequence[Change] = FALLBACKS
+) -> Specimen:
     """A tiny random model of the class of ``config``.
 
     Args:
@@ -90,13 +92,14 @@ def make_specimen(config: Any, scale: Scale, seed: int, *, untied: bool = True) 
         scale: how small (see `isomerge.discovery.shrinking`).
         seed: of its weights and inputs.
         untied: give heads that are tied to the embeddings weights of their own.
+        fallbacks: what is tried next where the class refuses the scale.
 
     Raises:
         IsomergeError: transformers cannot build or run it.
     """
     kind = class_of(config)
     first: Exception | None = None
-    for change in (lambda s: s, *FALLBACKS):
+    for change in (lambda s: s, *fallbacks):
         try:
             found = _built(config, kind, change(scale), seed, untied)
         except IsomergeError:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from isomerge.discovery.bound_specimen import BoundSpecimen, SpecOf
 from isomerge.discovery.building import real_config
 from isomerge.discovery.inner_axes import InnerAxis, inner_axes
-from isomerge.discovery.redundancy import TINY, WIDER, Redundancy, measure_redundancy, tiny_specimen
+from isomerge.discovery.redundancy import TINY, TOKENS, WIDER, Count, Redundancy, tiny_specimen
 from isomerge.discovery.specimen import Specimen
 from isomerge.errors import IsomergeError
 
@@ -51,19 +51,43 @@ def try_completeness(
         specimen: another model that stands for it, such as a module of one's own.
         seed: of the random weights.
     """
-    first = None
-    for tiny in (TINY, WIDER) if specimen is None else (TINY,):
-        try:
-            made = specimen or tiny_specimen(real_config(config), seed, tiny)
-            made.compare_whole()
-            seen = BoundSpecimen(spec_of, made)
+    if specimen is not None:
+        return _counted(spec_of, lambda: specimen).told()
+    real = real_config(config)
+    for tiny in (TINY, WIDER):
+        found = _counted(spec_of, lambda tiny=tiny: tiny_specimen(real, seed, tiny))
+        if found.count is not None:
             break
-        except IsomergeError as error:
-            first = first or error
-    else:
-        return Completeness(None, str(first), ())
-    inner = tuple(inner_axes(seen))
+    if found.count is not None and found.count.missing:
+        richer = replace(tiny, vocabulary=TOKENS)
+        again = _counted(spec_of, lambda: tiny_specimen(real, seed + 1, richer))
+        # at no point is less free than at a generic one: a unit that few inputs switch on only seems free
+        if again.count is not None and again.count.missing < found.count.missing:
+            found = again
+    return found.told()
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """What was counted at one specimen."""
+
+    count: Count | None
+    note: str | None
+    inner: tuple[InnerAxis, ...]
+
+    def told(self) -> Completeness:
+        """With what is left by tensors."""
+        return Completeness(None if self.count is None else self.count.named(), self.note, self.inner)
+
+
+def _counted(spec_of: SpecOf, make: Callable[[], Specimen]) -> _Counted:
+    """The count at a specimen; a note where there is none."""
+    inner: tuple[InnerAxis, ...] = ()
     try:
-        return Completeness(measure_redundancy(seen), None, inner)
+        specimen = make()
+        specimen.compare_whole()
+        seen = BoundSpecimen(spec_of, specimen)
+        inner = tuple(inner_axes(seen))
+        return _Counted(Count(seen), None, inner)
     except IsomergeError as error:
-        return Completeness(None, str(error), inner)
+        return _Counted(None, str(error), inner)

@@ -21,7 +21,7 @@ from torch import Tensor
 from isomerge.discovery.bound_specimen import BoundSpecimen
 from isomerge.discovery.building import first_line, make_specimen
 from isomerge.discovery.redundancy_point import ENOUGH, Point
-from isomerge.discovery.shrinking import Scale
+from isomerge.discovery.shrinking import FALLBACKS, Scale
 from isomerge.discovery.specimen import Specimen
 from isomerge.discovery.specimen_inputs import InputsOf
 from isomerge.discovery.unexplained import NONE, Left, span_of, unexplained
@@ -35,6 +35,8 @@ TINY = Scale(2, 2, 1, 4, 0, 12, 2, 22, 6, 14)
 tokens would look redundant."""
 WIDER = replace(TINY, head=8)
 """Where a quarter of a head of four would be turned."""
+TOKENS = 50
+"""How many where a layer reads single tokens alone: of twenty-two it is a table, which leaves much of it free."""
 LENGTHS = (14, 12, 11, 10, 9, 8)
 """Lengths of inputs that are tried: the longest one reaches all places."""
 CLEAR, ROUNDING = 1e3, 1e-13
@@ -49,6 +51,8 @@ class Redundancy:
     parameters: int
     true: int
     declared: int
+    layer_norm: int
+    """How many of the declared ones only LayerNorm explains (`isomerge.models.layer_norm_form`), no space."""
     gap: tuple[float, float]
     """The least singular value that is not zero, and the largest that is, as shares of the largest of all."""
     left: tuple[Left, ...]
@@ -69,6 +73,7 @@ class Redundancy:
             "parameters": self.parameters,
             "true": self.true,
             "declared": self.declared,
+            "layer_norm": self.layer_norm,
             "complete": self.complete,
             "gap": list(self.gap),
             "clear": self.clear,
@@ -89,7 +94,8 @@ def tiny_specimen(config: Any, seed: int = 0, tiny: Scale = TINY) -> Specimen:
     """
     grouped = (getattr(config.get_text_config(), "n_group", None) or 1) > 1
     scale = replace(tiny, experts=4) if grouped else tiny
-    specimen = make_specimen(config, scale, seed, untied=False)
+    wider = lambda scale: replace(scale, head=2 * scale.head)  # noqa: E731  before more heads: four times the numbers
+    specimen = make_specimen(config, scale, seed, untied=False, fallbacks=(wider, *FALLBACKS))
     parameters = sum(t.numel() for t in specimen.stored.values() if t.is_floating_point())
     inputs = InputsOf.of(specimen.module, specimen.module.config)
     first: Exception | None = None
@@ -123,20 +129,47 @@ def measure_redundancy(seen: BoundSpecimen) -> Redundancy:
         IsomergeError: the model is too large, some of its tensors are stored otherwise than the class computes with
             them, or a declared tangent changes outputs (the law does not hold).
     """
-    point = Point(seen)
-    jacobian = point.jacobian()
-    null, gap, largest = _null_space(jacobian)
-    tangents = point.tangents()
-    pushed = jacobian @ tangents.mT
-    if tangents.numel() and float(pushed.norm(dim=0).max() / largest) > NONE:
-        worst = int(pushed.norm(dim=0).argmax())
+    return Count(seen).named()
+
+
+class Count:
+    """What changes no output of a specimen, and what of it is declared; nothing that is left is named yet.
+
+    Args:
+        seen: as in `measure_redundancy`, which says what is raised.
+    """
+
+    def __init__(self, seen: BoundSpecimen) -> None:
+        self.point = point = Point(seen)
+        jacobian = point.jacobian()
+        self.null, self.gap, largest = _null_space(jacobian)
+        tangents = point.tangents()
+        _check(point, jacobian @ tangents.mT / largest, [f"the declared space {owner}" for owner in point.owners])
+        formed = point.form_tangents()
+        _check(point, jacobian @ formed.mT / largest, ["what LayerNorm is said to leave free"] * len(formed))
+        self.by_spaces = len(span_of(tangents))
+        self.declared = span_of(torch.cat([tangents, formed]))
+
+    @property
+    def missing(self) -> int:
+        """Dimensions that are not declared."""
+        return len(self.null) - len(self.declared)
+
+    def named(self) -> Redundancy:
+        """The count, with what is left by tensors."""
+        left = tuple(unexplained(self.point, self.null, self.declared))
+        norms = len(self.declared) - self.by_spaces
+        return Redundancy(self.point.size, len(self.null), len(self.declared), norms, self.gap, left)
+
+
+def _check(point: Point, changes: Tensor, owners: list[str]) -> None:
+    """Refuse a declared direction that changes outputs."""
+    if changes.numel() and float(changes.norm(dim=0).max()) > NONE:
+        worst = owners[int(changes.norm(dim=0).argmax())]
         raise IsomergeError(
-            f"the declared space {point.owners[worst]} changes outputs to first order: it is no symmetry of "
-            f"{type(seen.specimen.module).__name__} (isomerge prove tells more)"
+            f"{worst} changes outputs to first order: it is no symmetry of "
+            f"{type(point.seen.specimen.module).__name__} (isomerge prove tells more)"
         )
-    declared = span_of(tangents)
-    left = tuple(unexplained(point, null, declared))
-    return Redundancy(point.size, len(null), len(declared), gap, left)
 
 
 def _null_space(jacobian: Tensor) -> tuple[Tensor, tuple[float, float], float]:

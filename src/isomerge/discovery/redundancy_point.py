@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from isomerge.discovery.bound_specimen import BoundSpecimen
+from isomerge.discovery.form_tangents import form_of, form_tangents
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import with_streams
 from isomerge.matching.frame import folded_gains
@@ -24,8 +25,10 @@ UNREACHED = 1e-10
 """A parameter whose derivatives are at most this share of the largest ones is reached by no input."""
 STEP = 1e-4
 """The step of the central differences by which the declared action is derived; its error is the step's square."""
-MOST = 4_000
-"""Parameters of a specimen whose Jacobian is decomposed: that of 4,000 takes two minutes and a gigabyte."""
+MOST = 5_000
+"""Parameters of a specimen whose Jacobian is decomposed: that of 5,000 takes two minutes and a gigabyte."""
+TOGETHER = 8
+"""Combinations of outputs that are derived at once."""
 ENOUGH = 1.2
 """How many outputs there must be for each parameter: fewer would look like symmetries."""
 
@@ -36,8 +39,10 @@ class Point:
     def __init__(self, seen: BoundSpecimen) -> None:
         self.seen = seen
         specimen = seen.specimen
-        self.numbers = {n: t for n, t in specimen.stored.items() if t.is_floating_point()}
-        """The stored tensors of numbers."""
+        buffers = {name for name, _ in specimen.module.named_buffers()} - specimen.places.keys()
+        numbers = {n: t for n, t in specimen.stored.items() if t.is_floating_point()}
+        self.numbers = {n: t for n, t in numbers.items() if n not in buffers}
+        """The stored tensors of numbers, but for those that are no parameters (which experts are asked first)."""
         if missing := [n for n in self.numbers if n not in specimen.places]:
             raise IsomergeError(
                 f"tensor {missing[0]} is stored otherwise than {type(specimen.module).__name__} computes with "
@@ -107,14 +112,17 @@ class Point:
         rng = torch.Generator().manual_seed(0)
         count = self.whole + 40
         rows = torch.empty(count, self.whole, dtype=torch.float64)
-        for row in range(count):
-            weights = torch.randn(outputs.numel(), generator=rng, dtype=torch.float64)
-            slopes = torch.autograd.grad(outputs, wanted, weights, retain_graph=True, allow_unused=True)
+        for start in range(0, count, TOGETHER):
+            here = min(TOGETHER, count - start)
+            weights = torch.randn(here, outputs.numel(), generator=rng, dtype=torch.float64)
+            slopes = _slopes(outputs, wanted, weights)
             pairs = zip(parameters.items(), slopes, strict=True)
-            by_name = {name: torch.zeros_like(p) if slope is None else slope for (name, p), slope in pairs}
-            rows[row] = torch.cat(
-                [specimen.places[n].view(by_name[self._parameter(n, by_name)]).reshape(-1) for n in self.names]
-            )
+            by_name = {n: p.new_zeros(here, *p.shape) if slope is None else slope for (n, p), slope in pairs}
+            for at in range(here):
+                each = {name: slope[at] for name, slope in by_name.items()}
+                rows[start + at] = torch.cat(
+                    [specimen.places[n].view(each[self._parameter(n, each)]).reshape(-1) for n in self.names]
+                )
         for p in wanted:
             p.requires_grad_(False)
         self.read = self._reached(rows)
@@ -187,6 +195,18 @@ class Point:
                 one[at] = 1
                 yield shift.name, key, one.reshape(shape), zero
 
+    def form_tangents(self) -> Tensor:
+        """What `verify` does not see by reading the model in a form of the same function [directions, parameters]:
+        the moves of LayerNorm."""
+        if (form := form_of(self.seen)) is None:
+            return torch.zeros(0, self.size, dtype=torch.float64)
+        zero = {n: torch.zeros_like(t) for n, t in self.numbers.items()}
+        rows = []
+        for moved in form_tangents(form, self.blocks):
+            named = {self.seen.names[n]: t for block, x in moved.items() for n, t in block.split(x)}
+            rows.append(self.flat(zero | named))
+        return torch.stack(rows) if rows else torch.zeros(0, self.size, dtype=torch.float64)
+
     # ---------------------------------------------------------------- by line
 
     def lines(self) -> dict[Line, Tensor]:
@@ -197,3 +217,13 @@ class Point:
             mask = found.setdefault(line, torch.zeros(self.whole, dtype=torch.bool))
             mask[self.spans[name]] = True
         return {line: mask[self.read] for line, mask in found.items()}
+
+
+def _slopes(outputs: Tensor, parameters: list[Tensor], weights: Tensor) -> list[Tensor | None]:
+    """Combinations [rows, outputs] of outputs derived by parameters, [rows, ...] each; None where none depends."""
+    how: dict[str, Any] = {"retain_graph": True, "allow_unused": True}
+    try:
+        return list(torch.autograd.grad(outputs, parameters, weights, is_grads_batched=True, **how))
+    except RuntimeError:  # an operation that cannot be derived many times at once
+        each = [torch.autograd.grad(outputs, parameters, row, **how) for row in weights]
+        return [None if part[0] is None else torch.stack(part) for part in zip(*each, strict=True)]

@@ -7,7 +7,7 @@ are made of every config: what is an axis, a number of layers or a constant show
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,10 +42,11 @@ SCALES = (
     Scale(2, 4, 2, 16, 4, 40, 4, 131, 44, 80),
     Scale(3, 3, 3, 24, 4, 56, 8, 149, 52, 96),
 )
+Change = Callable[[Scale], Scale]
 # What is tried next where a class refuses these: heads in numbers divisible by eight, widths that are the heads'
 # own, spaces between
 # parts that are as wide as one of them.
-FALLBACKS = (
+FALLBACKS: tuple[Change, ...] = (
     lambda scale: replace(scale, width=0),
     lambda scale: replace(scale, heads=8),
     lambda scale: replace(scale, linked=True),
@@ -61,7 +62,7 @@ KINDS = {
     "rotary": r"rotary_dim|qk_rope_head_dim",
     "head": r"head_dim|d_kv|kv_channels|attention_head_size|v_head_dim|qk_nope_head_dim|d_head",
     "neurons": r"\w*intermediate_size|(\w+_)?ffn_dim|d_ff|n_inner|ffn_hidden_size|d_inner|hidden_dim|dim_feedforward",
-    "picked": r"num_experts_per_tok(en)?|moe_topk|moe_top_k|top_k_experts",
+    "picked": r"num_experts_per_tok(en)?|moe_topk|moe_top_k|moe_k|top_k_experts",
     "experts": r"num_(local_)?experts|n_routed_experts|moe_num_experts",
     "width": r"(decoder_)?hidden_size|d_model|n_embd|dim|emb_dim|embed_dim|hidden_dim|model_dim",
     "latent": r"(kv|q)_lora_rank",
@@ -112,6 +113,7 @@ def shrunk(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
         )
     shared = _first(kinds, config, "shared")
     found = _lengths(config, kinds, scale, width, heads or 1, shared)
+    found |= _filled(config, kinds, found)
     small = {key: value for key, value in {**config, **found}.items() if key not in DERIVED}
     for key, value in config.items():
         if key in found or value is None or key in DERIVED:
@@ -141,6 +143,19 @@ def shrunk(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
         elif isinstance(value, (list, tuple)):
             small[key] = _per_layer(value, config, kinds, scale)
     return small
+
+
+def _filled(config: Mapping[str, Any], kinds: Mapping[str, str], found: Mapping[str, int]) -> dict[str, int]:
+    """What a config leaves open and not every class fills in: key-value heads, then as many as heads, and how many
+    experts are asked."""
+    open_keys = [split(key) for key, value in config.items() if value is None]
+    filled = {}
+    for part, base in open_keys:
+        if re.fullmatch(KINDS["shared"], base) and "heads" in kinds.values():
+            filled[f"{part}{base}"] = _first(kinds, found, "heads")
+        if re.fullmatch(KINDS["picked"], base) and "experts" in kinds.values():
+            filled[f"{part}{base}"] = 2
+    return filled
 
 
 def _first(kinds: Mapping[str, str], config: Mapping[str, Any], kind: str) -> int:
@@ -174,7 +189,7 @@ def _lengths(
         "picked": 2,
         "vocabulary": scale.vocabulary,
         "embedding": scale.embedding,
-        "latent": scale.embedding - 18,
+        "latent": max(scale.embedding - 18, scale.head),
         "positions": scale.positions,
     }
     kinds_seen: list[str] = []

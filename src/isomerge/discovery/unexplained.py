@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
+from math import comb
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ INDEPENDENT = 1e-9
 """Squared singular values above this count, of rows of length one; the error of tangents, squared, is 1e-16."""
 TOGETHER = 3
 """The most lines that are looked at together."""
+GROUPS = 600
+"""The most groups of lines that are looked at: each takes a hundredth of a second."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ def unexplained(point: Point, null: Tensor, declared: Tensor) -> Iterator[Left]:
     parts = {line: null[:, mask] @ null[:, mask].mT for line, mask in lines.items()}
     one = torch.eye(len(null), dtype=null.dtype)
     for count in range(1, TOGETHER + 1):
+        if comb(len(lines), count) > GROUPS:
+            break
         for group in combinations(lines, count):
             if len(known) == len(null):
                 return

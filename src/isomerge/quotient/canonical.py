@@ -42,7 +42,14 @@ from isomerge.quotient.representative import (
 )
 from isomerge.run.alignment_runs import run_apply
 from isomerge.run.writing_run import Output
-from isomerge.solve.canonical.canonical_frame import folding, inner_folding, read_moved, whole_alignment, with_gains
+from isomerge.solve.canonical.canonical_frame import (
+    behind,
+    folding,
+    inner_folding,
+    read_moved,
+    whole_alignment,
+    with_gains,
+)
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom, leaf_atoms
 from isomerge.symmetry.blocks import Block
@@ -189,7 +196,7 @@ class Canonicaliser:
             tensors = {block: read_moved(self.model, block, self.dtype, moved) for block in unit.blocks}
             floats = {block: t for block, t in tensors.items() if t.is_floating_point()}
             if unit.key in self.gauges:
-                self.gauges[unit.key].act(floats)
+                behind(self.turn, self.gauges[unit.key]).act(floats)
             else:
                 self.gauges[unit.key], dead = canonical_gauge(self.local, floats)
                 self.dead += dead

@@ -391,7 +391,7 @@ def shift_scope(spec: Spec, shift: Shift, key: str) -> dict[str, int]:
     return dict(zip(names, numbers_in(key, rest, len(names)), strict=True))
 
 
-def _carried(g: Stage, spec: Spec, key: str, delta: Tensor) -> Tensor:
+def carried_shift(g: Stage, spec: Spec, key: str, delta: Tensor) -> Tensor:
     """A shift of ``spec`` in the coordinates after the spaces of ``g`` have acted."""
     name = key.removeprefix("shift.").partition("[")[0]
     shift = next(s for s in spec.shifts if s.name == name)
@@ -410,11 +410,11 @@ def compose_shifts(g: Stage, h: Stage) -> dict[str, Tensor]:
     back = h.inverse_spaces()
     for key, delta in g.elements.items():
         if key.startswith("shift."):
-            pulled = _carried(back, g.spec, key, delta)
+            pulled = carried_shift(back, g.spec, key, delta)
             found[key] = found[key] + pulled if key in found else pulled
     return found
 
 
 def invert_shifts(g: Stage) -> dict[str, Tensor]:
     """Shifts of the inverse: the negative, in the coordinates after g."""
-    return {k: -_carried(g, g.spec, k, v) for k, v in g.elements.items() if k.startswith("shift.")}
+    return {k: -carried_shift(g, g.spec, k, v) for k, v in g.elements.items() if k.startswith("shift.")}
