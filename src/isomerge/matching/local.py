@@ -21,6 +21,7 @@ from isomerge.matching.rotations import rotations_and_factors
 from isomerge.matching.selection import Selection
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
+from isomerge.symmetry.groups import SCALES
 from isomerge.symmetry.language.spec import Space, Spec
 from isomerge.symmetry.stage import find_shifts
 from isomerge.symmetry.units import elements_of
@@ -166,9 +167,9 @@ def _different(spec: Spec, blocks: Blocks, starts: Sequence[Alignment]) -> list[
     """
     spaces = {key: space for block in blocks for key, space in elements_of(spec, block).items()}
     continuous = _continuous(spec, blocks)
-    if any(space.group.name in ("Scale", "PositiveScale") and spec.sizes[space.name] > 1 for space in continuous):
+    if any(space.group.name in SCALES and spec.sizes[space.name] > 1 for space in continuous):
         return list(starts)  # signs of coordinates are not solved again
-    factors = all(space.group_name in ("Scale", "PositiveScale") for space in continuous)
+    factors = all(space.group_name in SCALES for space in continuous)
     exact = factors and len(continuous) == 1 and not find_shifts(spec, list(blocks))
     found: dict[tuple[bytes, ...], Alignment] = {}
     for g in starts if exact else starts[1:]:
