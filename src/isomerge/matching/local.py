@@ -214,12 +214,19 @@ def compact_solution(
     keys = unit_keys(spec, anchor)
     if not keys:
         return Alignment(spec)
-    solver, pairs = NestedSolver(spec, votes), [*paired_leaves(spec, anchor, source), *more]
-    if bases := trees(spec, anchor):
+    # of factors that are positive balancing leaves nothing, and they may lie over what is coupled
+    turned = spec.restrict(n for n in (*spec.spaces, *(s.name for s in spec.shifts)) if not _settled(spec, n))
+    solver, pairs = NestedSolver(turned, votes), [*paired_leaves(turned, anchor, source), *more]
+    if bases := trees(turned, anchor):
         scope = {i: v for block in anchor for i, v in block.scope}
         return Alignment(spec, alternate(solver, pairs, bases, keys, scope))
     solution = solve_leaves(solver, pairs)
     return Alignment(spec, {keys[n]: in_order(spec, n, g) for n, g in solution.elements.items()})
+
+
+def _settled(spec: Spec, name: str) -> bool:
+    """Whether a space has no compact element but the identity."""
+    return name in spec.spaces and spec.spaces[name].group.compact == "Fixed"
 
 
 def vote(spec: Spec, anchor: Blocks, source: Blocks, name: str) -> Tensor:

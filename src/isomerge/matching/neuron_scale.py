@@ -23,7 +23,7 @@ from isomerge.matching.factors import Factors
 from isomerge.matching.gram import signature
 from isomerge.matching.sketch import MARGIN
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.blocks import Blocks, leaves
+from isomerge.symmetry.blocks import Blocks, leaves, whole_leaves
 from isomerge.symmetry.groups import SCALES
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.units import elements_of
@@ -134,7 +134,7 @@ def neurons_of(spec: Spec, fibre: str, anchor: Blocks, moved: Blocks) -> Neurons
     batch = spec.batch(spec.spaces[fibre])
     found = Neurons()
     for block, a in anchor.items():
-        for (x, y), atoms, _ in leaves(spec, block, a, moved[block]):
+        for (x, y), atoms, _ in whole_leaves(spec, block, a, moved[block]):
             names = [atom.name for atom in atoms]
             if batch[-1] not in names:
                 continue

@@ -102,6 +102,7 @@ def tied(spec: Spec, tensors: Mapping[Block, Tensor]) -> Iterator[Sides]:
                 if space.name not in names:
                     continue
                 alone = alone and len(loose & set(names)) == 1 and not any(a.diag for a in atoms)
+                alone = alone and not block.line.less  # what is not stored cannot be written
                 first = [*(names.index(i) for i in spec.batch(space)), names.index(space.name)]
                 rest = [k for k in range(view.ndim) if k not in first]
                 found[atoms[first[-1]].dual].append(view.permute(*first, *rest))

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from isomerge.matching.factors import Factors
 from isomerge.matching.general_linear_orbit import Sides
 from isomerge.matching.gram import Leaf, paired_leaves
 from isomerge.matching.refine import space_sides
-from isomerge.matching.factors import Factors
 from isomerge.pieces import PIECE
 from isomerge.symmetry.blocks import Blocks
 from isomerge.symmetry.language.spec import Space, Spec

@@ -69,7 +69,7 @@ _SPACE = re.compile(r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\
 _SHIFT = re.compile(r"(\w+)\s*:\s*(\S+)(?:\s*->\s*(\S+)\s+via\s+(\S+)|\s+along\s+(\w+))?$")
 _INFINITE = " infinite"
 BEHIND_PADDING = "behind padding"
-_OFFSET = re.compile(r"(diag\(.*\)'?)\s*-\s*(\d+)$")
+_OFFSET = re.compile(r"(.*[)\]]'?)\s+-\s*(\d+)$")
 _DEFAULT_SIZES = {**dict.fromkeys(SCALES, 1), "Complex": 2}
 
 
