@@ -172,7 +172,7 @@ MUTANTS = [
         "c",
         "space c as qk: Complex[l, kv, pair] => size c = 2\nspace c as qk: GL[l, kv, pair]",
     ),
-    mutant("arcee", "a factor through a square", "u", "size u = 1\n => space u as scale: Scale[l, ff]\n"),
+    mutant("arcee", "a factor through a square", "u", "SquaredScale[l, ff] => PositiveScale[l, ff]"),
     mutant("cwm", "key not dual", "c", "(kv c' pair) => (kv c pair)"),
     mutant(
         "cwm", "scale on gate and up", "u", "gate_proj.weight ff (res n2)' => gate_proj.weight (ff u) (res n2)'"
@@ -206,7 +206,7 @@ MUTANTS = [
         "partial_rotary_factor or 1) // 2 => partial_rotary_factor or 0.5) // 2",
     ),
     mutant("jais2", "gains stored less one", "n1", "size offset = 0\n => size offset = 1\n"),
-    mutant("jais2", "a factor through a square", "u", ' if hidden_act == "relu" => '),
+    mutant("jais2", "a factor through a square", "u", "SquaredScale[l, ff] => PositiveScale[l, ff]"),
     mutant(
         "jais2",
         "half of a head turned",
@@ -249,7 +249,7 @@ MUTANTS = [
         "space rt as qk: Scale[l, rest] if normed and rest > 0\n => ",
     ),
     mutant("persimmon-plain", "key bias free where it is rotated", "kb", "bias#3 if not => bias#2 if not"),
-    mutant("persimmon-plain", "a factor through a square", "u", ' if hidden_act == "relu" => '),
+    mutant("persimmon-plain", "a factor through a square", "u", "SquaredScale[l, ff] => PositiveScale[l, ff]"),
     mutant(
         "apertus",
         "a factor per coordinate before the rotation",

@@ -74,6 +74,14 @@ def fold_biases(spec: Spec, tensors: dict[Block, Tensor]) -> Alignment:
     return found
 
 
+def balance_powers(spec: Spec, tensors: dict[Block, Tensor]) -> None:
+    """Balance the factors whose dual sides are divided by a power of them: where they stand no product of both sides
+    is invariant but at their balanced point. What is moved is replaced by new tensors."""
+    powers = [n for n, space in spec.spaces.items() if getattr(space.group, "power", 1) > 1]
+    if powers:
+        _balance_once(spec.restrict(powers), tensors, [])
+
+
 def _balance_once(spec: Spec, tensors: dict[Block, Tensor], dead: list[str]) -> Alignment:
     found = Alignment(spec)
     keys = {key: space for block in tensors for key, space in elements_of(spec, block).items()}

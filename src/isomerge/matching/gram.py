@@ -16,7 +16,7 @@ from torch import Tensor
 
 from isomerge.pieces import PIECE
 from isomerge.symmetry.axes import Atom
-from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.blocks import Block, whole_leaves
 from isomerge.symmetry.language.spec import Space, Spec
 
 FEWEST = 64
@@ -53,7 +53,7 @@ Leaf = tuple["Tensor", "Tensor", tuple[Atom, ...]]
 def paired_leaves(spec: Spec, anchor: Mapping[Block, Tensor], source: Mapping[Block, Tensor]) -> Iterator[Leaf]:
     """The matching atom views of two models' blocks."""
     for block, a in anchor.items():
-        for (x, y), atoms, _ in leaves(spec, block, a, source[block]):
+        for (x, y), atoms, _ in whole_leaves(spec, block, a, source[block]):
             yield x, y, atoms
 
 
@@ -142,7 +142,7 @@ def _along(
     """As `along`, views [*batch, n, *others] of what is given."""
     batch = spec.batch(spec.spaces[name])
     for block, tensor in tensors.items():
-        for (view,), atoms, _ in leaves(spec, block, tensor):
+        for (view,), atoms, _ in whole_leaves(spec, block, tensor):
             names = [a.name for a in atoms]
             if name not in names or (only is not None and not only(atoms)):
                 continue
@@ -204,7 +204,7 @@ def sides(
     """Every leaf that a space acts on: whether on its dual side, the leaf of both models, and the order of its axes
     that has the space's batch axes first, then the space, then all others."""
     for block, a in anchor.items():
-        for pair, atoms, _ in leaves(spec, block, a, source[block]):
+        for pair, atoms, _ in whole_leaves(spec, block, a, source[block]):
             names = [atom.name for atom in atoms]
             if space.name in names:
                 first = [*(names.index(i) for i in spec.batch(space)), names.index(space.name)]

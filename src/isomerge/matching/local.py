@@ -21,6 +21,7 @@ from isomerge.matching.rotations import rotations_and_factors
 from isomerge.matching.selection import Selection
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
+from isomerge.symmetry.groups import SCALES
 from isomerge.symmetry.language.spec import Space, Spec
 from isomerge.symmetry.stage import find_shifts
 from isomerge.symmetry.units import elements_of
@@ -166,9 +167,9 @@ def _different(spec: Spec, blocks: Blocks, starts: Sequence[Alignment]) -> list[
     """
     spaces = {key: space for block in blocks for key, space in elements_of(spec, block).items()}
     continuous = _continuous(spec, blocks)
-    if any(space.group.name in ("Scale", "PositiveScale") and spec.sizes[space.name] > 1 for space in continuous):
+    if any(space.group.name in SCALES and spec.sizes[space.name] > 1 for space in continuous):
         return list(starts)  # signs of coordinates are not solved again
-    factors = all(space.group_name in ("Scale", "PositiveScale") for space in continuous)
+    factors = all(space.group_name in SCALES for space in continuous)
     exact = factors and len(continuous) == 1 and not find_shifts(spec, list(blocks))
     found: dict[tuple[bytes, ...], Alignment] = {}
     for g in starts if exact else starts[1:]:
@@ -213,12 +214,19 @@ def compact_solution(
     keys = unit_keys(spec, anchor)
     if not keys:
         return Alignment(spec)
-    solver, pairs = NestedSolver(spec, votes), [*paired_leaves(spec, anchor, source), *more]
-    if bases := trees(spec, anchor):
+    # of factors that are positive balancing leaves nothing, and they may lie over what is coupled
+    turned = spec.restrict(n for n in (*spec.spaces, *(s.name for s in spec.shifts)) if not _settled(spec, n))
+    solver, pairs = NestedSolver(turned, votes), [*paired_leaves(turned, anchor, source), *more]
+    if bases := trees(turned, anchor):
         scope = {i: v for block in anchor for i, v in block.scope}
         return Alignment(spec, alternate(solver, pairs, bases, keys, scope))
     solution = solve_leaves(solver, pairs)
     return Alignment(spec, {keys[n]: in_order(spec, n, g) for n, g in solution.elements.items()})
+
+
+def _settled(spec: Spec, name: str) -> bool:
+    """Whether a space has no compact element but the identity."""
+    return name in spec.spaces and spec.spaces[name].group.compact == "Fixed"
 
 
 def vote(spec: Spec, anchor: Blocks, source: Blocks, name: str) -> Tensor:

@@ -19,17 +19,18 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from isomerge.matching.factors import Factors
 from isomerge.matching.gram import signature
-from isomerge.matching.rescale import quartic_scale, quartic_value
 from isomerge.matching.sketch import MARGIN
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.blocks import Blocks, leaves
+from isomerge.symmetry.blocks import Blocks, leaves, whole_leaves
+from isomerge.symmetry.groups import SCALES
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.units import elements_of
 
 # Flops that one unit may cost, and what the factor of one pair counts for (about ten Newton steps of memory-bound
-# arithmetic): seconds on one core. Larger units keep the assignment without factors.
-BUDGET, PAIR = 6e10, 1e3
+# arithmetic; under a square a search): seconds on one core. Larger units keep the assignment without factors.
+BUDGET, PAIR, SEARCHED = 6e10, 1e3, 3e4
 # Numbers of one chunk of pairs; a dozen such arrays of float64 are alive at once.
 CHUNK = 1 << 17
 
@@ -54,7 +55,7 @@ def scaled_pairs(spec: Spec, blocks: Blocks) -> list[tuple[str, str]]:
         fibre = spec.spaces[name]
         batch = spec.batch(fibre)
         base = spec.spaces.get(batch[-1]) if batch else None
-        if fibre.group_name not in ("Scale", "PositiveScale") or base is None or base.group_name != "Perm":
+        if fibre.group_name not in SCALES or base is None or base.group_name != "Perm":
             continue
         allowed = {name, *batch}
         touching = [signature(spec, a) for b, t in blocks.items() for _, a, _ in leaves(spec, b, t)]
@@ -102,12 +103,12 @@ def neuron_optimum(spec: Spec, anchor: Blocks, moved: Blocks, *, budget: float =
         if _flops(spec, fibre.name, moved) > budget:
             continue
         rows = neurons_of(spec, fibre.name, anchor, moved)
-        signed, found = fibre.group_name == "Scale", []
+        kind, found = Factors.of(fibre.group_name), []
         for at in range(len((rows.plain or rows.dual or rows.free)[0][0])):
-            p = _proven(rows, at, signed)
+            p = _proven(rows, at, kind)
             if p is None:
-                p, _ = base.group.solve(_profit(rows, at, signed))
-            found.append((p, _factors(rows, at, p, signed)))
+                p, _ = base.group.solve(_profit(rows, at, kind))
+            found.append((p, _factors(rows, at, p, kind)))
         shape = tuple(spec.sizes[i] for i in spec.batch(fibre))
         elements[base_key] = torch.stack([p for p, _ in found]).reshape(shape)
         elements[fibre_key] = torch.stack([s for _, s in found]).reshape(*shape, 1)
@@ -124,7 +125,8 @@ def _flops(spec: Spec, fibre: str, blocks: Blocks) -> float:
     count = 1
     for name in spec.batch(spec.spaces[fibre])[:-1]:
         count *= spec.sizes[name]
-    return 2.0 * n * held + PAIR * n * n * count
+    pair = PAIR if Factors.of(spec.spaces[fibre].group_name).power == 1 else SEARCHED
+    return 2.0 * n * held + pair * n * n * count
 
 
 def neurons_of(spec: Spec, fibre: str, anchor: Blocks, moved: Blocks) -> Neurons:
@@ -132,7 +134,7 @@ def neurons_of(spec: Spec, fibre: str, anchor: Blocks, moved: Blocks) -> Neurons
     batch = spec.batch(spec.spaces[fibre])
     found = Neurons()
     for block, a in anchor.items():
-        for (x, y), atoms, _ in leaves(spec, block, a, moved[block]):
+        for (x, y), atoms, _ in whole_leaves(spec, block, a, moved[block]):
             names = [atom.name for atom in atoms]
             if batch[-1] not in names:
                 continue
@@ -189,7 +191,7 @@ def _chunks(n: int) -> Iterator[slice]:
     return (slice(low, min(n, low + step)) for low in range(0, n, step))
 
 
-def _profit(rows: Neurons, at: int, signed: bool) -> Tensor:
+def _profit(rows: Neurons, at: int, kind: Factors) -> Tensor:
     """What the assignment maximises [n, n]: minus half the cost, up to terms of one neuron each."""
 
     n = _count(rows)
@@ -197,11 +199,11 @@ def _profit(rows: Neurons, at: int, signed: bool) -> Tensor:
     profit = torch.empty(n, n, dtype=torch.float64)
     for chunk in _chunks(n):
         plus, minus, free = (_overlaps(side, at, chunk, n) for side in (rows.plain, rows.dual, rows.free))
-        profit[chunk] = free - quartic_value(alpha, beta, plus, minus, signed=signed) / 2
+        profit[chunk] = free - kind.value(alpha, beta, plus, minus) / 2
     return profit
 
 
-def _proven(rows: Neurons, at: int, signed: bool) -> Tensor | None:
+def _proven(rows: Neurons, at: int, kind: Factors) -> Tensor | None:
     """For every place the neuron that the optimum has there, int64 [n], where bounds prove it; None as soon as they
     do not."""
 
@@ -215,7 +217,7 @@ def _proven(rows: Neurons, at: int, signed: bool) -> Tensor | None:
         bound = gamma - 2 * free - plus.square() / alpha.clamp_min(tiny) - minus.square() / beta.clamp_min(tiny)
         best = bound.argmin(1)
         up, down, rest = (t.gather(1, best[:, None]).squeeze(1) for t in (plus, minus, free))
-        cost = gamma[best] - 2 * rest + quartic_value(alpha[best], beta[best], up, down, signed=signed)
+        cost = gamma[best] - 2 * rest + kind.value(alpha[best], beta[best], up, down)
         others = bound.scatter(1, best[:, None], torch.inf).amin(1)
         margin = MARGIN * (here[chunk] + (alpha + beta + gamma).max())
         if not bool((others > cost + margin).all()):
@@ -224,7 +226,7 @@ def _proven(rows: Neurons, at: int, signed: bool) -> Tensor | None:
     return found if len(found.unique()) == n else None
 
 
-def _factors(rows: Neurons, at: int, p: Tensor, signed: bool) -> Tensor:
+def _factors(rows: Neurons, at: int, p: Tensor, kind: Factors) -> Tensor:
     """The best factor of every moved neuron [n], given where it goes."""
 
     n = len(p)
@@ -233,4 +235,4 @@ def _factors(rows: Neurons, at: int, p: Tensor, signed: bool) -> Tensor:
     for side in (rows.plain, rows.dual):
         parts = ((x[at].double() * y[at].double()[p]).sum(-1) for x, y in side)
         traces.append(sum(parts, torch.zeros(n, dtype=torch.float64)))
-    return quartic_scale(alpha, beta, *traces, signed=signed)[p.argsort()]
+    return kind.best(alpha, beta, *traces)[p.argsort()]

@@ -50,6 +50,17 @@ class Sides:
 
         return stack(self.plain), stack(self.dual)
 
+    def multiplied(self) -> tuple[Tensor, Tensor]:
+        """Both sides as `stacked`, so that no element shows in their product: where the dual one is divided by a power
+        of a factor, the plain one is multiplied by its own length until it grows by that power."""
+        x, y = self.stacked()
+        return x * x.norm(dim=-1, keepdim=True).pow(self.power - 1) if self.power > 1 else x, y
+
+    @property
+    def power(self) -> int:
+        """See `isomerge.symmetry.groups.scale.Scale`."""
+        return getattr(self.space.group, "power", 1)
+
     def write(self, plain: Tensor, dual: Tensor) -> None:
         """The inverse of `stacked`, into the views."""
 
@@ -91,6 +102,7 @@ def tied(spec: Spec, tensors: Mapping[Block, Tensor]) -> Iterator[Sides]:
                 if space.name not in names:
                     continue
                 alone = alone and len(loose & set(names)) == 1 and not any(a.diag for a in atoms)
+                alone = alone and not block.line.less  # what is not stored cannot be written
                 first = [*(names.index(i) for i in spec.batch(space)), names.index(space.name)]
                 rest = [k for k in range(view.ndim) if k not in first]
                 found[atoms[first[-1]].dual].append(view.permute(*first, *rest))
@@ -116,20 +128,21 @@ def close_orbits(spec: Spec, tensors: Mapping[Block, Tensor], keys: Iterable[str
     closed = set()
     for sides in tied(spec, tensors):
         if wanted is None or sides.key in wanted:
-            sides.write(*_balanced(*sides.stacked()))
+            sides.write(*_balanced(*sides.stacked(), sides.power))
             closed.add(sides.key)
     return sorted((wanted or set()) - closed)
 
 
-def _balanced(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def _balanced(x: Tensor, y: Tensor, power: int = 1) -> tuple[Tensor, Tensor]:
     """The balanced factors of ``x^H y``, from [b, n, p] and [b, n, q], in their shapes."""
 
     n = x.shape[1]
     if n == 1:
         sizes = x.norm(dim=-1, keepdim=True), y.norm(dim=-1, keepdim=True)
         alive = (sizes[0] > 0) & (sizes[1] > 0)
-        root = torch.where(alive, sizes[0] * sizes[1], 0.0).sqrt()
-        return x / sizes[0].clamp_min(1e-300) * root, y / sizes[1].clamp_min(1e-300) * root
+        ratio = torch.where(alive, power * sizes[1].square() / sizes[0].square().clamp_min(1e-300), 1.0)
+        factor = ratio.pow(0.5 / (1 + power))
+        return torch.where(alive, x * factor, 0.0), torch.where(alive, y / factor.pow(power), 0.0)
     (qx, rx), (qy, ry) = torch.linalg.qr(x.mH), torch.linalg.qr(y.mH)
     u, s, vh = singular_values_and_vectors(rx @ ry.mH, full_matrices=False)
     root = s.sqrt().unsqueeze(-1)
@@ -142,7 +155,8 @@ def roundings(spec: Spec, tensors: Mapping[Block, Tensor]) -> dict[str, tuple[Te
     products [b], of rows along the plain side [b, p], and along the dual side [b, q]."""
     found = {}
     for sides in tied(spec, tensors):
-        x, y = (t.abs().square() for t in sides.stacked())
+        x, y = (t.abs().square() for t in sides.multiplied())
+        x = x * sides.power**2  # errors of lengths as well
         above, below = x.sum(-1), y.sum(-1)
         rows = 2 * (x * below.unsqueeze(-1)).sum(1), 2 * (y * above.unsqueeze(-1)).sum(1)
         found[sides.key] = (2 * (above * below).sum(-1), *rows)
@@ -180,11 +194,12 @@ def _difference(
     mine: Sides, theirs: Sides, errors: tuple[Tensor, Tensor, Tensor], tolerance: float, floor: float
 ) -> Difference:
 
-    (x, y), (v, w) = mine.stacked(), theirs.stacked()
+    (x, y), (v, w) = mine.multiplied(), theirs.multiplied()
     wide, high = torch.cat([x, v], 1), torch.cat([y, -w], 1)
     flipped = torch.zeros(len(x), dtype=torch.bool)
-    if (
-        mine.space.group_name == "PositiveScale"
+    if mine.space.group_name in (
+        "PositiveScale",
+        "SquaredScale",
     ):  # two factors that both change sign have one product, and are others
         flipped = (x * v).sum((-2, -1)) < 0
     gaps = _rows(wide, high)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from isomerge.matching.factors import Factors
 from isomerge.matching.general_linear_orbit import Sides, linear_optimum, sequential
 from isomerge.matching.gram import add_products, sides
 from isomerge.matching.joint import joint_optimum
-from isomerge.matching.rescale import complex_scale, quartic_scale
+from isomerge.matching.rescale import complex_scale
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Blocks
 from isomerge.symmetry.language.spec import Space, Spec
@@ -100,7 +101,7 @@ def scaling_step(
         overlap = [torch.stack([c[..., 0, 0] + c[..., 1, 1], c[..., 1, 0] - c[..., 0, 1]], -1) for c in crosses]
         return complex_scale(alpha, beta, *overlap)
     overlaps = (c.diagonal(dim1=-2, dim2=-1).sum(-1) for c in crosses)
-    factor = quartic_scale(alpha, beta, *overlaps, signed=name != "PositiveScale")
+    factor = Factors.of(name).best(alpha, beta, *overlaps)
     identity = group.identity(tuple(factor.shape), plus.shape[-1])
     return identity * factor.reshape(*factor.shape, *([1] * (identity.ndim - factor.ndim)))
 

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from isomerge.matching.factors import Factors
 from isomerge.matching.neuron_scale import Neurons, neurons_of, scaled_pairs
 from isomerge.matching.points import Points, exact_distances, paired
-from isomerge.matching.rescale import quartic_scale, quartic_value
 from isomerge.matching.sketch import DIRECTIONS, MARGIN, SAMPLE, SMALLEST, Sketch, directions_for
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Blocks
@@ -47,14 +47,14 @@ def related_neurons(spec: Spec, anchor: Blocks, source: Blocks) -> Alignment | N
     if len(batch) != 1 or spec.sizes[batch[0]] < SMALLEST:
         return None
     rows = neurons_of(spec, fibre.name, anchor, source)
-    found = _nearest(rows, signed=fibre.group_name == "Scale") if rows.free else None
+    found = _nearest(rows, Factors.of(fibre.group_name)) if rows.free else None
     if found is None:
         return None
     best, factors = found
     return Alignment(spec, {base_key: best.argsort(), fibre_key: factors.unsqueeze(-1)})
 
 
-def _nearest(rows: Neurons, *, signed: bool) -> tuple[Tensor, Tensor] | None:
+def _nearest(rows: Neurons, kind: Factors) -> tuple[Tensor, Tensor] | None:
     """For every neuron of the source its place, int64 [n], and its factor, float64 [n]; None if not proven."""
 
     anchor, source = (Points(tuple(pair[side][0] for pair in rows.free)) for side in (0, 1))
@@ -65,7 +65,7 @@ def _nearest(rows: Neurons, *, signed: bool) -> tuple[Tensor, Tensor] | None:
     if len(best.unique()) < len(some):
         return None
     apart, _ = exact_distances(anchor, source.take(some), best.roll(1))
-    directions = directions_for(_costs(rows, best, some, signed=signed).cost, apart, width)
+    directions = directions_for(_costs(rows, best, some, kind).cost, apart, width)
     if directions is None:
         return None
     if directions != DIRECTIONS:
@@ -73,7 +73,7 @@ def _nearest(rows: Neurons, *, signed: bool) -> tuple[Tensor, Tensor] | None:
     best, other = sketch.two_nearest(torch.arange(n))
     if len(best.unique()) < n:
         return None
-    found = _costs(rows, best, None, signed=signed)
+    found = _costs(rows, best, None, kind)
     margin = MARGIN * (sketch.squares[0].max() + sketch.squares[1] + found.size)
     return (best, found.factor) if bool((other > found.cost + margin).all()) else None
 
@@ -88,7 +88,7 @@ class Costs(NamedTuple):
     """What the source's plain side is multiplied by (Eq. 12)."""
 
 
-def _costs(rows: Neurons, places: Tensor, some: Tensor | None, *, signed: bool) -> Costs:
+def _costs(rows: Neurons, places: Tensor, some: Tensor | None, kind: Factors) -> Costs:
     """The exact costs of neurons of the source (all, or ``some``) in places; NaN where one is dead."""
 
     def summed(side: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
@@ -104,7 +104,7 @@ def _costs(rows: Neurons, places: Tensor, some: Tensor | None, *, signed: bool) 
 
     gate, up, down = (summed(side) for side in (rows.free, rows.plain, rows.dual))
     traces, size = (up[1], down[1], up[2], down[2]), gate[0] + up[0] + down[0]
-    cost = size + gate[1] - 2 * gate[2] + quartic_value(*traces, signed=signed)
+    cost = size + gate[1] - 2 * gate[2] + kind.value(*traces)
     tiny = torch.finfo(torch.float32).tiny  # smaller squares are zeros, as `Scale.balance` has it
     dead = ((up[:2] <= tiny) | (down[:2] <= tiny)).any(0)
-    return Costs(cost.masked_fill(dead, torch.nan), size, quartic_scale(*traces, signed=signed))
+    return Costs(cost.masked_fill(dead, torch.nan), size, kind.best(*traces))

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from isomerge.matching.factors import Factors
 from isomerge.matching.general_linear_orbit import Sides
 from isomerge.matching.gram import Leaf, paired_leaves
 from isomerge.matching.refine import space_sides
-from isomerge.matching.rescale import quartic_scale
 from isomerge.pieces import PIECE
 from isomerge.symmetry.blocks import Blocks
 from isomerge.symmetry.language.spec import Space, Spec
@@ -199,9 +199,8 @@ def _gain(space: Space, sides: Sides) -> Tensor:
     if name == "Complex":
         turned = 2 * (torch.hypot(stay, cross[..., 1, 0] - cross[..., 0, 1]) - stay)
     alpha, beta, plus, minus = map(_trace, (sides.moved_plus, sides.moved_minus, sides.plus, sides.minus))
-    s = quartic_scale(alpha, beta, plus, minus, signed=name == "Scale")
-    before, after = alpha + beta - 2 * stay, alpha * s**2 + beta / s**2 - 2 * (plus * s + minus / s)
-    return turned + before - after
+    sums, factors = (alpha, beta, plus, minus), Factors.of("PositiveScale" if name == "Complex" else name)
+    return turned + alpha + beta - 2 * stay - factors.cost(factors.best(*sums), *sums)
 
 
 def _linear_gain(space: Space, sides: Sides) -> Tensor:

@@ -13,7 +13,9 @@ from isomerge.models.layer_norm_form import free_under_layer_norm
 from isomerge.models.quantised import quantisation_note
 from isomerge.models.recognised import Model
 from isomerge.options import unused
+from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, layer_of, stacks_of
+from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.layer_norms import LayerNorms
 from isomerge.symmetry.units import Unit, plan_units, voted
 
@@ -67,6 +69,7 @@ def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", la
     for block in donor.blocks:
         everywhere = all(o.source_of(c, matches[c]) is not None for o in others for c in block.canonical)
         (shared if everywhere else alone).append(block)
+    selection = replace(selection, spec=_moving_in_all(selection.spec, others, shared))
     norms = free_under_layer_norm(donor).within(shared) if selection.norms else LayerNorms()
     units = plan_units(selection.spec, shared, [norm.blocks for norm in norms.norms])
     if any(unit.elements or unit.votes for unit in units):
@@ -86,6 +89,15 @@ def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", la
     if layers is not None and spaces != "none" and not any(map(plan.is_matched, units)):
         unused.note("layers", f"nothing in layers {layers} moves by --spaces {spaces}")
     return plan
+
+
+def _moving_in_all(spec: Spec, others: Sequence[Model], shared: Sequence[Block]) -> Spec:
+    """The spec without the spaces that another model of the run keeps, as its class returns what is in them: a
+    pooler's neurons are inside of a classifier, and outputs of the base model."""
+    here = {atom.name for block in shared for atom in atoms(block.axes or ())} & spec.spaces.keys()
+    kept = {name for name in here for other in others if name not in other.spec.spaces}
+    kept |= {name for name, space in spec.spaces.items() if kept & set(space.index)}
+    return spec.restrict({*spec.spaces, *(s.name for s in spec.shifts)} - kept) if kept else spec
 
 
 def _check_axes(donor: Model, others: Sequence[Model], shared: Sequence[Block]) -> None:

@@ -23,7 +23,7 @@ from isomerge.config.agreement import as_transformers_reads, config_value
 from isomerge.config.keys import ASIDE
 from isomerge.errors import OVERFLOW, IsomergeError
 from isomerge.matching.alternation import trees
-from isomerge.matching.balance import canonical_gauge, fold_biases
+from isomerge.matching.balance import balance_powers, canonical_gauge, fold_biases
 from isomerge.models.free_streams import given_out
 from isomerge.models.layer_norm_form import layer_norm_form
 from isomerge.models.recognised import Model, coarsest_dtype, working_dtype
@@ -110,6 +110,7 @@ def _made(model: Model, observer: Observer, dtype: torch.dtype, salt: str) -> Fi
         floats = {block: t for block, t in floats.items() if t.is_floating_point()}
         meet = trees(shifts, floats)
         (canonical_gauge if meet or _chained(shifts, floats) else fold_biases)(shifts, floats)
+        balance_powers(shifts, floats)
         found |= _related(spec, floats, draws, salt)
         here = spectra(shifts, floats)
         if meet:  # what reads a latent has no relation to the stream: spectra speak for it

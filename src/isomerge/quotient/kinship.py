@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from isomerge.matching.balance import balance_powers
 from isomerge.models.recognised import Model, working_dtype
 from isomerge.models.unit_plan import make_plan, unit_bytes
 from isomerge.quotient.relations import CIRCUITS, Relations, relations
@@ -77,5 +78,6 @@ def _circuits(model: Model, units: list[Unit]) -> tuple[dict[str, Anchors], Rela
         here = [block for block in unit.blocks if len(model.stored_names(block)) == len(block.canonical)]
         tensors = {block: read_moved(model, block, dtype, fold) for block in here}
         floats = {block: t for block, t in tensors.items() if t.is_floating_point()}
+        balance_powers(spec, floats)
         found |= relations(spec, floats, anchors, circuits=True)
     return anchors, found

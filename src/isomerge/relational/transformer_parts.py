@@ -16,6 +16,7 @@ from torch import Tensor
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, gather_blocks, leaves
+from isomerge.symmetry.groups import SCALES
 from isomerge.symmetry.language.spec import Spec, by_canonical, coverage
 
 CONVOLUTION = ("channel", "row", "column")
@@ -106,7 +107,7 @@ class _Reader:
         space = self.spec.spaces.get(atom.name)
         if space is None:
             return self.spec.sizes.get(atom.name) == 1
-        return space.group_name in ("Scale", "PositiveScale")
+        return space.group_name in SCALES
 
     def _is_weight(self, atoms: tuple[Atom, ...]) -> bool:
         here = [a for a in atoms if a.name == self.stream]

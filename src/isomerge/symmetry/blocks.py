@@ -125,3 +125,12 @@ def leaves(
     for number, (parts, atoms) in enumerate(views(tensors, block.axes, spec.sizes)):
         if parts[0].numel():
             yield parts, atoms, number
+
+
+def whole_leaves(
+    spec: Spec, block: Block, *tensors: Tensor
+) -> Iterator[tuple[tuple[Tensor, ...], tuple[Atom, ...], int]]:
+    """`leaves` of what the axes describe, to be read: of gains that are stored less one, new tensors of the gains."""
+    if block.line.less:
+        tensors = tuple(tensor + block.line.less for tensor in tensors)
+    return leaves(spec, block, *tensors)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import atoms, leaf_atoms
+from isomerge.symmetry.groups import SCALES
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import shift_atoms
-
-SCALES = ("Scale", "PositiveScale")
 
 
 def check_legality(spec: Spec) -> None:

@@ -8,6 +8,7 @@ are returned (``returns``), and a config may ask for more.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -18,11 +19,22 @@ ROLES_RETURNED = {"output_attentions": {"h", "g"}, "output_router_logits": {"exp
 """Roles of spaces that are outputs where a config asks for maps of attention (a row for every head) or for votes of
 routers."""
 HIDDEN_STATES = "output_hidden_states"
+_TASK = re.compile("For([A-Z].*)")  # RoFormerForMaskedLM
 
 
 def class_of(config: Mapping[str, Any]) -> str:
     """The class that ``config.json`` names, or nothing."""
     return str((config.get("architectures") or [""])[0])
+
+
+def task_of(config: Mapping[str, Any]) -> str | None:
+    """What the model's class is for, by its name: ``SequenceClassification`` of ``BertForSequenceClassification``,
+    ``Model`` of a base class, nothing of a class of another name; None where ``config.json`` names no class."""
+    kind = class_of(config)
+    if not kind:
+        return None
+    said = _TASK.search(kind)
+    return said[1] if said else "Model" if kind.endswith("Model") else ""
 
 
 def declared(spec: Spec, config: Mapping[str, Any]) -> frozenset[str] | None:

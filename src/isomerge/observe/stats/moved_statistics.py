@@ -19,11 +19,12 @@ from isomerge.observe.stats.taps import Tap
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom, atoms, length
 from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.groups import SCALES
 from isomerge.symmetry.language.spec import Shift, Space
 from isomerge.symmetry.stage import MONOMIAL, Stage, shift_atoms, shift_key
 
 # Groups whose every element takes coordinates to coordinates; of others, single elements may.
-COORDINATEWISE = MONOMIAL | {"Scale", "PositiveScale"}
+COORDINATEWISE = MONOMIAL | {*SCALES}
 # Matrix entries below this count as zeros, shifts below it as none: elements carry rounding of float32 weights.
 ZERO = 1e-6
 

@@ -5,7 +5,7 @@ from isomerge.symmetry.groups.discrete import Fixed, Permutation, Sign, SignedPe
 from isomerge.symmetry.groups.general_linear import GeneralLinear
 from isomerge.symmetry.groups.orthogonal import Orthogonal, OrthogonalFixingOnes
 from isomerge.symmetry.groups.protocol import Group
-from isomerge.symmetry.groups.scale import PositiveScale, Scale
+from isomerge.symmetry.groups.scale import PositiveScale, Scale, SquaredScale
 
 GROUPS: dict[str, Group] = {
     "Fixed": Fixed(),
@@ -17,7 +17,11 @@ GROUPS: dict[str, Group] = {
     "GL": GeneralLinear(),
     "Scale": Scale(),
     "PositiveScale": PositiveScale(),
+    "SquaredScale": SquaredScale(),
     "Complex": ComplexGroup(),
 }
 
-__all__ = ["GROUPS", "Group", "OrthogonalFixingOnes"]
+SCALES = ("Scale", "PositiveScale", "SquaredScale")
+"""The groups of factors."""
+
+__all__ = ["GROUPS", "SCALES", "Group", "OrthogonalFixingOnes"]

@@ -14,6 +14,8 @@ class Scale(Sign):
     """One non-zero factor per coordinate, float64 [*b, n]; the dual side is divided by it."""
 
     name, compact = "Scale", "Sign"
+    power = 1
+    """The dual side is divided by this power of a factor."""
 
     def sample(self, batch: tuple[int, ...], n: int, rng: Generator, condition: float = 4.0) -> Tensor:
 
@@ -22,7 +24,7 @@ class Scale(Sign):
         return size * Sign().sample(batch, n, rng)
 
     def factors(self, g: Tensor, dual: bool) -> Tensor:
-        return g.reciprocal() if dual else g
+        return g.pow(-self.power) if dual else g
 
     def inverse(self, g: Tensor) -> Tensor:
         return g.reciprocal()
@@ -31,13 +33,14 @@ class Scale(Sign):
         return bool((g.isfinite() & (g != 0)).all())
 
     def balance(self, plus: Tensor, minus: Tensor) -> tuple[Tensor, Tensor] | None:
-        """``g = (G- / G+)^(1/4)``: both sides get the same norm."""
+        """``g = (p G- / G+)^(1 / (2 + 2 p))`` with the power p: both sides get the same norm where it is one."""
 
         above = plus.diagonal(dim1=-2, dim2=-1)
         below = minus.diagonal(dim1=-2, dim2=-1)
         tiny = torch.finfo(torch.float32).tiny  # weights of float32: smaller squares are zeros
         dead = (above <= tiny) | (below <= tiny)
-        g = torch.where(dead, torch.ones_like(above), below / above.clamp_min(tiny)).pow(0.25)
+        ratio = torch.where(dead, torch.ones_like(above), self.power * below / above.clamp_min(tiny))
+        g = torch.where(dead, torch.ones_like(above), ratio.pow(0.5 / (1 + self.power)))
         return g, dead.any(-1)
 
     def dimension(self, n: int) -> int:
@@ -63,3 +66,10 @@ class PositiveScale(Scale):
 
     def score(self, cross: Tensor) -> Tensor:
         return cross.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+
+class SquaredScale(PositiveScale):
+    """One positive factor per coordinate, whose square the dual side is divided by: what a squared ReLU lets
+    through."""
+
+    name, power = "SquaredScale", 2

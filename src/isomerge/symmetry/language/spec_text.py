@@ -55,7 +55,7 @@ from typing import Any
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import parse
 from isomerge.symmetry.fixed import check_fixed
-from isomerge.symmetry.groups import GROUPS
+from isomerge.symmetry.groups import GROUPS, SCALES
 from isomerge.symmetry.language.expansion import LINE, WORDS, Statement, Texts, expanded, family_of
 from isomerge.symmetry.language.expressions import evaluate
 from isomerge.symmetry.language.inclusion import check_apart, included, read_inclusion
@@ -63,14 +63,14 @@ from isomerge.symmetry.language.names import MOST_LAYERS, bound, chosen, first_a
 from isomerge.symmetry.language.spec import Line, Shift, Space, Spec
 from isomerge.symmetry.language.statements import FixedPart, Returned, read_fixed, read_returned
 from isomerge.symmetry.legality import check_legality
-from isomerge.symmetry.returned import without_returned
+from isomerge.symmetry.returned import task_of, without_returned
 
 _SPACE = re.compile(r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\s*(?:folded\s+(\w+))?$")
 _SHIFT = re.compile(r"(\w+)\s*:\s*(\S+)(?:\s*->\s*(\S+)\s+via\s+(\S+)|\s+along\s+(\w+))?$")
 _INFINITE = " infinite"
 BEHIND_PADDING = "behind padding"
-_OFFSET = re.compile(r"(diag\(.*\)'?)\s*-\s*(\d+)$")
-_DEFAULT_SIZES = {"Scale": 1, "PositiveScale": 1, "Complex": 2}
+_OFFSET = re.compile(r"(.*[)\]]'?)\s+-\s*(\d+)$")
+_DEFAULT_SIZES = {**dict.fromkeys(SCALES, 1), "Complex": 2}
 
 
 def parse_spec(
@@ -131,7 +131,8 @@ class _Reader:
         self.numbered: dict[str, list[object]] = {}
 
     def names(self) -> dict[str, Any]:
-        return {**self.config, **self.sizes, **self.layers, "tensors": self.tensors}
+        known = {**self.config, **self.sizes, **self.layers, "tensors": self.tensors}
+        return {**known, "task": None if "whole" in self.config else task_of(self.config)}
 
     def value(self, expression: str, more: Mapping[str, Any] = MappingProxyType({})) -> Any:
         return evaluate(expression, {**self.names(), **more})
