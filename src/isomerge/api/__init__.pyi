@@ -26,6 +26,7 @@ __all__ = [
     "generate",
     "inspect",
     "merge",
+    "merge_lora",
     "methods",
     "open",
     "orbit_distance",
@@ -298,6 +299,19 @@ def merge(
     match: str = "isomerge",
     transport: Mapping[str, Any] | Sequence[str] = (),
 ) -> Any: ...
+def merge_lora(
+    adapters: Sequence[str | Path] | str | Path,
+    *,
+    out: str | Path,
+    allow_pickle: bool = False,
+    overwrite: bool = False,
+    method: str = "svd",
+    weights: Sequence[float] | None = None,
+    density: float | None = None,
+    rank: int | None = None,
+    majority_sign: str = "total",
+    seed: int = 0,
+) -> dict[str, Any]: ...
 def methods(
     *,
     imports: str | Path | Sequence[str | Path] = (),

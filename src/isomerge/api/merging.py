@@ -12,9 +12,14 @@ from isomerge.api.live_inputs import own_models, with_examples
 from isomerge.commands.layer_selection import with_selected_layers
 from isomerge.commands.merging import merge_of, planned_merge
 from isomerge.commands.opening import recognised
+from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
+from isomerge.merging.adapter.adapter_recipe import asked_of_recipe
 from isomerge.merging.adapter.extract_lora import extract_lora as extract
+from isomerge.merging.adapter.merge_lora import Asked
+from isomerge.merging.adapter.merge_lora import merge_lora as merge_adapters
 from isomerge.options import (
+    AdapterOptions,
     FusingOptions,
     ImportOptions,
     MatchingOptions,
@@ -24,7 +29,7 @@ from isomerge.options import (
     SpacesOptions,
 )
 from isomerge.progress import Observer, quiet
-from isomerge.run.arguments import checked
+from isomerge.run.arguments import checked, defaults_in
 
 
 @checked(
@@ -138,3 +143,44 @@ def extract_lora(
             embeddings=embeddings, save_modules=save_modules, overwrite=overwrite, seed=seed,
         )  # fmt: skip
         return Report({"command": "extract-lora", "models": [one.ref, two.ref], **report})
+
+
+@checked(AdapterOptions)
+def merge_lora(
+    adapters: Sequence[str | Path] | str | Path,
+    *,
+    out: str | Path,
+    allow_pickle: bool = False,
+    overwrite: bool = False,
+    **options: Any,
+) -> dict[str, Any]:
+    """Merge LoRA adapters into one adapter in peft's format, as peft's ``add_weighted_adapter`` does; their base is
+    not read.
+
+    Args:
+        adapters: folders or hub ids (``org/name@revision``) of adapters for one base; or one recipe file, which
+            says what ``method`` and the other options say.
+        out: the adapter's folder.
+
+    Returns:
+        ``adapters``, ``method``, ``weights``, ``rank``, per module ``adapters`` (their numbers), ``rank``, ``norm``
+        (of the weighted sum of the updates) and ``distance`` (of the merged update from it), and over all of them
+        ``norm``, ``distance`` and ``share`` (Frobenius); see `isomerge.merging.adapter.merge_lora`.
+
+    Raises:
+        IsomergeError: an adapter cannot be opened or needs the base to be merged, the adapters do not fit together,
+            or an option is wrong; nothing is written.
+    """
+    reads: list[Path] = []
+    if isinstance(adapters, (str, Path)):
+        if told := [name for name, value in options.items() if value != defaults_in(AdapterOptions)[name]]:
+            raise IsomergeError(f"{adapters}: a recipe says what is merged and how; put {', '.join(told)} into it")
+        reads.append(Path(os.path.expanduser(adapters)))
+        asked = asked_of_recipe(adapters)
+    else:
+        given = AdapterOptions.of(options).given()
+        weights = given.pop("weights")
+        asked = Asked(tuple(adapters), weights=None if weights is None else tuple(weights), **given)
+    folder = Path(os.path.expanduser(out))
+    report = merge_adapters(asked, folder, allow_pickle=allow_pickle, overwrite=overwrite, reads=reads)
+    return Report({"command": "merge-lora", "adapters": [str(ref) for ref in asked.adapters], **report})

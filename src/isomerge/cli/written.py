@@ -20,7 +20,7 @@ from isomerge.plug_ins.modules import is_file
 
 BESIDE = {"json": "--json", "png": "--png", "save_alignment": "--save-alignment", "page": "--out"}
 """Files by the parameters that name them."""
-FOLDERS = ("align", "apply", "canon", "demo", "extract-lora", "merge", "relational")
+FOLDERS = ("align", "apply", "canon", "demo", "extract-lora", "merge", "merge-lora", "relational")
 """The commands whose ``--out`` is a folder."""
 WORDS = (
     *(
@@ -37,7 +37,17 @@ WORDS = (
         "kinds",
         "layers",
     ),
-    *("learn_effort", "learn_target", "match", "method", "precision", "spaces", "tasks", "weights"),
+    *(
+        "learn_effort",
+        "learn_target",
+        "majority_sign",
+        "match",
+        "method",
+        "precision",
+        "spaces",
+        "tasks",
+        "weights",
+    ),
 )
 """Parameters that name no file, though one may be called as they say."""
 
