@@ -96,6 +96,7 @@ DIRECT: dict[tuple[str, str], tuple[dict[str, Any], Any]] = {
 """Where the command line has no such case, or it would need a device: what else is asked for, and a value."""
 ELSEWHERE = {
     *(("align", "untie"), ("apply", "untie"), ("merge", "untie")),  # as of canon: where models are opened
+    ("merge", "intermediate_dir"),  # tests/cli/test_recipe_steps.py
     ("merge", "tokenizer_source"),  # tests/checkpoint/test_vocabulary.py
     *(("generate", "length"), ("generate", "batch_size"), ("stats", "length"), ("barrier", "length")),  # below
     ("evaluate", "length"),  # as of barrier

@@ -131,9 +131,9 @@ def test_it_merges_into_the_base(tmp_path: Path) -> None:
     plain, both = open_model_ref(base).read, open_model_ref(tmp_path / "out").read  # which names its base
     for name, change in {Q: True, DOWN: True, "model.layers.1.self_attn.q_proj": False}.items():
         moved = (both(f"{name}.weight") - plain(f"{name}.weight")).double()
-        wanted = sum(
-            w * total(f).get(name, torch.zeros_like(moved)) for w, f in zip((1, 0.5), folders, strict=True)
-        )
+        wanted = torch.zeros_like(moved)
+        for w, folder in zip((1, 0.5), folders, strict=True):
+            wanted += w * total(folder).get(name, torch.zeros_like(moved))
         assert float((moved - wanted).abs().max()) <= 0.01 * float(wanted.abs().max() if change else 0)
 
 

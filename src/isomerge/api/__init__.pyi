@@ -244,6 +244,7 @@ def merge(
     models: Sequence[Any] | str | Path,
     *,
     out: str | Path | None = None,
+    intermediate_dir: str | Path | None = None,
     repair: Any = None,
     loss: Callable[..., Any] | None = None,
     tokenizer: Any = None,

@@ -12,6 +12,7 @@ from isomerge.api.live_inputs import own_models, with_examples
 from isomerge.commands.layer_selection import with_selected_layers
 from isomerge.commands.merging import merge_of, planned_merge
 from isomerge.commands.opening import recognised
+from isomerge.commands.step_merges import run_steps, step_merges
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
 from isomerge.merging.adapter.adapter_recipe import asked_of_recipe
@@ -39,6 +40,7 @@ def merge(
     models: Sequence[Any] | str | Path,
     *,
     out: str | Path | None = None,
+    intermediate_dir: str | Path | None = None,
     repair: Any = None,
     loss: Callable[..., Any] | None = None,
     tokenizer: Any = None,
@@ -51,6 +53,9 @@ def merge(
     Args:
         models: folders, hub ids (``org/name@revision+adapter``), open checkpoints or live modules; or one recipe
             file, which says all that the other arguments say but ``out`` and how it is written.
+        intermediate_dir: of a recipe of several steps (documents), where the outputs of all but the last go, by
+            their names; by default beside ``out``, as ``OUT.steps``. Those that are there already, made by the same
+            recipe, are kept.
         out: the folder to write. Without it nothing is written, and a live module comes back: of the models' class,
             in the dtype and on the device of the first one where that is a module; its report is its attribute
             ``isomerge_report``.
@@ -79,8 +84,27 @@ def merge(
         options = with_examples({"repair": repair, **options}, ("data", "learn", "repair"), first, tokenizer)
         repair = options.pop("repair")
     if out is None:
-        return live(lambda folder: merge(models, out=folder, repair=repair, observer=observer, **options), first)
-    opening, writing = OpeningOptions.of(options), OutputOptions.of(options)
+        more = {"intermediate_dir": intermediate_dir, "repair": repair, "observer": observer, **options}
+        return live(lambda folder: merge(models, out=folder, **more), first)
+    outputs = {k: v for k, v in options.items() if k in {*MatchingOptions.declared(), "dtype"}}
+    steps = step_merges(models, out, intermediate_dir, {**outputs, "repair": repair})
+    if not steps:
+        return Report(_merged(models, out, OutputOptions.of(options), repair, observer, options))
+    writing = OutputOptions.of(options)
+    return Report(
+        run_steps(
+            steps,
+            lambda step: _merged(step.step, step.out, step.writing(writing), repair, observer, options),
+            writing.overwrite,
+        )
+    )
+
+
+def _merged(
+    models: Any, out: str | Path, writing: OutputOptions, repair: Any, observer: Observer, options: dict[str, Any]
+) -> dict[str, Any]:
+    """One merge, written; its report."""
+    opening = OpeningOptions.of(options)
     asked = merge_of(
         models,
         fusing=FusingOptions.of(options),
@@ -94,7 +118,7 @@ def merge(
     how: dict[str, Any] = {"opening": opening, "writing": writing, "running": RunningOptions.of(options)}
     asked = with_selected_layers(asked, **how, observer=observer)
     with planned_merge(asked, out, **how, observer=observer) as plan:
-        return Report(plan.run())
+        return plan.run()
 
 
 @checked(ImportOptions)

@@ -140,7 +140,7 @@ def check_written(command: str, given: Mapping[str, Any], more: Iterable[Any] = 
         if os.path.realpath(first) == os.path.realpath(second):
             raise IsomergeError(f"{one} and {two} are one file: name two")
     folder = given.get("out") if command in FOLDERS and command != "demo" else None
-    hidden = (*named, *WORDS, "imports", *([] if folder is None else ["out"]))
+    hidden = (*named, *WORDS, "imports", "intermediate_dir", *([] if folder is None else ["out"]))
     read = [value for key, value in given.items() if key not in hidden and value != ""]
     read += [name for name in given.get("imports") or () if is_file(name)]  # a module's name names no folder
     if folder is not None:

@@ -344,6 +344,7 @@ TABLE: dict[str, dict[str, Any]] = {
     },
     "merge": {
         "models": ALWAYS,
+        "intermediate_dir": LATE,
         **_OPENING,
         **_OUTPUT,
         **_RUNNING,
