@@ -12,9 +12,10 @@ from typing import Any
 
 from typer.core import TyperCommand
 
+from isomerge.cli.mergekit_options import without_harmless
 from isomerge.errors import IsomergeError, visible
 from isomerge.options.option import FIRST
-from isomerge.options.unused import TABLE, note_idle, noting
+from isomerge.options.unused import TABLE, note, note_idle, noting
 from isomerge.plug_ins.command import importing, sentences, used
 from isomerge.plug_ins.modules import is_file
 
@@ -52,6 +53,10 @@ WORDS = (
 """Parameters that name no file, though one may be called as they say."""
 
 
+HARMLESS = "isomerge.mergekits"
+"""Where a command keeps mergekit's options that it left out."""
+
+
 class Writing(TyperCommand):
     """A command that refuses to write what it reads, and lists its options in groups."""
 
@@ -70,6 +75,12 @@ class Writing(TyperCommand):
                 with formatter.section(title):
                     formatter.write_dl(records)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take mergekit's options that change nothing here from a merge; the run notes them."""
+        if self.name == "merge":
+            args, ctx.meta[HARMLESS] = without_harmless(args)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run it. Where files are written to may begin with ``~``, which shells leave in ``--json=~/file``.
 
@@ -82,6 +93,8 @@ class Writing(TyperCommand):
         command = str(ctx.command.name)
         check_written(command, ctx.params)
         with importing(ctx.params.get("imports")), noting() as told:
+            for name, reason in ctx.meta.get(HARMLESS, {}).items():
+                note(name, reason)
             if (
                 function := FUNCTIONS.get(command, command.replace("-", "_"))
             ) in TABLE and function not in NOTED_LATER:
