@@ -47,7 +47,8 @@ def _common(path: str | Path, modules: Mapping[str, Mapping[str, Any]]) -> Mappi
         if differing := sorted(key for key in {*one, *two} if one.get(key) != two.get(key)):
             raise IsomergeError(
                 f"{path}: `modules.{first}` and `modules.{other}` have different `{differing[0]}`: all parts "
-                "of a model are merged alike here, so give both the same, or name tensors by `filter` under `parameters`"
+                "of a model are merged alike here, so give both the same, or name tensors by `filter` under "
+                "`parameters`"
             )
         if "slices" in one:
             raise IsomergeError(
