@@ -40,4 +40,8 @@ class AdapterOptions(Options):
         "--majority-sign",
         panel=METHOD,
     )
-    seed: int = option(0, "Of the entries that dare keeps.", panel=METHOD)
+    seed: int = option(
+        0,
+        "Of the entries that dare keeps, and of the randomised range finder for large products (_svd).",
+        panel=METHOD,
+    )
