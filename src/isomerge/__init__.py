@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from isomerge.api import generate as generate
     from isomerge.api import inspect as inspect
     from isomerge.api import merge as merge
+    from isomerge.api import merge_lora as merge_lora
     from isomerge.api import methods as methods
     from isomerge.api import open as open
     from isomerge.api import orbit_distance as orbit_distance
@@ -57,6 +58,7 @@ _HOMES = {
             "generate",
             "inspect",
             "merge",
+            "merge_lora",
             "methods",
             "open",
             "orbit_distance",
@@ -88,6 +90,7 @@ __all__ = [
     "generate",
     "inspect",
     "merge",
+    "merge_lora",
     "methods",
     "open",
     "orbit_distance",

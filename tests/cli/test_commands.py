@@ -17,7 +17,7 @@ from typer.main import get_command
 
 import isomerge as api
 from isomerge.archs import spec_texts
-from isomerge.cli.mergekit_options import MERGEKITS
+from isomerge.cli.mergekit_options import ALIKE, MERGEKITS, WITH_VALUE, without_harmless
 from isomerge.cli.program import app
 from solve.disguises import disguise, files_of, perturb
 from toys import config_of, outputs, relative, tensors
@@ -578,7 +578,30 @@ def test_mergekits_options_are_none_of_these() -> None:
     """What the table says is missing, is missing."""
     program: Any = get_command(app)
     own = {o for c in program.commands.values() for p in c.params for o in (*p.opts, *p.secondary_opts)}
-    assert not own & {f"--{name}" for name in MERGEKITS}
+    assert not own & {f"--{name}" for name in (*MERGEKITS, *ALIKE, *WITH_VALUE)}
+
+
+def test_mergekits_harmless_options_are_noted(
+    isomerge: Callable[..., Any], stored: Callable, tmp_path: Path
+) -> None:
+    """What changes nothing here is left out and told, in the report as well; an output that is not written is not."""
+    words = [
+        "--lazy-unpickle",
+        "--no-async-write",
+        "--copy-tokenizer",
+        "--lora-merge-cache",
+        "dir",
+        "--num-threads=3",
+    ]
+    plain = ["merge", stored("gpt2"), stored("gpt2", 5), "--no-align", "--no-report"]
+    said = isomerge(*plain, "-o", tmp_path / "out", *words, "--allow-crimes", "--json", tmp_path / "x.json")
+    assert said.code == 0, said.err
+    names = ("lazy-unpickle", "no-async-write", "copy-tokenizer", "lora-merge-cache", "num-threads", "allow-crimes")
+    for where in (said.err.splitlines(), json.loads((tmp_path / "x.json").read_text())["notes"]):
+        text = "\n".join(where)
+        assert [name for name in names if f"--{name} is not used: " not in text] == []
+    assert without_harmless(["a", "--", "--lazy-unpickle"]) == (["a", "--", "--lazy-unpickle"], {})
+    assert isomerge("align", "a", "--onto", "b", "--lazy-unpickle").code == 2
 
 
 def test_json_on_standard_output(

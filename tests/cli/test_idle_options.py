@@ -80,6 +80,10 @@ DIRECT: dict[tuple[str, str], tuple[dict[str, Any], Any]] = {
     ("merge", "data"): ({"evidence": "weights"}, "x"),
     ("align", "data"): ({"evidence": "weights"}, "x"),
     ("discover", "overwrite"): ({}, True),
+    ("merge_lora", "density"): ({"method": "svd"}, 0.5),
+    ("merge_lora", "rank"): ({"method": "cat"}, 3),
+    ("merge_lora", "majority_sign"): ({"method": "linear"}, "frequency"),
+    ("merge_lora", "seed"): ({"method": "svd"}, 3),
     ("prove", "inputs"): ({"model": "x"}, (1,)),
     ("prove", "forward"): ({"model": "x"}, print),
     **{("report", name): ({}, 3) for name in ("points", "limit", "length", "batch_size", "device", "allow_pickle")},
@@ -92,6 +96,7 @@ DIRECT: dict[tuple[str, str], tuple[dict[str, Any], Any]] = {
 """Where the command line has no such case, or it would need a device: what else is asked for, and a value."""
 ELSEWHERE = {
     *(("align", "untie"), ("apply", "untie"), ("merge", "untie")),  # as of canon: where models are opened
+    ("merge", "intermediate_dir"),  # tests/cli/test_recipe_steps.py
     ("merge", "tokenizer_source"),  # tests/checkpoint/test_vocabulary.py
     *(("generate", "length"), ("generate", "batch_size"), ("stats", "length"), ("barrier", "length")),  # below
     ("evaluate", "length"),  # as of barrier

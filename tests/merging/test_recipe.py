@@ -64,6 +64,14 @@ def test_one_module_is_the_recipe(tmp_path: Path) -> None:
     assert (by_module.merge_method, by_module.base_model) == ("ties", "a")
 
 
+def test_modules_that_say_the_same_are_one(tmp_path: Path) -> None:
+    """As multimodal recipes of mergekit have them: text, image and projector by the same models."""
+    module = "{models: [{model: a}, {model: b}], parameters: {weight: 2}}"
+    text = f"modules: {{text_decoder: {module}, vision_tower: {module[:-1]}, slices: }}}}\nmerge_method: linear\n"
+    plain = "models: [{model: a}, {model: b}]\nparameters: {weight: 2}\nmerge_method: linear\n"
+    assert read_recipe(write(tmp_path, text)) == read_recipe(write(tmp_path, plain))
+
+
 def test_parameters_of_a_module_and_beside_it(tmp_path: Path) -> None:
     """The module's come first; what it does not say is the recipe's."""
     inside = "modules: {default: {models: [{model: a}], parameters: {weight: 2}}}\n"
@@ -180,7 +188,7 @@ WRONG = [
     (MODELS + "merge_method: linear\nalign: {layers: 3}", "`align.layers`: input should be a valid string"),
     (MODELS + "merge_method: linear\nmerge_method: ties", "line 3 has the key `merge_method` once more: give it once"),
     ("a: &x {merge_method: ties}\n" + MODELS + "<<: *x\nmerge_method: linear", "unknown key `a`"),
-    (MODELS + "merge_method: linear\n---\n" + MODELS, "holds several recipes, as mergekit-multi reads them"),
+    (MODELS + "merge_method: linear\n---\n" + MODELS, "holds 2 documents (---), and one is expected"),
     ("base_model: a\ngate_mode: hidden\nexperts: []", "a recipe of mergekit-moe, which isomerge does not read"),
     ("models: [a, b]\nmerge_method: linear", "`models.0`: input should be a valid dictionary with the keys `model`, "),
     (MODELS + "merge_method: ties\nbase_model: {name: c}", "`base_model`: a model is a name such as org/name"),
@@ -201,8 +209,11 @@ WRONG = [
     ("slices: [{sources: [{model: a}]}]\nmerge_method: linear", "`slices.0.sources.0.layer_range`: field required"),
     ("slices: [{sources: [{model: a, layer_range: [2, 2]}]}]\nmerge_method: linear", "`slices.0`: every source needs a `layer_range`"),
     ("slices: [{sources: [{model: a, layer_range: [0, 2]}, {model: b, layer_range: [0, 1]}]}]\nmerge_method: linear", "the same number of layers"),
-    ("modules: {a: 1}\nmerge_method: linear", "`modules` is read where it has one entry"),
-    ("modules: {a: {models: []}, b: {models: []}}\nmerge_method: linear", "`modules` is read where it has one entry"),
+    ("modules: {a: 1}\nmerge_method: linear", "`modules` is a mapping from modules to what each has"),
+    ("modules: {}\nmerge_method: linear", "`modules` is a mapping from modules to what each has"),
+    ("modules: {a: {models: []}, b: {models: [{model: x}]}}\nmerge_method: linear", "`modules.a` and `modules.b` have different `models`"),
+    ("modules: {a: {models: [], parameters: {t: 1}}, b: {models: []}}\nmerge_method: linear", "have different `parameters`"),
+    ("modules: {a: {slices: []}, b: {slices: []}}\nmerge_method: linear", "`modules.b.slices`: layers are sliced where"),
     ("models: []\nmodules: {a: {models: []}}\nmerge_method: linear", "`models` stands beside `modules`"),
     ("models: [{model: 3}]\nmerge_method: linear", "`models.0.model`: input should be a valid string"),
     ("models: {model: a}\nmerge_method: linear", "`models`: input should be a valid list"),

@@ -12,9 +12,15 @@ from isomerge.api.live_inputs import own_models, with_examples
 from isomerge.commands.layer_selection import with_selected_layers
 from isomerge.commands.merging import merge_of, planned_merge
 from isomerge.commands.opening import recognised
+from isomerge.commands.step_merges import run_steps, step_merges
+from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
+from isomerge.merging.adapter.adapter_recipe import asked_of_recipe
 from isomerge.merging.adapter.extract_lora import extract_lora as extract
+from isomerge.merging.adapter.merge_lora import Asked
+from isomerge.merging.adapter.merge_lora import merge_lora as merge_adapters
 from isomerge.options import (
+    AdapterOptions,
     FusingOptions,
     ImportOptions,
     MatchingOptions,
@@ -24,7 +30,7 @@ from isomerge.options import (
     SpacesOptions,
 )
 from isomerge.progress import Observer, quiet
-from isomerge.run.arguments import checked
+from isomerge.run.arguments import checked, defaults_in
 
 
 @checked(
@@ -34,6 +40,7 @@ def merge(
     models: Sequence[Any] | str | Path,
     *,
     out: str | Path | None = None,
+    intermediate_dir: str | Path | None = None,
     repair: Any = None,
     loss: Callable[..., Any] | None = None,
     tokenizer: Any = None,
@@ -46,6 +53,9 @@ def merge(
     Args:
         models: folders, hub ids (``org/name@revision+adapter``), open checkpoints or live modules; or one recipe
             file, which says all that the other arguments say but ``out`` and how it is written.
+        intermediate_dir: of a recipe of several steps (documents), where the outputs of all but the last go, by
+            their names; by default beside ``out``, as ``OUT.steps``. Those that are there already, made by the same
+            recipe, are kept.
         out: the folder to write. Without it nothing is written, and a live module comes back: of the models' class,
             in the dtype and on the device of the first one where that is a module; its report is its attribute
             ``isomerge_report``.
@@ -74,8 +84,27 @@ def merge(
         options = with_examples({"repair": repair, **options}, ("data", "learn", "repair"), first, tokenizer)
         repair = options.pop("repair")
     if out is None:
-        return live(lambda folder: merge(models, out=folder, repair=repair, observer=observer, **options), first)
-    opening, writing = OpeningOptions.of(options), OutputOptions.of(options)
+        more = {"intermediate_dir": intermediate_dir, "repair": repair, "observer": observer, **options}
+        return live(lambda folder: merge(models, out=folder, **more), first)
+    outputs = {k: v for k, v in options.items() if k in {*MatchingOptions.declared(), "dtype"}}
+    steps = step_merges(models, out, intermediate_dir, {**outputs, "repair": repair})
+    if not steps:
+        return Report(_merged(models, out, OutputOptions.of(options), repair, observer, options))
+    writing = OutputOptions.of(options)
+    return Report(
+        run_steps(
+            steps,
+            lambda step: _merged(step.step, step.out, step.writing(writing), repair, observer, options),
+            writing.overwrite,
+        )
+    )
+
+
+def _merged(
+    models: Any, out: str | Path, writing: OutputOptions, repair: Any, observer: Observer, options: dict[str, Any]
+) -> dict[str, Any]:
+    """One merge, written; its report."""
+    opening = OpeningOptions.of(options)
     asked = merge_of(
         models,
         fusing=FusingOptions.of(options),
@@ -89,7 +118,7 @@ def merge(
     how: dict[str, Any] = {"opening": opening, "writing": writing, "running": RunningOptions.of(options)}
     asked = with_selected_layers(asked, **how, observer=observer)
     with planned_merge(asked, out, **how, observer=observer) as plan:
-        return Report(plan.run())
+        return plan.run()
 
 
 @checked(ImportOptions)
@@ -138,3 +167,44 @@ def extract_lora(
             embeddings=embeddings, save_modules=save_modules, overwrite=overwrite, seed=seed,
         )  # fmt: skip
         return Report({"command": "extract-lora", "models": [one.ref, two.ref], **report})
+
+
+@checked(AdapterOptions)
+def merge_lora(
+    adapters: Sequence[str | Path] | str | Path,
+    *,
+    out: str | Path,
+    allow_pickle: bool = False,
+    overwrite: bool = False,
+    **options: Any,
+) -> dict[str, Any]:
+    """Merge LoRA adapters into one adapter in peft's format, as peft's ``add_weighted_adapter`` does; their base is
+    not read.
+
+    Args:
+        adapters: folders or hub ids (``org/name@revision``) of adapters for one base; or one recipe file, which
+            says what ``method`` and the other options say.
+        out: the adapter's folder.
+
+    Returns:
+        ``adapters``, ``method``, ``weights``, ``rank``, per module ``adapters`` (their numbers), ``rank``, ``norm``
+        (of the weighted sum of the updates) and ``distance`` (of the merged update from it), and over all of them
+        ``norm``, ``distance`` and ``share`` (Frobenius); see `isomerge.merging.adapter.merge_lora`.
+
+    Raises:
+        IsomergeError: an adapter cannot be opened or needs the base to be merged, the adapters do not fit together,
+            or an option is wrong; nothing is written.
+    """
+    reads: list[Path] = []
+    if isinstance(adapters, (str, Path)):
+        if told := [name for name, value in options.items() if value != defaults_in(AdapterOptions)[name]]:
+            raise IsomergeError(f"{adapters}: a recipe says what is merged and how; put {', '.join(told)} into it")
+        reads.append(Path(os.path.expanduser(adapters)))
+        asked = asked_of_recipe(adapters)
+    else:
+        given = AdapterOptions.of(options).given()
+        weights = given.pop("weights")
+        asked = Asked(tuple(adapters), weights=None if weights is None else tuple(weights), **given)
+    folder = Path(os.path.expanduser(out))
+    report = merge_adapters(asked, folder, allow_pickle=allow_pickle, overwrite=overwrite, reads=reads)
+    return Report({"command": "merge-lora", "adapters": [str(ref) for ref in asked.adapters], **report})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +24,8 @@ from isomerge.options import (
 
 if TYPE_CHECKING:
     from isomerge.cli.console import Voice
+    from isomerge.commands.merging import Merge
+    from isomerge.commands.step_merges import StepMerge
     from isomerge.errors import IsomergeError
     from isomerge.merging.merge_job import MergeJob
 
@@ -43,6 +45,16 @@ def merge(
             "-o",
             help="Folder to write; must not exist or be empty.",
             rich_help_panel="What most runs need",
+        ),
+    ] = None,
+    intermediate_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--intermediate-dir",
+            "-I",
+            help="Of a recipe of several steps: where all but the last are written, by their names; OUT.steps by "
+            "default.",
+            rich_help_panel="Output",
         ),
     ] = None,
     fusing: FusingOptions,
@@ -72,14 +84,10 @@ def merge(
 
     A recipe is mergekit's YAML; it aligns where it has a block `align:` (or `align: true`).
     """
-    from isomerge.cli.console import Voice, tell_files, tell_lines, tell_pushed, write_json
-    from isomerge.cli.dry_run import tell_merge
+    from isomerge.cli.console import Voice, write_json
     from isomerge.cli.method_words import check_models, parameters_of, said_of_method
-    from isomerge.cli.written import check_written
-    from isomerge.commands.layer_selection import check_selection, with_selected_layers
-    from isomerge.commands.merging import merge_of, planned_merge
+    from isomerge.commands.step_merges import run_steps, step_merges
     from isomerge.errors import IsomergeError
-    from isomerge.evidence.report.notebook import Report
 
     voice = Voice(telling.quiet, telling.verbose)
     check_models(models)
@@ -88,53 +96,142 @@ def merge(
         raise IsomergeError(
             f"{recipe}: a recipe says what is merged and how: leave out {', '.join(options)}, and change the recipe"
         )
-    fusing = replace(fusing, parameters=parameters_of(fusing.parameters))
-    names = given_names(context) if recipe is not None else MatchingOptions.declared().keys()
-    asked = merge_of(
-        recipe or models,
-        fusing=FusingOptions() if recipe is not None else fusing,
-        moving=SpacesOptions() if recipe is not None else moving,
-        matching=matching,
-        said={name: value for name, value in matching.given().items() if name in names},
-        repair=repair,
-        spec=opening.spec,
-        dtype=writing.dtype,
-    )
     if recipe is not None:
-        job = asked.job
         out = _out_of_recipe(models, out)
-        named = (job.models, job.stacks, job.stats, job.source_bases, list(job.matching.values()))
-        check_written("merge", {**context.params, "models": models[:1], "out": out}, named)
-    if out is None:
-        raise IsomergeError("merge needs a folder to write: add -o OUT")
-    for note in asked.notes():
-        voice.warn(note)
-    files = replace(matching, **{name: asked.said[name] for name in asked.said})
-    how: dict[str, Any] = {"opening": opening, "writing": writing, "running": running}
-    check_selection(asked)
+    door = _Door(
+        context,
+        voice,
+        FusingOptions() if recipe is not None else replace(fusing, parameters=parameters_of(fusing.parameters)),
+        SpacesOptions() if recipe is not None else moving,
+        matching,
+        repair,
+        opening,
+        running,
+        report,
+        telling.json if planning.dry_run else None,
+    )
+    said = {name: context.params[name] for name in given_names(context) & {*MatchingOptions.declared(), "dtype"}}
+    steps = step_merges(recipe or models, out, intermediate_dir, {**said, "repair": repair})
     if planning.dry_run:
-        with planned_merge(asked, out, **how) as plan:
-            tell_merge(voice, telling.json, plan)
-        return tell_files(voice, files)
-    if asked.select is not None:
-        with voice.progress("selecting layers", steps=True) as observer:
-            asked = with_selected_layers(asked, **how, observer=observer)
-    with voice.progress("merging") as observer, planned_merge(asked, out, **how, observer=observer) as plan:
-        decided = plan.decided()
-        if voice.is_watched:  # else with the result
-            tell_lines(voice, decided)
-        result = Report(plan.run())
-        page = _page(out, asked.spec) if report else None  # before the folder is pushed
-    if not voice.is_watched:
-        tell_lines(voice, decided)
-    tell_files(voice, files)
-    _tell(voice, asked.job, result, out)
-    if isinstance(page, IsomergeError):
-        voice.warn(f"no report was written: {page}")
-    else:
-        voice.say(f"Report: {page}." if page else f"isomerge report {shlex.quote(str(out))} writes a page on it.")
-    tell_pushed(voice, writing)
+        return _plan_steps(door, steps, writing) if steps else door.plan(recipe or models, out, writing)
+    if not steps:
+        return write_json(telling.json, door.run(recipe or models, out, writing))
+    result = run_steps(steps, lambda step: door.run(step.step, step.out, step.writing(writing)), writing.overwrite)
     return write_json(telling.json, result)
+
+
+@dataclass(frozen=True)
+class _Door:
+    """What all merges of one command have in common."""
+
+    context: typer.Context
+    voice: Voice
+    fusing: FusingOptions
+    moving: SpacesOptions
+    matching: MatchingOptions
+    repair: str | None
+    opening: OpeningOptions
+    running: RunningOptions
+    report: bool
+    json: Path | None
+    """Where a plan is written to."""
+
+    def asked(self, source: Any, out: Path | None, writing: OutputOptions) -> tuple[Merge, Path]:
+        """What is asked for of models, a recipe or a step of one, and where it goes; warnings are told."""
+        from isomerge.cli.written import check_written
+        from isomerge.commands.layer_selection import check_selection
+        from isomerge.commands.merging import merge_of
+        from isomerge.errors import IsomergeError
+
+        by_recipe = not isinstance(source, list)
+        names = given_names(self.context) if by_recipe else MatchingOptions.declared().keys()
+        asked = merge_of(
+            source,
+            fusing=self.fusing,
+            moving=self.moving,
+            matching=self.matching,
+            said={name: value for name, value in self.matching.given().items() if name in names},
+            repair=self.repair,
+            spec=self.opening.spec,
+            dtype=writing.dtype,
+        )
+        if by_recipe:
+            job, params = asked.job, self.context.params
+            named = (job.models, job.stacks, job.stats, job.source_bases, list(job.matching.values()))
+            check_written("merge", {**params, "models": params["models"][:1], "out": out}, named)
+        if out is None:
+            raise IsomergeError("merge needs a folder to write: add -o OUT")
+        for note in asked.notes():
+            self.voice.warn(note)
+        check_selection(asked)
+        return asked, out
+
+    def files(self, asked: Merge) -> MatchingOptions:
+        """The options of the match as they count."""
+        return replace(self.matching, **{name: asked.said[name] for name in asked.said})
+
+    def plan(self, source: Any, out: Path | None, writing: OutputOptions) -> None:
+        """Plan a merge, and tell the plan."""
+        from isomerge.cli.console import tell_files
+        from isomerge.cli.dry_run import tell_merge
+        from isomerge.commands.merging import planned_merge
+
+        asked, out = self.asked(source, out, writing)
+        with planned_merge(asked, out, opening=self.opening, writing=writing, running=self.running) as plan:
+            tell_merge(self.voice, self.json, plan)
+        tell_files(self.voice, self.files(asked))
+
+    def run(self, source: Any, out: Path | None, writing: OutputOptions) -> dict[str, Any]:
+        """Merge, write and tell; the report."""
+        from isomerge.cli.console import tell_files, tell_lines, tell_pushed
+        from isomerge.commands.layer_selection import with_selected_layers
+        from isomerge.commands.merging import planned_merge
+        from isomerge.errors import IsomergeError
+        from isomerge.evidence.report.notebook import Report
+
+        voice = self.voice
+        asked, out = self.asked(source, out, writing)
+        how: dict[str, Any] = {"opening": self.opening, "writing": writing, "running": self.running}
+        if asked.select is not None:
+            with voice.progress("selecting layers", steps=True) as observer:
+                asked = with_selected_layers(asked, **how, observer=observer)
+        with voice.progress("merging") as observer, planned_merge(asked, out, **how, observer=observer) as plan:
+            decided = plan.decided()
+            if voice.is_watched:  # else with the result
+                tell_lines(voice, decided)
+            result = Report(plan.run())
+            page = _page(out, asked.spec) if self.report else None  # before the folder is pushed
+        if not voice.is_watched:
+            tell_lines(voice, decided)
+        tell_files(voice, self.files(asked))
+        _tell(voice, asked.job, result, out)
+        if isinstance(page, IsomergeError):
+            voice.warn(f"no report was written: {page}")
+        else:
+            voice.say(
+                f"Report: {page}." if page else f"isomerge report {shlex.quote(str(out))} writes a page on it."
+            )
+        tell_pushed(voice, writing)
+        return result
+
+
+def _plan_steps(door: _Door, steps: Sequence[StepMerge], writing: OutputOptions) -> None:
+    """Plan every step whose inputs are there, and name the others."""
+    from isomerge.errors import IsomergeError
+
+    if door.json is not None:
+        raise IsomergeError(
+            f"{steps[0].step.path}: the steps are planned one by one: leave --json out of --dry-run"
+        )
+    kept = {step.step.name for step in steps if step.kept}
+    for step in steps:
+        if waits := [name for name in step.step.needs if name not in kept]:
+            door.voice.say(f"{step.step.title}: planned when {', '.join(waits)} is written.")
+        elif step.kept and not writing.overwrite:
+            door.voice.say(f"{step.step.title}: {step.out} is there, made by the same recipe, and is kept.")
+        else:
+            door.voice.say(f"{step.step.title}:")
+            door.plan(step.step, step.out, step.writing(writing))
 
 
 def _page(out: Path, spec: str | Path | None) -> Path | IsomergeError:

@@ -22,6 +22,7 @@ COMMANDS = {
     "stats": "Write the statistics that matching and merging need.",
     "generate": "Write examples for matching where you have none.",
     "extract-lora": "Write a difference of two models as a LoRA adapter.",
+    "merge-lora": "Merge LoRA adapters into one, without their base.",
     "inspect": "Show architecture, symmetries and work units.",
     "discover": "Derive the spec of an unknown architecture, proven.",
     "prove": "Prove a spec text by the law, on tiny random models.",

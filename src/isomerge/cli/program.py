@@ -22,6 +22,7 @@ from isomerge.cli.fsck import fsck
 from isomerge.cli.generate import generate
 from isomerge.cli.inspect import inspect
 from isomerge.cli.merge import merge
+from isomerge.cli.merge_lora import merge_lora
 from isomerge.cli.methods import methods
 from isomerge.cli.overview import COMMANDS, TAGLINE
 from isomerge.cli.prove import prove
@@ -59,6 +60,7 @@ _FUNCTIONS = (
     stats,
     generate,
     extract_lora,
+    merge_lora,
     inspect,
     discover,
     prove,

@@ -12,15 +12,16 @@ from typing import Any
 
 from typer.core import TyperCommand
 
+from isomerge.cli.mergekit_options import without_harmless
 from isomerge.errors import IsomergeError, visible
 from isomerge.options.option import FIRST
-from isomerge.options.unused import TABLE, note_idle, noting
+from isomerge.options.unused import TABLE, note, note_idle, noting
 from isomerge.plug_ins.command import importing, sentences, used
 from isomerge.plug_ins.modules import is_file
 
 BESIDE = {"json": "--json", "png": "--png", "save_alignment": "--save-alignment", "page": "--out"}
 """Files by the parameters that name them."""
-FOLDERS = ("align", "apply", "canon", "demo", "extract-lora", "merge", "relational")
+FOLDERS = ("align", "apply", "canon", "demo", "extract-lora", "merge", "merge-lora", "relational")
 """The commands whose ``--out`` is a folder."""
 WORDS = (
     *(
@@ -37,9 +38,23 @@ WORDS = (
         "kinds",
         "layers",
     ),
-    *("learn_effort", "learn_target", "match", "method", "precision", "spaces", "tasks", "weights"),
+    *(
+        "learn_effort",
+        "learn_target",
+        "majority_sign",
+        "match",
+        "method",
+        "precision",
+        "spaces",
+        "tasks",
+        "weights",
+    ),
 )
 """Parameters that name no file, though one may be called as they say."""
+
+
+HARMLESS = "isomerge.mergekits"
+"""Where a command keeps mergekit's options that it left out."""
 
 
 class Writing(TyperCommand):
@@ -60,6 +75,12 @@ class Writing(TyperCommand):
                 with formatter.section(title):
                     formatter.write_dl(records)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take mergekit's options that change nothing here from a merge; the run notes them."""
+        if self.name == "merge":
+            args, ctx.meta[HARMLESS] = without_harmless(args)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run it. Where files are written to may begin with ``~``, which shells leave in ``--json=~/file``.
 
@@ -72,6 +93,8 @@ class Writing(TyperCommand):
         command = str(ctx.command.name)
         check_written(command, ctx.params)
         with importing(ctx.params.get("imports")), noting() as told:
+            for name, reason in ctx.meta.get(HARMLESS, {}).items():
+                note(name, reason)
             if (
                 function := FUNCTIONS.get(command, command.replace("-", "_"))
             ) in TABLE and function not in NOTED_LATER:
@@ -130,7 +153,7 @@ def check_written(command: str, given: Mapping[str, Any], more: Iterable[Any] = 
         if os.path.realpath(first) == os.path.realpath(second):
             raise IsomergeError(f"{one} and {two} are one file: name two")
     folder = given.get("out") if command in FOLDERS and command != "demo" else None
-    hidden = (*named, *WORDS, "imports", *([] if folder is None else ["out"]))
+    hidden = (*named, *WORDS, "imports", "intermediate_dir", *([] if folder is None else ["out"]))
     read = [value for key, value in given.items() if key not in hidden and value != ""]
     read += [name for name in given.get("imports") or () if is_file(name)]  # a module's name names no folder
     if folder is not None:

@@ -19,6 +19,7 @@ from isomerge.merging.merge_plan import MergePlan
 from isomerge.merging.merge_run import run_plan
 from isomerge.merging.recipe.merge_recipe import recipe_text
 from isomerge.merging.recipe.recipe_job import job_of_recipe
+from isomerge.merging.recipe.recipe_steps import Step
 from isomerge.merging.recipe.recipe_words import told_in_keys
 from isomerge.models.recognised import Model
 from isomerge.observe.data.examples import Examples
@@ -108,7 +109,7 @@ class Merge:
 
 
 def merge_of(
-    models: Sequence[Any] | str | Path,
+    models: Sequence[Any] | str | Path | Step,
     *,
     fusing: FusingOptions,
     moving: SpacesOptions,
@@ -121,7 +122,7 @@ def merge_of(
     """What is asked for, of models or of a recipe; nothing is opened.
 
     Args:
-        models: the models, or one recipe file.
+        models: the models, or one recipe file, or a step of one.
         fusing, moving: of the models; a recipe says them itself.
         matching: what is looked at beside the weights.
         said: those options of ``matching`` that were said, whatever their values: they count more than a recipe's.
@@ -131,7 +132,7 @@ def merge_of(
     """
     check_given(repair, "--repair")
     dtype, select = dtype_name(dtype), None
-    if isinstance(models, (str, Path)):
+    if isinstance(models, (str, Path, Step)):
         _alone_with_recipe(models, {**fusing.given(), **moving.given()})
         job = job_of_recipe(models, seed=said.get("seed"))
         how = {name: job.options[name] for name in HOW}
@@ -280,7 +281,7 @@ def _models_of(
         yield every[: len(refs)], [None if base is None else next(rest) for base in job.source_bases]
 
 
-def _alone_with_recipe(path: str | Path, said: Mapping[str, Any]) -> None:
+def _alone_with_recipe(path: str | Path | Step, said: Mapping[str, Any]) -> None:
     """Refuse arguments of a merge that a recipe has keys for, where they are not the defaults."""
     defaults = defaults_in(FusingOptions, SpacesOptions)
     told = [k for k, v in said.items() if type(v) is not type(defaults[k]) or v != defaults[k]]

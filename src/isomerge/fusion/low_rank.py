@@ -42,7 +42,7 @@ def factors(matrix: Tensor, cut: Cut) -> tuple[Tensor, Tensor]:
     """
 
     rank = min(matrix.shape) if cut.rank is None else cut.rank
-    u, s, v = _singular(matrix, rank, cut.seed)
+    u, s, v = leading(matrix, rank, cut.seed)
     floor = max(cut.epsilon, max(matrix.shape) * torch.finfo(s.dtype).eps) * float(s[0])
     count = min(rank, int((s > floor).sum()))
     if cut.energy < 1:
@@ -53,7 +53,7 @@ def factors(matrix: Tensor, cut: Cut) -> tuple[Tensor, Tensor]:
     return u[:, :count] * root, root[:, None] * v[:count]
 
 
-def _singular(matrix: Tensor, rank: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+def leading(matrix: Tensor, rank: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """``U, S, V^T``: all, or the first few of a large matrix (Halko, Martinsson and Tropp 2011, algorithms 4.4 and
     5.1)."""
 

@@ -114,7 +114,8 @@ def _open_model(ref: str | Path, allow_pickle: bool) -> Checkpoint:
     base, revision = config.get("base_model_name_or_path"), config.get("revision")
     if not isinstance(base, str) or not base:
         raise IsomergeError(
-            f"{path} names no base_model_name_or_path; write model+{ref} to say what it is merged into"
+            f"{path} names no base_model_name_or_path; write model+{ref} to say what it is merged into, or "
+            "merge adapters with one another by isomerge merge-lora"
         )
     if revision and not os.path.exists(base):
         base = f"{base}@{revision}"

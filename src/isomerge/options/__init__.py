@@ -1,6 +1,7 @@
 """Options of commands, each declared once; which of them a run uses, and what is said of those that it does not."""
 
 from isomerge.errors import IN_PYTHON
+from isomerge.options.adapters import AdapterOptions as AdapterOptions
 from isomerge.options.dressing import DressingOptions as DressingOptions
 from isomerge.options.files import DryRunOptions as DryRunOptions
 from isomerge.options.files import FileOptions as FileOptions

@@ -15,7 +15,8 @@ AUTO = "auto"
 METHOD, MODELS, ALIGNMENT = "Method", "Models", "Matching"
 
 
-def _weights(text: str | None) -> list[float] | None:
+def weights_of(text: str | None) -> list[float] | None:
+    """Numbers joined by commas; raises IsomergeError where they are none."""
     if text is None:
         return None
     try:
@@ -41,7 +42,7 @@ class FusingOptions(Options):
         None,
         "One number per model, such as 0.7,0.3; equal by default.",
         kind=str | None,
-        read=_weights,
+        read=weights_of,
         panel=FIRST,
     )
     base_model: Any = option(

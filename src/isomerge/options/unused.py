@@ -246,6 +246,25 @@ def _measured(a: Asked) -> str | None:
     return "nothing is measured without --data" if a.data is None else None
 
 
+def _prunes(a: Asked) -> str | None:
+    prunes = a.method.startswith(("ties", "dare", "magnitude"))
+    return None if prunes else f"the method {a.method} keeps all entries"
+
+
+def _cuts(a: Asked) -> str | None:
+    return None if a.method.endswith("svd") else f"the method {a.method} cuts nothing to a rank"
+
+
+def _elects(a: Asked) -> str | None:
+    return None if "ties" in a.method else f"the method {a.method} elects no signs"
+
+
+def _draws(a: Asked) -> str | None:
+    # large products are cut by a randomised range finder; the sum of svd is cut by its halves
+    cut = a.method.endswith("_svd")
+    return None if cut or a.method.startswith("dare") else "nothing is drawn"
+
+
 def _file(a: Asked) -> str | None:
     return "no file is written (--out)" if a.out is None else None
 
@@ -327,6 +346,7 @@ TABLE: dict[str, dict[str, Any]] = {
     },
     "merge": {
         "models": ALWAYS,
+        "intermediate_dir": LATE,
         **_OPENING,
         **_OUTPUT,
         **_RUNNING,
@@ -457,6 +477,13 @@ TABLE: dict[str, dict[str, Any]] = {
         "save_modules": ALWAYS,
         "seed": ALWAYS,
         **_OPENING,
+    },
+    "merge_lora": {
+        **dict.fromkeys(("adapters", "out", "overwrite", "allow_pickle", "method", "weights"), ALWAYS),
+        "density": _prunes,
+        "rank": _cuts,
+        "majority_sign": _elects,
+        "seed": _draws,
     },
 }
 """By the function of Python's door and its arguments: when each acts."""

@@ -17,6 +17,7 @@ from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
 from isomerge.merging.merge_job import Layers, MergeJob, joined, joins
 from isomerge.merging.recipe.no_code import check_imports, check_no_code
+from isomerge.merging.recipe.recipe_steps import Step
 from isomerge.merging.recipe.schema import ModelEntry, Recipe, SliceEntry, SourceEntry, read_recipe
 
 Arranged = tuple[SourceEntry | None, list[SourceEntry], SliceParameters]
@@ -24,20 +25,21 @@ Arranged = tuple[SourceEntry | None, list[SourceEntry], SliceParameters]
 settings."""
 
 
-def job_of_recipe(path: str | Path, *, seed: int | None = None) -> MergeJob:
+def job_of_recipe(source: str | Path | Step, *, seed: int | None = None) -> MergeJob:
     """The merge that a recipe describes.
 
     Args:
-        path: the recipe.
+        source: the recipe, or a step of one.
         seed: of random methods; None: what the recipe says, else 0.
 
     Raises:
         IsomergeError: the recipe is wrong, or asks for code, or it is a folder.
     """
-    path = os.path.expanduser(path)
-    if os.path.isdir(path):
-        raise IsomergeError(f"{path} is a folder: merge needs at least two models in a list, or one recipe")
-    recipe = read_recipe(path)
+    file = os.path.expanduser(source.path if isinstance(source, Step) else source)
+    if os.path.isdir(file):
+        raise IsomergeError(f"{file} is a folder: merge needs at least two models in a list, or one recipe")
+    path = str(source) if isinstance(source, Step) else file
+    recipe = read_recipe(source if isinstance(source, Step) else file)
     check_imports(recipe.imports, path)
     check_no_code(recipe.align, path)
     method = _method(recipe, path)
@@ -66,7 +68,7 @@ def job_of_recipe(path: str | Path, *, seed: int | None = None) -> MergeJob:
     names = tuple(stack[0][0] for stack in stacks)
     origins = _origins(recipe, arranged[0][1])
     _check_checksums(recipe, len(names) + sum(origin is not None for origin in origins), path)
-    template = _chat_template(recipe.chat_template, Path(path))
+    template = _chat_template(recipe.chat_template, path, Path(file).parent)
     written = template is not None and is_file_name(template[0])
     return MergeJob(
         names,
@@ -80,7 +82,7 @@ def job_of_recipe(path: str | Path, *, seed: int | None = None) -> MergeJob:
         tokenizer_of(recipe, path),
         template,
         tuple(recipe.checksums),
-        (path, *([str(Path(path).parent / template[0])] if written and template else [])),
+        (file, *([str(Path(file).parent / template[0])] if written and template else [])),
         recipe.align.merge_base,
         (parts[0].base_model or recipe.base_model) is not None,
     )
@@ -152,12 +154,12 @@ def _options(recipe: Recipe, names: Sequence[Any], path: str | Path) -> dict[str
     }
 
 
-def _chat_template(template: str | None, path: Path) -> tuple[str, str] | None:
+def _chat_template(template: str | None, path: str, folder: Path) -> tuple[str, str] | None:
     """How a recipe names its chat template, and its text."""
     if template is None or template == AUTO:
         return None if template is None else (template, "")
     try:
-        return template, template_text(template, path.parent)
+        return template, template_text(template, folder)
     except IsomergeError as error:
         raise IsomergeError(f"{path}: {error}") from None
 

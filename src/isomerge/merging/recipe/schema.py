@@ -22,6 +22,7 @@ from pydantic import (
 from isomerge.errors import IsomergeError
 from isomerge.merging.recipe.mistakes import explained, keys_of
 from isomerge.merging.recipe.recipe_modules import of_one_module
+from isomerge.merging.recipe.recipe_steps import Step
 from isomerge.merging.recipe.yaml_text import read_yaml
 from isomerge.options import MatchingOptions
 from isomerge.options.option import kind_of
@@ -242,21 +243,21 @@ OTHER_TOOLS = {"experts": "mergekit-moe", "genome": "mergekit-evolve"}
 """Keys that tell a recipe of another tool of mergekit's."""
 
 
-def read_recipe(path: str | Path) -> Recipe:
-    """Read and check a recipe.
+def read_recipe(path: str | Path | Step) -> Recipe:
+    """Read and check a recipe, or a step of one.
 
     Raises:
         IsomergeError: the file cannot be read (see `isomerge.merging.recipe.yaml_text`), or has an unknown or
             misspelt key (with a suggestion).
     """
-    content = read_yaml(path)
+    content = dict(path.content) if isinstance(path, Step) else read_yaml(path)
     if not isinstance(content, dict):
         raise IsomergeError(f"{path}: a recipe is a mapping with `models` and `merge_method`")
     if tool := next((OTHER_TOOLS[key] for key in content if key in OTHER_TOOLS), None):
         raise IsomergeError(
             f"{path}: a recipe of {tool}, which isomerge does not read; give one with `models` or `slices`"
         )
-    content = of_one_module(path, content)
+    content = of_one_module(str(path), content)
     try:
         recipe = Recipe.model_validate(content)
     except ValidationError as error:
@@ -265,7 +266,7 @@ def read_recipe(path: str | Path) -> Recipe:
     return recipe
 
 
-def _check_shape(path: str | Path, recipe: Recipe) -> None:
+def _check_shape(path: str | Path | Step, recipe: Recipe) -> None:
     """Refuse recipes whose parts contradict each other."""
     if (recipe.models is None) == (recipe.slices is None):
         raise IsomergeError(f"{path}: a recipe has either `models` or `slices`: give one of them")

@@ -13,11 +13,8 @@ MAX_BYTES = 200_000
 """Longest text read, in bytes: some three seconds of parsing. A slice of a recipe takes about a hundred."""
 MAX_VALUES = 100_000
 """Most values in a text whose aliases are written out."""
-
-
-SEVERAL = "expected a single document in the stream"
-"""What PyYAML says of a file with more than one ``---``."""
-
+MAX_DOCUMENTS = 100
+"""Most documents in a text."""
 
 LONGEST_NUMBER = 3000
 """Characters of a number: Python refuses to write out those of thousands of digits."""
@@ -138,12 +135,27 @@ def plain_value(text: str) -> Any:
 
 
 def read_yaml(path: str | Path) -> Any:
-    """The plain values of a YAML file: mappings, lists, texts (dates, too), numbers, flags.
+    """The plain values of a YAML file of one document; see `read_documents`.
+
+    Raises:
+        IsomergeError: there are several, or what `read_documents` refuses.
+    """
+    documents = read_documents(path)
+    if len(documents) > 1:
+        raise IsomergeError(
+            f"{path}: holds {len(documents)} documents (---), and one is expected: leave the others out"
+        )
+    return documents[0] if documents else None
+
+
+def read_documents(path: str | Path) -> list[Any]:
+    """The plain values of the documents of a YAML file: mappings, lists, texts (dates, too), numbers, flags. Empty
+    documents are left out.
 
     Raises:
         IsomergeError: the file cannot be read, is longer than `MAX_BYTES`, no YAML, asks for Python objects, says
-            one key twice, holds several documents, is nested too deeply, contains itself, has values of other
-            kinds, or more than `MAX_VALUES` values with its aliases written out.
+            one key twice, holds more than `MAX_DOCUMENTS` documents, is nested too deeply, contains itself, has
+            values of other kinds, or more than `MAX_VALUES` values with its aliases written out.
     """
 
     try:
@@ -151,16 +163,11 @@ def read_yaml(path: str | Path) -> Any:
             raw = stream.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:
             raise IsomergeError(f"{path}: longer than the {MAX_BYTES} bytes allowed for a recipe; shorten it")
-        content = yaml.load(raw.decode("utf-8"), _bounded())
+        content = [x for x in yaml.load_all(raw.decode("utf-8"), _bounded()) if x is not None]
         count = _count(content, {})
     except (OSError, UnicodeDecodeError) as error:
         raise IsomergeError(f"{path}: cannot read this recipe ({error})") from None
     except yaml.YAMLError as error:
-        if getattr(error, "context", None) == SEVERAL:
-            raise IsomergeError(
-                f"{path}: holds several recipes, as mergekit-multi reads them: put each into a file of its own "
-                "and merge one after the other"
-            ) from None
         raise IsomergeError(f"{path}: not valid YAML ({_told(error)})") from None
     except RecursionError:
         raise IsomergeError(
@@ -175,6 +182,8 @@ def read_yaml(path: str | Path) -> Any:
     ) as error:  # dates and numbers that are none
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise IsomergeError(f"{path}: not valid YAML ({reason[:200]})") from None
+    if len(content) > MAX_DOCUMENTS:
+        raise IsomergeError(f"{path}: more than {MAX_DOCUMENTS} documents (---); give fewer of them")
     if count > MAX_VALUES:
         raise IsomergeError(
             f"{path}: more than {MAX_VALUES} values once its aliases are written out; write fewer of them"

@@ -1,0 +1,121 @@
+"""Recipes of several steps: where each output goes, which are there already, and one merge after the other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from isomerge.errors import IsomergeError
+from isomerge.files import disk_errors, write_whole
+from isomerge.merging.recipe.recipe_job import job_of_recipe
+from isomerge.merging.recipe.recipe_steps import Step, steps_of
+from isomerge.options import OutputOptions
+from isomerge.options.unused import note
+
+
+@dataclass(frozen=True)
+class StepMerge:
+    """One step to be merged; its recipe names the folders of earlier outputs."""
+
+    step: Step
+    out: Path
+    last: bool
+    record: Path
+    """Beside an output that is complete: what it was made by."""
+    text: str
+    """What stands in the record."""
+    kept: bool = False
+    """Whether the output is there, made by the same recipe and options."""
+
+    def writing(self, writing: OutputOptions) -> OutputOptions:
+        """How its output is written: the last step's alone is pushed."""
+        return writing if self.last else replace(writing, push_to_hub=None, private=False)
+
+    def finish(self) -> None:
+        """Note that the output is complete."""
+        if not self.last:
+            with disk_errors(self.record):
+                write_whole(self.record, self.text.encode())
+
+
+def step_merges(
+    models: Any, out: str | Path | None, folder: str | Path | None, options: Mapping[str, Any]
+) -> list[StepMerge]:
+    """The merges that a recipe of several steps asks for, in their order; empty where there is one or no recipe.
+    All steps are checked as far as it goes before their inputs are there; nothing is written.
+
+    Args:
+        models: models, or a recipe.
+        out: the last step's output.
+        folder: where the others go, each by its name; by default beside ``out``, as ``OUT.steps``.
+        options: what else the outputs depend on.
+
+    Raises:
+        IsomergeError: a step is wrong, or there is no place to write.
+    """
+    steps = steps_of(models) if isinstance(models, (str, Path)) else None
+    if steps is None:
+        if folder is not None:
+            note("intermediate_dir", "one merge is asked for, not several steps of a recipe")
+        return []
+    if out is None:
+        raise IsomergeError(f"{models}: a recipe of several steps needs a folder to write: add -o OUT")
+    whole = Path(os.path.expanduser(out))
+    beside = whole.absolute().with_name(f"{whole.absolute().name}.steps")
+    place = beside if folder is None else Path(os.path.expanduser(folder)).absolute()
+    folders = {step.name: place / step.name for step in steps[:-1] if step.name is not None}
+    if whole.absolute() in (place, *folders.values()):
+        raise IsomergeError(
+            f"{out} would be the last step's folder and another one's: choose another output folder"
+        )
+    found: list[StepMerge] = []
+    for step in steps:
+        last = step is steps[-1]
+        asked = step.reading(folders)
+        job_of_recipe(asked)
+        name = str(step.name)
+        said = {
+            "recipe": dict(asked.content),
+            "options": {key: str(value) for key, value in sorted(options.items())},
+        }
+        text = yaml.safe_dump(said, sort_keys=False, allow_unicode=True)
+        record = place / f"{name}.made-by.yml"
+        kept = not last and _is_made(record, text, folders[name]) and _all_kept(step.needs, found)
+        found.append(StepMerge(asked, whole if last else folders[name], last, record, text, kept))
+    return found
+
+
+def _is_made(record: Path, text: str, out: Path) -> bool:
+    with disk_errors(record, "looking at"):
+        return record.is_file() and (out / "config.json").is_file() and record.read_bytes() == text.encode()
+
+
+def _all_kept(names: Sequence[str], before: Sequence[StepMerge]) -> bool:
+    kept = {merge.step.name for merge in before if merge.kept}
+    return set(names) <= kept
+
+
+def run_steps(
+    steps: Sequence[StepMerge], one: Callable[[StepMerge], dict[str, Any]], overwrite: bool
+) -> dict[str, Any]:
+    """Merge one after the other; the last one's report, with what became of each under ``steps``.
+
+    Args:
+        steps: of `step_merges`.
+        one: merges one of them.
+        overwrite: merge those that are there already as well.
+    """
+    rows: list[dict[str, Any]] = []
+    report: dict[str, Any] = {}
+    for step in steps:
+        kept = step.kept and not overwrite
+        rows.append({"name": step.step.name, "out": str(step.out), "kept": kept})
+        if not kept:
+            report = one(step)
+            step.finish()
+    return {**report, "steps": rows}

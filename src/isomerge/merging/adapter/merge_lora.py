@@ -1,0 +1,250 @@
+"""LoRA adapters merged into one adapter: their base is not read."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from torch import Generator, Tensor
+
+from isomerge.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, PREFIX, Adapter, Update, open_adapter
+from isomerge.checkpoint.growing_file import GrowingFile
+from isomerge.checkpoint.output_folder import PartialFolder
+from isomerge.errors import IsomergeError
+from isomerge.files import disk_errors
+from isomerge.fusion.adapter_merges import KINDS, Combination, Drawn, LowRank, combined, distance_from_sum
+from isomerge.merging.adapter.merged_config import merged_config
+from isomerge.merging.fusing import generator
+from isomerge.pieces import wide_dtype
+from isomerge.symmetry.groups.singular import check_finite
+
+SIGNS = ("total", "frequency")
+"""Whose sign is elected: that of the sum, or that of the most adapters."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a merge of adapters is asked for: the method by its name, weights, a density and a rank where they are
+    said, the election of signs, a seed."""
+
+    adapters: tuple[str | Path, ...]
+    method: str = "svd"
+    weights: tuple[float, ...] | None = None
+    density: float | None = None
+    rank: int | None = None
+    majority_sign: str = "total"
+    seed: int = 0
+
+    def check(self) -> None:
+        """Raises IsomergeError where an option is out of range or missing."""
+        count = len(self.adapters)
+        if not count:
+            raise IsomergeError("merge-lora needs adapters: name their folders or hub ids")
+        if self.method not in KINDS:
+            raise IsomergeError(f"--method {self.method}: adapters are merged by {', '.join(KINDS)}")
+        if self.weights is not None and (len(self.weights) != count or not all(map(math.isfinite, self.weights))):
+            raise IsomergeError(f"--weights: {count} finite numbers are needed, got {list(self.weights)}")
+        if self.density is not None and not 0 <= self.density <= 1:
+            raise IsomergeError(f"--density {self.density}: give the share of entries that is kept, from 0 to 1")
+        if KINDS[self.method].pruned and self.density is None:
+            raise IsomergeError(
+                f"--method {self.method} keeps a share of the entries: say which by --density, such as 0.5"
+            )
+        if self.rank is not None and self.rank < 1:
+            raise IsomergeError(f"--rank {self.rank}: give 1 or more")
+        if self.majority_sign not in SIGNS:
+            raise IsomergeError(f"--majority-sign {self.majority_sign}: give one of {', '.join(SIGNS)}")
+
+    def weighted(self) -> tuple[float, ...]:
+        """The weights: by default a mean's, and 1 each where signs are elected, as what agrees is averaged."""
+        count = len(self.adapters)
+        return self.weights or (1.0 if KINDS[self.method].elects else 1 / count,) * count
+
+
+def merge_lora(
+    asked: Asked,
+    out: str | Path,
+    *,
+    allow_pickle: bool = False,
+    overwrite: bool = False,
+    reads: Sequence[Path] = (),
+) -> dict[str, Any]:
+    """Merge LoRA adapters into one in peft's format; returns a report.
+
+    One module is in memory at a time. Sums are float32 (float64 for float64 adapters), and the halves are rounded
+    once, to the widest dtype that the module has in the adapters. The result has a scaling of 1 for every module
+    and the first adapter's base.
+
+    Args:
+        asked: what is merged and how.
+        out: the folder, complete or not there at all.
+        reads: what was read beside the adapters and must not be replaced.
+
+    Returns:
+        ``{method, weights, rank, modules: {name: {adapters, rank, distance, norm}}, distance, norm, share,
+        notes}``: ``norm`` is the weighted sum of the updates, ``distance`` the merged update's from
+        it (Frobenius), ``share`` their ratio over all modules.
+
+    Raises:
+        IsomergeError: an option is out of range, an adapter cannot be opened or holds what needs the base to be
+            merged (DoRA's magnitudes, whole tensors, biases), updates of one module do not fit together, or ``out``
+            exists.
+    """
+    asked.check()
+    adapters = [open_adapter(ref, allow_pickle=allow_pickle) for ref in asked.adapters]
+    for adapter in adapters:
+        _check_base_free(adapter)
+    modules = list(dict.fromkeys(name for adapter in adapters for name in adapter.updates))
+    how = _combination(asked, adapters)
+    for module in modules:
+        _check_fitting(module, adapters, how)
+    files = [place for a in adapters for place in (*a.tensors.files, a.tensors.folder)]
+    folder = PartialFolder(Path(out).absolute(), overwrite=overwrite, reads=[*files, *reads])
+    try:
+        folder.begin()
+        file = GrowingFile(folder.blobs / "tensors")
+        told = {module: _write(file, module, adapters, asked, how) for module in modules}
+        config = merged_config(adapters, {module: row["rank"] for module, row in told.items()})
+        file.finish(folder.model / ADAPTER_WEIGHTS)
+        with disk_errors(folder.model):
+            (folder.model / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+        folder.publish()
+    finally:
+        folder.discard()  # nothing in it can be gone on with
+        folder.release()
+    return _report(asked, adapters, told)
+
+
+def _combination(asked: Asked, adapters: Sequence[Adapter]) -> Combination:
+    top = max(update.rank for adapter in adapters for update in adapter.updates.values())
+    density = 1.0 if asked.density is None else asked.density
+    sign = cast(Literal["total", "frequency"], asked.majority_sign)
+    return Combination(KINDS[asked.method], density, asked.rank or top, sign, asked.seed)
+
+
+def _check_base_free(adapter: Adapter) -> None:
+    """Refuse what cannot be merged without the weights that it is for."""
+    remedy = (
+        "merge BASE+ADAPTER models by isomerge merge instead (isomerge extract-lora makes an adapter of the result)"
+    )
+    for update in adapter.updates.values():
+        if "magnitude" in update.parts:
+            raise IsomergeError(
+                f"{adapter.file}: tensor {update.parts['magnitude']!r} is a magnitude of DoRA, which is one of the "
+                f"base's weights and the update together: {remedy}"
+            )
+        if "bias" in update.parts:
+            raise IsomergeError(
+                f"{adapter.file}: tensor {update.parts['bias']!r} moves a bias of the base: {remedy}"
+            )
+    if adapter.saved:
+        key = next(iter(adapter.saved.values()))
+        raise IsomergeError(
+            f"{adapter.file}: tensor {key!r} takes the place of the base's (modules_to_save, or a trained bias), "
+            f"and without the base nobody knows by how much it differs: {remedy}"
+        )
+
+
+def _check_fitting(module: str, adapters: Sequence[Adapter], how: Combination) -> None:
+    """Refuse updates of one module that cannot be merged."""
+    having = [adapter for adapter in adapters if module in adapter.updates]
+    first = _shapes(having[0], module)
+    for adapter in having[1:]:
+        shapes = _shapes(adapter, module)
+        key = adapter.updates[module].parts["A"]
+        if (shapes[0][1:], shapes[1][:1], shapes[1][2:]) != (first[0][1:], first[1][:1], first[1][2:]):
+            raise IsomergeError(
+                f"{adapter.file}: tensors of module {module} have shapes {list(map(list, shapes))} (A, B), but "
+                f"{having[0].file} has {list(map(list, first))}: are the adapters for one base?"
+            )
+        if adapter.updates[module].embedding != having[0].updates[module].embedding:
+            raise IsomergeError(
+                f"{adapter.file}: tensor {key!r} is of a table, but {having[0].file} has a layer there"
+            )
+        if how.kind.form == "halves" and shapes[0][0] != first[0][0]:
+            raise IsomergeError(
+                f"{adapter.file}: tensor {key!r} has rank {shapes[0][0]} (axis 0), but {having[0].file} has rank "
+                f"{first[0][0]}: halves of different ranks have no sum, so give --method svd or cat"
+            )
+
+
+def _shapes(adapter: Adapter, module: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    parts, infos = adapter.updates[module].parts, adapter.tensors.tensors
+    return infos[parts["A"]].shape, infos[parts["B"]].shape
+
+
+def _write(
+    file: GrowingFile, module: str, adapters: Sequence[Adapter], asked: Asked, how: Combination
+) -> dict[str, Any]:
+    """Merge and write one module; its row of the report."""
+    having = [(number, adapter) for number, adapter in enumerate(adapters) if module in adapter.updates]
+    halves = [_halves(adapter, adapter.updates[module]) for _, adapter in having]
+    dtype = reduce(torch.promote_types, (half.dtype for pair in halves for half in pair))
+    work = wide_dtype([half for pair in halves for half in pair])
+    parts = [
+        LowRank(a.to(work), b.to(work), adapter.updates[module].scaling, asked.weighted()[number], number)
+        for (a, b), (number, adapter) in zip(halves, having, strict=True)
+    ]
+    b, a = combined(parts, how, _drawn(asked.seed, module))
+    apart, size = distance_from_sum(b, a, parts)
+    label = "lora_embedding_{}" if having[0][1].updates[module].embedding else "lora_{}.weight"
+    for half, x in (("A", a), ("B", b)):
+        file.add(f"{PREFIX}{module}.{label.format(half)}", _rounded(x, dtype, module, half))
+    return {"adapters": [number for number, _ in having], "rank": len(a), "distance": apart, "norm": size}
+
+
+def _halves(adapter: Adapter, update: Update) -> tuple[Tensor, Tensor]:
+    """``A, B`` as stored; refuses numbers that are none."""
+    a, b = (adapter.tensors.read(update.parts[part]) for part in "AB")
+    for half in (a, b):
+        try:
+            check_finite(half)
+        except RuntimeError:
+            raise IsomergeError(
+                f"{adapter.file}: module {update.module} has values that are no numbers; check the adapter"
+            ) from None
+    return a, b
+
+
+def _drawn(seed: int, module: str) -> Drawn:
+    def of(what: str, number: int) -> Generator:
+        return generator(seed, module, what, str(number))
+
+    return of
+
+
+def _rounded(x: Tensor, dtype: torch.dtype, module: str, half: str) -> Tensor:
+    found = x.to(dtype)
+    if not bool(found.isfinite().all()):
+        raise IsomergeError(
+            f"module {module}: the merged lora_{half} has values that {str(dtype).removeprefix('torch.')} cannot "
+            "hold; save one of the adapters in float32, or give smaller --weights"
+        )
+    return found
+
+
+def _report(asked: Asked, adapters: Sequence[Adapter], told: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    apart, size = (math.hypot(*(row[key] for row in told.values())) for key in ("distance", "norm"))
+    bases = list(dict.fromkeys(str(a.config.get("base_model_name_or_path")) for a in adapters))
+    notes = []
+    if len(bases) > 1:
+        notes.append(
+            f"the adapters name different bases ({', '.join(bases)}): an update fits the base that it was trained "
+            f"on, and the merged one names {bases[0]}"
+        )
+    return {
+        "method": asked.method,
+        "weights": list(asked.weighted()),
+        "rank": max(row["rank"] for row in told.values()),
+        "modules": told,
+        "distance": apart,
+        "norm": size,
+        "share": apart / size if size else 0.0,
+        "notes": notes,
+    }
