@@ -7,7 +7,7 @@ nearest to the anchor's; and a norm's bias is the anchor's, where its readers' b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -20,8 +20,10 @@ from isomerge.symmetry.layer_norms import LayerNorms, Norm, gain_along
 from isomerge.symmetry.norm_stage import FOLD, GAIN, ONES, NormStage
 
 WORTH = 0.05
-"""The least part of a unit's squared distance for which they are moved. Fine-tunes keep the bytes that they have: a
-random difference has one part in its width along the ones."""
+"""The least part of a unit's squared distance for which they are moved, and `CHANCE` parts in the width of the stream
+in narrow ones. Fine-tunes keep the bytes that they have: a random difference has one part in its width along the
+ones, and a vector ten in one of six hundred."""
+CHANCE = 10.0
 DISGUISED = 0.2
 """The part of a tensor's squared distance from which on it is matched without; of narrow ones, thrice what chance
 makes of it."""
@@ -78,32 +80,31 @@ def brought_onto(
         gaps: their squared distances, where they are known.
 
     Returns:
-        Stages of moves; none where the distance would not fall by `WORTH`.
+        Stages of moves; none where the distance would not fall by what they are worth.
     """
     stay, gaps = Alignment(spec), gaps or {b: squared_distance(anchor[b], t) for b, t in moved.items()}
-    whole = sum(gaps.values())
-    if _at_most(free, anchor, moved, gaps) < WORTH * whole or not whole:
+    whole, shares = sum(gaps.values()), list(_shares(free, anchor, moved))
+    least = whole * max(WORTH, min(CHANCE / min((width for _, width, _ in shares), default=1), 0.5))
+    if _at_most(free, shares, gaps) < least or not whole:
         return stay
     ones = NormStage(spec, ones_elements(free, moved, anchor))
     folds = NormStage(spec, fold_elements(free.norms, ones.applied(moved), anchor))
     writers = NormStage(spec, {key: c for key, c in ones.elements.items() if key.startswith(ONES)})
     trials = [Alignment.of(stages, spec) for stages in ([ones, folds], [ones], [writers])]
     reached = [(_distance(anchor, g.applied(moved)), k) for k, g in enumerate(trials) if g]
-    least, place = min(reached, default=(whole, 0))
-    return trials[place] if least < (1 - WORTH) * whole else stay
+    left, place = min(reached, default=(whole, 0))
+    return trials[place] if left <= whole - least else stay
 
 
 def _distance(anchor: Blocks, blocks: Blocks) -> float:
     return sum(squared_distance(anchor[block], t) for block, t in blocks.items())
 
 
-def _at_most(free: LayerNorms, anchor: Blocks, source: Blocks, gaps: Mapping[Block, float]) -> float:
+def _at_most(free: LayerNorms, shares: Sequence[Share], gaps: Mapping[Block, float]) -> float:
     """What of a unit's squared distance moves of norms could take away, by a sample of every tensor."""
     vectors = {b for norm in free.norms for b in (norm.bias, *norm.reader_biases) if b is not None}
-    shares = {block: share for block, _, share in _shares(free, anchor, source)}
-    return sum(gaps[block] for block in vectors) + sum(
-        share * gaps[block] for block, share in shares.items() if block not in vectors
-    )
+    along = sum(share * gaps[block] for block, _, share in shares if block not in vectors)
+    return along + sum(gaps[block] for block in vectors)
 
 
 def is_disguised(free: LayerNorms, anchor: Blocks, source: Blocks) -> bool:
@@ -113,7 +114,10 @@ def is_disguised(free: LayerNorms, anchor: Blocks, source: Blocks) -> bool:
     return any(share > max(DISGUISED, 3 / width) for block, width, share in shares if source[block].ndim > 1)
 
 
-def _shares(free: LayerNorms, anchor: Blocks, source: Blocks) -> Iterator[tuple[Block, int, float]]:
+Share = tuple[Block, int, float]
+
+
+def _shares(free: LayerNorms, anchor: Blocks, source: Blocks) -> Iterator[Share]:
     """Every writer and reader, the width of its stream, and the part of its difference along the ones or against
     them, of a sample of its vectors."""
     places = [(block, axis, None) for block, axis in free.writers.items()]
