@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from isomerge.api import similarity as similarity
     from isomerge.api import stats as stats
     from isomerge.api import verify as verify
+    from isomerge.api import widen as widen
     from isomerge.errors import IsomergeError as IsomergeError
     from isomerge.symmetry.alignment import Alignment as Alignment
 
@@ -65,6 +66,7 @@ _HOMES = {
             "similarity",
             "stats",
             "verify",
+            "widen",
         ],
         "isomerge.api",
     ),
@@ -96,6 +98,7 @@ __all__ = [
     "similarity",
     "stats",
     "verify",
+    "widen",
 ]
 
 

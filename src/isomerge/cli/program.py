@@ -30,6 +30,7 @@ from isomerge.cli.report import report
 from isomerge.cli.stats import stats
 from isomerge.cli.stopping import Commands
 from isomerge.cli.verify import verify
+from isomerge.cli.widen import widen
 from isomerge.cli.written import Writing
 
 app = typer.Typer(
@@ -51,6 +52,7 @@ _FUNCTIONS = (
     verify,
     fsck,
     canon,
+    widen,
     relational,
     fingerprint,
     barrier,

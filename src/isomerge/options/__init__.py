@@ -21,5 +21,6 @@ from isomerge.options.running import RunningOptions as RunningOptions
 from isomerge.options.spaces import LayersOptions as LayersOptions
 from isomerge.options.spaces import SpacesOptions as SpacesOptions
 from isomerge.options.spaces import UntieOptions as UntieOptions
+from isomerge.options.widening import WideningOptions as WideningOptions
 
 IN_PYTHON.update(switches())

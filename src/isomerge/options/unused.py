@@ -361,6 +361,7 @@ TABLE: dict[str, dict[str, Any]] = {
         **_OPENING,
         **_OUTPUT,
     },
+    "widen": {"model": ALWAYS, "like": ALWAYS, "sizes": ALWAYS, "untie": LATE, **_OPENING, **_OUTPUT},
     "relational": {
         **dict.fromkeys(("model", "out", "anchors", "full", "chunk", "overwrite"), ALWAYS),
         "seed": _basis,
