@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from isomerge.api import report as report
     from isomerge.api import similarity as similarity
     from isomerge.api import stats as stats
+    from isomerge.api import transplant_tokenizer as transplant_tokenizer
     from isomerge.api import verify as verify
     from isomerge.api import widen as widen
     from isomerge.errors import IsomergeError as IsomergeError
@@ -65,6 +66,7 @@ _HOMES = {
             "report",
             "similarity",
             "stats",
+            "transplant_tokenizer",
             "verify",
             "widen",
         ],
@@ -97,6 +99,7 @@ __all__ = [
     "report",
     "similarity",
     "stats",
+    "transplant_tokenizer",
     "verify",
     "widen",
 ]

@@ -1,4 +1,4 @@
-"""Models made wider or deeper without a change of what they compute."""
+"""Models made larger: wider or deeper without a change of what they compute, and with other tokens."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 from isomerge.api.live import live
 from isomerge.api.live_inputs import own_models
+from isomerge.commands.transplanting import planned_transplant
 from isomerge.commands.widening import planned_widen
 from isomerge.evidence.report.notebook import Report
-from isomerge.options import OpeningOptions, OutputOptions, WideningOptions
+from isomerge.options import OpeningOptions, OutputOptions, TransplantOptions, WideningOptions
 from isomerge.progress import Observer, quiet
 from isomerge.run.arguments import checked
 
@@ -45,6 +46,49 @@ def widen(model: Any, *, out: str | Path | None = None, observer: Observer = qui
         model,
         out,
         widening=WideningOptions.of(options),
+        opening=OpeningOptions.of(options),
+        writing=OutputOptions.of(options),
+        observer=observer,
+    ) as plan:
+        return Report(plan.run())
+
+
+@checked(TransplantOptions, OpeningOptions, OutputOptions)
+def transplant_tokenizer(
+    model: Any,
+    *,
+    tokenizer: str | Path,
+    out: str | Path | None = None,
+    observer: Observer = quiet,
+    **options: Any,
+) -> Any:
+    """``model`` with another tokenizer: embeddings, head, config and tokenizer files fit the new tokens. It is
+    written to ``out``, and the report comes back; without ``out`` a live module comes back, as of `isomerge.merge`.
+
+    Args:
+        model: a folder, a hub id or an open checkpoint, with a tokenizer of its own.
+        tokenizer: a model whose tokenizer it gets, or a folder with a tokenizer alone.
+        out: where to write it.
+        observer: told of progress.
+        options: what tokens get that ``model`` lacks, and how it is read and written.
+
+    Returns:
+        The report: ``rows`` before and after, ``tokens``, ``missing`` and ``neighbours``, and ``filled``: how many
+        tokens have the model's own vector (``own``), and how many what else.
+
+    Raises:
+        IsomergeError: a tokenizer that cannot be read, a way that needs weights where there are none, or a model
+            whose tables of tokens cannot be changed.
+    """
+    (model,) = own_models([model])
+    if out is None:
+        again = {"tokenizer": tokenizer, "observer": observer, **options}
+        return live(lambda folder: transplant_tokenizer(model, out=folder, **again), model)
+    with planned_transplant(
+        model,
+        tokenizer,
+        out,
+        transplant=TransplantOptions.of(options),
         opening=OpeningOptions.of(options),
         writing=OutputOptions.of(options),
         observer=observer,

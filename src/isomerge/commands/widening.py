@@ -16,8 +16,6 @@ from isomerge.config.widths import Growth, growth_by, growth_to
 from isomerge.discovery.checkpoint import read_config
 from isomerge.discovery.widened_twin import Tried, tried
 from isomerge.errors import IsomergeError
-from isomerge.evidence.card import model_card
-from isomerge.evidence.parents import parents_of
 from isomerge.models.compatible import compared_keys
 from isomerge.models.recognised import Model, recognise
 from isomerge.models.widened import Narrow, deepened, plan_of, understood, widened
@@ -26,8 +24,8 @@ from isomerge.options import OpeningOptions, OutputOptions
 from isomerge.options.unused import note
 from isomerge.options.widening import WideningOptions
 from isomerge.progress import Observer, quiet
-from isomerge.run.run_report import report_of
-from isomerge.run.writing_run import Output, StreamWriter, run_key
+from isomerge.run.view_writing import write_view
+from isomerge.run.writing_run import Output
 
 WIDENED = "The same function as the model below in more coordinates, of which it uses its own. Made by isomerge."
 HALVES = ("F16", "BF16")
@@ -79,22 +77,7 @@ class Widened:
 
     def run(self) -> dict[str, Any]:
         """Write it; the report."""
-        wide, output = self.wide, self.output
-        key = run_key("widen", [wide], output.dtype, output.out_shard_size)
-        total = wide.checkpoint.nbytes
-        with StreamWriter(wide, output, key) as stream:
-            for number, block in enumerate(wide.blocks):
-                output.observer(block.key, number * total // len(wide.blocks), total)
-                if stream.done(block.key) is None:
-                    stream.put(block, wide.assemble(block, None))
-                    stream.commit(block.key, {})
-            report = {**report_of("widen", [wide], []), **self.document()}
-            del report["distance"]
-            card = model_card(
-                "Widened checkpoint", [wide.ref], WIDENED, report, parents=parents_of([wide.checkpoint])
-            )
-            stream.finish(report, {}, card)
-        return report
+        return write_view(self.wide, self.output, "widen", "Widened checkpoint", WIDENED, self.document())
 
 
 def _depth(model: Model) -> int:

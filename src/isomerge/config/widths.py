@@ -89,16 +89,16 @@ def growth_by(config: Mapping[str, Any], sizes: Mapping[str, int], bound: Bound)
     for key, new in sizes.items():
         path = tuple(key.split("."))
         if type(new) is not int or new < 1:
-            raise IsomergeError(f"--set {key}={new}: a size is a whole number from 1")
+            raise IsomergeError(f"{key}={new} (--set): a size is a whole number from 1")
         now = bound(with_values(config, {path: new + (new == _value(config, path))}))
         if now is not None and now == here:
             raise IsomergeError(
-                f"--set {key}={new}: no size of this model depends on {key}; name a key of config.json that says a "
+                f"{key}={new} (--set): no size of this model depends on {key}; name a key of config.json that says a "
                 f"width, a number of heads, of neurons or of layers"
             )
         if here is not None and now is not None and now.widths == here.widths and now.depths == here.depths:
             raise IsomergeError(
-                f"--set {key}={new}: a vocabulary grows with its tokenizer (isomerge transplant-tokenizer)"
+                f"{key}={new} (--set): a vocabulary grows with its tokenizer (isomerge transplant-tokenizer)"
             )
         if new == _value(config, path):
             continue

@@ -199,7 +199,8 @@ def ways_of(narrow: Spec, wide: Spec) -> dict[str, list[How]]:
         space = narrow.spaces[name]
         ways: list[How] = []
         if CENTRED in (space.group_name, space.folded):
-            ways += ["means"] if narrow.can_fold(name) else []
+            if narrow.can_fold(name):
+                ways.append("means")
         elif space.folded is not None or space.group_name == "SignedPerm":
             ways.append("zeros")
         if more % d == 0:
