@@ -93,8 +93,8 @@ def growth_by(config: Mapping[str, Any], sizes: Mapping[str, int], bound: Bound)
         now = bound(with_values(config, {path: new + (new == _value(config, path))}))
         if now is not None and now == here:
             raise IsomergeError(
-                f"{key}={new} (--set): no size of this model depends on {key}; name a key of config.json that says a "
-                f"width, a number of heads, of neurons or of layers"
+                f"{key}={new} (--set): no size of this model depends on {key}; name a key of config.json that says "
+                f"a width, a number of heads, of neurons or of layers"
             )
         if here is not None and now is not None and now.widths == here.widths and now.depths == here.depths:
             raise IsomergeError(
