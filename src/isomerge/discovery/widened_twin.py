@@ -64,19 +64,19 @@ def tried(narrow: Narrow, growth: Growth, *, untied: bool, seed: int = 0) -> Tri
     tiny = understood(in_memory(specimen.stored, specimen.config), narrow.spec_file, untied=untied)
     real = as_transformers_reads(narrow.checkpoint.config) or narrow.checkpoint.config
     small = grown_twin(specimen.config, growth, real)
-    refused: IsomergeError | None = None
+    refused: TiedHeadError | None = None
     least = float("inf")
     for way, widths in _trials(ways, bool(small.sizes), _norms(narrow, growth, ways)):
         try:
             plan_of(deep, growth, way, widths, index=index, layers=layers)
             error = change(specimen, tiny, small, way, widths)
-        except IsomergeError as refusal:
+        except TiedHeadError as refusal:  # other powers, or another norm, may leave the tie
             refused = refused or refusal
             continue
         if error < PROVEN:
             return Tried(way, widths, error, type(specimen.module).__name__)
         least = min(least, error)
-    if refused is not None and (least == float("inf") or isinstance(refused, TiedHeadError)):
+    if refused is not None:
         raise refused
     raise IsomergeError(_why(narrow, specimen, tiny, small, least))
 

@@ -36,7 +36,7 @@ class WideningOptions(Options):
     )  # fmt: skip
     sizes: Mapping[str, int] | None = option(
         None,
-        "A size by its key of config.json, such as hidden_size=1024; may be repeated, and goes before --like.",
+        "A size by its key of config.json, such as hidden_size=1024; it goes before what --like says.",
         "--set", kind=list[str] | None, read=_sizes, panel=FIRST,
     )  # fmt: skip
     untie: bool = option(
