@@ -39,6 +39,7 @@ LAW: dict[str, tuple[dict[str, int], str]] = {
     "opt": ({"hidden_size": 64, "word_embed_proj_dim": 64, **HEADS, "ffn_dim": 56}, "means"),
     "phi": ({"hidden_size": 64, **HEADS, "num_key_value_heads": 2}, "means"),
     "vit": ({"hidden_size": 64, **HEADS, "num_hidden_layers": 4}, "means"),
+    "dinov2": ({"hidden_size": 64, **HEADS, "num_hidden_layers": 4}, "means"),
     "bert": ({"hidden_size": 96, "num_attention_heads": 12, "intermediate_size": 64}, "copies"),
     "roberta": ({"hidden_size": 144, "num_attention_heads": 18}, "copies"),
     "modernbert": ({"hidden_size": 96, "num_attention_heads": 12}, "copies"),
@@ -128,8 +129,10 @@ def test_untied_heads(tmp_path: Path) -> None:
     """A head that no gain precedes is refused, and stands with weights of its own."""
     folder = save_toy("bart", tmp_path / "narrow")
     sizes = {"d_model": 96, "encoder_attention_heads": 12, "decoder_attention_heads": 8}
+    narrow = understood(open_checkpoint(folder))
+    growth = growth_by(narrow.checkpoint.config, sizes, narrow.said)
     with pytest.raises(IsomergeError, match=r"lm_head.weight is tied to shared.weight, .* untie"):
-        isomerge.widen(folder, sizes=sizes, out=tmp_path / "wide")
+        plan_of(narrow, growth, {"res": "copies"}, Widths())
     isomerge.widen(folder, sizes=sizes, untie=True, out=tmp_path / "wide")
     assert config_of(tmp_path / "wide")["tie_word_embeddings"] is False
     assert relative(outputs(tmp_path / "wide"), outputs(folder)) < 1e-12

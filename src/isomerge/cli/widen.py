@@ -65,7 +65,7 @@ def _tell(voice: Voice, model: str, report: dict[str, Any]) -> None:
             f"{stream['factor']:.4g}."
         )
     if report["added_layers"]:
-        voice.say(f"{report['added_layers']} layers are added, which write nothing.")
+        voice.say(f"Layers that are added, and write nothing: {report['added_layers']}.")
     for note in report["notes"]:
         voice.say(f"Note: {note}.")
     proof = report["proof"]

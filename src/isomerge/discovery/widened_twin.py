@@ -69,10 +69,19 @@ def tried(narrow: Narrow, growth: Growth, *, untied: bool, seed: int = 0) -> Tri
     for way, widths in _trials(ways, bool(small.sizes), _norms(narrow, growth, ways)):
         try:
             plan_of(deep, growth, way, widths, index=index, layers=layers)
-            error = change(specimen, tiny, small, way, widths)
         except TiedHeadError as refusal:  # other powers, or another norm, may leave the tie
             refused = refused or refusal
             continue
+        try:
+            error = change(specimen, tiny, small, way, widths)
+        except TiedHeadError:
+            continue
+        except IsomergeError as refusal:
+            kind = type(specimen.module).__name__
+            raise IsomergeError(
+                f"{narrow.checkpoint.ref}: it cannot be tried on a tiny {kind} of the same proportions "
+                f"({refusal.sentence}): choose other sizes"
+            ) from None
         if error < PROVEN:
             return Tried(way, widths, error, type(specimen.module).__name__)
         least = min(least, error)
@@ -105,7 +114,7 @@ def _trials(
     powers = sorted(product(SCORES, HEADS, EMBEDDINGS), key=lambda p: (SCORES.index(p[0]), p[1] + p[2]))
     for scores, head, embedding in powers if wider else powers[:1]:
         for chosen in product(*ways.values()):
-            for norm in ("", *norms):
+            for norm in ("", *norms) if (scores, head, embedding) == powers[0] else ("",):
                 yield dict(zip(ways, chosen, strict=True)), Widths(embedding, head, scores, norm)
 
 

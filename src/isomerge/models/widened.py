@@ -24,7 +24,7 @@ from isomerge.models.tied_tensors import tied_lines
 from isomerge.models.transformers_reading import reading_of
 from isomerge.models.untie import untie
 from isomerge.models.widening import How, Stream, Widening, Widths, check_growth, tied_factors
-from isomerge.symmetry.axes import size
+from isomerge.symmetry.axes import atoms, size
 from isomerge.symmetry.language.spec import Match, Spec, by_canonical, coverage
 
 
@@ -149,14 +149,14 @@ def widened(narrow: Narrow, growth: Growth, plan: Widening, dtype: str | None = 
     checkpoint = narrow.checkpoint
     config = growth.config(checkpoint.config)
     shapes = _shapes(narrow, config, plan)
-    derived = {}
+    derived, scales = {}, _layer_scales(narrow, plan)
     for name, match in narrow.matches.items():
         shape, stored = shapes[name], checkpoint.tensors[name]
         code = out_code(stored.dtype, dtype)
         nbytes = byte_size(code, shape)
         assert nbytes is not None
         info = replace(stored, dtype=code, shape=shape, nbytes=nbytes, offset=-1)
-        derived[name] = Derived(info, partial(_made, checkpoint, name, plan, match, shape, code))
+        derived[name] = Derived(info, partial(_made, checkpoint, name, plan, match, shape, code, scales.get(name)))
     told = [
         config,
         [[s.name, s.how] for s in plan.streams.values()],
@@ -171,9 +171,32 @@ def widened(narrow: Narrow, growth: Growth, plan: Widening, dtype: str | None = 
 
 
 def _made(
-    checkpoint: Checkpoint, name: str, plan: Widening, match: Match, shape: tuple[int, ...], code: str
+    checkpoint: Checkpoint,
+    name: str,
+    plan: Widening,
+    match: Match,
+    shape: tuple[int, ...],
+    code: str,
+    behind: str | None,
 ) -> Tensor:
-    return cast(plan.applied(checkpoint.read(name), match, shape), code, name)
+    gain = None if behind is None else checkpoint.read(behind)
+    return cast(plan.applied(checkpoint.read(name), match, shape, gain), code, name)
+
+
+def _layer_scales(narrow: Narrow, plan: Widening) -> dict[str, str]:
+    """The gains behind what tensors write, by the tensors' names."""
+
+    def scope(match: Match) -> tuple[tuple[str, int], ...]:
+        return tuple(sorted((i, v) for i, v in match.binding.items() if i not in narrow.spec.sizes))
+
+    gains = {
+        (atom.name, scope(match)): name
+        for name, match in narrow.matches.items()
+        for atom in atoms(match.line.axes or ())
+        if atom.diag and atom.dual and atom.name in plan.of_branches
+    }
+    wanted = {name: (plan.layer_scale(match), scope(match)) for name, match in narrow.matches.items()}
+    return {name: gains[key] for name, key in wanted.items() if key in gains}
 
 
 def _shapes(narrow: Narrow, config: Mapping[str, Any], plan: Widening) -> dict[str, tuple[int, ...]]:

@@ -100,13 +100,22 @@ class Widening:
         """Whether a tensor is of a layer that the narrow model does not have."""
         return bool(self.index) and match.binding.get(self.index, -1) >= self.layers
 
-    def applied(self, tensor: Tensor, match: Match, shape: tuple[int, ...]) -> Tensor:
+    def layer_scale(self, match: Match) -> str:
+        """The scale of the gain behind what a tensor writes, where that needs it: its new rows are a mean of what
+        stands behind it. Empty where there is none."""
+        here = [a.name for a in atoms(match.line.axes or ()) if not (a.dual or a.diag)]
+        if not any(name in self.streams and self.streams[name].how == "means" for name in here):
+            return ""
+        return next((name for name in here if name in self.of_branches), "")
+
+    def applied(self, tensor: Tensor, match: Match, shape: tuple[int, ...], behind: Tensor | None = None) -> Tensor:
         """One tensor of the wide model.
 
         Args:
             tensor: the stored one, any dtype.
             match: its line.
             shape: in the wide model: that of `shape`, or longer in axes of free length.
+            behind: the gain behind what it writes, where there is a `layer_scale`.
 
         Returns:
             A contiguous tensor in float64, where it is floating point; rounded by whoever stores it.
@@ -118,13 +127,15 @@ class Widening:
         made = torch.zeros(shape, dtype=torch.float64)
         stored = views((whole,), line.axes, self.narrow.sizes)
         for ((part,), here), ((room,), _) in zip(stored, views((made,), line.axes, self.wide.sizes), strict=True):
-            made_part = self._leaf(part, here, tuple(room.shape), self.is_added(match))
+            made_part = self._leaf(part, here, tuple(room.shape), self.is_added(match), behind)
             room.copy_(made_part * self.vectors.get(line.name, 1.0))
         return made - line.less
 
-    def _leaf(self, part: Tensor, here: tuple[Atom, ...], shape: tuple[int, ...], added: bool) -> Tensor:
+    def _leaf(
+        self, part: Tensor, here: tuple[Atom, ...], shape: tuple[int, ...], added: bool, behind: Tensor | None
+    ) -> Tensor:
         """One block of a tensor, every axis of which is an atom."""
-        gains = {a.name for a in here if a.name in self.narrow.gains} - self._of_branches
+        gains = {a.name for a in here if a.name in self.narrow.gains} - self.of_branches
         factor = self._times(here)
         for at, atom in enumerate(here):
             stream = self.streams.get(atom.name)
@@ -140,7 +151,7 @@ class Widening:
             elif atom.diag:  # behind it is zero, so that any gain will do: one of their size
                 part = _filled(part, at, shape[at], part.square().mean(at, keepdim=True).sqrt())
             elif stream.how == "means" and writes and not gains:
-                part = _filled(part, at, shape[at], part.mean(at, keepdim=True))
+                part = _filled(part, at, shape[at], _mean(part, at, behind))
             else:
                 part = _filled(part, at, shape[at])
         return part * factor
@@ -169,10 +180,20 @@ class Widening:
         return factor
 
     @cached_property
-    def _of_branches(self) -> set[str]:
+    def of_branches(self) -> set[str]:
         """The scales of gains on what branches write: a writer has them beside the stream."""
         every = (a for line in self.narrow.lines for a in atoms(line.axes or ()))
         return {a.name for a in every if a.diag and a.dual} & {*self.narrow.gains}
+
+
+def _mean(part: Tensor, at: int, behind: Tensor | None) -> Tensor:
+    """The mean along an axis, one long there; of what a gain behind it makes of it, before that makes it so: the
+    gain's own new entries are the root of its mean square (see `Widening.applied`)."""
+    if behind is None:
+        return part.mean(at, keepdim=True)
+    gain = behind.double().reshape([-1 if k == at else 1 for k in range(part.ndim)])
+    size = gain.square().mean().sqrt()
+    return (part * gain).mean(at, keepdim=True) / size.clamp_min(torch.finfo(torch.float64).tiny)
 
 
 def _filled(part: Tensor, at: int, length: int, value: Tensor | None = None) -> Tensor:
