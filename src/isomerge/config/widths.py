@@ -76,7 +76,20 @@ def growth_to(config: Mapping[str, Any], like: Mapping[str, Any], bound: Bound) 
             found.depths[path] = new
         else:
             found.sizes[path] = new
-    return Growth(found.sizes, found.depths, tokens)
+    more = {
+        path: new
+        for path, (_, new) in _twice(config, found.sizes).items()
+        if new == _value(like, path) and path not in found.sizes
+    }
+    return Growth({**found.sizes, **more}, found.depths, tokens)
+
+
+def _twice(config: Mapping[str, Any], sizes: Mapping[KeyPath, int | None]) -> dict[KeyPath, tuple[str, int | None]]:
+    """Keys of the same value as one that changes, with that one's name and its new value: they may say the
+    same once more, to the class alone (DeepSeek's key-value heads)."""
+    changed = {(path[:-1], _value(config, path)): (path[-1], new) for path, new in sizes.items()}
+    every = ((path, changed.get((path[:-1], _value(config, path)))) for path in _numbers(config))
+    return {path: found for path, found in every if found is not None and _value(config, path) is not None}
 
 
 def growth_by(config: Mapping[str, Any], sizes: Mapping[str, int], bound: Bound) -> Growth:
@@ -106,7 +119,13 @@ def growth_by(config: Mapping[str, Any], sizes: Mapping[str, int], bound: Bound)
             found.depths[path] = new
         else:
             found.sizes[path] = new
-    return found
+    more = {
+        path: new
+        for path, (name, new) in _twice(config, found.sizes).items()
+        if "heads" in name and "heads" in path[-1] and path not in found.sizes and here is not None
+        if bound(with_values(config, {path: new})) == here
+    }
+    return Growth({**found.sizes, **more}, found.depths)
 
 
 def grown_twin(config: Mapping[str, Any], growth: Growth, real: Mapping[str, Any]) -> Growth:
