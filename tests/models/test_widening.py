@@ -29,6 +29,7 @@ from toys import TOYS, config_of, inputs, load_toy, outputs, randomise, relative
 HEADS = {"num_attention_heads": 8}
 LAW: dict[str, tuple[dict[str, int], str]] = {
     "llama": ({"hidden_size": 64, **HEADS, "intermediate_size": 56, "num_hidden_layers": 5}, "zeros"),
+    "llama-mha": ({"hidden_size": 64, **HEADS}, "zeros"),
     "mistral": ({"hidden_size": 56, "num_hidden_layers": 4}, "zeros"),
     "qwen2": ({"hidden_size": 64, "num_attention_heads": 12, "num_key_value_heads": 4}, "zeros"),
     "qwen3": ({"hidden_size": 64, "intermediate_size": 41}, "zeros"),
@@ -222,6 +223,22 @@ def test_across_widths(tmp_path: Path) -> None:
     assert report["distance"]["after"] < report["distance"]["before"]
     assert relative(outputs(tmp_path / "moved"), outputs(folder)) < 10 * TOYS["llama"][1]
     assert check_compatible(recognise(tmp_path / "big"), [recognise(tmp_path / "moved")]) == []
+
+
+def test_a_model_without_a_head_says_what_it_returns(tmp_path: Path) -> None:
+    """The stream itself, which has more coordinates then."""
+    config = tf.GPT2Config(vocab_size=67, n_embd=48, n_head=6, n_layer=1)
+    model: Any = tf.GPT2Model(config).double().eval()
+    randomise(model, 0)
+    model.save_pretrained(tmp_path / "narrow")
+    wide = isomerge.widen(tmp_path / "narrow", sizes={"n_embd": 64, "n_head": 8})
+    assert "the first 48 are a multiple of what they were" in wide.isomerge_report["notes"][0]
+    given = inputs(config)
+    with torch.no_grad():
+        new, old = (one(**given).last_hidden_state for one in (wide, model))
+    factor = float(new[..., 0].norm() / old[..., 0].norm())
+    assert relative(new[..., :48], factor * old) < 1e-12
+    assert float(new[..., 48:].abs().max()) < 1e-12
 
 
 def test_half_precision_says_what_it_rounds(tmp_path: Path) -> None:

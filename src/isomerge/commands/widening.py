@@ -17,6 +17,7 @@ from isomerge.discovery.checkpoint import read_config
 from isomerge.discovery.widened_twin import Tried, tried
 from isomerge.errors import IsomergeError
 from isomerge.models.compatible import compared_keys
+from isomerge.models.free_streams import given_out
 from isomerge.models.recognised import Model, recognise
 from isomerge.models.widened import Narrow, deepened, plan_of, understood, widened
 from isomerge.models.widening import Widening
@@ -154,6 +155,12 @@ def _notes(
         yield (
             f"{ref} has another number of tokens, and the vocabulary stays that of {one.ref}: isomerge "
             f"transplant-tokenizer gives it the other's"
+        )
+    for name in sorted(given_out(one) & plan.streams.keys()):
+        stream = plan.streams[name]
+        yield (
+            f"{one.ref} returns the residual stream {name} itself: in the wide model it has {stream.wide} "
+            f"coordinates, of which the first {stream.narrow} are a multiple of what they were"
         )
     stored = {info.dtype for info in wide.checkpoint.tensors.values()} & {*HALVES}
     factors = [s.factor if s.factor != 1 else s.read for s in plan.streams.values()]

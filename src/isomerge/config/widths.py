@@ -3,6 +3,7 @@ config with others in their places."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,8 @@ from isomerge.config.keys import NO_MODEL
 from isomerge.config.vocabulary_keys import IDS, KeyPath, with_values
 from isomerge.errors import IsomergeError
 
+SHARED = re.compile(r"(key_value|kv)_heads")
+"""Keys that say how many heads keys and values have."""
 TOKENS = ("vocab", "talk_vocab", "vision_vocab")
 """What specs call sizes over tokens: they belong to a tokenizer, and do not grow with a model."""
 
@@ -119,11 +122,11 @@ def growth_by(config: Mapping[str, Any], sizes: Mapping[str, int], bound: Bound)
             found.depths[path] = new
         else:
             found.sizes[path] = new
+    # keys and values of every head of its own stay so
     more = {
         path: new
         for path, (name, new) in _twice(config, found.sizes).items()
-        if "heads" in name and "heads" in path[-1] and path not in found.sizes and here is not None
-        if bound(with_values(config, {path: new})) == here
+        if "heads" in name and SHARED.search(path[-1]) and path not in found.sizes
     }
     return Growth({**found.sizes, **more}, found.depths)
 
