@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from isomerge.api import report as report
     from isomerge.api import similarity as similarity
     from isomerge.api import stats as stats
+    from isomerge.api import transplant_tokenizer as transplant_tokenizer
     from isomerge.api import verify as verify
+    from isomerge.api import widen as widen
     from isomerge.errors import IsomergeError as IsomergeError
     from isomerge.symmetry.alignment import Alignment as Alignment
 
@@ -66,7 +68,9 @@ _HOMES = {
             "report",
             "similarity",
             "stats",
+            "transplant_tokenizer",
             "verify",
+            "widen",
         ],
         "isomerge.api",
     ),
@@ -98,7 +102,9 @@ __all__ = [
     "report",
     "similarity",
     "stats",
+    "transplant_tokenizer",
     "verify",
+    "widen",
 ]
 
 

@@ -17,6 +17,7 @@ IN_PYTHON = {
     "import": "imports=[...]",
     "json": "the report that the function returns",
     "parameter": "parameters={NAME: VALUE}",
+    "set": "sizes={KEY: NUMBER}",
     "save-alignment": "the alignment's save",
     "source-base": "source_bases=[...]",
 }

@@ -48,6 +48,7 @@ NOTED: dict[tuple[str, ...], dict[str, list[str]]] = {
     STATS: {"rows": ["--rows", "9"], "dtype": ["--dtype", "float16"], "fisher_labels": ["--fisher-labels", "sampled"], "seed": ["--seed", "3"]},
     ("diff", "a", "b", "--spaces", "none"): {"layers": ["--layers", "0"]},
     ("canon", "own", "-o", "OUT"): {"untie": ["--untie"], "limit": ["--limit", "3"], "length": ["--length", "9"]},
+    ("widen", "own", "--set", "hidden_size=60", "-o", "OUT"): {"untie": ["--untie"]},
     ("relational", "own", "-o", "OUT"): {"seed": ["--seed", "5"]},
 }  # fmt: skip
 """By a command, the options that do nothing in it, all given at once."""
@@ -89,7 +90,7 @@ DIRECT: dict[tuple[str, str], tuple[dict[str, Any], Any]] = {
     **{("report", name): ({}, 3) for name in ("points", "limit", "length", "batch_size", "device", "allow_pickle")},
     **{
         (f, name): ({}, "x")
-        for f in ("align", "canon", "merge", "apply")
+        for f in ("align", "canon", "merge", "apply", "widen", "transplant_tokenizer")
         for name in ("out_shard_size", "dtype", "overwrite", "push_to_hub", "private")
     },
 }
@@ -98,6 +99,7 @@ ELSEWHERE = {
     *(("align", "untie"), ("apply", "untie"), ("merge", "untie")),  # as of canon: where models are opened
     ("merge", "intermediate_dir"),  # tests/cli/test_recipe_steps.py
     ("merge", "tokenizer_source"),  # tests/checkpoint/test_vocabulary.py
+    ("transplant_tokenizer", "neighbours"),  # tests/models/test_token_vectors.py
     *(("generate", "length"), ("generate", "batch_size"), ("stats", "length"), ("barrier", "length")),  # below
     ("evaluate", "length"),  # as of barrier
     # tests/run/test_live_texts.py, tests/run/test_own_modules.py

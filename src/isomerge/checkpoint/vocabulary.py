@@ -6,6 +6,10 @@ that has it; the base model's row; the mean of all models that have it. A token 
 tokens end and rows go on (padding), a vocabulary that was some model's keeps that model's rows; new padding is the
 mean of all rows (Hewitt 2021).
 
+What a token gets that a model lacks may be said otherwise (``missing``, `MISSING`): sums of the model's own rows.
+Tokens of the output are then the model's own also where its tokenizer writes them in another way, or where they
+mark the same (the end of a text).
+
 Differences: no row is ever cut silently (``pad_to_multiple_of`` only adds), a model without a tokenizer is an
 error, ids of special tokens in the configs follow their tokens, and ids of a union do not depend on the order of a
 hash table.
@@ -21,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.checkpoint.reader import Checkpoint
+from isomerge.checkpoint.token_texts import pieces_of, same_tokens
 from isomerge.checkpoint.tokenizer import (
     extended,
     load_tokenizer,
@@ -35,6 +40,13 @@ Row = tuple[int, int]
 """A model's number and one of its rows."""
 
 
+MISSING = ("copy", "omp", "nearest", "subword", "mean", "zero")
+"""What a token gets that a model lacks: rows of models that have it (mergekit's rule); the sum of own rows that
+orthogonal matching pursuit, or nearness, finds in a model that has it (`isomerge.models.token_vectors`); the mean
+of the rows of its pieces by the model's own tokenizer; the mean of all rows; zeros. Sums without such a model are
+of pieces, and pieces where there are none are the mean."""
+NEIGHBOURS = 64
+"""How many rows are summed, at most."""
 MOST_PADDING = 65_536
 """The largest number whose multiple rows are padded to."""
 
@@ -71,12 +83,24 @@ class Vocabulary:
     """For every model and every output row, the rows whose mean it is; empty for zeros, ``[AVERAGE]`` for
     padding."""
 
+    sums: list[dict[int, Row]] = field(default_factory=list, repr=False)
+    """For every model, output rows that are sums of its own, each with the row of a model that has the token."""
+    shared: dict[tuple[int, int], list[tuple[int, int]]] = field(default_factory=dict, repr=False)
+    """For a model and one that it learns sums from, the rows of the tokens that both have."""
+    missing: str = "copy"
+    """What tokens get that a model lacks, as it was asked for (`MISSING`)."""
+    neighbours: int = NEIGHBOURS
+    counts: list[dict[str, int]] = field(default_factory=list)
+    """For every model, how many tokens have its own row (``own``), and how many what else."""
+
     def unchanged(self, model: int) -> bool:
         """Whether a model's rows stay as they are."""
         return all(found == [(model, at)] for at, found in enumerate(self.rows[model]))
 
     def filled(self, model: int) -> int:
         """How many tokens a model gets from elsewhere."""
+        if self.counts:
+            return sum(number for how, number in self.counts[model].items() if how != "own")
         return sum(found != [AVERAGE] and all(m != model for m, _ in found) for found in self.rows[model])
 
 
@@ -92,6 +116,8 @@ def decide_vocabulary(
     base: int | None = None,
     tokens: Mapping[str, Any] | None = None,
     pad_to_multiple_of: int | None = None,
+    missing: str = "copy",
+    neighbours: int = NEIGHBOURS,
 ) -> Vocabulary:
     """The output's vocabulary; reads tokenizers, no weights.
 
@@ -104,12 +130,15 @@ def decide_vocabulary(
         tokens: for single tokens ``{source, force}`` as in mergekit's ``tokenizer.tokens``: ``source`` is a model's
             ``ref``, ``{kind: model_token, model, token | token_id}`` or ``{kind: zero}``. Unknown tokens are added.
         pad_to_multiple_of: rows are added until their number is a multiple of this, at most `MOST_PADDING`.
+        missing: what a token gets that a model lacks, one of `MISSING`.
+        neighbours: how many rows are summed, at most, by ``omp`` and ``nearest``.
 
     Raises:
         IsomergeError: a model has no tokenizer, ``source`` is none, a rule is not understood or names a token or
             model that is not there, or the multiple is none.
     """
     check_multiple(pad_to_multiple_of)
+    check_missing(missing, neighbours)
     loaded = [load_tokenizer(model) for model in models]
     theirs = [{t: at for t, at in token_ids(x).items() if at < size} for x, size in zip(loaded, sizes, strict=True)]
     rules = {token: _rule(token, rule, models, theirs, sizes) for token, rule in (tokens or {}).items()}
@@ -118,6 +147,8 @@ def decide_vocabulary(
     keeper = {"union": first, "base": first, "first": 0}.get(source, refs.index(source) if source in refs else None)
     giver = models[keeper] if keeper is not None else tokenizer_alone(source)
     tokenizer = loaded[keeper] if keeper is not None else load_tokenizer(giver)
+    if keeper is None and missing != "copy":  # a model's own tokens keep its padding, too
+        keeper = next((k for k, x in enumerate(loaded) if token_ids(x) == token_ids(tokenizer)), None)
     others = [(x, sizes[k]) for k, x in enumerate(loaded) if k != keeper] if source == "union" else []
     own = token_ids(tokenizer)
     new = [token for token in rules if token not in own]
@@ -131,8 +162,91 @@ def decide_vocabulary(
     size = max(size, sizes[keeper]) if keeper is not None else size
     multiple = 1 if pad_to_multiple_of is None else pad_to_multiple_of
     size = -(-size // multiple) * multiple
-    rows = [_rows(m, found, size, theirs, sizes, rules, base, keeper) for m in range(len(models))]
-    return Vocabulary(found, size, files, None if grown else keeper, theirs, rows)
+    made = Vocabulary(
+        found, size, files, None if grown else keeper, theirs, [], missing=missing, neighbours=neighbours
+    )
+    if missing == "copy":
+        made.rows = [_rows(m, found, size, theirs, sizes, rules, base, keeper) for m in range(len(models))]
+        return made
+    own = [_own_rows(tokenizer, x, tokens) for x, tokens in zip(loaded, theirs, strict=True)]
+    for m in range(len(models)):
+        others = set().union(*(own[k] for k in range(len(own)) if k != m))
+        lacking = {
+            t: at for t, at in found.items() if t not in own[m] and (missing == "subword" or t not in others)
+        }
+        none = missing in ("mean", "zero") or not lacking
+        pieces = {} if none else pieces_of(tokenizer, lacking, loaded[m], sizes[m])
+        _fill(made, m, own, sizes, rules, base, keeper, pieces)
+    return made
+
+
+def check_missing(missing: str, neighbours: int) -> None:
+    """Refuse what is no way to make up rows.
+
+    Raises:
+        IsomergeError: naming the option.
+    """
+    if missing not in MISSING:
+        raise IsomergeError(
+            f"missing: {missing!r} is no way to make up rows of tokens; choose from {', '.join(MISSING)}"
+        )
+    if neighbours < 1:
+        raise IsomergeError(f"neighbours: {neighbours} is no number of rows to sum; give 1 or more")
+
+
+def _own_rows(tokenizer: Any, own: Any, rows: Mapping[str, int]) -> dict[str, int]:
+    """From the output's tokens to the rows of a model that are theirs."""
+    same = same_tokens(tokenizer, own)
+    return {token: rows[mine] for token, mine in same.items() if mine in rows}
+
+
+def _fill(
+    made: Vocabulary,
+    model: int,
+    own: Sequence[Mapping[str, int]],
+    sizes: Sequence[int],
+    rules: Mapping[str, TokenRule],
+    base: int | None,
+    keeper: int | None,
+    pieces: Mapping[str, list[int]],
+) -> None:
+    """Where the output rows of one model come from, where those that it lacks are made of its own."""
+    theirs = made.models
+    same = keeper is not None and theirs[model] == theirs[keeper]
+    found: list[list[Row]] = [[(model, at)] if same and at < sizes[model] else [AVERAGE] for at in range(made.size)]
+    sums: dict[int, Row] = {}
+    counts = {"own": 0}
+    for token, at in made.tokens.items():
+        if at >= made.size:
+            continue
+        rule, mine = rules.get(token), own[model].get(token)
+        donors = [m for m in range(len(own)) if m != model and token in own[m]]
+        if rule and (mine is None or rule.force):
+            found[at], how = _ruled(token, rule, theirs), "rule"
+        elif mine is not None:
+            found[at], how = [(model, mine)], "own"
+        elif donors and made.missing in ("omp", "nearest"):
+            donor = base if base in donors else donors[0]
+            found[at], sums[at], how = [], (donor, own[donor][token]), made.missing
+            if (model, donor) not in made.shared:
+                shared = [(row, own[donor][t]) for t, row in own[model].items() if t in own[donor]]
+                made.shared[model, donor] = shared
+        elif made.missing == "zero":
+            found[at], how = [], "zero"
+        elif token in pieces:
+            found[at], how = [(model, row) for row in pieces[token]], "subword"
+        else:
+            found[at], how = [AVERAGE], "mean"
+        counts[how] = counts.get(how, 0) + 1
+    for pair, shared in made.shared.items():
+        if pair[0] == model and not shared:
+            raise IsomergeError(
+                "the two tokenizers share no token, so that no sum can be carried from one to the other: take "
+                "subword, mean or zero"
+            )
+    made.rows.append(found)
+    made.sums.append(sums)
+    made.counts.append(counts)
 
 
 def check_multiple(pad_to_multiple_of: int | None) -> None:
@@ -230,6 +344,10 @@ def _rule(
     return TokenRule(model, want, row, force=force)
 
 
-def digest(rows: Sequence[Sequence[Row]]) -> str:
-    """A digest of where rows come from."""
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+def digest(vocabulary: Vocabulary, model: int) -> str:
+    """A digest of where a model's rows come from."""
+    told: list[Any] = [vocabulary.rows[model]]
+    if vocabulary.sums and vocabulary.sums[model]:
+        shared = [[k, v] for k, v in vocabulary.shared.items() if k[0] == model]
+        told += [vocabulary.missing, vocabulary.neighbours, sorted(vocabulary.sums[model].items()), shared]
+    return hashlib.sha256(json.dumps(told if len(told) > 1 else told[0]).encode()).hexdigest()

@@ -14,6 +14,8 @@ COMMANDS = {
     "verify": "Are two models the same function modulo symmetry?",
     "fsck": "Is an output still what was written?",
     "canon": "Write a model in its canonical form.",
+    "widen": "Write a model as a wider one, the same function.",
+    "transplant-tokenizer": "Give a model another one's tokenizer.",
     "relational": "Write a model as a function of Gram matrices.",
     "fingerprint": "The hash that all disguises of a model share.",
     "barrier": "Measure the loss between two models, or three.",

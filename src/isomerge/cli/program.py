@@ -30,7 +30,9 @@ from isomerge.cli.relational import relational
 from isomerge.cli.report import report
 from isomerge.cli.stats import stats
 from isomerge.cli.stopping import Commands
+from isomerge.cli.transplant_tokenizer import transplant_tokenizer
 from isomerge.cli.verify import verify
+from isomerge.cli.widen import widen
 from isomerge.cli.written import Writing
 
 app = typer.Typer(
@@ -52,6 +54,8 @@ _FUNCTIONS = (
     verify,
     fsck,
     canon,
+    widen,
+    transplant_tokenizer,
     relational,
     fingerprint,
     barrier,

@@ -21,7 +21,18 @@ from isomerge.plug_ins.modules import is_file
 
 BESIDE = {"json": "--json", "png": "--png", "save_alignment": "--save-alignment", "page": "--out"}
 """Files by the parameters that name them."""
-FOLDERS = ("align", "apply", "canon", "demo", "extract-lora", "merge", "merge-lora", "relational")
+FOLDERS = (
+    "align",
+    "apply",
+    "canon",
+    "demo",
+    "extract-lora",
+    "merge",
+    "merge-lora",
+    "relational",
+    "transplant-tokenizer",
+    "widen",
+)
 """The commands whose ``--out`` is a folder."""
 WORDS = (
     *(

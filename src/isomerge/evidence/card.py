@@ -115,7 +115,8 @@ def _measured(report: dict[str, Any]) -> list[str]:
 
 
 def _figures(report: dict[str, Any]) -> list[str]:
-    distance = report["distance"]
+    if (distance := report.get("distance")) is None:  # nothing was moved
+        return []
     parts = distance.get("parts") or distance["spaces"]
     lines = [
         "## Distance to the first model",

@@ -18,10 +18,11 @@ from isomerge.checkpoint.companions import is_tokenizer_file
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.dtypes import byte_size, torch_dtype
 from isomerge.checkpoint.reader import Checkpoint, Derived
-from isomerge.checkpoint.vocabulary import AVERAGE, Row, Vocabulary, decide_vocabulary, digest
+from isomerge.checkpoint.vocabulary import AVERAGE, NEIGHBOURS, Row, Vocabulary, decide_vocabulary, digest
 from isomerge.config.tied_head import is_tied
 from isomerge.config.vocabulary_keys import KeyPath, counts, renumbered, with_values
 from isomerge.errors import IsomergeError
+from isomerge.models.token_vectors import matching_pursuit, nearest, summed
 from isomerge.symmetry.axes import Atom, atoms
 from isomerge.symmetry.language.spec import Match, Spec, coverage
 
@@ -39,6 +40,8 @@ def with_vocabulary(
     base: int | None = None,
     tokens: Mapping[str, Any] | None = None,
     pad_to_multiple_of: int | None = None,
+    missing: str = "copy",
+    neighbours: int = NEIGHBOURS,
     spec_file: str | Path | None = None,
 ) -> tuple[list[Checkpoint], Vocabulary]:
     """Views of all models with one vocabulary, whose tokenizer is among their companion files; reads no weights.
@@ -57,6 +60,8 @@ def with_vocabulary(
         base=base,
         tokens=tokens,
         pad_to_multiple_of=pad_to_multiple_of,
+        missing=missing,
+        neighbours=neighbours,
     )
     views = [_view(k, tables, vocabulary, vocabulary.owner == k) for k in range(len(tables))]
     return views, vocabulary
@@ -140,6 +145,11 @@ class _Tables:
             raise IsomergeError(f"{info.file}: tensor {name!r} is {info.dtype} (quantised): rows cannot be mixed")
         return _Table(name, at[0], match.canonical)
 
+    @cached_property
+    def spec_names(self) -> set[str]:
+        """The canonical names of all lines that may be tables."""
+        return {line.canonical(dict.fromkeys(line.indices, 0)) for line in self.spec.lines}
+
     def find(self, canonical: str) -> _Table | None:
         """A table, or the one that stands in for it while the config ties the two."""
         if canonical in self.tables or not is_tied(self.checkpoint.config, stored=False):
@@ -168,11 +178,11 @@ def _view(model: int, every: Sequence[_Tables], vocabulary: Vocabulary, own_file
             else json.loads(generation)
         )
         companions[_GENERATION] = (json.dumps(renumbered(given, moved, fallback, ()), indent=2) + "\n").encode()
-    derived = {} if stays else {t.name: _derived(model, t, every, rows) for t in tables.tables.values()}
+    derived = {} if stays else {t.name: _derived(model, t, every, vocabulary) for t in tables.tables.values()}
     return checkpoint.derive(
         derived,
         sources=[other.checkpoint for other in every],
-        origin=f"vocabulary {digest(rows)} of {[other.checkpoint.identity() for other in every]}",
+        origin=f"vocabulary {digest(vocabulary, model)} of {[other.checkpoint.identity() for other in every]}",
         config=config,
         companions={**companions, **vocabulary.files},
     )
@@ -192,10 +202,10 @@ def _places(model: int, vocabulary: Vocabulary) -> dict[int, int]:
     return found | {at: k for at, k in ids.items() if k < vocabulary.size}
 
 
-def _derived(model: int, table: _Table, every: Sequence[_Tables], rows: list[list[Row]]) -> Derived:
+def _derived(model: int, table: _Table, every: Sequence[_Tables], vocabulary: Vocabulary) -> Derived:
     """The recipe of one table; the shapes of all tables that it reads from are compared here, before any is
     read."""
-    checkpoint = every[model].checkpoint
+    checkpoint, rows = every[model].checkpoint, vocabulary.rows[model]
     stored = checkpoint.tensors[table.name]
     sources: dict[int, _Table] = {}
     for other in sorted({m for found in rows for m, _ in found} - {model, AVERAGE[0]}):
@@ -218,7 +228,58 @@ def _derived(model: int, table: _Table, every: Sequence[_Tables], rows: list[lis
     assert size is not None
     info = replace(stored, shape=shape, nbytes=size, offset=-1)
     reads = {m: (every[m].checkpoint, t) for m, t in {**sources, model: table}.items()}
-    return Derived(info, partial(_gathered, reads, rows, table.axis, info.dtype, _across(shape, table.axis)))
+    across = _across(shape, table.axis)
+    return Derived(
+        info,
+        partial(_gathered, reads, rows, table.axis, info.dtype, across, _sums(model, table, every, vocabulary)),
+    )
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Rows of a table that are sums of others of its rows, as another model has it for them."""
+
+    rows: list[int]
+    """In the output."""
+    own: tuple[Checkpoint, _Table]
+    donor: tuple[Checkpoint, _Table]
+    """The table in which coefficients are sought."""
+    targets: list[int]
+    """The donor's rows of the tokens."""
+    shared: list[tuple[int, int]]
+    """The own and the donor's rows of the tokens that both know."""
+    method: str
+    neighbours: int
+
+    def made(self, dtype: torch.dtype) -> Tensor:
+        """The rows, [n, ...] in this dtype."""
+        mine, theirs = (torch.tensor(rows) for rows in zip(*self.shared, strict=True))
+        table = _table_of(*self.donor).flatten(1)
+        solve = matching_pursuit if self.method == "omp" else nearest
+        found, coefficients = solve(table[self.targets].to(dtype), table[theirs].to(dtype), self.neighbours)
+        return summed(_table_of(*self.own), mine[found], coefficients)
+
+
+def _table_of(checkpoint: Checkpoint, table: _Table) -> Tensor:
+    """A table, tokens first."""
+    return checkpoint.read(table.name).movedim(table.axis, 0)
+
+
+def _sums(model: int, table: _Table, every: Sequence[_Tables], vocabulary: Vocabulary) -> list[Sum]:
+    """The sums of one table, donor by donor; a vector of biases is summed as the embeddings are."""
+    by_donor: dict[int, dict[int, int]] = {}
+    for at, (donor, row) in (vocabulary.sums[model] if vocabulary.sums else {}).items():
+        by_donor.setdefault(donor, {})[at] = row
+    found = []
+    for donor, rows in by_donor.items():
+        tables, own = every[donor], every[model].checkpoint
+        one = tables.find(table.canonical) if table.canonical in {*tables.spec_names} else None
+        wide = (t for t in tables.tables.values() if len(tables.checkpoint.tensors[t.name].shape) > 1)
+        if one is None or len(own.tensors[table.name].shape) < 2:
+            one = next(wide)
+        how = (vocabulary.shared[model, donor], vocabulary.missing, vocabulary.neighbours)
+        found.append(Sum([*rows], (own, table), (tables.checkpoint, one), [*rows.values()], *how))
+    return found
 
 
 def _across(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
@@ -231,10 +292,11 @@ def _gathered(
     axis: int,
     code: str,
     across: tuple[int, ...],
+    made: Sequence[Sum] = (),
 ) -> Tensor:
     """Rows of several tables in a new order, tables one by one; means in float32 (float64 where that is stored).
 
-    ``across`` is the shape of one row.
+    ``across`` is the shape of one row; ``made`` are sums of rows of the table itself.
     """
 
     dtype = torch_dtype(code)
@@ -255,6 +317,8 @@ def _gathered(
     if place:
         counts = torch.tensor([len(rows[k]) for k in place], dtype=work)
         found[list(place)] = (sums / counts.reshape(-1, *[1] * (sums.ndim - 1))).to(dtype)
+    for one in made:
+        found[one.rows] = one.made(work).to(dtype)
     padding = [k for k, at in enumerate(rows) if at == [AVERAGE]]
     if padding:
         # they are zero so far

@@ -381,6 +381,13 @@ TABLE: dict[str, dict[str, Any]] = {
         **_OPENING,
         **_OUTPUT,
     },
+    "transplant_tokenizer": {
+        **dict.fromkeys(("model", "tokenizer", "missing", "pad_to_multiple_of"), ALWAYS),
+        "neighbours": LATE,
+        **_OPENING,
+        **_OUTPUT,
+    },
+    "widen": {"model": ALWAYS, "like": ALWAYS, "sizes": ALWAYS, "untie": LATE, **_OPENING, **_OUTPUT},
     "relational": {
         **dict.fromkeys(("model", "out", "anchors", "full", "chunk", "overwrite"), ALWAYS),
         "seed": _basis,

@@ -145,7 +145,8 @@ def _tokenizer(given: Mapping[str, Any] | None, full: Mapping[str, str]) -> dict
         return {}
     given = {name: _renamed(value, full) for name, value in given.items()}
     tokens = {name: {k: v for k, v in token.items() if v} for name, token in (given.get("tokens") or {}).items()}
-    more = {"tokens": tokens or None, "pad_to_multiple_of": given.get("pad_to_multiple_of")}
+    more = {"tokens": tokens or None}
+    more |= {name: given.get(name) for name in ("pad_to_multiple_of", "missing", "neighbours")}
     more = {name: value for name, value in more.items() if value is not None}
     return {"tokenizer": {"source": given["source"], **more}} if more else {"tokenizer_source": given["source"]}
 

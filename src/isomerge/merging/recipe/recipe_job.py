@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.checkpoint.chat_template import AUTO, is_file_name, template_text
-from isomerge.checkpoint.vocabulary import check_multiple
+from isomerge.checkpoint.vocabulary import check_missing, check_multiple
 from isomerge.errors import IsomergeError
 from isomerge.fusion.fusion import Fusion, role_of_base
 from isomerge.fusion.method_options import check_count
@@ -264,7 +264,9 @@ def tokenizer_of(recipe: Recipe, path: str | Path) -> dict[str, Any] | None:
     entry = recipe.tokenizer
     try:
         check_multiple(entry.pad_to_multiple_of)
+        check_missing(entry.missing, entry.neighbours)
     except IsomergeError as error:
         raise IsomergeError(f"{path}: `tokenizer`: {error}") from None
     tokens = {name: token.model_dump(exclude_none=True) for name, token in entry.tokens.items()}
-    return {"source": entry.source, "tokens": tokens, "pad_to_multiple_of": entry.pad_to_multiple_of}
+    more = {"missing": entry.missing, "neighbours": entry.neighbours} if entry.missing != "copy" else {}
+    return {"source": entry.source, "tokens": tokens, "pad_to_multiple_of": entry.pad_to_multiple_of, **more}

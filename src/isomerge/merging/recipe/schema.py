@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from isomerge.checkpoint.vocabulary import NEIGHBOURS
 from isomerge.errors import IsomergeError
 from isomerge.merging.recipe.mistakes import explained, keys_of
 from isomerge.merging.recipe.recipe_modules import of_one_module
@@ -111,6 +112,8 @@ class TokenizerEntry(_Strict):
     source: str = "union"
     tokens: dict[str, TokenEntry] = {}
     pad_to_multiple_of: int | None = None
+    missing: str = "copy"
+    neighbours: int = NEIGHBOURS
 
 
 _Evidence: Any = create_model(  # pyright: ignore[reportCallIssue]

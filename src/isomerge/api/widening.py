@@ -1,0 +1,96 @@
+"""Models made larger: wider or deeper without a change of what they compute, and with other tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from isomerge.api.live import live
+from isomerge.api.live_inputs import own_models
+from isomerge.commands.transplanting import planned_transplant
+from isomerge.commands.widening import planned_widen
+from isomerge.evidence.report.notebook import Report
+from isomerge.options import OpeningOptions, OutputOptions, TransplantOptions, WideningOptions
+from isomerge.progress import Observer, quiet
+from isomerge.run.arguments import checked
+
+
+@checked(WideningOptions, OpeningOptions, OutputOptions)
+def widen(model: Any, *, out: str | Path | None = None, observer: Observer = quiet, **options: Any) -> Any:
+    """``model`` as a wider or deeper model of its architecture that is the same function. It is written to ``out``,
+    and the report comes back; without ``out`` a live module comes back, as of `isomerge.merge`.
+
+    Heads, neurons and layers that are added write nothing; the residual stream stands in its new coordinates such
+    that norms do to it what they did (`isomerge.models.widening`). It is first tried on a tiny random model of the
+    class.
+
+    Args:
+        model: a folder, a hub id, an open checkpoint or a live transformers module.
+        out: where to write it.
+        observer: told of progress.
+        options: the sizes (``like``, ``sizes``), and how it is read and written.
+
+    Returns:
+        The report: ``sizes`` and ``parameters`` before and after, ``streams`` (``how``: ``zeros``, ``means`` or
+        ``copies``; ``factor``), ``added_layers``, ``powers_of_width`` that the class multiplies by, ``proof``
+        (``class``, ``error``: the relative change of the tiny model's outputs) and ``notes``.
+
+    Raises:
+        IsomergeError: sizes in which the model does not stand (they shrink, rotary heads grow, query heads per key
+            head become fewer, experts are added), or whose change no weight can undo.
+    """
+    (model,) = own_models([model])
+    if out is None:
+        return live(lambda folder: widen(model, out=folder, observer=observer, **options), model)
+    with planned_widen(
+        model,
+        out,
+        widening=WideningOptions.of(options),
+        opening=OpeningOptions.of(options),
+        writing=OutputOptions.of(options),
+        observer=observer,
+    ) as plan:
+        return Report(plan.run())
+
+
+@checked(TransplantOptions, OpeningOptions, OutputOptions)
+def transplant_tokenizer(
+    model: Any,
+    *,
+    tokenizer: str | Path,
+    out: str | Path | None = None,
+    observer: Observer = quiet,
+    **options: Any,
+) -> Any:
+    """``model`` with another tokenizer: embeddings, head, config and tokenizer files fit the new tokens. It is
+    written to ``out``, and the report comes back; without ``out`` a live module comes back, as of `isomerge.merge`.
+
+    Args:
+        model: a folder, a hub id or an open checkpoint, with a tokenizer of its own.
+        tokenizer: a model whose tokenizer it gets, or a folder with a tokenizer alone.
+        out: where to write it.
+        observer: told of progress.
+        options: what tokens get that ``model`` lacks, and how it is read and written.
+
+    Returns:
+        The report: ``rows`` before and after, ``tokens``, ``missing`` and ``neighbours``, and ``filled``: how many
+        tokens have the model's own vector (``own``), and how many what else.
+
+    Raises:
+        IsomergeError: a tokenizer that cannot be read, a way that needs weights where there are none, or a model
+            whose tables of tokens cannot be changed.
+    """
+    (model,) = own_models([model])
+    if out is None:
+        again = {"tokenizer": tokenizer, "observer": observer, **options}
+        return live(lambda folder: transplant_tokenizer(model, out=folder, **again), model)
+    with planned_transplant(
+        model,
+        tokenizer,
+        out,
+        transplant=TransplantOptions.of(options),
+        opening=OpeningOptions.of(options),
+        writing=OutputOptions.of(options),
+        observer=observer,
+    ) as plan:
+        return Report(plan.run())

@@ -1,0 +1,127 @@
+"""A model written with the tokenizer of another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isomerge.checkpoint.hub import local_folder
+from isomerge.checkpoint.reader import Checkpoint
+from isomerge.checkpoint.vocabulary import MISSING, NEIGHBOURS, Vocabulary
+from isomerge.checkpoint.weights import find_weights
+from isomerge.commands.opening import destination, recognised
+from isomerge.errors import IsomergeError
+from isomerge.models.recognised import Model, recognise
+from isomerge.models.references import open_model_ref
+from isomerge.models.vocabulary_views import with_vocabulary
+from isomerge.options import OpeningOptions, OutputOptions, TransplantOptions
+from isomerge.options.unused import note
+from isomerge.progress import Observer, quiet
+from isomerge.run.view_writing import write_view
+from isomerge.run.writing_run import Output
+
+SOUGHT = ("omp", "nearest")
+"""Ways that seek sums in the vectors of another model."""
+TEXT = (
+    "The model below with another tokenizer: tokens that both have kept their vectors, and the others were given "
+    "some. Made by isomerge."
+)
+
+
+@dataclass(frozen=True)
+class Transplant:
+    """A model that will get another tokenizer; nothing written."""
+
+    model: Model
+    made: Model
+    vocabulary: Vocabulary
+    tokenizer: str
+    missing: str
+    before: int
+    output: Output
+
+    def document(self) -> dict[str, Any]:
+        """What becomes of the tokens: plain values."""
+        sought = self.missing in SOUGHT
+        return {
+            "tokenizer": self.tokenizer,
+            "rows": {"before": self.before, "after": self.vocabulary.size},
+            "tokens": len(self.vocabulary.tokens),
+            "missing": self.missing,
+            "neighbours": self.vocabulary.neighbours if sought else None,
+            "filled": dict(self.vocabulary.counts[0]),
+            "notes": [],
+        }
+
+    def check(self) -> None:
+        """Refuse an output that a run would refuse.
+
+        Raises:
+            IsomergeError: a folder that is there, or an unknown dtype.
+        """
+        self.output.check([self.made])
+
+    def run(self) -> dict[str, Any]:
+        """Write it; the report."""
+        how = ("transplant-tokenizer", "Checkpoint with another tokenizer", TEXT)
+        return write_view(self.made, self.output, *how, self.document())
+
+
+@contextmanager
+def planned_transplant(
+    model: Any,
+    tokenizer: str | Path,
+    out: str | Path | None,
+    *,
+    transplant: TransplantOptions,
+    opening: OpeningOptions,
+    writing: OutputOptions,
+    observer: Observer = quiet,
+) -> Iterator[Transplant]:
+    """`isomerge.transplant_tokenizer` up to where something is written.
+
+    Raises:
+        IsomergeError: a tokenizer that cannot be read, a way that needs weights where there are none, or a model
+            whose tables of tokens cannot be changed.
+    """
+    missing = transplant.missing
+    ways = [way for way in MISSING if way != "copy"]
+    if missing is not None and missing not in ways:
+        raise IsomergeError(f"--missing {missing}: choose from {', '.join(ways)}")
+    ref = str(tokenizer)
+    with (
+        recognised([model], opening.spec, opening.allow_pickle, proven=False) as (one,),
+        destination(out, writing, [one], opening.spec, ref, observer=observer) as output,
+    ):
+        donor = None if missing in ("subword", "mean", "zero") else _donor(ref, opening.allow_pickle)
+        if donor is None and missing in SOUGHT:
+            raise IsomergeError(
+                f"--missing {missing} looks for sums in the vectors of {ref}, which has no weights: name a model "
+                f"that was trained with this tokenizer, or take --missing subword"
+            )
+        missing = missing or ("subword" if donor is None else "omp")
+        if missing not in SOUGHT and transplant.neighbours != NEIGHBOURS:
+            note("neighbours", f"--missing {missing} sums no rows of neighbours")
+        (view, *_), vocabulary = with_vocabulary(
+            [one.checkpoint, *([] if donor is None else [donor])],
+            source=ref if donor is None else donor.ref,
+            missing=missing,
+            neighbours=transplant.neighbours,
+            pad_to_multiple_of=transplant.pad_to_multiple_of,
+            spec_file=opening.spec,
+        )
+        made = recognise(view, spec_file=opening.spec)
+        before = one.spec.sizes["vocab"]
+        yield Transplant(one, made, vocabulary, ref, missing, before, output)
+
+
+def _donor(ref: str, allow_pickle: bool) -> Checkpoint | None:
+    """The model that has a tokenizer; None where there are no weights beside it."""
+    folder = local_folder(ref, allow_pickle=allow_pickle)
+    with suppress(IsomergeError):
+        if find_weights(folder, allow_pickle=True):
+            return open_model_ref(ref, allow_pickle=allow_pickle)
+    return None

@@ -1,0 +1,177 @@
+"""A model written as a wider or deeper one of its architecture, which is the same function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import log2, prod
+from pathlib import Path
+from typing import Any
+
+from isomerge.commands.opening import destination, recognised
+from isomerge.config.agreement import disagreements
+from isomerge.config.config_parts import flattened
+from isomerge.config.widths import Growth, growth_by, growth_to
+from isomerge.discovery.checkpoint import read_config
+from isomerge.discovery.widened_twin import Tried, tried
+from isomerge.errors import IsomergeError
+from isomerge.models.compatible import compared_keys
+from isomerge.models.free_streams import given_out
+from isomerge.models.recognised import Model, recognise
+from isomerge.models.widened import Narrow, deepened, plan_of, understood, widened
+from isomerge.models.widening import Widening
+from isomerge.options import OpeningOptions, OutputOptions
+from isomerge.options.unused import note
+from isomerge.options.widening import WideningOptions
+from isomerge.progress import Observer, quiet
+from isomerge.run.view_writing import write_view
+from isomerge.run.writing_run import Output
+
+WIDENED = "The same function as the model below in more coordinates, of which it uses its own. Made by isomerge."
+HALVES = ("F16", "BF16")
+
+
+@dataclass(frozen=True)
+class Widened:
+    """A model that will be widened: proven on a tiny one, nothing written."""
+
+    model: Model
+    wide: Model
+    plan: Widening
+    growth: Growth
+    proof: Tried
+    output: Output
+    like: str | None
+    notes: tuple[str, ...] = field(default=())
+
+    def document(self) -> dict[str, Any]:
+        """What becomes of the model, for people and programs: plain values."""
+        before, after = (
+            sum(prod(info.shape) for info in one.checkpoint.tensors.values()) for one in (self.model, self.wide)
+        )
+        said = flattened(self.model.config)
+        now = flattened(self.wide.config)
+        changed = [".".join(path) for path in (*self.growth.sizes, *self.growth.depths)]
+        powers = {"embeddings": self.plan.widths.embedding, "head": self.plan.widths.head}
+        return {
+            "like": self.like,
+            "sizes": {key: {"before": said.get(key), "after": now.get(key)} for key in changed},
+            "streams": {
+                name: {"before": s.narrow, "after": s.wide, "how": s.how, "factor": s.factor}
+                for name, s in self.plan.streams.items()
+            },
+            "powers_of_width": powers,
+            "added_layers": _depth(self.wide) - self.plan.layers if self.plan.index else 0,
+            "parameters": {"before": before, "after": after},
+            "proof": {"class": self.proof.module, "error": self.proof.error},
+            "notes": list(self.notes),
+        }
+
+    def check(self) -> None:
+        """Refuse an output that a run would refuse.
+
+        Raises:
+            IsomergeError: a folder that is there, or an unknown dtype.
+        """
+        self.output.check([self.wide])
+
+    def run(self) -> dict[str, Any]:
+        """Write it; the report."""
+        return write_view(self.wide, self.output, "widen", "Widened checkpoint", WIDENED, self.document())
+
+
+def _depth(model: Model) -> int:
+    return 1 + max((layer for block in model.blocks for layer in block.layers), default=-1)
+
+
+@contextmanager
+def planned_widen(
+    model: Any,
+    out: str | Path | None,
+    *,
+    widening: WideningOptions,
+    opening: OpeningOptions,
+    writing: OutputOptions,
+    observer: Observer = quiet,
+) -> Iterator[Widened]:
+    """`isomerge.widen` up to where something is written.
+
+    Raises:
+        IsomergeError: sizes in which the model does not stand, or no tiny model of its class that proves it.
+    """
+    if widening.like is None and not widening.sizes:
+        raise IsomergeError("widen: give the sizes, by --like MODEL or by --set KEY=NUMBER")
+    with (
+        recognised([model], opening.spec, opening.allow_pickle) as (one,),
+        destination(out, writing, [one], opening.spec, observer=observer) as output,
+    ):
+        if one.checkpoint.own is not None:
+            raise IsomergeError(f"{one.ref} is a module of one's own, of which no wider one can be built")
+        narrow = understood(one.checkpoint, opening.spec, untied=widening.untie)
+        if widening.untie and narrow.checkpoint is one.checkpoint:
+            note("untie", "no head is tied to the embeddings")
+        ref, config = (None, None) if widening.like is None else read_config(widening.like)[:2]
+        growth = _growth(one, narrow, ref, config, widening.sizes)
+        observer("a tiny model of the class", 0, 0)
+        proof = tried(narrow, growth, untied=widening.untie)
+        deep, index, layers = deepened(narrow, growth)
+        plan = plan_of(deep, growth, proof.ways, proof.widths, index=index, layers=layers)
+        view = widened(deep, growth, plan, output.dtype)
+        wide = recognise(view, spec_file=opening.spec)
+        notes = (*_notes(one, wide, plan, growth, ref, config),)
+        yield Widened(one, wide, plan, growth, proof, output, ref, notes)
+
+
+def _growth(
+    one: Model, narrow: Narrow, ref: str | None, like: Mapping[str, Any] | None, sizes: Mapping[str, int] | None
+) -> Growth:
+    """What is asked for.
+
+    Raises:
+        IsomergeError: another architecture, keys that say no sizes, or nothing that grows.
+    """
+    config = narrow.checkpoint.config
+    growth = Growth()
+    if like is not None:
+        if like.get("model_type") != config.get("model_type"):
+            raise IsomergeError(
+                f"{one.ref} is a {config.get('model_type')} and {ref} a {like.get('model_type')}: a model is "
+                f"widened to the sizes of one of its own architecture"
+            )
+        growth = growth_to(config, like, narrow.said)
+    given = growth_by(config, sizes or {}, narrow.said)
+    growth = Growth({**growth.sizes, **given.sizes}, {**growth.depths, **given.depths}, growth.tokens)
+    if not growth:
+        raise IsomergeError(f"{one.ref} has these sizes already: there is nothing to widen")
+    return growth
+
+
+def _notes(
+    one: Model, wide: Model, plan: Widening, growth: Growth, ref: str | None, like: Mapping[str, Any] | None
+) -> Iterator[str]:
+    """What is to be said of the result."""
+    if growth.tokens:
+        yield (
+            f"{ref} has another number of tokens, and the vocabulary stays that of {one.ref}: isomerge "
+            f"transplant-tokenizer gives it the other's"
+        )
+    for name in sorted(given_out(one) & plan.streams.keys()):
+        stream = plan.streams[name]
+        yield (
+            f"{one.ref} returns the residual stream {name} itself: in the wide model it has {stream.wide} "
+            f"coordinates, of which the first {stream.narrow} are a multiple of what they were"
+        )
+    stored = {info.dtype for info in wide.checkpoint.tensors.values()} & {*HALVES}
+    factors = [s.factor if s.factor != 1 else s.read for s in plan.streams.values()]
+    if stored and any(log2(factor) % 1 for factor in factors):
+        shown = ", ".join(f"{factor:.4g}" for factor in factors)
+        yield (
+            f"weights are multiplied by {shown}, which half precision rounds once more: --dtype float32 keeps the "
+            f"function exactly"
+        )
+    for found in disagreements(wide.config, like, compared_keys(wide)) if like is not None else ():
+        yield (
+            f"{found.key} of config.json is {found.mine!r} and {found.theirs!r} in {ref}: the two compute other "
+            f"functions of equal weights, and are not aligned or merged"
+        )

@@ -1,0 +1,24 @@
+"""Whose tokenizer a model gets, and what becomes of tokens that it lacks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from isomerge.options.option import FIRST, Options, option
+
+MULTIPLE = "Add rows until their number is a multiple of this."
+
+
+@dataclass(frozen=True)
+class TransplantOptions(Options):
+    """How tokens get rows that a model does not have."""
+
+    missing: str | None = option(
+        None,
+        "What tokens get that MODEL lacks: omp (the sum of its own rows that orthogonal matching pursuit finds in "
+        "the other model), nearest (the mean of the nearest there, by cosine), subword (the mean of their pieces "
+        "by MODEL's own tokenizer), mean, or zero. By default omp where the other one has weights, else subword.",
+        "--missing", shown=False, panel=FIRST,
+    )  # fmt: skip
+    neighbours: int = option(64, "How many rows omp and nearest sum, at most.", least=1, panel=FIRST)
+    pad_to_multiple_of: int | None = option(None, MULTIPLE, "--pad-to-multiple-of", panel=FIRST)
