@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from isomerge.api import orbit_distance as orbit_distance
     from isomerge.api import prove as prove
     from isomerge.api import report as report
+    from isomerge.api import restore_task as restore_task
     from isomerge.api import similarity as similarity
     from isomerge.api import stats as stats
+    from isomerge.api import task_mask as task_mask
     from isomerge.api import verify as verify
     from isomerge.errors import IsomergeError as IsomergeError
     from isomerge.symmetry.alignment import Alignment as Alignment
@@ -62,8 +64,10 @@ _HOMES = {
             "orbit_distance",
             "prove",
             "report",
+            "restore_task",
             "similarity",
             "stats",
+            "task_mask",
             "verify",
         ],
         "isomerge.api",
@@ -93,8 +97,10 @@ __all__ = [
     "orbit_distance",
     "prove",
     "report",
+    "restore_task",
     "similarity",
     "stats",
+    "task_mask",
     "verify",
 ]
 

@@ -213,8 +213,8 @@ def changes(inputs: Inputs, given: Mapping[str, Any]) -> Size:
 
 
 def in_directions(inputs: Inputs, given: Mapping[str, Any]) -> Size:
-    """The base and twice lambda times the sum of the task vectors, each times its weight or one, whichever is more, in
-    any direction: orthonormal factors enlarge no norm, directions that are common to all and a model's own count
+    """The base and twice lambda times the sum of the task vectors, each times its weight or one, whichever is more,
+    in any direction: orthonormal factors enlarge no norm, directions that are common to all and a model's own count
     twice, and so do small entries that are raised to the next."""
     weight = [max(1.0, abs(share)) for share in given["weight"]]
     return inputs.base + 2 * given.get("lambda", 1.0) * total(inputs.deltas, weight).smeared

@@ -27,8 +27,8 @@ def consensus(
 ) -> Tensor:
     """The sum of task vectors where enough tasks need it: what none needs, or one alone, is left out.
 
-    ``base + lambda M tau`` with ``tau = sum_m w_m delta_m``; a model needs the entries of its TALL mask, and ``M`` are
-    those that ``agreeing`` models need.
+    ``base + lambda M tau`` with ``tau = sum_m w_m delta_m``; a model needs the entries of its TALL mask, and ``M``
+    are those that ``agreeing`` models need.
 
     Args:
         tensors: one tensor per model, of one shape, float32 or float64, aligned.

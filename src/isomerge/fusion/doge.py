@@ -16,7 +16,6 @@ from isomerge.fusion.method_options import NOT_NEGATIVE, SHARE, Range, limited
 from isomerge.fusion.registry import merge_method, per_model
 from isomerge.fusion.sparsity import check_share
 
-
 ROUNDING = 4e-6
 """Share of the base's length up to which a task vector is rounding, and is not drawn out to a length: 32 float32
 roundings, as alignment leaves of what a model did not change."""
@@ -49,11 +48,11 @@ def doge(
 ) -> Tensor:
     """Task vectors of one length and a common correction, learned without data outside of what the tasks share.
 
-    ``base + lambda sum_m c_m mask_m (delta_m + Delta)`` with ``c_m = w_m eta / |delta_m|`` and ``mask_m`` the largest
-    entries of ``delta_m``. ``Delta`` starts at zero and follows Adam on ``sum_m |rows of delta_m * (delta_m - sum_j c_j
-    (delta_j + Delta)), summed|^2``; of its gradient the part in the shared subspace is taken away: the span of the
-    first ``subspace`` of the left singular vectors of all models' strongest directions. What is no matrix stays the
-    base's, as in the publication, which merges weights of layers alone.
+    ``base + lambda sum_m c_m mask_m (delta_m + Delta)`` with ``c_m = w_m eta / |delta_m|`` and ``mask_m`` the
+    largest entries of ``delta_m``. ``Delta`` starts at zero and follows Adam on ``sum_m |rows of delta_m * (delta_m
+    - sum_j c_j (delta_j + Delta)), summed|^2``; of its gradient the part in the shared subspace is taken away: the
+    span of the first ``subspace`` of the left singular vectors of all models' strongest directions. What is no
+    matrix stays the base's, as in the publication, which merges weights of layers alone.
 
     Args:
         tensors: one tensor per model, of one shape, float32 or float64, aligned.

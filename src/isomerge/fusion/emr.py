@@ -24,9 +24,9 @@ def emr(
 ) -> Tensor:
     """Elect, mask and rescale: the unified model, from which a light mask and a factor give each task's model.
 
-    ``base + lambda tau``: per entry the sign of ``sum_m w_m delta_m``, with the largest magnitude among the task vectors
-    of that sign. The masks and factors are written by `isomerge.merging.task_masks`; the unified model alone is not
-    meant for use.
+    ``base + lambda tau``: per entry the sign of ``sum_m w_m delta_m``, with the largest magnitude among the task
+    vectors of that sign. The masks and factors are written by `isomerge.merging.task_masks`; the unified model
+    alone is not meant for use.
 
     Args:
         tensors: one tensor per model, of one shape, float32 or float64, aligned.
@@ -44,6 +44,6 @@ def emr(
 
 
 def same_direction(delta: Tensor, unified: Tensor) -> Tensor:
-    """EMR's mask of a task: the entries of the unified task vector whose sign is the task's (equation 4), a tensor of
-    booleans."""
+    """EMR's mask of a task: the entries of the unified task vector whose sign is the task's (equation 4), a tensor
+    of booleans."""
     return delta * unified > 0

@@ -1,5 +1,5 @@
-"""Isotropic merging (Marczak et al. 2025, No Task Left Behind: Isotropic Model Merging with Common and Task-Specific
-Subspaces)."""
+"""Isotropic merging (Marczak et al. 2025, No Task Left Behind: Isotropic Model Merging with Common and
+Task-Specific Subspaces)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def iso_c(
 ) -> Tensor:
     """Isotropic merging: the sum of task vectors with all its singular values set to their mean.
 
-    ``base + lambda s U V^T`` with ``sum_m w_m delta_m = U S V^T`` and ``s`` the mean of the singular values that are
-    not rounding (algorithm 1). What is no matrix is averaged (`isomerge.fusion.matrices`).
+    ``base + lambda s U V^T`` with ``sum_m w_m delta_m = U S V^T`` and ``s`` the mean of the singular values that
+    are not rounding (algorithm 1). What is no matrix is averaged (`isomerge.fusion.matrices`).
 
     Args:
         tensors: one tensor per model, of one shape, float32 or float64, aligned.
@@ -55,12 +55,12 @@ def iso_cts(
     lambda_: float = 1.0,
     stacked: int = 0,
 ) -> Tensor:
-    """Isotropic merging in common and task-specific subspaces: as `iso_c`, the weakest directions of the sum replaced
-    by each model's own.
+    """Isotropic merging in common and task-specific subspaces: as `iso_c`, the weakest directions of the sum
+    replaced by each model's own.
 
-    The largest ``common`` share of the sum's singular triples stays; the others' places are divided among the models:
-    each gives the strongest directions of its task vector beside the common ones, ``w_m delta_m - U_c U_c^T w_m
-    delta_m``. All left and all right vectors are made orthonormal (Procrustes), all values set to their mean
+    The largest ``common`` share of the sum's singular triples stays; the others' places are divided among the
+    models: each gives the strongest directions of its task vector beside the common ones, ``w_m delta_m - U_c U_c^T
+    w_m delta_m``. All left and all right vectors are made orthonormal (Procrustes), all values set to their mean
     (algorithm 2). What is no matrix is averaged.
 
     Args:

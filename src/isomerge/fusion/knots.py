@@ -32,8 +32,8 @@ def knots(
     ``S V_m`` are trimmed and merged.
 
     ``base + lambda U ties(S V_1, ..., S V_n)`` (equations 3 to 5). ``U`` is shared, so that entries of different
-    models that meet have one meaning; for adapters it is small. What is no matrix is merged by TIES as it is. Signs are
-    elected by sums alone: in a vote ties would go by the sign of a singular vector, which is arbitrary.
+    models that meet have one meaning; for adapters it is small. What is no matrix is merged by TIES as it is. Signs
+    are elected by sums alone: in a vote ties would go by the sign of a singular vector, which is arbitrary.
 
     Args:
         tensors: one tensor per model, of one shape, float32 or float64, aligned.
@@ -64,8 +64,8 @@ def knots(
 
 
 def shared_basis(deltas: Sequence[Tensor]) -> Tensor:
-    """The left singular vectors ``U [out, k]`` of ``[delta_1 ... delta_n]``, without those of rounding; then ``S V_m``
-    is ``U^T delta_m``."""
+    """The left singular vectors ``U [out, k]`` of ``[delta_1 ... delta_n]``, without those of rounding; then ``S
+    V_m`` is ``U^T delta_m``."""
     side = torch.cat(list(deltas), 1)
     if side.shape[0] < side.shape[1]:  # the triangle has the same left singular vectors, and is smaller
         side = torch.linalg.qr(side.mT, mode="r").R.mT

@@ -23,8 +23,8 @@ def lines(
     beta: float | None = None,
     depth: float = 0.0,
 ) -> Tensor:
-    """Task vectors scaled up with their layer: ``base + (alpha + beta l / (L - 1)) sum_m w_m delta_m`` in layer ``l`` of
-    ``L``.
+    """Task vectors scaled up with their layer: ``base + (alpha + beta l / (L - 1)) sum_m w_m delta_m`` in layer
+    ``l`` of ``L``.
 
     Shallow layers, which every task needs, stay near the base (equation 3). What is outside of the layers has
     ``alpha``. Any other method takes the same scaling as a gradient of its ``lambda``: ``lambda: [alpha, alpha +
@@ -35,7 +35,8 @@ def lines(
         base: the base's tensor.
         weight: one weight per model.
         alpha: the factor in the first layer; None: one over the number of models.
-        beta: what is added to it up to the last layer; None: one less alpha, so that the last layer has the whole sum.
+        beta: what is added to it up to the last layer; None: one less alpha, so that the last layer has the whole
+            sum.
         depth: where the tensor is in the stack of layers, from 0 to 1; 0 outside.
     """
 

@@ -1,12 +1,12 @@
 """Task vectors as the matrices that they are: what the methods of singular values share.
 
-A tensor of two axes is a matrix. A convolution's kernel ``[out, in, *window]`` is one too, ``[out, in window]``: that
-is how it acts on a window of its input. Of stacked matrices, such as a layer's experts in one tensor, each counts for
-itself. Everything else (biases, gains, scalars) has no singular values, and the weighted mean of its task vectors is
-taken, as the publications do.
+A tensor of two axes is a matrix. A convolution's kernel ``[out, in, *window]`` is one too, ``[out, in window]``:
+that is how it acts on a window of its input. Of stacked matrices, such as a layer's experts in one tensor, each
+counts for itself. Everything else (biases, gains, scalars) has no singular values, and the weighted mean of its
+task vectors is taken, as the publications do.
 
-Directions whose singular value is rounding are left out, here and nowhere in the published code: what a model did not
-change has no directions, and what LAPACK returns for them is arbitrary.
+Directions whose singular value is rounding are left out, here and nowhere in the published code: what a model did
+not change has no directions, and what LAPACK returns for them is arbitrary.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def merged_matrices(
 
 
 def mean_of(deltas: Sequence[Tensor], weight: Sequence[float]) -> Tensor:
-    """``sum_m w_m delta_m / sum_m w_m`` of task vectors that have their weights already; their sum where the weights
-    sum to zero."""
+    """``sum_m w_m delta_m / sum_m w_m`` of task vectors that have their weights already; their sum where the
+    weights sum to zero."""
     total = sum(weight)
     mixed = sum_of(deltas)
     return mixed / total if abs(total) >= NO_WEIGHT else mixed

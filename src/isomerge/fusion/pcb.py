@@ -10,7 +10,7 @@ from torch import Tensor
 from isomerge.fusion.bounds import in_directions
 from isomerge.fusion.method_options import SHARE, Range, limited
 from isomerge.fusion.registry import merge_method, per_model
-from isomerge.fusion.sparsity import check_share
+from isomerge.fusion.sparsity import check_share, kth_smallest
 
 NEGLIGIBLE = 1e-12
 """Sum of scores below which nothing is divided (theirs)."""
@@ -27,13 +27,13 @@ def pcb(
     clamp: float = 1e-4,
     lambda_: float = 1.0,
 ) -> Tensor:
-    """Parameter competition balancing: entries count by how strong they are in their task and how much the tasks agree
-    on them.
+    """Parameter competition balancing: entries count by how strong they are in their task and how much the tasks
+    agree on them.
 
-    ``base + lambda sum_m w_m s_m d_m / sum_m s_m`` with ``d_m`` the task vectors, their extreme magnitudes clamped, and
-    scores ``s_m``: ``exp(n N(|d_m|)^2) tanh(delta_m sum_j delta_j)``, of which the largest share ``density`` is kept
-    above zero; ``N`` maps to [0, 1]. (The authors' code; the paper's softmax differs from it by factors that ``N``
-    takes away. Theirs ranks all parameters of a model together, here each tensor's own.)
+    ``base + lambda sum_m w_m s_m d_m / sum_m s_m`` with ``d_m`` the task vectors, their extreme magnitudes clamped,
+    and scores ``s_m``: ``exp(n N(|d_m|)^2) tanh(delta_m sum_j delta_j)``, of which the largest share ``density`` is
+    kept above zero; ``N`` maps to [0, 1]. (The authors' code; the paper's softmax differs from it by factors that
+    ``N`` takes away. Theirs ranks all parameters of a model together, here each tensor's own.)
 
     Args:
         tensors: one tensor per model, of one shape, float32 or float64, aligned.
@@ -66,10 +66,10 @@ def pcb(
 def clamped(values: Tensor, low: float, high: float) -> Tensor:
     """A vector with its lowest share ``low`` raised to the next entry and its highest share ``high`` lowered."""
     count = len(values)
-    ordered = values.sort().values
-    least = ordered[min(int(count * low), count - 1)]
-    most = ordered[max(int(count * (1 - high) - 1), 0)]
-    return values.clamp(least, torch.maximum(least, most))
+    room = values.clone()
+    least = kth_smallest(room, min(int(count * low), count - 1) + 1)
+    most = kth_smallest(room, max(int(count * (1 - high) - 1), 0) + 1)
+    return values.clamp(least, max(least, most))
 
 
 def spread(values: Tensor) -> Tensor:

@@ -11,8 +11,9 @@ underscore is dropped (``lambda_`` is mergekit's ``lambda``). ``rng`` makes a me
 run's seed and the tensor's name, so that neither the order of tensors nor the number of workers matters.
 ``fishers``, ``grams`` and ``factors`` are statistics of the models (`isomerge.merging.fusion_statistics`);
 ``notes`` is a list to which it appends what users should know of a tensor. ``stacked`` is how many of the tensor's
-leading axes number matrices (experts in one tensor), ``depth`` where its layer is in the stack, from 0 to 1. Ranges, choices, the number of models
-and how large a result can be are said by `isomerge.fusion.method_options.limited`.
+leading axes number matrices (experts in one tensor), ``depth`` where its layer is in the stack, from 0 to 1.
+Ranges, choices, the number of models and how large a result can be are said by
+`isomerge.fusion.method_options.limited`.
 
 Adding a method is one file in this folder; or a package with an entry point of the group ``isomerge.methods``
 (`isomerge.plug_ins`), whose name is the method's; or a module or file that a command imports (``--import``).

@@ -1,5 +1,5 @@
-"""Task singular vectors (Gargiulo et al. 2025, Task Singular Vectors: Reducing Task Interference in Model Merging), and
-task arithmetic with truncated task vectors."""
+"""Task singular vectors (Gargiulo et al. 2025, Task Singular Vectors: Reducing Task Interference in Model Merging),
+and task arithmetic with truncated task vectors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def tsv_m(
     lambda_: float = 1.0,
     stacked: int = 0,
 ) -> Tensor:
-    """Task singular vectors: the strongest directions of every task vector, side by side, made orthogonal to each other.
+    """Task singular vectors: the strongest directions of every task vector, side by side, made orthogonal to each
+    other.
 
     ``base + lambda U S V^T``: of each task vector ``w_m delta_m = U_m S_m V_m^T`` the largest ``rank`` triples stay
     (equation 5); ``U`` is the nearest matrix of orthonormal columns to ``[U_1 ... U_n]``, ``V`` likewise (equation

@@ -27,18 +27,20 @@ def wudi(
     lambda_: float = 1.0,
     stacked: int = 0,
 ) -> Tensor:
-    """The sum of task vectors, moved to where it disturbs none of them: a task vector's rows span what its layer reads.
+    """The sum of task vectors, moved to where it disturbs none of them: a task vector's rows span what its layer
+    reads.
 
     Adam from ``tau = sum_m delta_m`` on ``sum_m |(tau - delta_m) delta_m^T|^2 / |delta_m|^2`` (equation 8), every
-    ``delta_m`` with its weight; ``base + lambda tau``. The gradient is a formula, of one product of matrices. What is
-    no matrix is averaged. Task vectors that are nothing count for nothing.
+    ``delta_m`` with its weight; ``base + lambda tau``. The gradient is a formula, of one product of matrices. What
+    is no matrix is averaged. Task vectors that are nothing count for nothing.
 
     Args:
         tensors: one tensor per model, of one shape, float32 or float64, aligned.
         base: the base's tensor.
         weight: one weight per model, by which its task vector is multiplied.
         iterations: steps of Adam; at 0 `task_arithmetic`.
-        learning_rate: of Adam, in the units of weights: an entry moves at most a few times ``iterations`` times as far.
+        learning_rate: of Adam, in the units of weights: an entry moves at most a few times ``iterations`` times as
+            far.
         lambda_: scales what is added.
         stacked: how many leading axes number matrices.
     """

@@ -114,10 +114,14 @@ def stacks_of(blocks: Sequence[Block]) -> dict[str, int]:
 
 
 def stacked_axes(block: Block, spec: Spec) -> int:
-    """How many leading axes of each of a block's stored tensors number tensors of their own, such as experts: indices
-    by which a space of a later axis has another element. A kernel's axes do not."""
+    """How many leading axes of each of a block's stored tensors number tensors of their own, such as experts.
+
+    They are indices by which a space of a later axis has another element, or by which any has where nothing is read
+    (a bias for each expert; a router reads). A kernel's axes do not."""
     axes = (block.axes or ())[len(block.lead) :]
-    numbered = {index for atom in atoms(axes) for index in _indices(spec, atom.name)}
+    reads = any(atom.dual for atom in atoms(axes))
+    names = {atom.name for atom in atoms(axes)} if reads else set(spec.spaces)
+    numbered = {index for name in names for index in _indices(spec, name)}
     count = 0
     while count < len(axes) - 1 and _names(axes[count]) & numbered:
         count += 1
