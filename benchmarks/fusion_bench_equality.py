@@ -118,10 +118,10 @@ def functions_of(file: Path, *names: str) -> dict[str, Any]:
 
 def of_fusion_bench(folder: Path, kind: str) -> dict[str, State]:
     """Merged task vectors by fusion_bench, by the name of our method and its variant."""
-    from fusion_bench.method.emr_merging.utils import emr_merge
-    from fusion_bench.method.isotropic_merging.iso_utils import iso_c, iso_cts
-    from fusion_bench.method.task_singular_vector.utils import TSVM_utils
-    from fusion_bench.method.wudi.wudi import wudi_merging
+    from fusion_bench.method.emr_merging.utils import emr_merge  # pyright: ignore[reportMissingImports]
+    from fusion_bench.method.isotropic_merging.iso_utils import iso_c, iso_cts  # pyright: ignore[reportMissingImports]
+    from fusion_bench.method.task_singular_vector.utils import TSVM_utils  # pyright: ignore[reportMissingImports]
+    from fusion_bench.method.wudi.wudi import wudi_merging  # pyright: ignore[reportMissingImports]
 
     def vectors() -> list[State]:
         return task_vectors(folder, kind)
@@ -143,8 +143,8 @@ def of_fusion_bench(folder: Path, kind: str) -> dict[str, State]:
 
 def knots(vectors: Sequence[State], keep: int) -> State:
     """Their alignment of subspaces, then their TIES, matrix by matrix."""
-    from fusion_bench.method.knots.knots_utils import subspace_alignment
-    from fusion_bench.method.ties_merging.ties_merging_utils import ties_merging
+    from fusion_bench.method.knots.knots_utils import subspace_alignment  # pyright: ignore[reportMissingImports]
+    from fusion_bench.method.ties_merging.ties_merging_utils import ties_merging  # pyright: ignore[reportMissingImports]
 
     found = {}
     for name, first in vectors[0].items():
@@ -161,7 +161,7 @@ def knots(vectors: Sequence[State], keep: int) -> State:
 
 def consensus(folder: Path, kind: str) -> State:
     """The sum where two of their TALL masks agree."""
-    from fusion_bench.method.tall_mask.utils import generate_task_masks
+    from fusion_bench.method.tall_mask.utils import generate_task_masks  # pyright: ignore[reportMissingImports]
 
     base, models = as_matrices(*read(folder, kind))
     found = {}
@@ -175,7 +175,7 @@ def consensus(folder: Path, kind: str) -> State:
 
 def doge(folder: Path, kind: str) -> State:
     """A model of one matrix at a time: theirs keeps the largest entries of a whole model."""
-    from fusion_bench.method.doge_ta.doge_ta import DOGE_TA_Algorithm
+    from fusion_bench.method.doge_ta.doge_ta import DOGE_TA_Algorithm  # pyright: ignore[reportMissingImports]
 
     base, models = as_matrices(*read(folder, kind))
     found = {}
@@ -358,7 +358,7 @@ NEW = (
 
 def main() -> None:
     """Compare, or measure."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--authors", type=Path)
     parser.add_argument("--theirs", type=Path, help=argparse.SUPPRESS)

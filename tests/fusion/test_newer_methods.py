@@ -13,7 +13,7 @@ from isomerge.errors import IsomergeError
 from isomerge.fusion.descent import adam
 from isomerge.fusion.fusion import fusion_of
 from isomerge.fusion.isotropic import places
-from isomerge.fusion.matrices import directions, nearest_orthonormal
+from isomerge.fusion.matrices import directions, nearest_orthonormal, sum_of
 from isomerge.fusion.registry import methods
 
 MATRICES = ["tsv_m", "svd_task_arithmetic", "iso_c", "iso_cts", "knots", "wudi", "doge"]
@@ -99,8 +99,8 @@ def test_wudi_disturbs_less_than_the_sum() -> None:
         return torch.stack(parts).sum()
 
     given = {"iterations": 100, "learning_rate": 1e-2}
-    assert float(loss(merged("wudi", base, models, **given))) < 0.6 * float(loss(sum(deltas)))
-    tau = sum(deltas).clone().requires_grad_()
+    assert float(loss(merged("wudi", base, models, **given))) < 0.6 * float(loss(sum_of(deltas)))
+    tau = sum_of(deltas).requires_grad_()
     optimiser = torch.optim.Adam([tau], lr=1e-2)
     for _ in range(20):
         optimiser.zero_grad()
@@ -119,8 +119,8 @@ def test_doge_follows_its_loss_outside_of_the_shared_space() -> None:
 
     def gradient(change: Tensor) -> Tensor:
         free = change.clone().requires_grad_()
-        mixed = sum(c * (d + free) for c, d in zip(factors, deltas, strict=True))
-        loss = sum((d * (d - mixed)).sum(1).square().sum() for d in deltas)
+        mixed = sum_of([c * (d + free) for c, d in zip(factors, deltas, strict=True)])
+        loss = torch.stack([(d * (d - mixed)).sum(1).square().sum() for d in deltas]).sum()
         (slope,) = torch.autograd.grad(loss, free)
         return slope - shared @ shared.mT @ slope
 
