@@ -7,7 +7,7 @@ omegaconf, hydra-core, transformers, datasets, peft, torchmetrics, bidict, tqdm,
 github.com/duguodong7/pcb-merging and ``eval.py`` (``src/eval/eval.py``) of github.com/wang-kee/LiNeS, whose methods
 fusion_bench lacks. Writes ``benchmarks/results/fusion_bench.json`` and the table in ``docs/lab/newer-methods.md``.
 
-``--speed`` measures the seconds of each method for one matrix of 4096 x 4096 and three models instead; of iterative
+``--speed`` measures the processor's seconds of each method for one matrix of 4096 x 4096 and three models instead; of iterative
 ones a few steps, and as many times longer.
 """
 
@@ -323,17 +323,18 @@ STEPS = 10
 
 
 def speed(side: int, name: str) -> float:
-    """Seconds of a method for one matrix and three models."""
+    """Processor seconds, of one thread, of a method for one matrix and three models."""
     from isomerge.fusion.registry import method
 
+    torch.set_num_threads(1)
     chosen, rng = method(name), torch.Generator().manual_seed(0)
     base = 0.02 * torch.randn(side, side, generator=rng)
     models = [base + 0.002 * torch.randn(side, side, generator=rng) for _ in range(MODELS)]
 
     def timed(given: dict[str, Any]) -> float:
-        start = time.perf_counter()
+        start = time.process_time()
         chosen.fuse(models, given, base=base)
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     if "iterations" not in chosen.options:
         return round(timed({}), 1)
