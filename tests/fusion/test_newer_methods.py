@@ -144,6 +144,10 @@ def test_consensus_leaves_out_what_one_task_alone_needs() -> None:
     base = torch.zeros(3, dtype=torch.float64)
     models = [torch.tensor(x).double() for x in ([1.0, 1.0, 0.1], [1.0, 0.0, -3.0], [1.0, 0.0, 3.0])]
     assert merged("consensus", base, models, agreeing=2).tolist() == pytest.approx([3.0, 0.0, 0.1])
+    with pytest.raises(IsomergeError, match="`agreeing` is 4, but 3 models are merged"):
+        merged("consensus", base, models, agreeing=4)
+    with pytest.raises(IsomergeError, match="merges 2 or more models"):
+        fusion_of(1, method="consensus", base=True, parameters={})
     assert merged("consensus", base, models, agreeing=1).tolist() == pytest.approx([3.0, 1.0, 0.1])
 
 

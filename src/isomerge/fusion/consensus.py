@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from isomerge.errors import IsomergeError
 from isomerge.fusion.bounds import in_directions
 from isomerge.fusion.matrices import sum_of
 from isomerge.fusion.method_options import NOT_NEGATIVE, Range, limited
@@ -15,7 +16,7 @@ from isomerge.fusion.registry import elementwise_method, per_model
 
 
 @elementwise_method
-@limited(tall_lambda=NOT_NEGATIVE, agreeing=Range(least=0), bound=in_directions)
+@limited(models=(2, None), tall_lambda=NOT_NEGATIVE, agreeing=Range(least=0), bound=in_directions)
 def consensus(
     tensors: Sequence[Tensor],
     base: Tensor,
@@ -37,8 +38,15 @@ def consensus(
         tall_lambda: per model the mask's threshold, larger ones for smaller masks (theirs are 0.2 to 0.6).
         agreeing: how many models must need an entry; 1 leaves out what nobody needs, 0 is `task_arithmetic`.
         lambda_: scales what is added.
+
+    Raises:
+        IsomergeError: more models must agree than there are.
     """
 
+    if agreeing > len(tensors):
+        raise IsomergeError(
+            f"`agreeing` is {agreeing:g}, but {len(tensors)} models are merged, so nothing would stay: choose less"
+        )
     deltas = [(t - base).mul_(share) for t, share in zip(tensors, weight, strict=True)]
     together = sum_of(deltas)
     masks = [tall_mask(delta, together, share) for delta, share in zip(deltas, tall_lambda, strict=True)]
