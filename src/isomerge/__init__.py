@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     from isomerge.api import orbit_distance as orbit_distance
     from isomerge.api import prove as prove
     from isomerge.api import report as report
+    from isomerge.api import restore_task as restore_task
     from isomerge.api import similarity as similarity
     from isomerge.api import stats as stats
+    from isomerge.api import task_mask as task_mask
     from isomerge.api import transplant_tokenizer as transplant_tokenizer
     from isomerge.api import verify as verify
     from isomerge.api import widen as widen
@@ -66,8 +68,10 @@ _HOMES = {
             "orbit_distance",
             "prove",
             "report",
+            "restore_task",
             "similarity",
             "stats",
+            "task_mask",
             "transplant_tokenizer",
             "verify",
             "widen",
@@ -100,8 +104,10 @@ __all__ = [
     "orbit_distance",
     "prove",
     "report",
+    "restore_task",
     "similarity",
     "stats",
+    "task_mask",
     "transplant_tokenizer",
     "verify",
     "widen",

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from isomerge.errors import IsomergeError
 from isomerge.fusion.bounds import Inputs, Size, size_of
 from isomerge.fusion.fisher import KroneckerFactors, fisher_kfac
+from isomerge.fusion.method_options import Range
 from isomerge.fusion.near import REACH
 from isomerge.fusion.net import Watched, bound_of, check_explained
 from isomerge.fusion.registry import Method, describe, methods
@@ -34,13 +35,13 @@ def options_for(method: Method, count: int, draw: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, option in method.options.items():
         value = st.booleans() if option.kind is bool else number
-        if name in ("density", "gamma", "select_topk", "damping", "alpha", "trim"):
+        if isinstance(option.values, Range):
+            value = st.floats(max(option.values.least, -50), min(option.values.most, 50))
+        if name in ("trim", "learning_rate"):
             value = st.floats(0, 1)
-        if name == "alpha" and method.name == "ramplus_tl":
-            value = number
         if name == "weight" and method.statistics:
             value = st.floats(0.01, 50)
-        if name in ("eps", "epsilon", "tol", "floor", "iterations", "max_iter", "int8_mask"):
+        if name in ("eps", "epsilon", "tol", "floor", "iterations", "max_iter", "int8_mask") or option.kind is int:
             continue
         if option.kind is str:
             value = st.sampled_from(["sum", "count"])

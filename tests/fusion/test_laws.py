@@ -77,6 +77,19 @@ CASES = [
     Case("dare_ties", {"normalize": True}, THIN, commutes="", orderly=False),
     Case("della", {}, THIN, commutes="", orderly=False),
     Case("della_linear", {"rescale": False}, THIN, commutes="", orderly=False),
+    Case("tsv_m", {"lambda": 0.7}, WEIGHT, commutes="rotations"),
+    Case("tsv_m", {"rank": 3}, WEIGHT, commutes="rotations"),
+    Case("svd_task_arithmetic", {"rank": 3}, WEIGHT, commutes="rotations"),
+    Case("iso_c", {"lambda": 0.7}, WEIGHT, commutes="rotations"),
+    Case("iso_cts", {"common": 0.4}, WEIGHT, commutes="rotations"),
+    Case("knots", {"lambda": 1.2}, THIN),
+    Case("knots", {"normalize": False}, THIN),
+    Case("wudi", {"iterations": 20, "learning_rate": 1e-2}, WEIGHT, scales=False),
+    Case("doge", {"eta": 2.0, "iterations": 20, "learning_rate": 1e-2}, WEIGHT, scales=False),
+    Case("pcb", {"density": 0.4, "clamp": 0.05}, WEIGHT, scales=False),
+    Case("consensus", {}, {**WEIGHT, "tall_lambda": [0.4, 0.5, 0.3]}),
+    Case("emr", {"lambda": 0.9}, WEIGHT),
+    Case("lines", {"alpha": 0.3, "beta": 0.5}, WEIGHT, commutes="all"),
 ]  # fmt: skip
 every = pytest.mark.parametrize("case", CASES, ids=str)
 

@@ -19,6 +19,8 @@ from isomerge.merging.adapter.adapter_recipe import asked_of_recipe
 from isomerge.merging.adapter.extract_lora import extract_lora as extract
 from isomerge.merging.adapter.merge_lora import Asked
 from isomerge.merging.adapter.merge_lora import merge_lora as merge_adapters
+from isomerge.merging.task_masks import read_task_mask, write_task_mask
+from isomerge.merging.task_masks import restore_task as write_restored
 from isomerge.options import (
     AdapterOptions,
     FusingOptions,
@@ -208,3 +210,65 @@ def merge_lora(
     folder = Path(os.path.expanduser(out))
     report = merge_adapters(asked, folder, allow_pickle=allow_pickle, overwrite=overwrite, reads=reads)
     return Report({"command": "merge-lora", "adapters": [str(ref) for ref in asked.adapters], **report})
+
+
+@checked()
+def task_mask(
+    merged: Any,
+    base: Any,
+    task: Any,
+    *,
+    out: str | Path,
+    kind: str = "emr",
+    tall_lambda: float = 0.4,
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Write the mask by which `restore_task` gives back the model of one task from a merged one: a safetensors file
+    of one bit per weight (EMR, Huang et al. 2024; TALL masks, Wang et al. 2024).
+
+    Args:
+        merged: the merged model: of the method ``emr`` for its masks, a sum of task vectors for TALL masks.
+        base: the base that it was merged around.
+        task: the model of the task, in the merged model's coordinates: after an aligned merge, aligned.
+        out: the file.
+        kind: ``emr`` or ``tall``; ``tall_lambda`` is the latter's threshold.
+
+    Returns:
+        ``kind``, ``factor``, ``share`` (of the weights in the mask) and ``error``: how far the restored model will
+        be from the task's, as a share of what the task changed; ``notes`` where that is no gain.
+
+    Raises:
+        IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
+    """
+    path = Path(os.path.expanduser(out))
+    with recognised([merged, base, task], spec, allow_pickle, proven=False) as (one, origin, tuned):
+        report = write_task_mask(one, origin, tuned, path, kind=kind, tall_lambda=tall_lambda, overwrite=overwrite)
+        doubt = f"the restored model is no nearer to {tuned.ref} than the base is: is {tuned.ref} aligned with "
+        notes = [doubt + f"{one.ref}, and {one.ref} merged by emr?"] if report["error"] >= 1 else []
+        refs = [one.ref, origin.ref, tuned.ref]
+        return Report({"command": "task-mask", "models": refs, **report, "notes": notes})
+
+
+@checked()
+def restore_task(
+    merged: Any,
+    base: Any,
+    mask: str | Path,
+    *,
+    out: str | Path,
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Write the model of one task from a merged model, its base and a file of `task_mask`: ``base + factor mask
+    (merged - base)``, with the merged model's config and files.
+
+    Raises:
+        IsomergeError: the mask was made for other models, or an option is wrong; nothing is written.
+    """
+    folder, file = (Path(os.path.expanduser(path)) for path in (out, mask))
+    with recognised([merged, base], spec, allow_pickle, proven=False) as (one, origin):
+        report = write_restored(one, origin, read_task_mask(file), folder, overwrite=overwrite)
+        return Report({"command": "restore-task", "models": [one.ref, origin.ref], **report})

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isomerge.fusion.descent import LARGEST_STEP
 from isomerge.fusion.near import REACH, distance_from
 from isomerge.pieces import PIECE, wide_dtype
 
@@ -209,6 +210,44 @@ def changes(inputs: Inputs, given: Mapping[str, Any]) -> Size:
     """The base and all task vectors, with the gain of those that one model alone has."""
     gain = 1 + abs(given.get("r", 0.0) * given.get("alpha", 0.0))
     return inputs.base + gain * total(inputs.deltas)
+
+
+def in_directions(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+    """The base and twice lambda times the sum of the task vectors, each times its weight or one, whichever is more,
+    in any direction: orthonormal factors enlarge no norm, directions that are common to all and a model's own count
+    twice, and so do small entries that are raised to the next."""
+    weight = [max(1.0, abs(share)) for share in given["weight"]]
+    return inputs.base + 2 * given.get("lambda", 1.0) * total(inputs.deltas, weight).smeared
+
+
+def descended(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+    """The base, the sum of the task vectors, and what Adam moves in so many steps."""
+    weight = [max(1.0, abs(share)) for share in given["weight"]]
+    return inputs.base + given["lambda"] * (total(inputs.deltas, weight) + _moved(inputs, given))
+
+
+def adapted(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+    """The base, and per model a task vector of length ``eta`` and as many times what Adam moves."""
+    sizes = [size.norm for size in inputs.deltas]
+    each = [abs(given["eta"] * w) for w in given["weight"]]
+    lengths = sum(each)
+    factors = sum(share / size for share, size in zip(each, sizes, strict=True) if size)
+    return inputs.base + given["lambda"] * (Size(lengths, lengths) + factors * _moved(inputs, given))
+
+
+def by_depth(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+    """The base and the sum of the weighted task vectors times the factor of the first or the last layer."""
+    count = len(inputs.tensors)
+    first = 1 / count if given["alpha"] is None else given["alpha"]
+    last = first + (1 - first if given["beta"] is None else given["beta"])
+    return inputs.base + max(abs(first), abs(last)) * total(inputs.deltas, given["weight"])
+
+
+def _moved(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+    """What Adam moves at most (`isomerge.fusion.descent`)."""
+    entries = sum(part.numel() for part in inputs.tensors[0])
+    step = LARGEST_STEP * given["iterations"] * given["learning_rate"]
+    return Size(step * sqrt(entries), step)
 
 
 # ------------------------------------------------------------ spheres

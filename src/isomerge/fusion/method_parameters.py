@@ -169,6 +169,10 @@ class Parameters:
             names = [renumbered(name, layer, start + offset) for start in part.starts]
         return {key: self._value(option, part, name, names, t) for key, option in method.options.items()}
 
+    def depth(self, layer: int | None, *, after: bool = False, depth: int) -> float:
+        """Where in its slice a layer lies, from 0 to 1; 0 outside of the layers. Arguments as of `at`."""
+        return self._place(layer, after, depth)[1]
+
     def count(self, layer: int | None, *, after: bool = False) -> int:
         """How many sources a layer has."""
         return len(self._place(layer, after, 1)[0].sources)

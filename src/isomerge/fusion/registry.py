@@ -10,8 +10,10 @@ Keyword parameters whose default is `per_model` have one value per model, the ot
 underscore is dropped (``lambda_`` is mergekit's ``lambda``). ``rng`` makes a method random: it is seeded from the
 run's seed and the tensor's name, so that neither the order of tensors nor the number of workers matters.
 ``fishers``, ``grams`` and ``factors`` are statistics of the models (`isomerge.merging.fusion_statistics`);
-``notes`` is a list to which it appends what users should know of a tensor. Ranges, choices, the number of models
-and how large a result can be are said by `isomerge.fusion.method_options.limited`.
+``notes`` is a list to which it appends what users should know of a tensor. ``stacked`` is how many of the tensor's
+leading axes number matrices (experts in one tensor), ``depth`` where its layer is in the stack, from 0 to 1.
+Ranges, choices, the number of models and how large a result can be are said by
+`isomerge.fusion.method_options.limited`.
 
 Adding a method is one file in this folder; or a package with an entry point of the group ``isomerge.methods``
 (`isomerge.plug_ins`), whose name is the method's; or a module or file that a command imports (``--import``).
@@ -39,6 +41,8 @@ from isomerge.plug_ins.command import use
 from isomerge.plug_ins.entry_points import METHODS, load, module_source, origin, package_of, plug_ins
 from isomerge.plug_ins.modules import imported_as, is_one
 
+PLACE = ("stacked", "depth")
+"""What a method may ask of where its tensor stands: see ``stacked`` and ``depth``."""
 STATISTICS = {"fishers": "fisher", "grams": "regmean", "factors": "kfac"}
 """From the parameter that asks for statistics to the kind that `isomerge stats` writes."""
 
@@ -85,6 +89,8 @@ class Method:
     """How large a result it can explain (`isomerge.fusion.bounds`); None: as `anything_near` says."""
     noted: bool = False
     """It has sentences to tell: see ``notes``."""
+    placed: tuple[str, ...] = ()
+    """What it asks of where its tensor stands: of `PLACE`."""
 
     @property
     def piecewise(self) -> bool:
@@ -150,7 +156,8 @@ class Method:
 
         Args:
             tensors: one per model, without the base.
-            parameters: by the users' names; those per model are sequences. What is missing takes its default.
+            parameters: by the users' names; those per model are sequences. What is missing takes its default. What
+                the method asks of the tensor's place stands among them, by its own name.
             base: the base's tensor, where the method takes one.
             rng: of random methods.
             statistics: what `statistics` asks for.
@@ -167,6 +174,7 @@ class Method:
             given["out"] = out
         if self.noted:
             given["notes"] = notes
+        given.update((name, parameters[name]) for name in self.placed if name in parameters)
         return self.function(tensors, *([base] if self.base != "none" else []), **given)
 
 
@@ -243,7 +251,7 @@ def describe(function: Callable[..., Any], *, unit: bool = False, forward: bool 
     options: dict[str, Option] = {}
     limits = limits_of(function)
     for key, parameter in parameters.items():
-        if parameter.kind is not parameter.KEYWORD_ONLY or key in ("rng", "out", "notes") or key in STATISTICS:
+        if parameter.kind is not parameter.KEYWORD_ONLY or key in ("rng", "out", "notes", *PLACE, *STATISTICS):
             continue
         name, default = key.rstrip("_"), parameter.default
         values = limits.values.get(name)
@@ -271,6 +279,7 @@ def describe(function: Callable[..., Any], *, unit: bool = False, forward: bool 
         together=limits.together,
         bound=limits.bound,
         noted="notes" in parameters,
+        placed=tuple(name for name in PLACE if name in parameters),
     )
 
 

@@ -29,7 +29,7 @@ from isomerge.run.unit_work import Fused
 from isomerge.solve.pairs.pair import Blocks, UnitResult
 from isomerge.solve.pairs.written_gains import CommonGains
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.blocks import Block, layer_of, stacks_of
+from isomerge.symmetry.blocks import Block, layer_of, stacked_axes, stacks_of
 from isomerge.symmetry.units import Unit
 
 NAMED = 3
@@ -148,8 +148,13 @@ class Fuser:
         """The method's parameters for a block, or for one of the stored tensors that it is made of."""
         stack, layer = layer_of(block, number)
         after, depth = block.line.name in self._after, self._depths.get(stack, 1)
-        name = self.name(block, number)
-        return self.fusion.parameters.at(self.fusion.method, name, layer, after=after, depth=depth)
+        name, fusion = self.name(block, number), self.fusion
+        given = fusion.parameters.at(fusion.method, name, layer, after=after, depth=depth)
+        if "depth" in fusion.method.placed:
+            given["depth"] = fusion.parameters.depth(layer, after=after, depth=depth)
+        if "stacked" in fusion.method.placed:
+            given["stacked"] = stacked_axes(block, self.donor.spec)
+        return given
 
     def name(self, block: Block, number: int = 0) -> str:
         """The donor's name of a stored tensor."""

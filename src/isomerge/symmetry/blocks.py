@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.axes import Atom, Axis, views
+from isomerge.symmetry.axes import Atom, Axis, atoms, views
 from isomerge.symmetry.language.spec import Line, Match, Spec
 
 
@@ -113,6 +113,30 @@ def stacks_of(blocks: Sequence[Block]) -> dict[str, int]:
     return found
 
 
+def stacked_axes(block: Block, spec: Spec) -> int:
+    """How many leading axes of each of a block's stored tensors number tensors of their own, such as experts.
+
+    They are indices by which a space of a later axis has another element, or by which any has where nothing is read
+    (a bias for each expert; a router reads). A kernel's axes do not."""
+    axes = (block.axes or ())[len(block.lead) :]
+    reads = any(atom.dual for atom in atoms(axes))
+    names = {atom.name for atom in atoms(axes)} if reads else set(spec.spaces)
+    numbered = {index for name in names for index in _indices(spec, name)}
+    count = 0
+    while count < len(axes) - 1 and _names(axes[count]) & numbered:
+        count += 1
+    return count
+
+
+def _indices(spec: Spec, name: str) -> set[str]:
+    space = spec.spaces.get(name)
+    return set() if space is None else set(space.index) - {name}
+
+
+def _names(axis: Axis) -> set[str]:
+    return {atom.name for atom in atoms((axis,))} if isinstance(axis, Atom) else set()
+
+
 def leaves(
     spec: Spec, block: Block, *tensors: Tensor
 ) -> Iterator[tuple[tuple[Tensor, ...], tuple[Atom, ...], int]]:
@@ -122,9 +146,9 @@ def leaves(
     """
     if block.axes is None:
         return
-    for number, (parts, atoms) in enumerate(views(tensors, block.axes, spec.sizes)):
+    for number, (parts, parts_atoms) in enumerate(views(tensors, block.axes, spec.sizes)):
         if parts[0].numel():
-            yield parts, atoms, number
+            yield parts, parts_atoms, number
 
 
 def whole_leaves(

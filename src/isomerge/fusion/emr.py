@@ -1,0 +1,49 @@
+"""EMR-merging (Huang et al. 2024, EMR-Merging: Tuning-Free High-Performance Model Merging)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from isomerge.fusion.bounds import in_directions
+from isomerge.fusion.matrices import sum_of
+from isomerge.fusion.method_options import limited
+from isomerge.fusion.registry import elementwise_method, per_model
+
+
+@elementwise_method
+@limited(bound=in_directions)
+def emr(
+    tensors: Sequence[Tensor],
+    base: Tensor,
+    *,
+    weight: Sequence[float] = per_model(1.0),
+    lambda_: float = 1.0,
+) -> Tensor:
+    """Elect, mask and rescale: the unified model, from which a light mask and a factor give each task's model.
+
+    ``base + lambda tau``: per entry the sign of ``sum_m w_m delta_m``, with the largest magnitude among the task
+    vectors of that sign. The masks and factors are written by `isomerge.merging.task_masks`; the unified model
+    alone is not meant for use.
+
+    Args:
+        tensors: one tensor per model, of one shape, float32 or float64, aligned.
+        base: the base's tensor.
+        weight: one weight per model, by which its task vector is multiplied.
+        lambda_: scales what is added.
+    """
+
+    deltas = [(t - base).mul_(share) for t, share in zip(tensors, weight, strict=True)]
+    sign = torch.where(sum_of(deltas) > 0, 1.0, -1.0).to(base.dtype)  # zero is negative, as theirs
+    largest = torch.zeros_like(base)
+    for delta in deltas:
+        largest = torch.maximum(largest, delta.mul_(sign))
+    return torch.add(base, largest.mul_(sign), alpha=lambda_)
+
+
+def same_direction(delta: Tensor, unified: Tensor) -> Tensor:
+    """EMR's mask of a task: the entries of the unified task vector whose sign is the task's (equation 4), a tensor
+    of booleans."""
+    return delta * unified > 0

@@ -1,0 +1,81 @@
+"""KnOTS (Stoica et al. 2025, Model merging with SVD to tie the Knots)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from isomerge.fusion.bounds import in_directions
+from isomerge.fusion.matrices import merged_matrices
+from isomerge.fusion.method_options import NOT_NEGATIVE, SHARE, limited
+from isomerge.fusion.registry import merge_method, per_model
+from isomerge.fusion.sparsity import check_share, lowest
+from isomerge.fusion.task_vectors import mixed_task_vector
+from isomerge.symmetry.groups.singular import singular_values_and_vectors
+
+
+@merge_method
+@limited(weight=NOT_NEGATIVE, density=SHARE, bound=in_directions)
+def knots(
+    tensors: Sequence[Tensor],
+    base: Tensor,
+    *,
+    weight: Sequence[float] = per_model(1.0),
+    density: Sequence[float] = per_model(1.0),
+    normalize: bool = True,
+    lambda_: float = 1.0,
+    stacked: int = 0,
+) -> Tensor:
+    """TIES in the space that all task vectors write into: ``[delta_1 ... delta_n] = U S [V_1 ... V_n]``, and the
+    ``S V_m`` are trimmed and merged.
+
+    ``base + lambda U ties(S V_1, ..., S V_n)`` (equations 3 to 5). ``U`` is shared, so that entries of different
+    models that meet have one meaning; for adapters it is small. What is no matrix is merged by TIES as it is. Signs
+    are elected by sums alone: in a vote ties would go by the sign of a singular vector, which is arbitrary.
+
+    Args:
+        tensors: one tensor per model, of one shape, float32 or float64, aligned.
+        base: the base's tensor.
+        weight: one weight per model.
+        density: the share of the entries of ``S V_m`` that each model keeps (at least one; none at 0).
+        normalize: divide by the weights that agree.
+        lambda_: scales what is added.
+        stacked: how many leading axes number matrices.
+
+    Raises:
+        IsomergeError: a density outside of [0, 1].
+    """
+
+    for share in density:
+        check_share("density", share)
+
+    def ties(parts: list[Tensor]) -> Tensor:
+        trimmed = [trim(part, share) for part, share in zip(parts, density, strict=True)]
+        return mixed_task_vector(trimmed, weight, normalize=normalize, consensus="sum")
+
+    def mix(deltas: list[Tensor]) -> Tensor:
+        basis = shared_basis(deltas)
+        return basis @ ties([basis.mT @ delta for delta in deltas])
+
+    ones = [1.0] * len(tensors)  # the election weighs them itself
+    return merged_matrices(tensors, base, ones, mix, lambda_=lambda_, stacked=stacked, rest=ties)
+
+
+def shared_basis(deltas: Sequence[Tensor]) -> Tensor:
+    """The left singular vectors ``U [out, k]`` of ``[delta_1 ... delta_n]``, without those of rounding; then ``S
+    V_m`` is ``U^T delta_m``."""
+    side = torch.cat(list(deltas), 1)
+    if side.shape[0] < side.shape[1]:  # the triangle has the same left singular vectors, and is smaller
+        side = torch.linalg.qr(side.mT, mode="r").R.mT
+    u, s, _ = singular_values_and_vectors(side, full_matrices=False)
+    return u[:, s > max(side.shape) * torch.finfo(s.dtype).eps * s[:1]]
+
+
+def trim(delta: Tensor, density: float) -> Tensor:
+    """A tensor with the share ``density`` of its entries, those of largest magnitude, and zeros elsewhere."""
+    if density == 1:
+        return delta
+    count = max(1, int(density * delta.numel())) if density else 0
+    return delta.masked_fill(lowest(delta.abs(), delta.numel() - count), 0)

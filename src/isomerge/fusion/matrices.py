@@ -1,0 +1,108 @@
+"""Task vectors as the matrices that they are: what the methods of singular values share.
+
+A tensor of two axes is a matrix. A convolution's kernel ``[out, in, *window]`` is one too, ``[out, in window]``:
+that is how it acts on a window of its input. Of stacked matrices, such as a layer's experts in one tensor, each
+counts for itself. Everything else (biases, gains, scalars) has no singular values, and the weighted mean of its
+task vectors is taken, as the publications do.
+
+Directions whose singular value is rounding are left out, here and nowhere in the published code: what a model did
+not change has no directions, and what LAPACK returns for them is arbitrary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from isomerge.fusion.task_vectors import NO_WEIGHT
+from isomerge.symmetry.groups.singular import singular_values_and_vectors
+
+Mix = Callable[[list[Tensor]], Tensor]
+"""From one task vector per model, matrices ``[out, in]``, to the one that is added."""
+Triple = tuple[Tensor, Tensor, Tensor]
+"""Singular vectors, values and vectors: ``[out, k], [k], [k, in]``."""
+
+
+def merged_matrices(
+    tensors: Sequence[Tensor],
+    base: Tensor,
+    weight: Sequence[float],
+    mix: Mix,
+    *,
+    lambda_: float,
+    stacked: int = 0,
+    rest: Mix | None = None,
+) -> Tensor:
+    """``base + lambda mix(w_1 delta_1, ...)``, matrix by matrix; of what is no matrix the weighted mean.
+
+    Args:
+        tensors: one tensor per model, of one shape, float32 or float64.
+        base: the base's tensor.
+        weight: one weight per model, none negative where ``rest`` is None.
+        mix: mixes matrices.
+        lambda_: scales what is added.
+        stacked: how many leading axes number matrices.
+        rest: what to take of what is no matrix, instead of the mean.
+    """
+    deltas = [(t - base).mul_(share) for t, share in zip(tensors, weight, strict=True)]
+    if base.ndim - stacked < 2 or not base.numel():
+        mixed = mean_of(deltas, weight) if rest is None else rest(deltas)
+        return torch.add(base, mixed, alpha=lambda_)
+    shape = (prod(base.shape[:stacked]), base.shape[stacked], -1)
+    each = [delta.reshape(shape) for delta in deltas]
+    mixed = torch.stack([mix([part[k] for part in each]) for k in range(shape[0])])
+    return torch.add(base, mixed.to(base.dtype).reshape(base.shape), alpha=lambda_)
+
+
+def mean_of(deltas: Sequence[Tensor], weight: Sequence[float]) -> Tensor:
+    """``sum_m w_m delta_m / sum_m w_m`` of task vectors that have their weights already; their sum where the
+    weights sum to zero."""
+    total = sum(weight)
+    mixed = sum_of(deltas)
+    return mixed / total if abs(total) >= NO_WEIGHT else mixed
+
+
+def sum_of(deltas: Sequence[Tensor]) -> Tensor:
+    """The sum of task vectors, a new tensor."""
+    mixed = deltas[0].clone()
+    for delta in deltas[1:]:
+        mixed += delta
+    return mixed
+
+
+def directions(matrix: Tensor, rank: int | None = None) -> Triple:
+    """The singular triples of a matrix, the largest ``rank`` (None: all) of those that are not rounding."""
+    u, s, v = singular_values_and_vectors(matrix, full_matrices=False)
+    floor = max(matrix.shape) * torch.finfo(s.dtype).eps * s[:1]
+    count = int((s > floor).sum())
+    count = count if rank is None else min(rank, count)
+    return u[:, :count], s[:count], v[:count]
+
+
+def nearest_orthonormal(columns: Tensor) -> Tensor:
+    """The matrix of orthonormal columns nearest to a matrix ``[n, k]`` (Procrustes: the polar factor).
+
+    Where the columns depend on each other the nearest is not unique: the partial isometry is taken, which adds no
+    direction that they do not have.
+    """
+    if not columns.numel():
+        return columns
+    u, s, v = singular_values_and_vectors(columns, full_matrices=False)
+    kept = s > max(columns.shape) * torch.finfo(s.dtype).eps * s[:1]
+    return u[:, kept] @ v[kept]
+
+
+def whitened(triples: Sequence[Triple]) -> Tensor:
+    """The product of several models' triples put side by side, their left and right vectors made orthonormal
+    first."""
+    u, s, v = stacked_triples(triples)
+    return (nearest_orthonormal(u) * s) @ nearest_orthonormal(v.mT).mT
+
+
+def stacked_triples(triples: Sequence[Triple]) -> Triple:
+    """Several models' triples side by side."""
+    left, values, right = zip(*triples, strict=True)
+    return torch.cat(left, 1), torch.cat(values), torch.cat(right)
