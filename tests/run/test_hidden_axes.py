@@ -15,7 +15,8 @@ import transformers as tf
 
 import isomerge
 from depth import more
-from toy_settings import BODY_OF_THREE
+from toy_models import made
+from toy_settings import BODY
 from toys import Toy, outputs, randomise, relative, tensors, write_toy
 
 # toy: the head's first layer, what reads it, and whether tanh lets signs (-1) or ReLU factors (2) through
@@ -119,11 +120,11 @@ def test_a_base_model_keeps_its_pooler(tmp_path: Path) -> None:
     """What a classifier's head reads is an output of the base model: beside one, a pooler's neurons stay where they
     are, and both keep their functions."""
     folders = []
-    for n, kind in enumerate((tf.BertForSequenceClassification, tf.BertModel)):
-        model = kind(tf.BertConfig(**BODY_OF_THREE)).double().eval()
+    for n, kind in enumerate(("ForSequenceClassification", "Model")):
+        model = made("Bert", kind, **BODY)().double().eval()
         randomise(model, n)
-        model.save_pretrained(tmp_path / kind.__name__)
-        folders.append(tmp_path / kind.__name__)
+        model.save_pretrained(tmp_path / kind)
+        folders.append(tmp_path / kind)
     head, base = folders
     given = {"input_ids": torch.arange(12).reshape(2, 6)}
 
