@@ -244,6 +244,8 @@ MUTANTS = [
         "gate_proj.weight (kv g ov) => gate_proj.weight (kv g gates)",
         "size vocab => size gates = ov\nsize vocab",
     ),
+    mutant("afmoe", "a gate's factor", "os", "gate_proj.weight (kv g ov) => gate_proj.weight (kv g ov os)"),
+    mutant("afmoe", "a value's factor that is not undone", "os", "(kv g ov' os') => (kv g ov')"),
     mutant("afmoe", "the router's bias forgotten", "e", "expert_bias e => expert_bias rows"),
     mutant(
         "afmoe",

@@ -192,8 +192,13 @@ MUTANTS = [
         "gte-labels",
         "the pooler in coordinates of its own",
         "res",
-        "pooler.dense.weight res res' => pooler.dense.weight pooled res'",
-        "pooler.dense.bias res => pooler.dense.bias pooled",
+        "pooler.dense.weight (pooled ps) res' => pooler.dense.weight (pooled ps) columns",
+    ),
+    mutant(
+        "gte-labels",
+        "the classifier past its pooler",
+        "pooled",
+        "classifier.weight labels (pooled ps)' => classifier.weight labels columns",
     ),
     mutant("gte", "interleaved pairs", "c", "h c pair => h pair c", "h c' pair => h pair c'"),
     mutant(

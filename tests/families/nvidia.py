@@ -325,9 +325,7 @@ MUTANTS = [
         "nemotron_h_omni",
         "factors where neurons are squared",
         "pu",
-        "space heard as => space pu as scale: PositiveScale[project]\nspace heard as",
-        "mlp1.1.weight project => mlp1.1.weight (project pu)",
-        "res project' => res (project pu')",
+        "space pu as scale: SquaredScale[project] => space pu as scale: PositiveScale[project]",
     ),
     mutant(
         "nemotron_h_omni",

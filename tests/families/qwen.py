@@ -166,6 +166,13 @@ MUTANTS = [
         "rest rs | ov] => rest rs | gates]",
         "size vocab => size gates = ov\nsize vocab",
     ),
+    mutant(
+        "qwen3_next",
+        "factors in gains as they are stored",
+        "rt",
+        "[c pair t | rest rt] - 1 => [c pair t | rest rt]",
+    ),
+    mutant("qwen3_next", "a value's factor that is not undone", "os", "(kv g ov' os') => (kv g ov')"),
     mutant("qwen3_next", "gates before queries", "rs", "[c pair sg | rest rs | ov] => [ov | c pair sg | rest rs]"),
     mutant(
         "qwen3_next",

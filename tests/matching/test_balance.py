@@ -13,7 +13,7 @@ from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.distances import distance
 from isomerge.matching.selection import select_spaces
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.blocks import leaves
+from isomerge.symmetry.blocks import whole_leaves
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.language.spec_text import parse_spec
 from isomerge.symmetry.stage import bias_view, find_shifts, free_part
@@ -53,7 +53,7 @@ def side_grams(spec: Spec, name: str, blocks: Blocks) -> tuple[torch.Tensor, tor
     """The self-Grams of a space's plain and dual ends, summed over every tensor that it acts on."""
     batch, total = spec.batch(spec.spaces[name]), {False: torch.zeros(()), True: torch.zeros(())}
     for block, tensor in blocks.items():
-        for (view,), found, _ in leaves(spec, block, tensor):
+        for (view,), found, _ in whole_leaves(spec, block, tensor):
             names = [a.name for a in found]
             if name in names:
                 lead = [*(names.index(i) for i in batch), names.index(name)]

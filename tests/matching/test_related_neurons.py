@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from isomerge.matching import local, neuron_scale, related_neurons, sketch
 from isomerge.matching.distances import distance
+from isomerge.matching.factors import Factors
 from isomerge.matching.local import match_unit, move_unit
 from isomerge.matching.neuron_scale import neuron_optimum
 from isomerge.matching.selection import select_spaces
@@ -78,11 +79,11 @@ def test_what_is_proven_is_optimal(seed: int, noise: float, twist: str, half: bo
         a, b = ({block: t.float() for block, t in side.items()} for side in (a, b))
     found = related_neurons.related_neurons(spec, a, b)
     rows = neuron_scale.neurons_of(spec, "u", a, b)
-    proven = neuron_scale._proven(rows, 0, True)  # pyright: ignore[reportPrivateUsage]
+    proven = neuron_scale._proven(rows, 0, Factors.of("Scale"))  # pyright: ignore[reportPrivateUsage]
     if twist == "twice" and noise == 0:
         assert found is None
         assert proven is None
-    best = neuron_scale._profit(rows, 0, True)  # pyright: ignore[reportPrivateUsage]
+    best = neuron_scale._profit(rows, 0, Factors.of("Scale"))  # pyright: ignore[reportPrivateUsage]
     wanted = spec.spaces["ff"].group.solve(best)[0]
     reached = best.gather(1, wanted[:, None]).sum()
     scale = sum(float(t.square().sum()) for side in (a, b) for t in side.values())

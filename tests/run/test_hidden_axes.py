@@ -11,9 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers as tf
 
 import isomerge
-from toys import Toy, outputs, relative, tensors, write_toy
+from depth import more
+from toy_models import made
+from toy_settings import BODY
+from toys import Toy, outputs, randomise, relative, tensors, write_toy
 
 # toy: the head's first layer, what reads it, and whether tanh lets signs (-1) or ReLU factors (2) through
 HEADS = {
@@ -71,3 +75,65 @@ def test_one_form(toy: Callable[..., Toy], tmp_path: Path) -> None:
         isomerge.canon(folder, out=tmp_path / f"form-{n}")
     one, two = (tensors(tmp_path / f"form-{n}") for n in range(2))
     assert max(float((one[n].double() - two[n].double()).abs().max()) for n in one) < 1e-5
+
+
+PLANTED = {
+    "bert-relu": (["pooled", "ps"], "classifier.weight"),
+    "arcee": (["ff", "u"], "layers.0.mlp.down_proj.weight"),
+    "gemma3_text": (["t"], "layers.0.self_attn.k_norm.weight"),
+    "afmoe": (["ov", "os"], "layers.0.self_attn.o_proj.weight"),
+    "qwen3_next": (["t", "rs", "rt", "os"], "layers.1.self_attn.o_proj.weight"),
+}
+"""By toy: what is moved by random elements, and a tensor that a near-twin keeps as it was."""
+
+
+@pytest.mark.parametrize("name", ["bert-relu", "arcee", *more("gemma3_text", "afmoe", "qwen3_next")])
+def test_a_planted_element(name: str, toy: Callable[..., Toy], tmp_path: Path) -> None:
+    """A twin is the same, comes back to distance zero, merges into itself, and has the same form and fingerprint."""
+    model = toy(name)
+    spaces, _ = PLANTED[name]
+    other = write_toy(model, model.drawn(spaces), tmp_path / "twin")
+    assert relative(outputs(other), model.reference) < model.tolerance
+    assert isomerge.verify(model.folder, other)["same"] is True
+    _, report = isomerge.align(other, onto=model.folder, align=True)
+    assert report["distance"]["before"] > 1e-2
+    assert report["distance"]["after"] < 1e-4 * report["distance"]["before"]
+    assert isomerge.fingerprint(model.folder).hash == isomerge.fingerprint(other).hash
+    for n, folder in enumerate([model.folder, other]):
+        isomerge.canon(folder, out=tmp_path / f"form-{n}")
+    one, two = (tensors(tmp_path / f"form-{n}") for n in range(2))
+    assert max(float((one[n].double() - two[n].double()).abs().max()) for n in one) < 1e-5
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_near_twin(name: str, toy: Callable[..., Toy], tmp_path: Path) -> None:
+    """The same element, of which one tensor knows nothing."""
+    model = toy(name)
+    spaces, kept = PLANTED[name]
+    moved = model.drawn(spaces)
+    (left,) = (n for n in moved if n.endswith(kept))
+    other = write_toy(model, {**moved, left: model.stored[left]}, tmp_path / "near")
+    assert isomerge.verify(model.folder, other)["same"] is False
+
+
+def test_a_base_model_keeps_its_pooler(tmp_path: Path) -> None:
+    """What a classifier's head reads is an output of the base model: beside one, a pooler's neurons stay where they
+    are, and both keep their functions."""
+    folders = []
+    for n, kind in enumerate(("ForSequenceClassification", "Model")):
+        model = made("Bert", kind, **BODY)().double().eval()
+        randomise(model, n)
+        model.save_pretrained(tmp_path / kind)
+        folders.append(tmp_path / kind)
+    head, base = folders
+    given = {"input_ids": torch.arange(12).reshape(2, 6)}
+
+    def pooled(folder: Path) -> torch.Tensor:
+        model = tf.BertModel.from_pretrained(folder, dtype=torch.float64).eval()
+        with torch.no_grad():
+            return model(**given).pooler_output
+
+    for one, two in ((head, base), (base, head)):
+        isomerge.align(two, onto=one, align=True, out=tmp_path / f"moved-{two.name}")
+    assert relative(pooled(tmp_path / f"moved-{base.name}"), pooled(base)) < 1e-9
+    assert relative(pooled(tmp_path / f"moved-{head.name}"), pooled(head)) < 1e-9

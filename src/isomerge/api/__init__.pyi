@@ -32,9 +32,13 @@ __all__ = [
     "orbit_distance",
     "prove",
     "report",
+    "restore_task",
     "similarity",
     "stats",
+    "task_mask",
+    "transplant_tokenizer",
     "verify",
+    "widen",
 ]
 
 def align(
@@ -358,6 +362,16 @@ def report(
     observer: Observer = ...,
     imports: str | Path | Sequence[str | Path] = (),
 ) -> Page: ...
+def restore_task(
+    merged: Any,
+    base: Any,
+    mask: str | Path,
+    *,
+    out: str | Path,
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    overwrite: bool = False,
+) -> dict[str, Any]: ...
 def similarity(
     one: Any,
     two: Any,
@@ -390,6 +404,36 @@ def stats(
     observer: Observer = ...,
     imports: str | Path | Sequence[str | Path] = (),
 ) -> dict[str, Any]: ...
+def task_mask(
+    merged: Any,
+    base: Any,
+    task: Any,
+    *,
+    out: str | Path,
+    kind: str = "emr",
+    tall_lambda: float = 0.4,
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    overwrite: bool = False,
+) -> dict[str, Any]: ...
+def transplant_tokenizer(
+    model: Any,
+    *,
+    tokenizer: str | Path,
+    out: str | Path | None = None,
+    observer: Observer = ...,
+    missing: str | None = None,
+    neighbours: int = 64,
+    pad_to_multiple_of: int | None = None,
+    imports: str | Path | Sequence[str | Path] = (),
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    out_shard_size: str | int | None = None,
+    dtype: Any = None,
+    overwrite: bool = False,
+    push_to_hub: str | None = None,
+    private: bool = False,
+) -> Any: ...
 def verify(
     one: Any,
     two: Any,
@@ -400,3 +444,20 @@ def verify(
     observer: Observer = ...,
     imports: str | Path | Sequence[str | Path] = (),
 ) -> dict[str, Any]: ...
+def widen(
+    model: Any,
+    *,
+    out: str | Path | None = None,
+    observer: Observer = ...,
+    like: Any = None,
+    sizes: Mapping[str, int] | None = None,
+    untie: bool = False,
+    imports: str | Path | Sequence[str | Path] = (),
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    out_shard_size: str | int | None = None,
+    dtype: Any = None,
+    overwrite: bool = False,
+    push_to_hub: str | None = None,
+    private: bool = False,
+) -> Any: ...

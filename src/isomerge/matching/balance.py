@@ -75,8 +75,8 @@ def fold_biases(spec: Spec, tensors: dict[Block, Tensor]) -> Alignment:
 
 
 def balance_powers(spec: Spec, tensors: dict[Block, Tensor]) -> None:
-    """Balance the factors whose dual sides are divided by a power of them: where they stand no product of both sides
-    is invariant but at their balanced point. What is moved is replaced by new tensors."""
+    """Balance the factors whose dual sides are divided by a power of them: no product of both sides is invariant
+    but at their balanced point. What is moved is replaced by new tensors."""
     powers = [n for n, space in spec.spaces.items() if getattr(space.group, "power", 1) > 1]
     if powers:
         _balance_once(spec.restrict(powers), tensors, [])

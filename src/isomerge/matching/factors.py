@@ -1,8 +1,8 @@
-"""The best factor of any group of factors: what a plain side is multiplied by, where the dual one is divided by a power.
+"""The best factor of any group of factors: a plain side is multiplied by it, the dual one is divided by a power.
 
-``min_a |a x1 - x2|^2 + |y1 / a^p - y2|^2``: with p = 1 the quartic of `isomerge.matching.rescale`. A squared ReLU has
-p = 2 (its neurons' rows times a, their columns over a^2), and the cost has at most two minima: each side alone falls to
-its own optimum and rises behind it, so all that lies between is searched on a grid of logarithms, and Newton's steps end it.
+``min_a |a x1 - x2|^2 + |y1 / a^p - y2|^2``: with p = 1 the quartic of `isomerge.matching.rescale`. A squared ReLU
+has p = 2 (its neurons' rows times a, their columns over a^2). Each side alone falls to its own optimum and rises
+behind it, so that the best factor lies between these: a grid of logarithms finds it, and Newton's steps end it.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Factors(NamedTuple):
 
 
 def power_scale(alpha: Tensor, beta: Tensor, plus: Tensor, minus: Tensor, power: int) -> Tensor:
-    """The positive factor of least cost, of the shape of all four traces together, float64; one where a side is zero,
-    and where one is as good.
+    """The positive factor of least cost, of the shape of all four traces together, float64; one where a side is
+    zero, and where one is as good.
 
     Args:
         alpha: |x1|^2 of the moved model's plain side.
@@ -72,8 +72,8 @@ def power_scale(alpha: Tensor, beta: Tensor, plus: Tensor, minus: Tensor, power:
 
 
 def _bounds(up: Tensor, down: Tensor, power: int) -> tuple[Tensor, Tensor]:
-    """Two logarithms between which the least point is: the optima of both sides, and where there is none the bounds of
-    Lagrange for the roots of ``s^(2 + 2 p) - up s^(1 + 2 p) + p down s^p - 1``."""
+    """Two logarithms between which the least point is: the optima of both sides, and where there is none the bounds
+    of Lagrange for the roots of ``s^(2 + 2 p) - up s^(1 + 2 p) + p down s^p - 1``."""
     down = power * down
     ends = up.clamp_min(1e-300).log(), -down.clamp_min(1e-300).log() / power
     own, other = torch.where(up > 0, ends[0], -torch.inf), torch.where(down > 0, ends[1], torch.inf)

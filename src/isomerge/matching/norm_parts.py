@@ -20,8 +20,8 @@ from isomerge.symmetry.layer_norms import LayerNorms, Norm, gain_along
 from isomerge.symmetry.norm_stage import FOLD, GAIN, ONES, NormStage
 
 WORTH = 0.05
-"""The least part of a unit's squared distance for which they are moved, and `CHANCE` parts in the width of the stream
-in narrow ones. Fine-tunes keep the bytes that they have: a random difference has one part in its width along the
+"""The least part of a unit's squared distance for which they are moved, and `CHANCE` parts in the width of the
+stream in narrow ones. Fine-tunes keep the bytes that they have: a random difference has one part in its width along the
 ones, and a vector ten in one of six hundred."""
 CHANCE = 10.0
 DISGUISED = 0.2

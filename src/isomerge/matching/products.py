@@ -51,8 +51,8 @@ class Sides:
         return stack(self.plain), stack(self.dual)
 
     def multiplied(self) -> tuple[Tensor, Tensor]:
-        """Both sides as `stacked`, so that no element shows in their product: where the dual one is divided by a power
-        of a factor, the plain one is multiplied by its own length until it grows by that power."""
+        """Both sides as `stacked`, so that no element shows in their product: where the dual one is divided by a
+        power of a factor, the plain one is multiplied by its own length until it grows by that power."""
         x, y = self.stacked()
         return x * x.norm(dim=-1, keepdim=True).pow(self.power - 1) if self.power > 1 else x, y
 

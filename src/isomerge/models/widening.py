@@ -31,9 +31,9 @@ from torch import Tensor
 
 from isomerge.config.widths import TOKENS
 from isomerge.errors import IsomergeError
-from isomerge.models.layer_norm_form import CENTRED
 from isomerge.symmetry.axes import Atom, atoms, size, views
 from isomerge.symmetry.language.spec import Line, Match, Spec
+from isomerge.symmetry.layer_norms import CENTRED
 
 How = Literal["zeros", "means", "copies"]
 

@@ -154,7 +154,7 @@ def leaves(
 def whole_leaves(
     spec: Spec, block: Block, *tensors: Tensor
 ) -> Iterator[tuple[tuple[Tensor, ...], tuple[Atom, ...], int]]:
-    """`leaves` of what the axes describe, to be read: of gains that are stored less one, new tensors of the gains."""
+    """`leaves` of what the axes describe, to be read: of gains that are stored less one, new tensors."""
     if block.line.less:
         tensors = tuple(tensor + block.line.less for tensor in tensors)
     return leaves(spec, block, *tensors)
