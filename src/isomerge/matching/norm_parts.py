@@ -21,8 +21,8 @@ from isomerge.symmetry.norm_stage import FOLD, GAIN, ONES, NormStage
 
 WORTH = 0.05
 """The least part of a unit's squared distance for which they are moved, and `CHANCE` parts in the width of the
-stream in narrow ones. Fine-tunes keep the bytes that they have: a random difference has one part in its width along the
-ones, and a vector ten in one of six hundred."""
+stream in narrow ones. Fine-tunes keep the bytes that they have: a random difference has one part in its width along
+the ones, and rarely ten."""
 CHANCE = 10.0
 DISGUISED = 0.2
 """The part of a tensor's squared distance from which on it is matched without; of narrow ones, thrice what chance
