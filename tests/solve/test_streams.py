@@ -261,7 +261,7 @@ def test_apply_replays_the_bytes(name: str, tmp_path: Path) -> None:
     a, b = single(name, tmp_path / "a"), single(name, tmp_path / "b", 5)
     untie = name == "gpt2"
     alignment, _ = isomerge.align(b, onto=a, out=tmp_path / "out", spaces="all", untie=untie)
-    assert len(alignment.stages) == 2
+    assert len(alignment.stages) >= 2
     alignment.save(tmp_path / "patch.safetensors")
     isomerge.apply(tmp_path / "patch.safetensors", b, out=tmp_path / "again", untie=untie)
     isomerge.apply(alignment, b, out=tmp_path / "object", untie=untie)

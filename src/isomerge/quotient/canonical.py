@@ -257,12 +257,13 @@ def _joined(found: Iterable[frozenset[str]]) -> set[frozenset[str]]:
 def is_settled(g: Alignment, tolerance: float) -> bool:
     """Whether every element is the identity: orders and whole biases exactly, all else to a tolerance on its
     entries."""
+    norms = any(is_norm_key(key.rpartition(":")[2]) for key in g)  # their rounding is in every bias behind them
     constant = {f"shift.{shift.name}" for shift in g.spec.shifts if shift.along is not None}
-    for key, found in g.items():
+    for numbered, found in g.items():
+        key = numbered.rpartition(":")[2]
         space = g.spec.spaces.get(key.partition("[")[0])
         if space is None:
-            mean = key.partition("[")[0] in constant or is_norm_key(key.rpartition(":")[2])
-            still, near = found.new_zeros(()), tolerance if mean else 0.0
+            still, near = found.new_zeros(()), tolerance if norms or key.partition("[")[0] in constant else 0.0
         else:
             still = space.group.identity(tuple(found.shape[: len(g.spec.batch(space))]), g.spec.sizes[space.name])
             near = tolerance if found.is_floating_point() else 0.0

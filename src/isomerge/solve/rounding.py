@@ -91,7 +91,8 @@ class RoundingOf:
             away = there[block] - gauged[block]
             found[block] = 0.0
             for (e, x), atoms, _ in leaves(spec, block, away, gauged[block] + block.line.less):
-                size = _size(spec, atoms, x, min(maps, default=0.0))
+                vector = len(block.axes or ()) < 2  # also one of heads
+                size = _size(spec, atoms, x, min(maps, default=0.0), vector=vector)
                 error = float(e.norm()) / size if size else float(e.any())
                 error = max(error, _by_bias(spec, block, atoms, e, x, biases))
                 found[block] = max(found[block], error)
@@ -176,12 +177,12 @@ def _acting(g: Alignment, blocks: Blocks) -> Alignment:
     return Alignment.of(stages, g.spec)
 
 
-def _size(spec: Spec, atoms: tuple[Atom, ...], x: Tensor, map_size: float) -> float:
+def _size(spec: Spec, atoms: tuple[Atom, ...], x: Tensor, map_size: float, *, vector: bool) -> float:
     """What the error of a leaf is relative to."""
     if is_folded_bias(spec, atoms):
         return sqrt(x.numel())
     own = float(x.norm())
-    return own if x.squeeze().ndim > 1 else sqrt(own**2 + map_size**2)
+    return own if x.squeeze().ndim > 1 and not vector else sqrt(own**2 + map_size**2)
 
 
 def _by_bias(
