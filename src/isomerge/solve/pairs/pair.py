@@ -14,7 +14,7 @@ from torch import Tensor
 from isomerge.errors import IsomergeError, is_overflow_error
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.distances import squared_distance, squared_distance_and_norm
-from isomerge.matching.local import Moved, move_unit, vote
+from isomerge.matching.local import move_unit, vote
 from isomerge.matching.norm_parts import brought_onto, formed, is_disguised
 from isomerge.matching.products import close_orbits
 from isomerge.models.layer_norm_form import layer_norm_form
@@ -168,42 +168,40 @@ class PairSolver:
     def _solved(self, unit: Unit, anchor: Blocks, source: Blocks) -> tuple[UnitResult, Blocks]:
         squares = {block: squared_distance_and_norm(anchor[block], source[block]) for block in unit.blocks}
         result = self.still(unit, squares)
-        moved, gaps, errors = source, None, dict[Block, float]()
         if self.left:
             return result, source
+        there = _There(source)
         if self.given is not None:
-            given = self._given_there(self.given)
-            if self.rounding is None:
-                given.act(source)
-            else:
-                moved = given.applied(source)
-                errors = self.errors(self.given, source, moved)
+            there = self._given_moved(self._given_there(self.given), source)
         elif self.plan.is_matched(unit):
             apart = sum(before for before, _ in squares.values())
             with overflow_told(self, unit):
-                found, errors = self._matched(unit, anchor, source, apart)
-            moved, gaps, result.dead = found.blocks, found.gaps, found.dead
-            result.elements = dict(found.alignment.elements)
-        if (free := self._free(unit, anchor, moved)) and not self.norms_stay:
-            gaps = gaps or {block: squared_distance(anchor[block], t) for block, t in moved.items()}
-            norms = brought_onto(norm_spec(self.source.declared), free, anchor, moved, gaps)
-            if norms:
-                moved, gaps, errors = self._with_norms(norms, result, source, moved, gaps, errors)
+                there = self._matched(unit, anchor, source, apart)
+            result.elements, result.dead = there.elements, there.dead
+        there = self._with_norms(unit, anchor, source, there, result)
+        moved = there.blocks
         if moved is not source:
             source.clear()  # the caller holds the dictionary: two copies of a unit would stay
         if self.moves(unit):
-            there, here = self._as_written(anchor), self._as_written(moved)
+            one, two = self._as_written(anchor), self._as_written(moved)
             for block, row in zip(unit.blocks, result.blocks, strict=True):
-                if block in errors:
-                    row |= self.rounding_row(block, errors[block])
-                row["after"] = squared_distance(there[block], here[block]) if gaps is None else gaps[block]
+                if block in there.errors:
+                    row |= self.rounding_row(block, there.errors[block])
+                gaps = there.gaps
+                row["after"] = squared_distance(one[block], two[block]) if gaps is None else gaps[block]
         return result, moved
 
-    def _matched(
-        self, unit: Unit, anchor: Blocks, source: Blocks, apart: float
-    ) -> tuple[Moved, dict[Block, float]]:
-        """A unit matched and moved, and what rounding does to it; without what LayerNorm leaves free where that is
-        much of what is between them, and nothing ends farther."""
+    def _given_moved(self, given: Alignment, source: Blocks) -> _There:
+        """A unit moved by what global passes have found."""
+        if self.rounding is None:
+            given.act(source)
+            return _There(source)
+        moved = given.applied(source)
+        return _There(moved, errors=self.errors(given, source, moved))
+
+    def _matched(self, unit: Unit, anchor: Blocks, source: Blocks, apart: float) -> _There:
+        """A unit matched and moved; without what LayerNorm leaves free where that is much of what is between them,
+        and nothing ends farther."""
         votes, guard = on(self.device, {name: self.votes[name] for name in unit.votes}), self.guard
         free = self._free(unit, anchor, source)
         if free and is_disguised(free, anchor, source):
@@ -211,36 +209,36 @@ class PairSolver:
             a, b = (formed(spec, free, blocks) for blocks in (anchor, source))
             found = move_unit(self.plan.selection, a, b, votes, guard=guard)
             moved = found.alignment.applied(source)
-            there = brought_onto(spec, free, anchor, moved).applied(moved)
+            nearest = brought_onto(spec, free, anchor, moved).applied(moved)
             errors = self.errors(found.alignment, source, moved)
-            near = sum(squared_distance(anchor[block], t) for block, t in there.items()) <= apart
+            near = sum(squared_distance(anchor[block], t) for block, t in nearest.items()) <= apart
             if not guard or (near and (self.rounding is None or self.rounding.carries(errors))):
-                return replace(found, blocks=moved, gaps=None), errors
+                return _There(moved, None, errors, dict(found.alignment.elements), found.dead)
         carried = _Carried(self, source)
         carries = None if self.rounding is None else carried
         found = move_unit(self.plan.selection, anchor, source, votes, guard=guard, apart=apart, carries=carries)
-        return found, carried.errors(found.alignment, found.blocks)
+        errors = carried.errors(found.alignment, found.blocks)
+        return _There(found.blocks, found.gaps, errors, dict(found.alignment.elements), found.dead)
 
-    def _with_norms(
-        self,
-        norms: Alignment,
-        result: UnitResult,
-        source: Blocks,
-        moved: Blocks,
-        gaps: dict[Block, float] | None,
-        errors: dict[Block, float],
-    ) -> tuple[Blocks, dict[Block, float] | None, dict[Block, float]]:
-        """A moved unit after moves of its norms, its distances where they are known, and what rounding does to it;
-        as it was where its dtype does not carry them."""
+    def _with_norms(self, unit: Unit, anchor: Blocks, source: Blocks, there: _There, result: UnitResult) -> _There:
+        """A moved unit with what LayerNorm leaves free brought onto the anchor's, where that is worth it and the
+        dtype that is written carries it."""
+        free = self._free(unit, anchor, there.blocks)
+        if not free or self.norms_stay:
+            return there
+        gaps = there.gaps or {block: squared_distance(anchor[block], t) for block, t in there.blocks.items()}
+        norms = brought_onto(norm_spec(self.source.declared), free, anchor, there.blocks, gaps)
+        if not norms:
+            return replace(there, gaps=gaps if self.gains is None else None)
         g = Alignment.of([*self.alignment(result.elements).stages, *norms.stages], norms.spec)
-        nearer = norms.applied(moved)
-        off = self.errors(g, source, nearer)
-        if self.rounding is not None and not self.rounding.carries(off):
-            return moved, gaps, errors
+        nearer = norms.applied(there.blocks)
+        errors = self.errors(g, source, nearer)
+        if self.rounding is not None and not self.rounding.carries(errors):
+            return there
         result.elements |= {key.rpartition(":")[2]: c for key, c in norms.items()}
-        for block, row in zip(moved, result.blocks, strict=True):
-            row["spaces"] = [*row["spaces"], *([NORMS] if nearer[block] is not moved[block] else [])]
-        return nearer, None, off
+        for block, row in zip(unit.blocks, result.blocks, strict=True):
+            row["spaces"] = [*row["spaces"], *([NORMS] if nearer[block] is not there.blocks[block] else [])]
+        return _There(nearer, None, errors)
 
     def _free(self, unit: Unit, *models: Blocks) -> LayerNorms:
         """What LayerNorm leaves free in a unit; norms with a gain of zero hide what cannot be told."""
@@ -309,6 +307,19 @@ class PairSolver:
         found = self.given or Alignment(self.plan.selection.spec, spaces)
         norms = norm_stages(norm_spec(self.source.declared), elements) if len(spaces) < len(elements) else []
         return Alignment.of([*found.stages, *norms], found.spec) if norms else found
+
+
+@dataclass
+class _There:
+    """A unit of the source where it was moved to."""
+
+    blocks: Blocks
+    gaps: dict[Block, float] | None = None
+    """Squared distances to the anchor by block, where they were measured."""
+    errors: dict[Block, float] = field(default_factory=dict)
+    """What rounding does to its blocks."""
+    elements: dict[str, Tensor] = field(default_factory=dict)
+    dead: list[str] = field(default_factory=list)
 
 
 class _Carried:
