@@ -85,6 +85,7 @@ DIRECT: dict[tuple[str, str], tuple[dict[str, Any], Any]] = {
     ("merge_lora", "rank"): ({"method": "cat"}, 3),
     ("merge_lora", "majority_sign"): ({"method": "linear"}, "frequency"),
     ("merge_lora", "seed"): ({"method": "svd"}, 3),
+    ("task_mask", "tall_lambda"): ({"kind": "emr"}, 0.3),
     ("prove", "inputs"): ({"model": "x"}, (1,)),
     ("prove", "forward"): ({"model": "x"}, print),
     **{("report", name): ({}, 3) for name in ("points", "limit", "length", "batch_size", "device", "allow_pickle")},

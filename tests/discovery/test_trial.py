@@ -49,8 +49,10 @@ def test_a_true_text_is_proven(gpt2: Path, tmp_path: Path) -> None:
     assert all(law["error"] < 1e-9 for law in report["laws"])
     assert report["mutants"]["count"] == report["mutants"]["rejected"] > 20
     assert report["mutants"]["survivors"] == []
-    assert report["redundancy"]["true"] > report["redundancy"]["declared"] > 100  # what LayerNorm takes is missing
-    assert report["complete"] is False
+    assert (
+        report["redundancy"]["true"] == report["redundancy"]["declared"] > report["redundancy"]["layer_norm"] > 100
+    )
+    assert report["complete"] is True
     assert report["inner"] == []
 
 

@@ -45,8 +45,8 @@ def gauged(toy: Toy, blocks: Blocks) -> tuple[Alignment, Blocks]:
 
 
 def square(blocks: Blocks) -> float:
-    """The squared norm."""
-    return sum(float(t.square().sum()) for t in blocks.values())
+    """The squared norm, of gains as they act."""
+    return sum(float((t + block.line.less).square().sum()) for block, t in blocks.items())
 
 
 def side_grams(spec: Spec, name: str, blocks: Blocks) -> tuple[torch.Tensor, torch.Tensor]:

@@ -251,6 +251,10 @@ def _prunes(a: Asked) -> str | None:
     return None if prunes else f"the method {a.method} keeps all entries"
 
 
+def _tall(a: Asked) -> str | None:
+    return None if a.kind == "tall" else "masks of EMR have no threshold"
+
+
 def _cuts(a: Asked) -> str | None:
     return None if a.method.endswith("svd") else f"the method {a.method} cuts nothing to a rank"
 
@@ -485,6 +489,12 @@ TABLE: dict[str, dict[str, Any]] = {
         "seed": ALWAYS,
         **_OPENING,
     },
+    "task_mask": {
+        **dict.fromkeys(("merged", "base", "task", "out", "overwrite", "kind"), ALWAYS),
+        "tall_lambda": _tall,
+        **dict.fromkeys(("spec", "allow_pickle"), ALWAYS),
+    },
+    "restore_task": dict.fromkeys(("merged", "base", "mask", "out", "overwrite", "spec", "allow_pickle"), ALWAYS),
     "merge_lora": {
         **dict.fromkeys(("adapters", "out", "overwrite", "allow_pickle", "method", "weights"), ALWAYS),
         "density": _prunes,
