@@ -17,7 +17,7 @@ from isomerge.discovery.bound_specimen import BoundSpecimen
 from isomerge.discovery.building import real_config
 from isomerge.discovery.completeness import try_completeness
 from isomerge.discovery.form_tangents import form_of, form_tangents
-from isomerge.discovery.inner_axes import InnerAxis, inner_axes
+from isomerge.discovery.inner_axes import inner_axes
 from isomerge.discovery.redundancy import Redundancy, measure_redundancy, tiny_specimen
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.blocks import Block
