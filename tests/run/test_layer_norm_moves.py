@@ -210,6 +210,7 @@ def test_a_damaged_alignment_is_refused(toy: ToyMaker, tmp_path: Path) -> None:
         "tensor": (f"{ONES}h.0.mlp.nothing", moves[key], "not described"),
         "reader": (f"{ONES}ln_f.bias", moves[f"{ONES}h.0.mlp.c_proj.bias"], "does not have"),
     }
+    wrong["stage"] = (f"{FOLD}h.0.ln_1.bias", moves[f"2:{FOLD}h.0.ln_1.bias"], "two kinds")
     for name, c, text in wrong.values():
         Alignment(moves.spec, {**{k: v for k, v in moves.items() if k != key}, name: c.contiguous()}).save(file)
         with pytest.raises(IsomergeError, match=text):

@@ -53,6 +53,11 @@ def is_norm_key(key: str) -> bool:
     return key.startswith(PREFIX)
 
 
+def kind_of(key: str) -> str:
+    """What elements a stage may have beside one, by its key: those of one kind commute."""
+    return FOLD if key.startswith(FOLD) else PREFIX if is_norm_key(key) else ""
+
+
 class NormStage(Stage):
     """A stage of such elements alone; see `Stage`."""
 

@@ -14,7 +14,7 @@ from isomerge.arithmetic import aligned
 from isomerge.errors import IsomergeError
 from isomerge.files import check_file, write_tensors
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.norm_stage import check_norm_element, is_norm_key
+from isomerge.symmetry.norm_stage import check_norm_element, is_norm_key, kind_of
 from isomerge.symmetry.stage import FIXED, shift_shape
 
 FORMAT = "isomerge-alignment-1"
@@ -77,6 +77,7 @@ def read_patch(path: Path, spec: Spec) -> tuple[Spec, dict[str, Tensor]]:
         raise IsomergeError(f"{path}: its list of spaces is damaged: make this alignment again")
     if meta["model_type"] != spec.model_type:
         raise IsomergeError(f"{path}: made for {meta['model_type']}, but the model is {spec.model_type}")
+    _check_stages(elements, path)
     active = _with_groups(spec, meta["spaces"], meta["sizes"], elements, path)
     for key, g in elements.items():
         _check_element(active, key.rpartition(":")[2], g, path)
@@ -119,6 +120,17 @@ def _is_space(entry: Any) -> bool:
         case [str(), [*indices]]:
             return all(isinstance(index, str) for index in indices)
     return False
+
+
+def _check_stages(elements: Mapping[str, Tensor], path: Path) -> None:
+    """Refuse a stage whose elements have no order: moves of norms beside others."""
+    kinds: dict[str, str] = {}
+    for number, _, key in (key.rpartition(":") for key in elements):
+        if kinds.setdefault(number or "1", kind_of(key)) != kind_of(key):
+            raise IsomergeError(
+                f"{path}: stage {number or 1} has elements of two kinds, {key} among them: this alignment is "
+                f"damaged, make it again"
+            )
 
 
 def _check_element(spec: Spec, key: str, g: Tensor, path: Path) -> None:
