@@ -14,7 +14,6 @@ from isomerge.evidence.outputs import compare_outputs
 from isomerge.evidence.report.notebook import Report
 from isomerge.evidence.verify import compare, contradiction, doubt_of_configs, doubted, prove, reconsidered, refute
 from isomerge.files import check_file, check_not_read
-from isomerge.models.layer_norm_form import layer_norm_form
 from isomerge.models.unit_plan import make_plan
 from isomerge.models.zero_gains import open_zero_gains
 from isomerge.observe.live.modules import on_disk
@@ -103,7 +102,7 @@ def verify(
             with on_disk(solver.anchor.checkpoint) as left, on_disk(solver.source.checkpoint) as right:
                 apart = compare_outputs(left, right)
         found, prints = _proof(solver, observer)
-        formed = None if found["same"] is not False or prints.apart else _without_layer_norm(solver)
+        formed = None if found["same"] is not False or prints.apart else solver.in_form()
         if formed is not None:
             again, agreeing = _proof(formed, observer)
             formed = None if again["same"] is False else formed
@@ -121,15 +120,6 @@ def verify(
         if run:
             report |= {"outputs": apart, "contradiction": contradicted}
         return Report(report)
-
-
-def _without_layer_norm(solver: PairSolver) -> PairSolver | None:
-    """Both models read without what LayerNorm takes away by itself; None where nothing is."""
-    anchor, source = layer_norm_form(solver.anchor), layer_norm_form(solver.source)
-    if not anchor or not source:
-        return None
-    one, two = replace(solver.anchor, form=anchor), replace(solver.source, form=source)
-    return PairSolver(one, two, solver.plan, solver.dtype, guard=False)
 
 
 def _proof(solver: PairSolver, observer: Observer) -> tuple[dict[str, Any], Similarity]:

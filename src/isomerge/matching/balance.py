@@ -15,6 +15,7 @@ from torch import Tensor
 from isomerge.matching.gram import self_grams
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.groups import power_of
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import bias_view, find_shifts, free_part
 from isomerge.symmetry.units import elements_of
@@ -77,7 +78,7 @@ def fold_biases(spec: Spec, tensors: dict[Block, Tensor]) -> Alignment:
 def balance_powers(spec: Spec, tensors: dict[Block, Tensor]) -> None:
     """Balance the factors whose dual sides are divided by a power of them: no product of both sides is invariant
     but at their balanced point. What is moved is replaced by new tensors."""
-    powers = [n for n, space in spec.spaces.items() if getattr(space.group, "power", 1) > 1]
+    powers = [n for n, space in spec.spaces.items() if power_of(space.group) > 1]
     if powers:
         _balance_once(spec.restrict(powers), tensors, [])
 

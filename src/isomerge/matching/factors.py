@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from isomerge.matching.rescale import TINY, quartic_scale, quartic_value
-from isomerge.symmetry.groups import GROUPS
+from isomerge.symmetry.groups import GROUPS, power_of
 
 GRID, NEWTON = 33, 12
 
@@ -28,7 +28,7 @@ class Factors(NamedTuple):
     @classmethod
     def of(cls, group: str) -> Factors:
         """Those of a group by its name; of a rotation times a factor, all."""
-        return cls(getattr(GROUPS[group], "power", 1), group not in ("PositiveScale", "SquaredScale"))
+        return cls(power_of(GROUPS[group]), group not in ("PositiveScale", "SquaredScale"))
 
     def best(self, alpha: Tensor, beta: Tensor, plus: Tensor, minus: Tensor) -> Tensor:
         """The best factor; arguments and shape as of `isomerge.matching.rescale.quartic_scale`."""

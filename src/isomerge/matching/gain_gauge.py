@@ -46,9 +46,8 @@ class GainGauge:
             for key, space in elements_of(self.spec, block).items():
                 if space.name not in self.spec.gains:
                     continue
-                less, depth = block.line.less, len(self.spec.batch(space)) + 1
-                pair = {block: stored + less}, {block: folded[block] + less}
-                for dual, parts, order in sides(self.spec, space, *pair):
+                depth = len(self.spec.batch(space)) + 1
+                for dual, parts, order in sides(self.spec, space, {block: stored}, {block: folded[block]}):
                     x, y = (t.double().permute(order) for t in parts)
                     products = [p.reshape(*p.shape[:depth], -1).sum(-1) for p in (y * y, x * y)]
                     there = self._sums.get((key, dual))

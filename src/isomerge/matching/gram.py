@@ -16,8 +16,7 @@ from torch import Tensor
 
 from isomerge.pieces import PIECE
 from isomerge.symmetry.axes import Atom
-from isomerge.symmetry.axes import atoms as every_atom
-from isomerge.symmetry.blocks import Block, leaves, whole_leaves
+from isomerge.symmetry.blocks import Block, whole_leaves
 from isomerge.symmetry.language.spec import Space, Spec
 
 FEWEST = 64
@@ -202,13 +201,10 @@ def _rows(x: Tensor, depth: int) -> Tensor:
 def sides(
     spec: Spec, space: Space, anchor: Mapping[Block, Tensor], source: Mapping[Block, Tensor]
 ) -> Iterator[tuple[bool, tuple[Tensor, ...], list[int]]]:
-    """Every leaf that a space acts on: whether on its dual side, the leaf of both models, and the order of its axes
-    that has the space's batch axes first, then the space, then all others."""
+    """Every leaf that a space acts on, gains that are stored less one whole: whether on its dual side, the leaf of
+    both models, and the order of its axes that has the space's batch axes first, then the space, then the rest."""
     for block, a in anchor.items():
-        # gains over a stream are matched as they are stored: folding has made them one before a stream is turned
-        over_stream = any(atom.diag for atom in every_atom(block.axes or ()))
-        read = leaves if over_stream else whole_leaves
-        for pair, atoms, _ in read(spec, block, a, source[block]):
+        for pair, atoms, _ in whole_leaves(spec, block, a, source[block]):
             names = [atom.name for atom in atoms]
             if space.name in names:
                 first = [*(names.index(i) for i in spec.batch(space)), names.index(space.name)]

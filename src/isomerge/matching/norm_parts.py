@@ -138,9 +138,3 @@ def _sampled(tensor: Tensor, axis: int) -> Tensor:
         slice(None) if k == axis else slice(None, None, -(-n // SAMPLE)) for k, n in enumerate(tensor.shape)
     )
     return tensor[places].movedim(axis, -1).reshape(-1, tensor.shape[axis]).double()
-
-
-def formed(spec: Spec, free: LayerNorms, tensors: Blocks) -> Blocks:
-    """The blocks of a unit without what LayerNorm leaves free, in new tensors."""
-    ones = NormStage(spec, ones_elements(free, tensors, None)).applied(tensors)
-    return NormStage(spec, fold_elements(free.norms, ones, None)).applied(ones)

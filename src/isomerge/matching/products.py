@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.groups import power_of
 from isomerge.symmetry.groups.singular import singular_values_and_vectors
 from isomerge.symmetry.language.spec import Space, Spec
 from isomerge.symmetry.units import elements_of
@@ -59,7 +60,7 @@ class Sides:
     @property
     def power(self) -> int:
         """See `isomerge.symmetry.groups.scale.Scale`."""
-        return getattr(self.space.group, "power", 1)
+        return power_of(self.space.group)
 
     def write(self, plain: Tensor, dual: Tensor) -> None:
         """The inverse of `stacked`, into the views."""

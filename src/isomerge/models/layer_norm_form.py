@@ -8,7 +8,7 @@ this form.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from isomerge.models.free_streams import given_out
 from isomerge.models.recognised import Model
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms
-from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.layer_norms import LayerNorms, Norm, gain_along, layer_norms, norm_spec
 from isomerge.symmetry.norm_stage import NormStage, norm_stages
 from isomerge.symmetry.units import plan_units
@@ -61,6 +61,10 @@ class LayerNormForm:
                 made = made.double() + self._carried(norm, reader, stored)
         return made if made is tensor else made.to(wide).contiguous()
 
+    def of_unit(self, blocks: Blocks) -> Blocks:
+        """All blocks of a unit in the form; those that it leaves alone are the given ones."""
+        return {block: self.applied(block, tensor, blocks.__getitem__) for block, tensor in blocks.items()}
+
     def _carried(self, norm: Norm, reader: Block, stored: Callable[[Block], Tensor]) -> Tensor:
         """What the norm's bias makes of a reader, where it folds; else what it makes of that which the form takes
         off the reader."""
@@ -76,6 +80,12 @@ class LayerNormForm:
 def layer_norm_form(model: Model) -> LayerNormForm:
     """The form of a model; empty where no stream lies under LayerNorms alone, and where a gain is zero."""
     return LayerNormForm(_told_under_layer_norm(model))
+
+
+def in_layer_norm_form(model: Model) -> Model:
+    """The model read in the form; itself where it has none."""
+    form = layer_norm_form(model)
+    return replace(model, form=form) if form else model
 
 
 def forming(model: Model) -> Alignment:

@@ -12,7 +12,6 @@ the spec; passes hold one unit at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from isomerge.matching.frame import has_shared_meaning, is_folded_bias, streams_
 from isomerge.matching.gram import along
 from isomerge.matching.local import Blocks, unit_keys
 from isomerge.models.free_streams import free_frame, unread_gains
-from isomerge.models.layer_norm_form import forming, layer_norm_form
+from isomerge.models.layer_norm_form import forming, in_layer_norm_form
 from isomerge.models.recognised import Model, coarsest_dtype
 from isomerge.models.unit_plan import make_plan
 from isomerge.progress import Observer, quiet
@@ -73,7 +72,7 @@ class Canonicaliser:
     def __init__(self, model: Model, observer: Observer = quiet) -> None:
 
         self.form = forming(model)
-        model = replace(model, form=layer_norm_form(model)) if self.form else model
+        model = in_layer_norm_form(model)
         self.model, self.observer = model, observer
         self.dtype = torch.float64  # gaps of a millionth are decided
         self.plan = make_plan(model, [], "all")

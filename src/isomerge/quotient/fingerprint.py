@@ -25,7 +25,7 @@ from isomerge.errors import OVERFLOW, IsomergeError
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import balance_powers, canonical_gauge, fold_biases
 from isomerge.models.free_streams import given_out
-from isomerge.models.layer_norm_form import layer_norm_form
+from isomerge.models.layer_norm_form import in_layer_norm_form
 from isomerge.models.recognised import Model, coarsest_dtype, working_dtype
 from isomerge.models.unit_plan import make_plan, unit_bytes
 from isomerge.progress import Observer, quiet
@@ -94,7 +94,7 @@ def _too_large(model: Model, error: OverflowError) -> IsomergeError:
 def _made(model: Model, observer: Observer, dtype: torch.dtype, salt: str) -> Fingerprint:
     """The fingerprint in one dtype, without what LayerNorm leaves free. Raises OverflowError with the name
     of the block whose numbers are too large."""
-    model = replace(model, form=layer_norm_form(model) or None)
+    model = in_layer_norm_form(model)
     local = make_plan(model, [], "default")
     shifts, spec = local.selection.spec, model.spec
     fold = free_folding(model, dtype)

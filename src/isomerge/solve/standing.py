@@ -102,6 +102,7 @@ def standings(
     for model in models:
         plan = make_plan(anchor, [model], "default")
         units = _looked_at(plan, anchor, sample=sample)
+        nothing_moves = not any(unit.elements or unit.votes for unit in units)
         gap = norm = 0.0
         misplaced = ""
         total, seen = sum(unit_bytes(model, unit) for unit in units), 0
@@ -111,7 +112,7 @@ def standings(
             one, two = (_loaded(m, unit, dtype) for m in (anchor, model))
             spec = plan.selection.spec
             movable = [b for b in unit.blocks if elements_of(spec, b)]
-            if not movable and not any(u.elements or u.votes for u in units):
+            if not movable and nothing_moves:
                 movable = [b for b in unit.blocks if one[b].is_floating_point()]
             gap += sum(squared_distance(one[b], two[b]) for b in movable)
             norm += sum(squared_norm(one[b]) for b in movable)

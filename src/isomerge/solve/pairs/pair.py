@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,9 +14,9 @@ from isomerge.errors import IsomergeError, is_overflow_error
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.distances import squared_distance, squared_distance_and_norm
 from isomerge.matching.local import move_unit, vote
-from isomerge.matching.norm_parts import brought_onto, formed, is_disguised
+from isomerge.matching.norm_parts import brought_onto, is_disguised
 from isomerge.matching.products import close_orbits
-from isomerge.models.layer_norm_form import layer_norm_form
+from isomerge.models.layer_norm_form import LayerNormForm, in_layer_norm_form
 from isomerge.models.peak_memory import CACHE
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import Plan, unit_layer
@@ -206,7 +205,7 @@ class PairSolver:
         free = self._free(unit, anchor, source)
         if free and is_disguised(free, anchor, source):
             spec = norm_spec(self.source.declared)
-            a, b = (formed(spec, free, blocks) for blocks in (anchor, source))
+            a, b = map(LayerNormForm(free).of_unit, (anchor, source))
             found = move_unit(self.plan.selection, a, b, votes, guard=guard)
             moved = found.alignment.applied(source)
             nearest = brought_onto(spec, free, anchor, moved).applied(moved)
@@ -247,18 +246,24 @@ class PairSolver:
             free.writers, [n for n in free.norms if all(n.is_invertible(blocks) for blocks in models)]
         )
 
-    def in_form(self) -> PairSolver:
-        """The solver that passes over both models are made with: of them without what LayerNorm leaves free, where
-        some unit differs by much of it."""
+    def in_form(self) -> PairSolver | None:
+        """A solver of the same models read without what LayerNorm leaves free, which has found nothing yet; None
+        where it leaves nothing free in one of them."""
+        one, two = in_layer_norm_form(self.anchor), in_layer_norm_form(self.source)
+        if one.form is None or two.form is None:
+            return None
+        found = PairSolver(one, two, self.plan, self.dtype, guard=self.guard, device=self.device, room=self.room)
+        found.rounding = self.rounding
+        return found
+
+    def undisguised(self) -> PairSolver:
+        """The solver that passes over both models are made with: `in_form` where some unit differs by much of what
+        LayerNorm leaves free."""
         for unit in self.plan.units if self.plan.norms else ():
             anchor, source = (self.load(model, unit) for model in (self.anchor, self.source))
             free = self._free(unit, anchor, source)
             if free and is_disguised(free, anchor, source):
-                found = copy(self)
-                found.anchor, found.source = (
-                    replace(m, form=layer_norm_form(m)) for m in (self.anchor, self.source)
-                )
-                return found
+                return self.in_form() or self
         return self
 
     def _as_written(self, blocks: Blocks) -> Blocks:

@@ -133,7 +133,7 @@ def prepare_solutions(
         record = run.done(key)
         if record is None:
             state = run.blob(f"learning-{k}.safetensors")
-            looked = pair if matching.needs_models else pair.in_form()
+            looked = pair if matching.needs_models else pair.undisguised()
             solver = Solver(looked, evidence, state, run.observer, k)
             pair.given = solver.solve()
             pair.given.save(path)

@@ -24,4 +24,10 @@ GROUPS: dict[str, Group] = {
 SCALES = ("Scale", "PositiveScale", "SquaredScale")
 """The groups of factors."""
 
-__all__ = ["GROUPS", "SCALES", "Group", "OrthogonalFixingOnes"]
+
+def power_of(group: Group) -> int:
+    """The power of an element that the dual side is divided by: more than one behind a squared ReLU."""
+    return group.power if isinstance(group, Scale) else 1
+
+
+__all__ = ["GROUPS", "SCALES", "Group", "OrthogonalFixingOnes", "power_of"]
