@@ -46,8 +46,11 @@ class LayerNormForm:
         """
         wide = torch.promote_types(tensor.dtype, torch.float32)
         made = tensor
+        for norm in self.free.norms:
+            if block == norm.carried and norm.bias is not None and norm.folds:
+                made = made.double() + stored(norm.bias).double()
         if (axis := self.free.writers.get(block)) is not None:
-            made = tensor.to(wide)
+            made = made.to(wide)
             made = made - made.mean(axis, keepdim=True, dtype=torch.float64).to(wide)
         for norm in self.free.norms:
             assert norm.gain is not None
@@ -120,7 +123,7 @@ def free_under_layer_norm(model: Model) -> LayerNorms:
     heads = {a.name for line in tied for a in atoms(line.axes or ())} & {*model.declared.gains}
     for norm in found.norms:
         assert norm.gain is not None
-        norm.sealed = not heads.isdisjoint(a.name for a in atoms(norm.gain.axes or ()))
+        norm.sealed |= not heads.isdisjoint(a.name for a in atoms(norm.gain.axes or ()))
     return found
 
 

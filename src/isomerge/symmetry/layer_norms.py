@@ -14,7 +14,8 @@ from torch import Tensor
 
 from isomerge.symmetry.axes import Atom, Concat, atoms, length
 from isomerge.symmetry.blocks import Block
-from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.language.spec import Line, Spec
+from isomerge.symmetry.post_norms import Order, Place, order_of
 from isomerge.symmetry.stage import FIXED, element_key
 
 NORMS = "norms"
@@ -34,6 +35,10 @@ class Norm:
     """From a reader's bias to the reader."""
     sealed: bool = False
     """Whether something reads it that has no tensor of its own, such as a head tied to the embeddings."""
+    bound: set[Block] = field(default_factory=set)
+    """Readers that are another thing as well, such as a table of embeddings that is the head: they stay."""
+    carried: Block | None = None
+    """The bias of a writer that a stream adds to what the norm gives, where the stream goes on from there."""
 
     @property
     def folds(self) -> bool:
@@ -48,7 +53,8 @@ class Norm:
         if self.gain is None:
             return {}
         biased = set(self.reader_biases.values())
-        return {block: k for block, k in self.readers.items() if self.bias is None or block in biased}
+        free = {block: k for block, k in self.readers.items() if block not in self.bound}
+        return {block: k for block, k in free.items() if self.bias is None or block in biased}
 
     def is_invertible(self, tensors: Mapping[Block, Tensor]) -> bool:
         """Whether no gain is zero, of those in some tensors."""
@@ -58,7 +64,7 @@ class Norm:
     @property
     def blocks(self) -> list[Block]:
         """All that a move of this norm changes or looks at."""
-        own = [block for block in (self.gain, self.bias) if block is not None]
+        own = [block for block in (self.gain, self.bias, self.carried) if block is not None]
         return [*own, *self.readers, *self.reader_biases]
 
 
@@ -99,13 +105,15 @@ def layer_norms(
     """
     found = LayerNorms()
     for stream in centred_streams(spec):
-        _add_stream(found, spec, blocks, stream, stream in returned, tied)
+        add = _add_post_norms if stream in spec.postnorm else _add_pre_norms
+        add(found, spec, blocks, stream, stream in returned, tied)
     return found
 
 
 def centred_streams(spec: Spec) -> list[str]:
     """The streams that every norm over them takes the mean of."""
-    return [name for name in spec.streams if CENTRED in (spec.spaces[name].group_name, spec.spaces[name].folded)]
+    groups = {name: (spec.spaces[name].group_name, spec.spaces[name].folded) for name in spec.streams}
+    return [name for name, both in groups.items() if CENTRED in both or name in spec.postnorm]
 
 
 def under_layer_norm(spec: Spec) -> bool:
@@ -113,7 +121,7 @@ def under_layer_norm(spec: Spec) -> bool:
     return bool(centred_streams(spec))
 
 
-def _add_stream(
+def _add_pre_norms(
     found: LayerNorms,
     spec: Spec,
     blocks: Sequence[Block],
@@ -141,25 +149,115 @@ def _add_stream(
             norm.bias = block
         elif not atom.dual and not scales and not tied(block):
             writers[block] = k
+    kept = [norm for key, norm in norms.items() if not (returned and key.partition("[")[0] in outer)]
+    _add_biases(kept, blocks, writers)
+    found.norms += [norm for norm in kept if norm.gain is not None and norm.readers]
+    if not returned:  # else what they write may be seen before any norm
+        found.writers |= writers
+
+
+def _add_biases(norms: Sequence[Norm], blocks: Sequence[Block], writers: Collection[Block]) -> None:
+    """The biases of what reads norms."""
     by_name = {block.canonical[0]: block for block in blocks if not block.lead}
-    for key, norm in norms.items():
-        if returned and key.partition("[")[0] in outer:
-            continue
+    for norm in norms:
         for block, k in norm.readers.items():
             bias = by_name.get(block.canonical[0].removesuffix("weight") + "bias")
             rest = tuple(axis for i, axis in enumerate(block.axes or ()) if i != k)
             if bias is not None and bias.axes == rest and not block.lead and bias not in writers:
                 norm.reader_biases[bias] = block
-        if norm.gain is not None and norm.readers:
-            found.norms.append(norm)
-    if not returned:  # else what they write may be seen before any norm
-        found.writers |= writers
 
 
-Place = tuple[Block, int, Atom, "list[Atom] | None"]
+def _add_post_norms(
+    found: LayerNorms,
+    spec: Spec,
+    blocks: Sequence[Block],
+    stream: str,
+    returned: bool,
+    tied: Callable[[Block], bool],
+) -> None:
+    """The writers and norms of one stream, where norms stand behind what they normalise. Where a class returns the
+    stream, what its last norm gave stays."""
+    order, norms = order_of(spec, stream), {}
+    writers: dict[Block, int] = {}
+    by_key, by_name = ({getter(block): block for block in blocks} for getter in (_key, _name))
+
+    def norm_at(place: Place | None, layer: int | None) -> Norm | None:
+        key = place and place.key(_depth(spec, place.line), layer)
+        if (gain := by_key.get(key or "")) is None or (returned and _is_last(spec, order, gain)):
+            return None
+        return norms.setdefault(gain.key, Norm(gain, by_name.get(_bias_name(gain))))
+
+    for block, k, atom, scales in _places(spec, blocks, stream):
+        here = (block.line.name, not any(block.layers))
+        if here in order.writes and not atom.dual and not tied(block):
+            writers[block] = k
+        place = order.reads.get(here) if atom.dual else order.carries.get(here)
+        norm = norm_at(place, block.layers[0] if block.layers else None)
+        if norm is None or scales is None:
+            continue
+        if atom.dual:
+            norm.readers[block] = k
+        else:
+            norm.carried = block
+    _add_biases(list(norms.values()), blocks, writers)
+    here = {block.line for block in blocks}
+    for line in spec.lines:
+        norm = norm_at(order.reads.get((line.name, True)), None)
+        if line.tied and line not in here and norm is not None:
+            _add_tied(norm, line, by_name, [other for other in spec.lines if other.tied])
+    for norm in norms.values():
+        assert norm.gain is not None
+        norm.sealed |= norm.carried is None and not _is_last(spec, order, norm.gain)
+    found.norms += [norm for norm in norms.values() if norm.readers]
+    found.writers |= writers
 
 
-def _places(spec: Spec, blocks: Sequence[Block], stream: str) -> Iterator[Place]:
+def _add_tied(norm: Norm, line: Line, by_name: Mapping[str, Block], aliases: Sequence[Line]) -> None:
+    """A reader that is a table of embeddings: the norm's bias folds through it into the head's, if it is one
+    tensor."""
+    table = by_name.get(line.tied or "")
+    name = line.canonical({}).removesuffix("weight") + "bias"
+    names = {name, *(alias.tied for alias in aliases if alias.canonical({}) == name)}
+    biases = [by_name[each] for each in names if each in by_name]
+    if table is None or len(biases) != 1:
+        norm.sealed = True
+        return
+    norm.readers[table] = len(table.axes or ()) - 1
+    norm.bound.add(table)
+    norm.reader_biases[biases[0]] = table
+
+
+def _key(block: Block) -> str:
+    return block.key
+
+
+def _name(block: Block) -> str:
+    return block.canonical[0]
+
+
+def _bias_name(gain: Block) -> str:
+    stem, _, last = gain.canonical[0].rpartition(".")
+    return f"{stem}.{last.replace('weight', 'bias').replace('gamma', 'beta')}"
+
+
+def _depth(spec: Spec, line: Line) -> int | None:
+    """How many layers a line's stack has, where the config says so."""
+    least, most = spec.depths.get(line.stack, (None, None))
+    return least if least == most else None
+
+
+def _is_last(spec: Spec, order: Order, gain: Block) -> bool:
+    """Whether no stream goes on from a norm: the last one of all layers, or one in a head."""
+    if not gain.layers:
+        return gain.line.name in order.heads
+    ends = order.ends.get(gain.line.stack) == gain.line.name
+    return ends and gain.layers[0] + 1 == _depth(spec, gain.line)
+
+
+Standing = tuple[Block, int, Atom, "list[Atom] | None"]
+
+
+def _places(spec: Spec, blocks: Sequence[Block], stream: str) -> Iterator[Standing]:
     """Where a stream stands: block, axis, its atom, and the scales beside it; None where that is not all."""
     for block in blocks:
         for k, axis in enumerate(block.axes or ()):

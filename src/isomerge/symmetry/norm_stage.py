@@ -91,6 +91,7 @@ class NormStage(Stage):
         for norm in free.norms:
             folded = norm.bias is not None and FOLD + norm.bias.key in self.elements
             found |= {b for b, r in norm.reader_biases.items() if folded or GAIN + r.key in self.elements}
+            found |= {norm.carried} if folded and norm.carried is not None else set()
         return found
 
     def only(self, blocks: Iterable[Block]) -> NormStage:
@@ -137,10 +138,13 @@ def read_against(norm: Norm, block: Block, axis: int, c: Tensor, tensors: Mappin
 
 
 def fold_back(norm: Norm, delta: Tensor, tensors: Mapping[Block, Tensor]) -> None:
-    """Take off the biases of a norm's readers, in place, what they make of what its own has more."""
+    """Take off the biases of a norm's readers, in place, what they make of what its own has more, and it itself where
+    a stream carries it on."""
     for bias, reader in norm.reader_biases.items():
         made = tensors[reader].double().movedim(norm.readers[reader], -1) @ delta.double()
         tensors[bias].sub_(made.to(tensors[bias]))
+    if norm.carried is not None:
+        tensors[norm.carried].sub_(delta.to(tensors[norm.carried]))
 
 
 def _read(free: LayerNorms, block: Block) -> tuple[Norm, int]:

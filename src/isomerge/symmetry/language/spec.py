@@ -164,6 +164,8 @@ class Spec:
     tied: str = ""
     """What else the classes of transformers read from the tie of head and embeddings, without a key of its own:
     such heads stay tied."""
+    postnorm: tuple[str, ...] = ()
+    """The streams whose norms stand behind what they normalise; their lines stand in the order in which they act."""
 
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[str], Line]]:

@@ -19,6 +19,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``shift NAME: BIAS [if E]``                     a bias that no output depends on
 ``shift NAME: BIAS -> OUT via WEIGHT [if E]``   adding d to BIAS and subtracting WEIGHT d from OUT is free
 ``shift NAME: LINE along AXIS [if E]``          no output depends on a constant along an axis of a tensor
+``postnorm STREAM [if E]``                      norms stand behind what they normalise, lines in the order in which they act
 ``headed CLASS ...``                            classes that are named ``...Model``, and give out what a head makes of the streams
 ``returns SPACE ... : CLASS ... [if E]``        what classes return by default beside their predictions, or ``nothing``
 ``fixed NAME ... : REASON [if E]``              a part whose tensors no symmetry of a block moves, and why
@@ -127,6 +128,7 @@ class _Reader:
         self.headed: list[str] = []
         self.returned: list[Returned] = []
         self.tied = ""
+        self.postnorm: list[str] = []
         self.depths: dict[str, tuple[int, int]] = {}
         self.numbered: dict[str, list[object]] = {}
 
@@ -198,6 +200,7 @@ class _Reader:
             # what transformers reads may be flat as well (DPT), or have the group (Qwen2-VL)
             self.keys += tuple(key.removeprefix(f"{inclusion.group}.") for key in part.config_keys)
         self.fixed += part.fixed
+        self.postnorm += part.postnorm
         self.depths |= part.depths
 
     def read_size(self, rest: str) -> None:
@@ -260,6 +263,11 @@ class _Reader:
         assert bias is not None
         self.shifts.append(Shift(name, bias, int(block) if block else None, into, via, along))
 
+    def read_postnorm(self, rest: str) -> None:
+        if rest not in self.spaces:
+            raise IsomergeError(f"postnorm {rest!r} is not understood: name a residual stream that is declared before")
+        self.postnorm.append(rest)
+
     def read_headed(self, rest: str) -> None:
         self.headed += rest.split()
 
@@ -311,6 +319,7 @@ class _Reader:
             tuple(self.headed),
             tuple(self.returned),
             self.tied,
+            tuple(self.postnorm),
         )
         check_legality(spec)
         check_fixed(spec)

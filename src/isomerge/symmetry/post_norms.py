@@ -1,0 +1,170 @@
+"""Which norm every tensor reads where norms stand *after* what they normalise, as in BERT.
+
+There a stream is what the last norm gave: the next layer reads it, and adds to it. So the order of lines in a spec
+says which norm is read (``postnorm STREAM``): every line reads the last norm before it, in its own layer, in the one
+before or before the layers; what follows all layers reads the last one of theirs. A line that reads the stream and
+writes it stands in a head of its own: the norm behind it is read once, by the next line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.language.spec import Line, Spec
+
+GAINS = ("weight", "gamma")
+"""What gains of norms are called."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line, seen from another one of the same stack of layers or from outside of all."""
+
+    line: Line
+    back: int | None = 0
+    """How many layers before; None: the last layer."""
+
+    def earlier(self) -> Place:
+        """Seen from one layer later."""
+        return self if self.back is None or not self.line.indices else replace(self, back=self.back + 1)
+
+    def key(self, depth: int | None, layer: int | None) -> str | None:
+        """The key of the line's block, as `Block.key`; None where no layer is that one."""
+        if not self.line.indices:
+            return self.line.canonical({})
+        at = None if depth is None else depth - 1
+        if self.back is not None:
+            at = None if layer is None else layer - self.back
+        return None if at is None or at < 0 else self.line.canonical(dict.fromkeys(self.line.indices, at))
+
+
+@dataclass
+class Order:
+    """What stands before and behind every norm of a stream, line by line.
+
+    Keys are a line and whether it is of the first layer: this reads what stands before the layers.
+    """
+
+    reads: dict[tuple[str, bool], Place] = field(default_factory=dict)
+    """From a reader to the gain of its norm."""
+    writes: set[tuple[str, bool]] = field(default_factory=set)
+    """The writers that nothing but a norm reads."""
+    carries: dict[tuple[str, bool], Place] = field(default_factory=dict)
+    """From a writer's bias to the gain of the norm that it is added to: first after it."""
+    heads: set[str] = field(default_factory=set)
+    """The gains of norms in heads: no stream goes on from them."""
+    ends: dict[str, str] = field(default_factory=dict)
+    """From a stack of layers to the gain of its last norm."""
+
+
+def order_of(spec: Spec, stream: str) -> Order:
+    """The order of a stream's norms, by the lines of a spec."""
+    walk = _Walk(stream)
+    lines = [line for line in spec.lines if any(a.name == stream for a in atoms(line.axes or ()))]
+    for stack, group in groupby(lines, lambda line: line.stack if _numbered(spec, line) else ""):
+        part = list(group)
+        if not stack:
+            walk.outside(part)
+        else:
+            walk.layers(stack, part)
+    return walk.order
+
+
+def _numbered(spec: Spec, line: Line) -> bool:
+    return any(index not in spec.sizes for index in line.indices)
+
+
+class _Walk:
+    """Goes through the lines in the order in which they act."""
+
+    def __init__(self, stream: str) -> None:
+        self.stream, self.order = stream, Order()
+        self.norm: Place | None = None
+        """The last norm's gain."""
+        self.head: Place | None = None
+        """The gain of a head's own norm, until it is read."""
+        self.pending: list[tuple[str, bool]] = []
+        """Writers since the last norm."""
+        self.carried = False
+        """Whether a bias was added since the last norm."""
+        self.heads: set[str] = set()
+        """The modules that read the stream and write another thing of its axes."""
+        self.behind = False
+        """Whether the layers were passed."""
+
+    def outside(self, lines: list[Line]) -> None:
+        """Lines before or behind layers."""
+        for line in lines:
+            self.step(line, True)
+
+    def layers(self, stack: str, lines: list[Line]) -> None:
+        """One stack of layers: the first layer, and any other one after it."""
+        if self.behind:  # another stack has a stream of its own, whose start is not known here
+            self.start_anew()
+        for first in (True, False):
+            for line in lines:
+                self.step(line, first)
+            if self.norm is not None:
+                self.norm = self.norm.earlier()
+        if self.norm is not None and self.norm.line in lines:
+            self.order.ends[stack] = self.norm.line.name
+            self.norm = Place(self.norm.line, None)
+        self.behind = True
+
+    def start_anew(self) -> None:
+        self.norm, self.pending, self.carried = None, [], False
+
+    def step(self, line: Line, first: bool) -> None:
+        """One line."""
+        here = (line.name, first)
+        mine = [a for a in atoms(line.axes or ()) if a.name == self.stream]
+        stem, _, last = line.name.rpartition(".")
+        if any(a.dual for a in mine) and not all(a.dual for a in mine):
+            self._read(here)
+            if line.indices:
+                self.pending.append(here)  # what stands in a layer writes the stream
+            else:
+                self.heads.add(stem)
+        elif all(a.dual for a in mine):
+            self._read(here)
+        elif _is_vector(line, self.stream) and any(name in last for name in GAINS):
+            self._norm(line)
+        elif _is_vector(line, self.stream) and stem in self._norms():
+            return
+        elif stem not in self.heads:
+            self._write(line, here)
+
+    def _norms(self) -> set[str]:
+        places = (self.norm, self.head)
+        return {place.line.name.rpartition(".")[0] for place in places if place is not None}
+
+    def _read(self, here: tuple[str, bool]) -> None:
+        if self.pending:  # read without a norm
+            self.start_anew()
+        place, self.head = self.head or self.norm, None
+        if place is not None:
+            self.order.reads[here] = place
+
+    def _norm(self, line: Line) -> None:
+        if self.heads and not self.pending:
+            self.head = Place(line)
+            self.order.heads.add(line.name)
+            return
+        self.order.writes.update(self.pending)
+        self.norm, self.pending, self.carried = Place(line), [], False
+
+    def _write(self, line: Line, here: tuple[str, bool]) -> None:
+        if self.behind and not line.indices:
+            self.start_anew()
+            self.behind = False
+        self.pending.append(here)
+        if self.norm is not None and not self.carried and _is_vector(line, self.stream):
+            self.order.carries[here] = self.norm
+            self.carried = True
+
+
+def _is_vector(line: Line, stream: str) -> bool:
+    return line.axes is not None and len(line.axes) == 1 and {a.name for a in atoms(line.axes)} >= {stream}
+
