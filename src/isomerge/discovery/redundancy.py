@@ -40,6 +40,9 @@ TOKENS = 50
 LENGTHS = (14, 12, 11, 10, 9, 8)
 """Lengths of inputs that are tried: the longest one reaches all places."""
 CLEAR, ROUNDING = 1e3, 1e-13
+EPS_NAMES, EPS = ("eps", "variance_epsilon", "epsilon"), 1e-3
+"""What norms call the number that they add to a variance, and the least one with which redundancy is counted: under
+1e-12 (BERT) the scale of what is normed cannot be told from a symmetry."""
 ROWS = 40
 """Rows of the input at least."""
 
@@ -96,6 +99,10 @@ def tiny_specimen(config: Any, seed: int = 0, tiny: Scale = TINY) -> Specimen:
     scale = replace(tiny, experts=4) if grouped else tiny
     wider = lambda scale: replace(scale, head=2 * scale.head)  # noqa: E731  before more heads: four times the numbers
     specimen = make_specimen(config, scale, seed, untied=False, fallbacks=(wider, *FALLBACKS))
+    for module in specimen.module.modules():
+        for name in EPS_NAMES:
+            if isinstance(eps := getattr(module, name, None), float) and 0 < eps < EPS:
+                setattr(module, name, EPS)
     parameters = sum(t.numel() for t in specimen.stored.values() if t.is_floating_point())
     inputs = InputsOf.of(specimen.module, specimen.module.config)
     first: Exception | None = None

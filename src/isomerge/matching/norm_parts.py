@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from isomerge.matching.distances import squared_distance
+from isomerge.matching.rescale import quartic_scale
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.layer_norms import LayerNorms, Norm, gain_along
-from isomerge.symmetry.norm_stage import FOLD, GAIN, ONES, NormStage
+from isomerge.symmetry.norm_stage import FOLD, GAIN, ONES, SCALE, NormStage
 
 WORTH = 0.05
 """The least part of a unit's squared distance for which they are moved, and `CHANCE` parts in the width of the
@@ -27,6 +28,8 @@ CHANCE = 10.0
 DISGUISED = 0.2
 """The part of a tensor's squared distance from which on it is matched without; of narrow ones, thrice what chance
 makes of it."""
+SCALED = 0.5
+"""The factor of a last norm's gain, less one, from which on models are matched without them."""
 
 SAMPLE = 256
 """Vectors of an axis that tell what part of a difference lies along the ones."""
@@ -55,6 +58,34 @@ def ones_elements(free: LayerNorms, tensors: Blocks, target: Mapping[Block, Tens
                     along.square().sum()
                 )
     return {key: c for key, c in found.items() if bool(c.any())}
+
+
+def scale_elements(norms: list[Norm], tensors: Blocks, target: Mapping[Block, Tensor] | None) -> dict[str, Tensor]:
+    """What multiplies the gains of a last norm, and divides its readers, so that both are nearest to a target's, a
+    quartic in every factor (`isomerge.matching.rescale`); None: so that gains are one."""
+    found = {}
+    for norm in norms:
+        if norm.gain is None or not norm.scales:
+            continue
+        gain = gain_along(norm, tensors[norm.gain], 1, 0)
+        factor = gain.reciprocal() if target is None else _nearest_scale(norm, gain, tensors, target)
+        if bool((factor != 1).any()):
+            found[SCALE + norm.gain.key] = factor
+    return found
+
+
+def _nearest_scale(norm: Norm, gain: Tensor, tensors: Blocks, target: Mapping[Block, Tensor]) -> Tensor:
+    assert norm.gain is not None
+    pairs = [(gain, gain_along(norm, target[norm.gain], 1, 0))]
+    pairs += [(tensors[b].double(), target[b].double()) for b in (norm.bias,) if b is not None]
+    alpha = torch.stack([x.square() for x, _ in pairs]).sum(0)
+    c_plus = torch.stack([x * y for x, y in pairs]).sum(0)
+    beta, c_minus = torch.zeros_like(alpha), torch.zeros_like(alpha)
+    for reader, axis in norm.readers.items():
+        mine, theirs = (x[reader].double().movedim(axis, -1).flatten(0, -2) for x in (tensors, target))
+        beta += mine.square().sum(0)
+        c_minus += (mine * theirs).sum(0)
+    return quartic_scale(alpha, beta, c_plus, c_minus)
 
 
 def _gap(tensors: Blocks, target: Mapping[Block, Tensor] | None, block: Block) -> Tensor:
@@ -87,13 +118,22 @@ def brought_onto(
     least = whole * max(WORTH, min(CHANCE / min((width for _, width, _ in shares), default=1), 0.5))
     if _at_most(free, shares, gaps) < least or not whole:
         return stay
-    ones = NormStage(spec, ones_elements(free, moved, anchor))
-    folds = NormStage(spec, fold_elements(free.norms, ones.applied(moved), anchor))
+    ones, folds = _additive(spec, free, anchor, moved)
     writers = NormStage(spec, {key: c for key, c in ones.elements.items() if key.startswith(ONES)})
-    trials = [Alignment.of(stages, spec) for stages in ([ones, folds], [ones], [writers])]
+    trials = [[ones, folds], [ones], [writers]]
+    if scales := scale_elements(free.norms, moved, anchor):
+        scale = NormStage(spec, scales)
+        trials = [[scale, *_additive(spec, free, anchor, scale.applied(moved))], [scale], *trials]
+    trials = [Alignment.of(stages, spec) for stages in trials]
     reached = [(_distance(anchor, g.applied(moved)), k) for k, g in enumerate(trials) if g]
     left, place = min(reached, default=(whole, 0))
     return trials[place] if left <= whole - least else stay
+
+
+def _additive(spec: Spec, free: LayerNorms, anchor: Blocks, moved: Blocks) -> tuple[NormStage, NormStage]:
+    """What is added along and against the ones, and what biases fold."""
+    ones = NormStage(spec, ones_elements(free, moved, anchor))
+    return ones, NormStage(spec, fold_elements(free.norms, ones.applied(moved), anchor))
 
 
 def _distance(anchor: Blocks, blocks: Blocks) -> float:
@@ -102,7 +142,8 @@ def _distance(anchor: Blocks, blocks: Blocks) -> float:
 
 def _at_most(free: LayerNorms, shares: Sequence[Share], gaps: Mapping[Block, float]) -> float:
     """What of a unit's squared distance moves of norms could take away, by a sample of every tensor."""
-    vectors = {b for norm in free.norms for b in (norm.bias, *norm.reader_biases) if b is not None}
+    vectors = {b for norm in free.norms for b in (norm.bias, norm.carried, *norm.reader_biases) if b is not None}
+    vectors |= {b for norm in free.norms if norm.scales and norm.gain for b in (norm.gain, *norm.readers)}
     along = sum(share * gaps[block] for block, _, share in shares if block not in vectors)
     return along + sum(gaps[block] for block in vectors)
 
@@ -110,6 +151,11 @@ def _at_most(free: LayerNorms, shares: Sequence[Share], gaps: Mapping[Block, flo
 def is_disguised(free: LayerNorms, anchor: Blocks, source: Blocks) -> bool:
     """Whether some tensor of a unit differs along the ones, or against them, more than chance would have it: such
     models are matched without."""
+    for norm in free.norms:
+        if norm.scales and norm.gain is not None:
+            factor = _nearest_scale(norm, gain_along(norm, source[norm.gain], 1, 0), source, anchor)
+            if float((factor - 1).abs().max()) > SCALED:
+                return True
     shares = _shares(free, anchor, source)
     return any(share > max(DISGUISED, 3 / width) for block, width, share in shares if source[block].ndim > 1)
 

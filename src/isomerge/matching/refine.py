@@ -6,6 +6,8 @@ identity, so the distance never rises. docs/lab/optima.md says which of these mi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -15,9 +17,9 @@ from isomerge.matching.gram import add_products, sides
 from isomerge.matching.joint import joint_optimum
 from isomerge.matching.rescale import complex_scale
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.blocks import Blocks
-from isomerge.symmetry.language.spec import Space, Spec
-from isomerge.symmetry.stage import bias_view, find_shifts, free_part, projection
+from isomerge.symmetry.blocks import Block, Blocks
+from isomerge.symmetry.language.spec import Shift, Space, Spec
+from isomerge.symmetry.stage import as_traded, bias_view, find_shifts, free_part, projection, shift_atoms
 from isomerge.symmetry.units import elements_of
 
 
@@ -147,5 +149,32 @@ def _match_biases(spec: Spec, anchor: Blocks, moved: Blocks) -> Alignment:
             rest = (moved[into] - anchor[into]).double().flatten()
             eye = torch.eye(w.shape[1], dtype=torch.float64)
             gap = torch.linalg.solve(eye + w.mT @ w, gap.flatten() + w.mT @ rest).reshape(gap.shape)
+        elif shift.into is not None:
+            gap = _traded(spec, shift, blocks, anchor, moved)
         elements[key] = gap.clone()
+        if shift.into is not None:  # others may move the same bias
+            moved = Alignment(spec, {key: elements[key]}).applied(moved)
     return Alignment(spec, elements)
+
+
+TRADED = 0.05
+"""The least part of the squared distance of two tensors for which they trade a constant: fine-tunes keep their
+bytes."""
+
+
+def _traded(spec: Spec, shift: Shift, blocks: Mapping[str, Block], anchor: Blocks, moved: Blocks) -> Tensor:
+    """The constant that two tensors trade to come closest to the anchor's, of the shape of the shift's element: the
+    mean of both gaps, by their lengths. None at all where it is not worth it."""
+    gaps: list[Tensor] = []
+    means: list[Tensor] = []
+    for side in (shift, shift.swapped()):
+        block = blocks[side.bias]
+        target, atoms = bias_view(spec, side, block, anchor[block])
+        gaps.append((target - bias_view(spec, side, block, moved[block])[0]).double())
+        mean = free_part(side, gaps[-1], atoms)
+        means.append(mean if side is shift else as_traded(side, mean, atoms, shift_atoms(spec, shift)))
+    lengths = [gap.numel() / max(mean.numel(), 1) for gap, mean in zip(gaps, means, strict=True)]
+    delta = (lengths[0] * means[0] - lengths[1] * means[1]) / sum(lengths)
+    before = sum(float(gap.square().sum()) for gap in gaps)
+    worth = sum(lengths) * float(delta.square().sum()) >= TRADED * before
+    return delta if worth else torch.zeros_like(delta)

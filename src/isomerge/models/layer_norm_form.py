@@ -1,7 +1,7 @@
 """A model read in the form in which LayerNorm's own redundancy is zero: the same function, by other weights.
 
-Writers have mean zero, ``W diag(g)`` of readers has rows of mean zero, and a norm's bias is zero wherever all its
-readers have biases (`isomerge.symmetry.layer_norms`). Models that are one function up to these moves are equal in
+Writers have mean zero, ``W diag(g)`` of readers has rows of mean zero, a norm's bias is zero wherever all its
+readers have biases, and a last norm's gains are one where its readers can take them (`isomerge.symmetry.layer_norms`). Models that are one function up to these moves are equal in
 this form.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from isomerge.matching.norm_parts import fold_elements, ones_elements
+from isomerge.matching.norm_parts import fold_elements, ones_elements, scale_elements
 from isomerge.models.free_streams import given_out
 from isomerge.models.recognised import Model
 from isomerge.symmetry.alignment import Alignment
@@ -54,12 +54,16 @@ class LayerNormForm:
             made = made - made.mean(axis, keepdim=True, dtype=torch.float64).to(wide)
         for norm in self.free.norms:
             assert norm.gain is not None
-            if block == norm.bias and norm.folds:
-                return torch.zeros_like(tensor)
-            if (axis := norm.slack.get(block)) is not None:
+            if block == norm.gain and norm.scales:
+                return torch.ones_like(tensor) - norm.gain.line.less
+            if block == norm.bias and (norm.folds or norm.scales):
+                gain = gain_along(norm, stored(norm.gain), 1, 0)
+                return torch.zeros_like(tensor) if norm.folds else (tensor.double() / gain).to(wide)
+            if (axis := norm.readers.get(block)) is not None:
                 gain = gain_along(norm, stored(norm.gain), tensor.ndim, axis)
                 whole = made.double() * gain
-                made = (whole - whole.mean(axis, keepdim=True)) / gain
+                whole = whole - whole.mean(axis, keepdim=True) if block in norm.slack else whole
+                made = whole if norm.scales else whole / gain if block in norm.slack else made
             if (reader := norm.reader_biases.get(block)) is not None and norm.bias is not None:
                 made = made.double() + self._carried(norm, reader, stored)
         return made if made is tensor else made.to(wide).contiguous()
@@ -100,9 +104,11 @@ def forming(model: Model) -> Alignment:
         here = free.within(unit.blocks)
         if here:
             tensors = {block: model.assemble(block, torch.float64) for block in unit.blocks}
+            scales = scale_elements(here.norms, tensors, None)
+            tensors = NormStage(spec, scales).applied(tensors)
             ones = ones_elements(here, tensors, None)
             tensors = NormStage(spec, ones).applied(tensors)
-            elements |= ones | fold_elements(here.norms, tensors, None)
+            elements |= scales | ones | fold_elements(here.norms, tensors, None)
     return Alignment.of(norm_stages(spec, elements), spec)
 
 

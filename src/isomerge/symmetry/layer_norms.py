@@ -2,7 +2,9 @@
 
 LayerNorm takes the mean of a stream away, divides by its size, multiplies by gains g and adds biases b. So no
 output depends on what writers put along the ones, nor on what its readers W take against them, ``W + c (1/g)^T``
-with ``c sum(b/g)`` off their own bias; and b itself may as well stand in the readers' biases as ``W b``.
+with ``c sum(b/g)`` off their own bias; and b itself may as well stand in the readers' biases as ``W b``. Where norms stand behind what
+they normalise (`isomerge.symmetry.post_norms`), the stream carries b on, so that the next writer's bias takes it up;
+and the gains of the last norm may as well stand in its readers, ``W diag(g)``.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from torch import Tensor
 from isomerge.symmetry.axes import Atom, Concat, atoms, length
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Line, Spec
-from isomerge.symmetry.post_norms import Order, Place, order_of
+from isomerge.symmetry.post_norms import Order, Place, generic, order_of
 from isomerge.symmetry.stage import FIXED, element_key
 
 NORMS = "norms"
@@ -39,12 +41,19 @@ class Norm:
     """Readers that are another thing as well, such as a table of embeddings that is the head: they stay."""
     carried: Block | None = None
     """The bias of a writer that a stream adds to what the norm gives, where the stream goes on from there."""
+    ends: bool = False
+    """Whether no stream goes on from it, and no scale of the spec is of its gains."""
 
     @property
     def folds(self) -> bool:
         """Whether every reader has a bias that can take the norm's."""
         biased = bool(self.readers) and len(self.readers) == len(self.reader_biases)
         return self.bias is not None and biased and not self.sealed
+
+    @property
+    def scales(self) -> bool:
+        """Whether its readers can take its gains."""
+        return self.ends and self.gain is not None and not self.sealed and not self.bound
 
     @property
     def slack(self) -> dict[Block, int]:
@@ -193,9 +202,11 @@ def _add_post_norms(
             writers[block] = k
         place = order.reads.get(here) if atom.dual else order.carries.get(here)
         norm = norm_at(place, block.layers[0] if block.layers else None)
-        if norm is None or scales is None:
+        if norm is None:
             continue
-        if atom.dual:
+        if scales is None:
+            norm.sealed = True
+        elif atom.dual:
             norm.readers[block] = k
         else:
             norm.carried = block
@@ -207,7 +218,9 @@ def _add_post_norms(
             _add_tied(norm, line, by_name, [other for other in spec.lines if other.tied])
     for norm in norms.values():
         assert norm.gain is not None
-        norm.sealed |= norm.carried is None and not _is_last(spec, order, norm.gain)
+        last = _is_last(spec, order, norm.gain)
+        norm.sealed |= norm.carried is None and not last
+        norm.ends = last and not any(a.diag for a in atoms(norm.gain.axes or ()))
     found.norms += [norm for norm in norms.values() if norm.readers]
     found.writers |= writers
 
@@ -250,7 +263,7 @@ def _is_last(spec: Spec, order: Order, gain: Block) -> bool:
     """Whether no stream goes on from a norm: the last one of all layers, or one in a head."""
     if not gain.layers:
         return gain.line.name in order.heads
-    ends = order.ends.get(gain.line.stack) == gain.line.name
+    ends = order.ends.get(gain.line.stack) == generic(gain.line)
     return ends and gain.layers[0] + 1 == _depth(spec, gain.line)
 
 
@@ -294,7 +307,7 @@ def gain_along(norm: Norm, gain: Tensor, dims: int, axis: int) -> Tensor:
 
 def free_dimensions(free: LayerNorms, spec: Spec, entries: Callable[[Block], int]) -> int:
     """How many dimensions it is: one for every vector that a writer writes and a reader reads, and the biases of
-    norms that fold.
+    norms that fold, and the gains that readers can take.
 
     Args:
         free: of a model.
@@ -303,5 +316,6 @@ def free_dimensions(free: LayerNorms, spec: Spec, entries: Callable[[Block], int
     """
     slack = [place for norm in free.norms for place in norm.slack.items()]
     folded = [norm.bias for norm in free.norms if norm.bias is not None and norm.folds]
+    folded += [norm.gain for norm in free.norms if norm.gain is not None and norm.scales]
     vectors = sum(entries(b) // length((b.axes or ())[k], spec.sizes) for b, k in (*free.writers.items(), *slack))
     return vectors + sum(map(entries, folded))

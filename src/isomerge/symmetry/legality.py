@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import atoms, leaf_atoms
 from isomerge.symmetry.groups import SCALES
-from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.language.spec import Shift, Spec
 from isomerge.symmetry.stage import shift_atoms
 
 
@@ -58,9 +60,25 @@ def check_legality(spec: Spec) -> None:
             raise IsomergeError(
                 f"{spec.origin}: shift {shift.name} is along {shift.along}, which is no one axis of {shift.bias}"
             )
+        if shift.trades:
+            _check_trade(spec, shift)
         others = {a.name for a in shift_atoms(spec, shift)} - {shift.along, *spec.sizes}
         if shift.along is not None and (free := sorted(name for name in others if not name.isdigit())):
             raise IsomergeError(f"{spec.origin}: shift {shift.name} moves axis {free[0]}, whose size is not known")
     stacks = {line.stack for line in spec.lines if line.indices}
     if strange := [stack for stack in spec.depths if stack not in stacks]:
         raise IsomergeError(f"{spec.origin}: depth {strange[0]}: no line's name begins with it and a number")
+
+
+def _check_trade(spec: Spec, shift: Shift) -> None:
+    """Both tensors of a trade have the same axes beside those along which it is constant."""
+    there = shift_atoms(spec, replace(shift, bias=shift.into or "", block=shift.into_block))
+    mine, theirs = (
+        sorted(a.name for a in found if a.name != along and a.name != "1")
+        for found, along in ((shift_atoms(spec, shift), shift.along), (there, shift.into_along))
+    )
+    if mine != theirs:
+        raise IsomergeError(
+            f"{spec.origin}: shift {shift.name} moves {' '.join(mine) or 'a number'} of {shift.bias}, but "
+            f"{' '.join(theirs) or 'a number'} of {shift.into}: say along which axis each is constant"
+        )

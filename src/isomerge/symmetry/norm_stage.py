@@ -6,9 +6,10 @@ Its elements are vectors, by the block that they are added to:
 * ``norm.gain.BLOCK``: what a reader takes more against the ones, behind its gain: W + c (1/g)^T; of the same shape.
   Its bias loses c sum(b/g).
 * ``norm.fold.BLOCK``: what a norm's bias has more; [width]. Its readers' biases lose what they make of it.
+* ``norm.scale.BLOCK``: by what a norm's gains are multiplied, and its bias; [width]. Its readers are divided by it.
 
-The first two commute with each other, and so do the last: each stage has those or these, so that its inverse has
-the negative of every element. No two stages of moves are one.
+The first two commute with each other, and so do those of each other kind: a stage has elements of one kind, so that
+its inverse has the negative of every element, or the reciprocal of scales. No two stages of moves are one.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from isomerge.symmetry.layer_norms import LayerNorms, Norm, gain_along, layer_no
 from isomerge.symmetry.stage import Stage
 
 PREFIX = "norm."
-ONES, GAIN, FOLD = "norm.ones.", "norm.gain.", "norm.fold."
+ONES, GAIN, FOLD, SCALE = "norm.ones.", "norm.gain.", "norm.fold.", "norm.scale."
+KINDS = (ONES, GAIN, FOLD, SCALE)
 
 
 def norm_keys(free: LayerNorms) -> set[str]:
     """The keys of all elements that move what LayerNorm leaves free."""
     found = {ONES + block.key for block in free.writers}
     found |= {GAIN + block.key for norm in free.norms for block in norm.slack}
+    found |= {SCALE + norm.gain.key for norm in free.norms if norm.gain is not None and norm.scales}
     return found | {FOLD + norm.bias.key for norm in free.norms if norm.bias is not None and norm.folds}
 
 
@@ -43,8 +46,7 @@ def norm_stages(spec: Spec, elements: Mapping[str, Tensor]) -> list[NormStage]:
         elements: by key, without numbers of stages.
     """
     norms = {key: c for key, c in elements.items() if is_norm_key(key)}
-    folds = {key: c for key, c in norms.items() if key.startswith(FOLD)}
-    parts = ({key: c for key, c in norms.items() if key not in folds}, folds)
+    parts = ({key: c for key, c in norms.items() if kind_of(key) == kind} for kind in (SCALE, PREFIX, FOLD))
     return [NormStage(spec, part) for part in parts if part]
 
 
@@ -55,7 +57,7 @@ def is_norm_key(key: str) -> bool:
 
 def kind_of(key: str) -> str:
     """What elements a stage may have beside one, by its key: those of one kind commute."""
-    return FOLD if key.startswith(FOLD) else PREFIX if is_norm_key(key) else ""
+    return next((kind for kind in (FOLD, SCALE, PREFIX) if key.startswith(kind)), "")
 
 
 class NormStage(Stage):
@@ -70,6 +72,10 @@ class NormStage(Stage):
             if (c := self.elements.get(GAIN + block.key)) is not None:
                 norm, axis = _read(free, block)
                 read_against(norm, block, axis, c, tensors)
+            if (factor := self.elements.get(SCALE + block.key)) is not None:
+                for norm in free.norms:
+                    if norm.gain == block:
+                        take_gains(norm, factor, tensors)
             if (delta := self.elements.get(FOLD + block.key)) is not None:
                 tensors[block].add_(delta.to(tensors[block]))
                 for norm in free.norms:
@@ -87,20 +93,22 @@ class NormStage(Stage):
         """The blocks whose numbers it changes."""
         here = list(blocks)
         free = layer_norms(self.spec, here)
-        found = {b for b in here if not self.elements.keys().isdisjoint((ONES + b.key, GAIN + b.key, FOLD + b.key))}
+        found = {b for b in here if not self.elements.keys().isdisjoint(kind + b.key for kind in KINDS)}
         for norm in free.norms:
             folded = norm.bias is not None and FOLD + norm.bias.key in self.elements
             found |= {b for b, r in norm.reader_biases.items() if folded or GAIN + r.key in self.elements}
             found |= {norm.carried} if folded and norm.carried is not None else set()
+            if norm.gain is not None and SCALE + norm.gain.key in self.elements:
+                found |= {*norm.readers} | ({norm.bias} if norm.bias is not None else set())
         return found
 
     def only(self, blocks: Iterable[Block]) -> NormStage:
         """The part that acts on some blocks."""
-        keys = {prefix + block.key for block in blocks for prefix in (ONES, GAIN, FOLD)}
+        keys = {prefix + block.key for block in blocks for prefix in KINDS}
         return NormStage(self.spec, {key: c for key, c in self.elements.items() if key in keys})
 
     def act_linearly(self, block: Block, tensor: Tensor) -> None:
-        """Nothing: all that it does is added."""
+        """Nothing: all that it does is added, but for gains, which no space moves."""
 
     def act_on_view(self, view: Tensor, atoms: tuple[Atom, ...], scope: Mapping[str, int]) -> None:
         """Nothing: all that it does is added."""
@@ -118,7 +126,9 @@ class NormStage(Stage):
 
     def inverse(self) -> Stage:
         """The stage that undoes this one."""
-        return NormStage(self.spec, {key: -c for key, c in self.elements.items()})
+        return NormStage(
+            self.spec, {key: 1 / c if key.startswith(SCALE) else -c for key, c in self.elements.items()}
+        )
 
     def inverse_spaces(self) -> Stage:
         """The identity: there are no spaces in it."""
@@ -147,6 +157,20 @@ def fold_back(norm: Norm, delta: Tensor, tensors: Mapping[Block, Tensor]) -> Non
         tensors[norm.carried].sub_(delta.to(tensors[norm.carried]))
 
 
+def take_gains(norm: Norm, factor: Tensor, tensors: Mapping[Block, Tensor]) -> None:
+    """Multiply a norm's gains and its bias by factors, in place, and divide its readers by them."""
+    assert norm.gain is not None
+    own = tensors[norm.gain]
+    whole = own.double() + norm.gain.line.less
+    own.copy_((whole * factor.double() - norm.gain.line.less).to(own))
+    if norm.bias is not None:
+        tensors[norm.bias].mul_(factor.to(tensors[norm.bias]))
+    for reader, axis in norm.readers.items():
+        weight = tensors[reader]
+        along = factor.double().reshape([-1 if k == axis else 1 for k in range(weight.ndim)])
+        weight.copy_((weight.double() / along).to(weight))
+
+
 def _read(free: LayerNorms, block: Block) -> tuple[Norm, int]:
     read = free.reader(block)
     if read is None:
@@ -160,15 +184,15 @@ def check_norm_element(spec: Spec, key: str, c: Tensor) -> bool:
     Raises:
         IsomergeError: of no tensor of the spec.
     """
-    kind = next((prefix for prefix in (ONES, GAIN, FOLD) if key.startswith(prefix)), None)
+    kind = next((prefix for prefix in KINDS if key.startswith(prefix)), None)
     if kind is None:
         raise IsomergeError(f"element {key} is no move of LayerNorms")
     line = spec.match(key.removeprefix(kind)).line
     if line.axes is None or not bool(c.isfinite().all()):
         return False
     wanted = [n for i in line.indices if (n := spec.sizes.get(i)) is not None] + list(shape(line.axes, spec.sizes))
-    if kind == FOLD:
-        return c.ndim == 1 and c.shape[0] == wanted[-1]
+    if kind in (FOLD, SCALE):
+        return c.ndim == 1 and c.shape[0] == wanted[-1] and (kind == FOLD or bool((c != 0).all()))
     whole = [want is None or have == want for want, have in zip(wanted, c.shape, strict=False)]
     single = [have == 1 for have, fits in zip(c.shape, whole, strict=False) if not fits]
     return c.ndim == len(wanted) and len(single) <= 1 and all(single)

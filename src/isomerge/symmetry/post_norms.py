@@ -56,7 +56,7 @@ class Order:
     heads: set[str] = field(default_factory=set)
     """The gains of norms in heads: no stream goes on from them."""
     ends: dict[str, str] = field(default_factory=dict)
-    """From a stack of layers to the gain of its last norm."""
+    """From a stack of layers to the gain of its last norm, by its `generic` name."""
 
 
 def order_of(spec: Spec, stream: str) -> Order:
@@ -109,7 +109,7 @@ class _Walk:
             if self.norm is not None:
                 self.norm = self.norm.earlier()
         if self.norm is not None and self.norm.line in lines:
-            self.order.ends[stack] = self.norm.line.name
+            self.order.ends[stack] = generic(self.norm.line)
             self.norm = Place(self.norm.line, None)
         self.behind = True
 
@@ -168,3 +168,7 @@ class _Walk:
 def _is_vector(line: Line, stream: str) -> bool:
     return line.axes is not None and len(line.axes) == 1 and {a.name for a in atoms(line.axes)} >= {stream}
 
+
+def generic(line: Line) -> str:
+    """What a line's tensors are called in the first layer: equal for lines of several layers of one stack."""
+    return line.canonical(dict.fromkeys(line.indices, 0))

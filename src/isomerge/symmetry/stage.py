@@ -328,6 +328,21 @@ def bias_view(spec: Spec, shift: Shift, block: Block, tensor: Tensor) -> tuple[T
     raise AssertionError(f"shift {shift.name}: block {shift.block} of {block.key}")
 
 
+def into_view(spec: Spec, shift: Shift, block: Block, tensor: Tensor) -> tuple[Tensor, tuple[Atom, ...]]:
+    """The part of a tensor that a shift trades with, and its atoms."""
+    return bias_view(spec, replace(shift, block=shift.into_block), block, tensor)
+
+
+def as_traded(shift: Shift, delta: Tensor, atoms: tuple[Atom, ...], there: tuple[Atom, ...]) -> Tensor:
+    """A shift's element, with some atoms, along those of what it trades with: one long where it is constant."""
+    single = [a.name == shift.along or a.name.isdigit() for a in atoms]
+    kept = [a.name for a, one in zip(atoms, single, strict=True) if not one]
+    plain = delta.squeeze([k for k, one in enumerate(single) if one])
+    names = [a.name for a in there if a.name in kept]
+    ordered = plain.permute([kept.index(name) for name in names])
+    return ordered[tuple(slice(None) if a.name in kept else None for a in there)]
+
+
 def projection(spec: Spec, via: Block, weight: Tensor, atoms: tuple[Atom, ...], into: Block) -> Tensor:
     """The matrix [output, bias] through which a bias reaches the output: W, summed over heads that share values."""
     (view,), axes, _ = next(leaves(spec, via, weight))
@@ -359,6 +374,9 @@ def add_shifts(spec: Spec, elements: Mapping[str, Tensor], tensors: dict[Block, 
             into = blocks[shift.into]
             w = projection(spec, via, tensors[via], atoms, into)
             tensors[into] -= (w @ delta.to(w.dtype).flatten()).reshape(tensors[into].shape)
+        elif shift.into is not None:
+            view, there = into_view(spec, shift, blocks[shift.into], tensors[blocks[shift.into]])
+            view -= as_traded(shift, delta, atoms, there).to(view.dtype)
 
 
 def shift_atoms(spec: Spec, shift: Shift) -> tuple[Atom, ...]:
@@ -371,7 +389,8 @@ def shift_atoms(spec: Spec, shift: Shift) -> tuple[Atom, ...]:
 
 def shift_shape(spec: Spec, shift: Shift) -> tuple[int, ...]:
     """The shape of a shift's element: that of what it moves, of length one where it is constant."""
-    return tuple(1 if a.name == shift.along else spec.sizes[a.name] for a in shift_atoms(spec, shift))
+    here = shift_atoms(spec, shift)
+    return tuple(1 if a.name == shift.along or a.name == "1" else spec.sizes[a.name] for a in here)
 
 
 def free_part(shift: Shift, view: Tensor, atoms: tuple[Atom, ...]) -> Tensor:

@@ -185,5 +185,8 @@ def _shift(inclusion: Inclusion, part: Spec, shift: Shift) -> Shift:
         None if name is None else _name(inclusion, part, name) for name in (shift.bias, shift.into, shift.via)
     )
     assert bias is not None
-    along = None if shift.along is None else inclusion.called(shift.along)
-    return Shift(inclusion.called(shift.name), bias, shift.block, into, via, along)
+    along, into_along = (
+        None if axis is None else inclusion.called(axis) for axis in (shift.along, shift.into_along)
+    )
+    name = inclusion.called(shift.name)
+    return replace(shift, name=name, bias=bias, into=into, via=via, along=along, into_along=into_along)

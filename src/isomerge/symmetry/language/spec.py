@@ -106,7 +106,8 @@ class Shift:
     """An additive gauge; ``bias``, ``into`` and ``via`` are line names.
 
     With ``along`` what is free of ``bias`` is not the whole tensor, but a constant along that axis: softmax ignores
-    what is added to all that it compares.
+    what is added to all that it compares. Without ``via``, what ``bias`` has more ``into`` has less: both are added
+    to one stream, such as two tables of embeddings, each by a constant along its own axis.
     """
 
     name: str
@@ -115,6 +116,18 @@ class Shift:
     into: str | None = None
     via: str | None = None
     along: str | None = None
+    into_block: int | None = None
+    into_along: str | None = None
+
+    @property
+    def trades(self) -> bool:
+        """Whether two tensors trade a constant."""
+        return self.into is not None and self.via is None
+
+    def swapped(self) -> Shift:
+        """A trade, from the other tensor's side."""
+        other = replace(self, into=self.bias, into_block=self.block, into_along=self.along)
+        return replace(other, bias=self.into or "", block=self.into_block, along=self.into_along)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``shift NAME: BIAS [if E]``                     a bias that no output depends on
 ``shift NAME: BIAS -> OUT via WEIGHT [if E]``   adding d to BIAS and subtracting WEIGHT d from OUT is free
 ``shift NAME: LINE along AXIS [if E]``          no output depends on a constant along an axis of a tensor
+``shift NAME: LINE [along AXIS] -> LINE [along AXIS] [if E]``  adding a constant to one and subtracting it from the other is free
 ``postnorm STREAM [if E]``                      norms stand behind what they normalise, lines in the order in which they act
 ``headed CLASS ...``                            classes that are named ``...Model``, and give out what a head makes of the streams
 ``returns SPACE ... : CLASS ... [if E]``        what classes return by default beside their predictions, or ``nothing``
@@ -67,7 +68,8 @@ from isomerge.symmetry.legality import check_legality
 from isomerge.symmetry.returned import task_of, without_returned
 
 _SPACE = re.compile(r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\s*(?:folded\s+(\w+))?$")
-_SHIFT = re.compile(r"(\w+)\s*:\s*(\S+)(?:\s*->\s*(\S+)\s+via\s+(\S+)|\s+along\s+(\w+))?$")
+_ALONG = r"(?:\s+along\s+(\w+))?"
+_SHIFT = re.compile(rf"(\w+)\s*:\s*(\S+){_ALONG}(?:\s*->\s*(\S+)(?:\s+via\s+(\S+)|{_ALONG}))?$")
 _INFINITE = " infinite"
 BEHIND_PADDING = "behind padding"
 _OFFSET = re.compile(r"(.*[)\]]'?)\s+-\s*(\d+)$")
@@ -255,17 +257,21 @@ class _Reader:
         found = _SHIFT.match(rest)
         if not found:
             raise IsomergeError(
-                f"shift {rest!r} is not understood: write NAME: BIAS [-> OUT via WEIGHT | along AXIS]"
+                f"shift {rest!r} is not understood: write NAME: BIAS [along AXIS] [-> OUT via WEIGHT | -> OUT [along AXIS]]"
             )
-        name, bias, into, via, along = found.groups()
+        name, bias, along, into, via, into_along = found.groups()
         bias, _, block = bias.partition("#")
+        into, _, into_block = (into or "").partition("#")
         bias, into, via = (part and chosen(part, self.value, self.layers) for part in (bias, into, via))
         assert bias is not None
-        self.shifts.append(Shift(name, bias, int(block) if block else None, into, via, along))
+        blocks = (int(number) if number else None for number in (block, into_block))
+        self.shifts.append(Shift(name, bias, next(blocks), into or None, via, along, next(blocks), into_along))
 
     def read_postnorm(self, rest: str) -> None:
         if rest not in self.spaces:
-            raise IsomergeError(f"postnorm {rest!r} is not understood: name a residual stream that is declared before")
+            raise IsomergeError(
+                f"postnorm {rest!r} is not understood: name a residual stream that is declared before"
+            )
         self.postnorm.append(rest)
 
     def read_headed(self, rest: str) -> None:
