@@ -25,7 +25,7 @@ from isomerge.run.writing_run import Output
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.layer_norms import norm_spec
-from isomerge.symmetry.norm_stage import FOLD, GAIN, ONES, norm_keys, norm_stages
+from isomerge.symmetry.norm_stage import FOLD, GAIN, ONES, SCALE, norm_keys, norm_stages
 from toys import Toy, outputs, overwrite, relative, tensors
 
 ToyMaker = Callable[..., Toy]
@@ -49,6 +49,8 @@ def free_moves(model: Model, seed: int = 1) -> Alignment:
         elements |= {GAIN + block.key: draw(block, axis) for block, axis in norm.slack.items()}
         if norm.bias is not None and norm.folds:
             elements[FOLD + norm.bias.key] = draw(norm.bias, None)
+        if norm.gain is not None and norm.scales:
+            elements[SCALE + norm.gain.key] = 0.5 + draw(norm.gain, None).abs()
     assert elements.keys() == norm_keys(free)
     spec = norm_spec(model.declared)
     return Alignment.of(norm_stages(spec, elements), spec)

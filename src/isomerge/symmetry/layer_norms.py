@@ -219,8 +219,8 @@ def _add_post_norms(
     for norm in norms.values():
         assert norm.gain is not None
         last = _is_last(spec, order, norm.gain)
-        norm.sealed |= norm.carried is None and not last
-        norm.ends = last and not any(a.diag for a in atoms(norm.gain.axes or ()))
+        norm.sealed |= (norm.carried is None and not last) or (last and order.seen and bool(norm.gain.layers))
+        norm.ends = last and not any(a.name in spec.gains for a in atoms(norm.gain.axes or ()))
     found.norms += [norm for norm in norms.values() if norm.readers]
     found.writers |= writers
 

@@ -55,6 +55,8 @@ class Order:
     """From a writer's bias to the gain of the norm that it is added to: first after it."""
     heads: set[str] = field(default_factory=set)
     """The gains of norms in heads: no stream goes on from them."""
+    seen: bool = False
+    """Whether what reads the last norm is not all known: what stands in another stack of layers."""
     ends: dict[str, str] = field(default_factory=dict)
     """From a stack of layers to the gain of its last norm, by its `generic` name."""
 
@@ -69,6 +71,8 @@ def order_of(spec: Spec, stream: str) -> Order:
             walk.outside(part)
         else:
             walk.layers(stack, part)
+    if walk.norm is not None and not walk.norm.line.indices and not walk.pending:
+        walk.order.heads.add(walk.norm.line.name)  # a stream that no layer goes on
     return walk.order
 
 
@@ -146,6 +150,8 @@ class _Walk:
         place, self.head = self.head or self.norm, None
         if place is not None:
             self.order.reads[here] = place
+        else:
+            self.order.seen |= bool(self.order.ends)
 
     def _norm(self, line: Line) -> None:
         if self.heads and not self.pending:
