@@ -92,12 +92,14 @@ def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", la
 
 
 def _moving_in_all(spec: Spec, others: Sequence[Model], shared: Sequence[Block]) -> Spec:
-    """The spec without the spaces that another model of the run keeps, as its class returns what is in them: a
-    pooler's neurons are inside of a classifier, and outputs of the base model."""
+    """The spec without the spaces and shifts that another model of the run keeps, as its class returns what is in
+    them: a pooler's neurons are inside of a classifier, and outputs of the base model."""
     here = {atom.name for block in shared for atom in atoms(block.axes or ())} & spec.spaces.keys()
     kept = {name for name in here for other in others if name not in other.spec.spaces}
     kept |= {name for name, space in spec.spaces.items() if kept & set(space.index)}
-    return spec.restrict({*spec.spaces, *(s.name for s in spec.shifts)} - kept) if kept else spec
+    shifts = {s.name for s in spec.shifts}
+    kept |= {name for name in shifts for other in others if all(s.name != name for s in other.spec.shifts)}
+    return spec.restrict({*spec.spaces, *shifts} - kept) if kept else spec
 
 
 def _check_axes(donor: Model, others: Sequence[Model], shared: Sequence[Block]) -> None:

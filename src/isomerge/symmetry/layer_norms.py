@@ -122,7 +122,7 @@ def layer_norms(
 def centred_streams(spec: Spec) -> list[str]:
     """The streams that every norm over them takes the mean of."""
     groups = {name: (spec.spaces[name].group_name, spec.spaces[name].folded) for name in spec.streams}
-    return [name for name, both in groups.items() if CENTRED in both or name in spec.postnorm]
+    return [name for name, both in groups.items() if CENTRED in both or name in spec.prenorm + spec.postnorm]
 
 
 def under_layer_norm(spec: Spec) -> bool:
@@ -156,7 +156,7 @@ def _add_pre_norms(
             norm.readers[block] = k
         elif not atom.dual and norm is not None:
             norm.bias = block
-        elif not atom.dual and not scales and not tied(block):
+        elif not atom.dual and not atom.diag and not scales and not tied(block):
             writers[block] = k
     kept = [norm for key, norm in norms.items() if not (returned and key.partition("[")[0] in outer)]
     _add_biases(kept, blocks, writers)

@@ -29,7 +29,7 @@ from isomerge.errors import IsomergeError
 
 WORDS = (
     "model", "prefix", "size", "layers", "depth", "require", "numbered", "config", "default", "include", "space",
-    "residual", "shift", "postnorm", "headed", "returns", "fixed", "tied", "positions", "like", "drop", "after",
+    "residual", "shift", "prenorm", "postnorm", "headed", "returns", "fixed", "tied", "positions", "like", "drop", "after",
 )  # fmt: skip
 """With what a statement may begin; every other one describes a tensor."""
 LINE = "line"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.axes import Axis, atoms, shape, show
+from isomerge.symmetry.axes import Axis, Concat, atoms, extents, shape, show
 from isomerge.symmetry.groups import GROUPS, Group
 from isomerge.symmetry.language.names import Number, expression, filled, numbers
 from isomerge.symmetry.language.statements import FixedPart, Returned
@@ -177,6 +177,8 @@ class Spec:
     tied: str = ""
     """What else the classes of transformers read from the tie of head and embeddings, without a key of its own:
     such heads stay tied."""
+    prenorm: tuple[str, ...] = ()
+    """Streams that are read through LayerNorms alone, beside those of which a group after folding says so."""
     postnorm: tuple[str, ...] = ()
     """The streams whose norms stand behind what they normalise; their lines stand in the order in which they act."""
 
@@ -219,6 +221,11 @@ class Spec:
                 f"declares {len(wanted)}: check that config.json and the spec belong to these weights"
             )
         for axis, want, have in zip(match.line.axes, wanted, actual, strict=True):
+            if isinstance(axis, Concat) and want is None and min(extents(axis, have, self.sizes)) < 0:
+                raise IsomergeError(
+                    f"tensor {name}: axis {show(axis)} has length {have}, which is less than its parts: check that "
+                    "config.json and the spec belong to these weights"
+                )
             if want is not None and want != have:
                 if have == 0:
                     raise IsomergeError(

@@ -20,7 +20,8 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``shift NAME: BIAS -> OUT via WEIGHT [if E]``   adding d to BIAS and subtracting WEIGHT d from OUT is free
 ``shift NAME: LINE along AXIS [if E]``          no output depends on a constant along an axis of a tensor
 ``shift NAME: LINE [along AXIS] -> LINE [along AXIS] [if E]``  adding a constant to one and subtracting it from the other is free
-``postnorm STREAM [if E]``                      norms stand behind what they normalise, lines in the order in which they act
+``prenorm STREAM [if E]``                       a stream is read through LayerNorms alone (also: ``folded OFixingOnes``)
+``postnorm STREAM [if E]``                      LayerNorms stand behind what they normalise; lines in the order in which they act
 ``headed CLASS ...``                            classes that are named ``...Model``, and give out what a head makes of the streams
 ``returns SPACE ... : CLASS ... [if E]``        what classes return by default beside their predictions, or ``nothing``
 ``fixed NAME ... : REASON [if E]``              a part whose tensors no symmetry of a block moves, and why
@@ -130,6 +131,7 @@ class _Reader:
         self.headed: list[str] = []
         self.returned: list[Returned] = []
         self.tied = ""
+        self.prenorm: list[str] = []
         self.postnorm: list[str] = []
         self.depths: dict[str, tuple[int, int]] = {}
         self.numbered: dict[str, list[object]] = {}
@@ -202,6 +204,7 @@ class _Reader:
             # what transformers reads may be flat as well (DPT), or have the group (Qwen2-VL)
             self.keys += tuple(key.removeprefix(f"{inclusion.group}.") for key in part.config_keys)
         self.fixed += part.fixed
+        self.prenorm += part.prenorm
         self.postnorm += part.postnorm
         self.depths |= part.depths
 
@@ -267,12 +270,18 @@ class _Reader:
         blocks = (int(number) if number else None for number in (block, into_block))
         self.shifts.append(Shift(name, bias, next(blocks), into or None, via, along, next(blocks), into_along))
 
+    def read_prenorm(self, rest: str) -> None:
+        self.prenorm.append(self.stream("prenorm", rest))
+
     def read_postnorm(self, rest: str) -> None:
-        if rest not in self.spaces:
+        self.postnorm.append(self.stream("postnorm", rest))
+
+    def stream(self, word: str, name: str) -> str:
+        if name not in self.spaces or not self.spaces[name].residual:
             raise IsomergeError(
-                f"postnorm {rest!r} is not understood: name a residual stream that is declared before"
+                f"{word} {name!r} is not understood: name a residual stream that is declared before"
             )
-        self.postnorm.append(rest)
+        return name
 
     def read_headed(self, rest: str) -> None:
         self.headed += rest.split()
@@ -325,6 +334,7 @@ class _Reader:
             tuple(self.headed),
             tuple(self.returned),
             self.tied,
+            tuple(self.prenorm),
             tuple(self.postnorm),
         )
         check_legality(spec)
