@@ -1,8 +1,8 @@
 """A model read in the form in which LayerNorm's own redundancy is zero: the same function, by other weights.
 
 Writers have mean zero, ``W diag(g)`` of readers has rows of mean zero, a norm's bias is zero wherever all its
-readers have biases, and a last norm's gains are one where its readers can take them (`isomerge.symmetry.layer_norms`). Models that are one function up to these moves are equal in
-this form.
+readers have biases, and a last norm's gains are one where its readers can take them
+(`isomerge.symmetry.layer_norms`). Models that are one function up to these moves are equal in this form.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.layer_norms import LayerNorms, Norm, gain_along, layer_norms, norm_spec
 from isomerge.symmetry.norm_stage import NormStage, norm_stages
+from isomerge.symmetry.returned import HIDDEN_STATES, asks_for
 from isomerge.symmetry.units import plan_units
 
 
@@ -124,7 +125,11 @@ def free_under_layer_norm(model: Model) -> LayerNorms:
     tied = [line for line in lines if line.canonical(dict.fromkeys(line.indices, 0)) not in model.names]
     tables = {line.tied for line in tied}
     found = layer_norms(
-        model.declared, model.blocks, returned=given_out(model), tied=lambda block: block.canonical[0] in tables
+        model.declared,
+        model.blocks,
+        returned=given_out(model),
+        states=asks_for(model.config, HIDDEN_STATES),
+        tied=lambda block: block.canonical[0] in tables,
     )
     heads = {a.name for line in tied for a in atoms(line.axes or ())} & {*model.declared.gains}
     for norm in found.norms:

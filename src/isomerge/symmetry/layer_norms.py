@@ -2,9 +2,10 @@
 
 LayerNorm takes the mean of a stream away, divides by its size, multiplies by gains g and adds biases b. So no
 output depends on what writers put along the ones, nor on what its readers W take against them, ``W + c (1/g)^T``
-with ``c sum(b/g)`` off their own bias; and b itself may as well stand in the readers' biases as ``W b``. Where norms stand behind what
-they normalise (`isomerge.symmetry.post_norms`), the stream carries b on, so that the next writer's bias takes it up;
-and the gains of the last norm may as well stand in its readers, ``W diag(g)``.
+with ``c sum(b/g)`` off their own bias; and b itself may as well stand in the readers' biases as ``W b``.
+
+Where norms stand behind what they normalise (`isomerge.symmetry.post_norms`), the stream carries b on, and the next
+writer's bias takes it up; and the gains of the last norm may as well stand in its readers, ``W diag(g)``.
 """
 
 from __future__ import annotations
@@ -102,6 +103,7 @@ def layer_norms(
     blocks: Sequence[Block],
     *,
     returned: Collection[str] = (),
+    states: bool = False,
     tied: Callable[[Block], bool] = lambda block: False,
 ) -> LayerNorms:
     """What LayerNorm leaves free in some blocks.
@@ -110,13 +112,22 @@ def layer_norms(
         spec: with its residual streams and gains active, before ties have taken any.
         blocks: of a model, or of one unit.
         returned: streams that a model gives out: what is written stays, and what their last norm makes of it.
+        states: whether a model gives out what every layer makes of its streams.
         tied: whether a table of embeddings is the head as well: then its rows are read, too.
     """
     found = LayerNorms()
     for stream in centred_streams(spec):
         add = _add_post_norms if stream in spec.postnorm else _add_pre_norms
-        add(found, spec, blocks, stream, stream in returned, tied)
+        add(found, spec, blocks, stream, _Seen(stream in returned, states and stream in returned), tied)
     return found
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What of a stream a model gives out."""
+
+    last: bool
+    states: bool
 
 
 def centred_streams(spec: Spec) -> list[str]:
@@ -135,11 +146,12 @@ def _add_pre_norms(
     spec: Spec,
     blocks: Sequence[Block],
     stream: str,
-    returned: bool,
+    seen: _Seen,
     tied: Callable[[Block], bool],
 ) -> None:
     """The writers and norms of one stream, where it is read through norms alone."""
     norms: dict[str, Norm] = {}
+    mixed: set[str] = set()
     writers: dict[Block, int] = {}
     outer = {gain for gain in spec.gains if not spec.scope(spec.spaces[gain])}
     branch = {s.name for block in blocks for s in _scales(spec, block, stream) if s.dual and s.diag}
@@ -155,14 +167,32 @@ def _add_pre_norms(
         elif atom.dual and norm is not None:
             norm.readers[block] = k
         elif not atom.dual and norm is not None:
+            if norm.bias is not None:  # something more is added to what the norm gives
+                mixed.add(key)
             norm.bias = block
         elif not atom.dual and not atom.diag and not scales and not tied(block):
             writers[block] = k
-    kept = [norm for key, norm in norms.items() if not (returned and key.partition("[")[0] in outer)]
+    hidden = {key for key in norms if seen.last and key.partition("[")[0] in outer}
+    kept = [norm for key, norm in norms.items() if key not in mixed | hidden]
     _add_biases(kept, blocks, writers)
     found.norms += [norm for norm in kept if norm.gain is not None and norm.readers]
-    if not returned:  # else what they write may be seen before any norm
-        found.writers |= writers
+    if seen.states or (seen.last and stream not in spec.normed_out):  # what they write is seen before any norm
+        first = _before_layers(spec, stream)
+        writers = {block: k for block, k in writers.items() if block.line in first}
+    found.writers |= writers
+
+
+def _before_layers(spec: Spec, stream: str) -> list[Line]:
+    """The lines of a stream that a norm outside of layers reads before these do; none where there is no such norm."""
+    lines: list[Line] = []
+    for line in spec.lines:
+        here = list(atoms(line.axes or ()))
+        if line.indices and any(a.name == stream for a in here):
+            return []
+        if any(a.name == stream and a.diag for a in here):
+            return [] if any(a.name in spec.gains for a in here) else lines
+        lines.append(line)
+    return []
 
 
 def _add_biases(norms: Sequence[Norm], blocks: Sequence[Block], writers: Collection[Block]) -> None:
@@ -181,7 +211,7 @@ def _add_post_norms(
     spec: Spec,
     blocks: Sequence[Block],
     stream: str,
-    returned: bool,
+    seen: _Seen,
     tied: Callable[[Block], bool],
 ) -> None:
     """The writers and norms of one stream, where norms stand behind what they normalise. Where a class returns the
@@ -192,7 +222,7 @@ def _add_post_norms(
 
     def norm_at(place: Place | None, layer: int | None) -> Norm | None:
         key = place and place.key(_depth(spec, place.line), layer)
-        if (gain := by_key.get(key or "")) is None or (returned and _is_last(spec, order, gain)):
+        if (gain := by_key.get(key or "")) is None or _is_seen(spec, order, gain, seen):
             return None
         return norms.setdefault(gain.key, Norm(gain, by_name.get(_bias_name(gain))))
 
@@ -257,6 +287,14 @@ def _depth(spec: Spec, line: Line) -> int | None:
     """How many layers a line's stack has, where the config says so."""
     least, most = spec.depths.get(line.stack, (None, None))
     return least if least == most else None
+
+
+def _is_seen(spec: Spec, order: Order, gain: Block, seen: _Seen) -> bool:
+    """Whether a model gives out what a norm makes of a stream."""
+    if gain.line.name in order.heads:
+        return False
+    state = not gain.layers or order.ends.get(gain.line.stack) == generic(gain.line)
+    return (seen.states and state) or (seen.last and _is_last(spec, order, gain))
 
 
 def _is_last(spec: Spec, order: Order, gain: Block) -> bool:

@@ -148,8 +148,8 @@ def read_against(norm: Norm, block: Block, axis: int, c: Tensor, tensors: Mappin
 
 
 def fold_back(norm: Norm, delta: Tensor, tensors: Mapping[Block, Tensor]) -> None:
-    """Take off the biases of a norm's readers, in place, what they make of what its own has more, and it itself where
-    a stream carries it on."""
+    """Take off the biases of a norm's readers, in place, what they make of what its own has more; a writer's bias
+    loses what a stream carries on."""
     for bias, reader in norm.reader_biases.items():
         made = tensors[reader].double().movedim(norm.readers[reader], -1) @ delta.double()
         tensors[bias].sub_(made.to(tensors[bias]))

@@ -1,9 +1,9 @@
 """Which norm every tensor reads where norms stand *after* what they normalise, as in BERT.
 
 There a stream is what the last norm gave: the next layer reads it, and adds to it. So the order of lines in a spec
-says which norm is read (``postnorm STREAM``): every line reads the last norm before it, in its own layer, in the one
-before or before the layers; what follows all layers reads the last one of theirs. A line that reads the stream and
-writes it stands in a head of its own: the norm behind it is read once, by the next line.
+says which norm is read (``postnorm STREAM``): every line reads the last norm before it, in its own layer, in the
+layer before or before all layers; what follows all layers reads the last norm of theirs. A line that reads the
+stream and writes it stands in a head of its own: the norm behind it is read once, by the next line.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Order:
 
 def order_of(spec: Spec, stream: str) -> Order:
     """The order of a stream's norms, by the lines of a spec."""
-    walk = _Walk(stream)
+    walk = _Walk(stream, set(spec.streams))
     lines = [line for line in spec.lines if any(a.name == stream for a in atoms(line.axes or ()))]
     for stack, group in groupby(lines, lambda line: line.stack if _numbered(spec, line) else ""):
         part = list(group)
@@ -83,8 +83,9 @@ def _numbered(spec: Spec, line: Line) -> bool:
 class _Walk:
     """Goes through the lines in the order in which they act."""
 
-    def __init__(self, stream: str) -> None:
+    def __init__(self, stream: str, streams: set[str]) -> None:
         self.stream, self.order = stream, Order()
+        self.others = streams - {stream}
         self.norm: Place | None = None
         """The last norm's gain."""
         self.head: Place | None = None
@@ -131,6 +132,8 @@ class _Walk:
                 self.pending.append(here)  # what stands in a layer writes the stream
             else:
                 self.heads.add(stem)
+        elif not line.indices and any(a.dual and a.name in self.others for a in atoms(line.axes or ())):
+            self.heads.add(stem)  # what lies between two streams may not be linear
         elif all(a.dual for a in mine):
             self._read(here)
         elif _is_vector(line, self.stream) and any(name in last for name in GAINS):

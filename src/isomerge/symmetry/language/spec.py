@@ -179,6 +179,8 @@ class Spec:
     such heads stay tied."""
     prenorm: tuple[str, ...] = ()
     """Streams that are read through LayerNorms alone, beside those of which a group after folding says so."""
+    normed_out: tuple[str, ...] = ()
+    """Those of which a class returns what a norm gives."""
     postnorm: tuple[str, ...] = ()
     """The streams whose norms stand behind what they normalise; their lines stand in the order in which they act."""
 

@@ -20,7 +20,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``shift NAME: BIAS -> OUT via WEIGHT [if E]``   adding d to BIAS and subtracting WEIGHT d from OUT is free
 ``shift NAME: LINE along AXIS [if E]``          no output depends on a constant along an axis of a tensor
 ``shift NAME: LINE [along AXIS] -> LINE [along AXIS] [if E]``  adding a constant to one and subtracting it from the other is free
-``prenorm STREAM [if E]``                       a stream is read through LayerNorms alone (also: ``folded OFixingOnes``)
+``prenorm STREAM [returned] [if E]``            a stream is read through LayerNorms alone (also: ``folded OFixingOnes``); returned: also where a class returns it
 ``postnorm STREAM [if E]``                      LayerNorms stand behind what they normalise; lines in the order in which they act
 ``headed CLASS ...``                            classes that are named ``...Model``, and give out what a head makes of the streams
 ``returns SPACE ... : CLASS ... [if E]``        what classes return by default beside their predictions, or ``nothing``
@@ -72,6 +72,7 @@ _SPACE = re.compile(r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\
 _ALONG = r"(?:\s+along\s+(\w+))?"
 _SHIFT = re.compile(rf"(\w+)\s*:\s*(\S+){_ALONG}(?:\s*->\s*(\S+)(?:\s+via\s+(\S+)|{_ALONG}))?$")
 _INFINITE = " infinite"
+RETURNED = " returned"
 BEHIND_PADDING = "behind padding"
 _OFFSET = re.compile(r"(.*[)\]]'?)\s+-\s*(\d+)$")
 _DEFAULT_SIZES = {**dict.fromkeys(SCALES, 1), "Complex": 2}
@@ -132,6 +133,7 @@ class _Reader:
         self.returned: list[Returned] = []
         self.tied = ""
         self.prenorm: list[str] = []
+        self.normed_out: list[str] = []
         self.postnorm: list[str] = []
         self.depths: dict[str, tuple[int, int]] = {}
         self.numbered: dict[str, list[object]] = {}
@@ -205,6 +207,7 @@ class _Reader:
             self.keys += tuple(key.removeprefix(f"{inclusion.group}.") for key in part.config_keys)
         self.fixed += part.fixed
         self.prenorm += part.prenorm
+        self.normed_out += part.normed_out
         self.postnorm += part.postnorm
         self.depths |= part.depths
 
@@ -271,7 +274,9 @@ class _Reader:
         self.shifts.append(Shift(name, bias, next(blocks), into or None, via, along, next(blocks), into_along))
 
     def read_prenorm(self, rest: str) -> None:
-        self.prenorm.append(self.stream("prenorm", rest))
+        name = self.stream("prenorm", rest.removesuffix(RETURNED))
+        self.prenorm.append(name)
+        self.normed_out += [name] if rest.endswith(RETURNED) else []
 
     def read_postnorm(self, rest: str) -> None:
         self.postnorm.append(self.stream("postnorm", rest))
@@ -335,6 +340,7 @@ class _Reader:
             tuple(self.returned),
             self.tied,
             tuple(self.prenorm),
+            tuple(self.normed_out),
             tuple(self.postnorm),
         )
         check_legality(spec)
