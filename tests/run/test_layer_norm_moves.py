@@ -29,7 +29,14 @@ from isomerge.symmetry.norm_stage import FOLD, GAIN, ONES, SCALE, norm_keys, nor
 from toys import Toy, outputs, overwrite, relative, tensors
 
 ToyMaker = Callable[..., Toy]
-MODELS = ["gpt2", "vit", "gptj", *more("gpt_neox", "opt", "phi", "mpt", "falcon", "starcoder2", "clip", "whisper")]
+MODELS = [
+    "gpt2",
+    "vit",
+    "gptj",
+    "bert",
+    *more("roberta", "distilbert", "electra", "electra-wide", "mpnet", "longformer", "lilt", "gte", "nomic_bert"),
+    *more("openai-gpt", "deit", "siglip", "gpt_neox", "opt", "phi", "mpt", "falcon", "starcoder2", "clip", "whisper"),
+]
 
 
 def free_moves(model: Model, seed: int = 1) -> Alignment:

@@ -163,7 +163,7 @@ def test_comments() -> None:
         ("size ov = res // h", "size ov = len(res)", "'len(res)' is not allowed"),
         ("size ov = res // h", "size ov = res h", "expression ' res h' in the spec is not valid"),
         ("size ov = res // h", "", "space ov has no size: add `size ov = ...`"),
-        ("shift vb: layer", "shift vb layer", "is not understood: write NAME: BIAS [-> OUT via WEIGHT | along AXIS]"),
+        ("shift vb: layer", "shift vb layer", "is not understood: write NAME: BIAS [along AXIS] [-> OUT via WEIGHT | -> OUT [along AXIS]]"),
         ("via layer.{l}.o.weight", "layer.{l}.o.weight", "is not understood: write NAME: BIAS"),
         ("layer.{l}.fused.bias#1", "layer.{l}.router.weight along ff", "shift kb is along ff, which is no one axis of layer.{l}.router.weight"),
         ("layer.{l}.fused.bias#1", "embed.weight along res", "shift kb moves axis vocab, whose size is not known"),

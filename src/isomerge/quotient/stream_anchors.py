@@ -17,13 +17,15 @@ import torch
 from torch import Tensor
 
 from isomerge.matching.frame import has_shared_meaning
+from isomerge.matching.balance import fold_biases
 from isomerge.models.recognised import Model
 from isomerge.quotient.draws import by_norm, chosen, sketch
 from isomerge.solve.canonical.canonical_frame import read_moved
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms
-from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.blocks import Block, Blocks, leaves
 from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.stage import find_shifts
 
 TOKENS, OTHERS, EVERY, LENGTHS = "tokens", "other tokens", "all rows", "lengths of rows"
 DRAWS = (TOKENS, OTHERS, EVERY, LENGTHS)
@@ -129,8 +131,10 @@ def anchors_of(model: Model, dtype: torch.dtype, fold: Alignment, salt: str = ""
     spec, tables = model.spec, {}
     shared = [block for block in model.blocks if has_shared_meaning(spec, block)]
     parts: dict[str, dict[str, list[Anchors]]] = {draw: {} for draw in DRAWS}
+    settled = _traded(model)
     for block in shared:
-        for stream, rows in table_rows(spec, block, model.assemble(block, None)):
+        tensor = settled[block] if block in settled else model.assemble(block, None)
+        for stream, rows in table_rows(spec, block, tensor):
             found, tables[block.key] = drawn(block.key, rows, dtype, salt)
             for draw, anchors in found.items():
                 parts[draw].setdefault(stream, []).append(anchors)
@@ -148,6 +152,15 @@ def anchors_of(model: Model, dtype: torch.dtype, fold: Alignment, salt: str = ""
         for draw, found in _coordinates(name, spec.sizes[name], dtype, salt).items():
             draws[draw][name] = found
     return {draw: anchors for draw, anchors in draws.items() if anchors}, tables
+
+
+def _traded(model: Model) -> Blocks:
+    """The tables that trade a constant with others, after the last of them has taken it up."""
+    spec = model.spec.restrict([shift.name for shift in model.spec.shifts if shift.trades])
+    blocks = {block for _, _, parts in find_shifts(spec, list(model.blocks)) for block in parts.values()}
+    tensors = {block: model.assemble(block, torch.float64) for block in model.blocks if block in blocks}
+    fold_biases(spec, tensors)
+    return tensors
 
 
 def _joined(parts: Sequence[Anchors]) -> Anchors:

@@ -183,7 +183,7 @@ def _add_pre_norms(
 
 
 def _before_layers(spec: Spec, stream: str) -> list[Line]:
-    """The lines of a stream that a norm outside of layers reads before these do; none where there is no such norm."""
+    """The lines of a stream that a norm outside of layers reads before these do; none without such a norm."""
     lines: list[Line] = []
     for line in spec.lines:
         here = list(atoms(line.axes or ()))
