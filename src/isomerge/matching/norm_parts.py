@@ -35,17 +35,24 @@ SAMPLE = 256
 """Vectors of an axis that tell what part of a difference lies along the ones."""
 
 
-def ones_elements(free: LayerNorms, tensors: Blocks, target: Mapping[Block, Tensor] | None) -> dict[str, Tensor]:
+def ones_elements(
+    free: LayerNorms, tensors: Blocks, target: Mapping[Block, Tensor] | None, *, folding: bool = False
+) -> dict[str, Tensor]:
     """What brings every writer's part along the ones, and every reader's against them, to a target's.
 
     Args:
         free: what is whole in the unit.
         tensors: the unit's blocks.
         target: the anchor's; None: to none at all.
+        folding: whether `fold_elements` follow, which take off some writers' biases what streams carry on.
     """
     found = {}
+    carried = {norm.carried: norm.bias for norm in free.norms if folding and norm.folds and norm.carried}
     for block, axis in free.writers.items():
-        found[ONES + block.key] = _gap(tensors, target, block).mean(axis, keepdim=True)
+        gap = _gap(tensors, target, block)
+        if (bias := carried.get(block)) is not None:
+            gap = gap + _gap(tensors, target, bias)
+        found[ONES + block.key] = gap.mean(axis, keepdim=True)
     for norm in free.norms:
         assert norm.gain is not None
         for block, axis in norm.slack.items():
@@ -60,16 +67,31 @@ def ones_elements(free: LayerNorms, tensors: Blocks, target: Mapping[Block, Tens
     return {key: c for key, c in found.items() if bool(c.any())}
 
 
-def scale_elements(norms: list[Norm], tensors: Blocks, target: Mapping[Block, Tensor] | None) -> dict[str, Tensor]:
-    """What multiplies the gains of a last norm, and divides its readers, so that both are nearest to a target's, a
-    quartic in every factor (`isomerge.matching.rescale`); None: so that gains are one."""
+def scale_elements(
+    norms: list[Norm], tensors: Blocks, target: Mapping[Block, Tensor] | None, *, equal: bool = False
+) -> dict[str, Tensor]:
+    """What multiplies the gains of a last norm, and divides its readers.
+
+    Args:
+        norms: of a unit.
+        tensors: the unit's blocks.
+        target: the anchor's, to which both come nearest, a quartic in every factor (`isomerge.matching.rescale`);
+            None: gains become one.
+        equal: whether gains become the target's, whatever becomes of readers: what these have along what else is
+            free hides the nearest.
+    """
     found = {}
     for norm in norms:
         if norm.gain is None or not norm.scales:
             continue
         gain = gain_along(norm, tensors[norm.gain], 1, 0)
-        factor = gain.reciprocal() if target is None else _nearest_scale(norm, gain, tensors, target)
-        if bool((factor != 1).any()):
+        if target is None:
+            factor = gain.reciprocal()
+        elif equal:
+            factor = gain_along(norm, target[norm.gain], 1, 0) / gain
+        else:
+            factor = _nearest_scale(norm, gain, tensors, target)
+        if bool((factor != 1).any()) and bool((factor != 0).all()):
             found[SCALE + norm.gain.key] = factor
     return found
 
@@ -118,22 +140,23 @@ def brought_onto(
     least = whole * max(WORTH, min(CHANCE / min((width for _, width, _ in shares), default=1), 0.5))
     if _at_most(free, shares, gaps) < least or not whole:
         return stay
-    ones, folds = _additive(spec, free, anchor, moved)
+    ones = NormStage(spec, ones_elements(free, moved, anchor))
     writers = NormStage(spec, {key: c for key, c in ones.elements.items() if key.startswith(ONES)})
-    trials = [[ones, folds], [ones], [writers]]
-    if scales := scale_elements(free.norms, moved, anchor):
-        scale = NormStage(spec, scales)
-        trials = [[scale, *_additive(spec, free, anchor, scale.applied(moved))], [scale], *trials]
+    trials = [_additive(spec, free, anchor, moved), [ones], [writers]]
+    for equal in (True, False):
+        if scales := scale_elements(free.norms, moved, anchor, equal=equal):
+            scale = NormStage(spec, scales)
+            trials = [[scale, *_additive(spec, free, anchor, scale.applied(moved))], [scale], *trials]
     trials = [Alignment.of(stages, spec) for stages in trials]
     reached = [(_distance(anchor, g.applied(moved)), k) for k, g in enumerate(trials) if g]
     left, place = min(reached, default=(whole, 0))
     return trials[place] if left <= whole - least else stay
 
 
-def _additive(spec: Spec, free: LayerNorms, anchor: Blocks, moved: Blocks) -> tuple[NormStage, NormStage]:
+def _additive(spec: Spec, free: LayerNorms, anchor: Blocks, moved: Blocks) -> list[NormStage]:
     """What is added along and against the ones, and what biases fold."""
-    ones = NormStage(spec, ones_elements(free, moved, anchor))
-    return ones, NormStage(spec, fold_elements(free.norms, ones.applied(moved), anchor))
+    ones = NormStage(spec, ones_elements(free, moved, anchor, folding=True))
+    return [ones, NormStage(spec, fold_elements(free.norms, ones.applied(moved), anchor))]
 
 
 def _distance(anchor: Blocks, blocks: Blocks) -> float:

@@ -107,7 +107,7 @@ def forming(model: Model) -> Alignment:
             tensors = {block: model.assemble(block, torch.float64) for block in unit.blocks}
             scales = scale_elements(here.norms, tensors, None)
             tensors = NormStage(spec, scales).applied(tensors)
-            ones = ones_elements(here, tensors, None)
+            ones = ones_elements(here, tensors, None, folding=True)
             tensors = NormStage(spec, ones).applied(tensors)
             elements |= scales | ones | fold_elements(here.norms, tensors, None)
     return Alignment.of(norm_stages(spec, elements), spec)
