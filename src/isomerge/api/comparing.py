@@ -102,10 +102,11 @@ def verify(
             with on_disk(solver.anchor.checkpoint) as left, on_disk(solver.source.checkpoint) as right:
                 apart = compare_outputs(left, right)
         found, prints = _proof(solver, observer)
-        formed = None if found["same"] is not False or prints.apart else solver.in_form()
+        formed = None if found["same"] or prints.apart else solver.in_form()
         if formed is not None:
             again, agreeing = _proof(formed, observer)
-            formed = None if again["same"] is False else formed
+            nearer = again["same"] or (again["same"] is None and found["same"] is False)
+            formed = formed if nearer else None
             found, prints = (found, prints) if formed is None else (again, agreeing)
         contradicted = contradiction(found, apart) if run else None
         told = doubted(found, doubt_of_configs(solver.anchor, solver.source) if found["same"] else None)

@@ -123,7 +123,8 @@ def free_under_layer_norm(model: Model) -> LayerNorms:
     """What LayerNorm leaves free in a model; no weights are read."""
     lines = [line for line in model.declared.lines if line.tied]
     tied = [line for line in lines if line.canonical(dict.fromkeys(line.indices, 0)) not in model.names]
-    tables = {line.tied for line in tied}
+    traded = {name for shift in model.declared.shifts if shift.trades for name in (shift.bias, shift.into)}
+    tables = {line.tied for line in tied} - traded  # what trades a constant is no head
     found = layer_norms(
         model.declared,
         model.blocks,

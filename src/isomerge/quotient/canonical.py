@@ -53,7 +53,7 @@ from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom, leaf_atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Space, Spec
-from isomerge.symmetry.norm_stage import is_norm_key
+from isomerge.symmetry.norm_stage import SCALE, is_norm_key
 from isomerge.symmetry.units import Unit, elements_of
 
 Basis = tuple["Tensor | None", "Tensor"]
@@ -262,7 +262,8 @@ def is_settled(g: Alignment, tolerance: float) -> bool:
         key = numbered.rpartition(":")[2]
         space = g.spec.spaces.get(key.partition("[")[0])
         if space is None:
-            still, near = found.new_zeros(()), tolerance if norms or key.partition("[")[0] in constant else 0.0
+            still = found.new_ones(()) if key.startswith(SCALE) else found.new_zeros(())
+            near = tolerance if norms or key.partition("[")[0] in constant else 0.0
         else:
             still = space.group.identity(tuple(found.shape[: len(g.spec.batch(space))]), g.spec.sizes[space.name])
             near = tolerance if found.is_floating_point() else 0.0
