@@ -58,7 +58,7 @@ def tune(
 
     The models are aligned once. The same command goes on with a search that was killed.
     """
-    from isomerge.cli.console import Voice, tell_pushed, write_json
+    from isomerge.cli.console import Voice, tell_lines, tell_pushed, write_json
     from isomerge.cli.dry_run import tell_tuning
     from isomerge.commands.tuning import planned_tune
 
@@ -69,7 +69,12 @@ def tune(
         with planned_tune(recipe, out, **how) as plan:
             return tell_tuning(voice, telling.json, plan)
     with voice.progress("tuning") as observer, planned_tune(recipe, out, **how, observer=observer) as plan:
+        decided = plan.merging.decided()
         report = plan.run()
+        carried = plan.merging.plan.fusion.notes
+    for note in carried:
+        voice.warn(note)
+    tell_lines(voice, decided)
     _tell(voice, report, out)
     tell_pushed(voice, writing)
     return write_json(telling.json, report)
@@ -96,7 +101,8 @@ def _tell(voice: Voice, report: dict[str, Any], out: Path) -> None:
         f" ({found['reused']['aligned_units']} units in {seconds['aligning']:.2g} s)."
     )
     for note in found["notes"]:
-        voice.warn(note)
+        if note.lower() not in found["sentence"].lower():
+            voice.warn(note)
     voice.say(found["sentence"])
     place = shlex.quote(str(out))
     voice.say(
@@ -115,4 +121,4 @@ def _figures(name: str, row: dict[str, Any]) -> list[str]:
         return [name, "-", "-", "-"]
     accuracy = row["judge"]["accuracy"]
     share = "" if accuracy is None else f"{100 * accuracy:.1f} %"
-    return [name, f"{row['search']:.4f}", f"{row['judge']['loss']:.4f}", share]
+    return [name, f"{row['search']:.4g}", f"{row['judge']['loss']:.4g}", share]

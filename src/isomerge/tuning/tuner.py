@@ -224,11 +224,7 @@ class Tuner:
             self.notes.append(
                 f"{len(refused)} of {len(rows) - 1} trials were refused, the first because: {refused[0]['refused']}"
             )
-        sentence, notes = verdict_of(judged)
-        if best is rows[0]:
-            self.notes.append(
-                "no trial was better than the recipe's own values on the examples of the search: these are written"
-            )
+        sentence, notes = verdict_of(judged, own=best is rows[0])
         self.notes += notes
         plain = [{key: value for key, value in row.items() if key not in CLOCK} for row in rows]
         self.report |= {

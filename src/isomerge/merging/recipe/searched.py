@@ -106,11 +106,13 @@ def searched_recipe(
             )
     for name, spec in names.items():
         entry = _entry_of(name, spec)
+        twice = next((place for place, wish in wanted.items() if place in entries and wish.name == name), None)
+        if twice is not None:
+            raise IsomergeError(
+                f"--search {name}: {path} says already what is searched for, as `{place_text(twice)}`: leave one "
+                f"of them out"
+            )
         for place in _places(path, recipe, method, name):
-            if any(place == other[: len(place)] for other in entries):
-                raise IsomergeError(
-                    f"{path}: `{place_text(place)}` is searched for already: leave --search {name} out"
-                )
             wanted[place] = Wish(
                 path, method, place, entry, groups, _own_value(path, content, recipe, method, place)
             )
