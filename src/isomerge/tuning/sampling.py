@@ -14,6 +14,8 @@ from isomerge.errors import IsomergeError
 from isomerge.merging.recipe.dimensions import Dimension
 
 SAMPLERS = ("tpe", "cmaes", "random", "grid")
+MOST_DRAWN = 10
+"""Trials that are drawn evenly before TPE's model chooses, which is Optuna's number; of few dimensions fewer."""
 
 
 def check_sampler(sampler: str, dimensions: Sequence[Dimension]) -> None:
@@ -112,7 +114,8 @@ class Study:
         if name == "random":
             return kinds.RandomSampler(seed=seed)
         if name == "tpe":
-            return kinds.TPESampler(seed=seed, multivariate=True)
+            drawn = min(MOST_DRAWN, 2 + 2 * len(self.dimensions))
+            return kinds.TPESampler(seed=seed, multivariate=True, n_startup_trials=drawn)
         start = {d.name: d.start for d in self.dimensions}
         inside = all(start[d.name] in d for d in self.dimensions)
         return kinds.CmaEsSampler(x0=start if inside else None, seed=seed, warn_independent_sampling=False)

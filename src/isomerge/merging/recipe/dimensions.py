@@ -82,10 +82,11 @@ def with_values(content: Mapping[str, Any], values: Mapping[Place, Any]) -> dict
             if isinstance(at, dict) and at.get(part) is None:
                 at[part] = [] if isinstance(following, int) else {}
             at = at[part]
-        if isinstance(at, list) and place[-1] == len(at):
+        last: Any = place[-1]
+        if isinstance(at, list) and last == len(at):
             at.append(value)
         else:
-            at[place[-1]] = value
+            at[last] = value
     return found
 
 
