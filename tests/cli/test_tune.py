@@ -31,10 +31,11 @@ PAIR = "merge_method: linear\nmodels: [{model: base}, {model: tuned}]\nalign: tr
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A base and a fine-tune; data whose labels the model between them gives; data that want more of the first layer."""
-    from transformers import BertForSequenceClassification
+    from transformers import BertConfig, BertForSequenceClassification
 
     folder, rng = tmp_path_factory.mktemp("planted"), torch.Generator().manual_seed(0)
-    config: Any = BertForSequenceClassification.config_class(
+    kind: Any = BertConfig
+    config = kind(
         hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, vocab_size=40, num_labels=1,
         max_position_embeddings=12, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, problem_type="regression",
     )  # fmt: skip
