@@ -28,7 +28,7 @@ ORDER = [
     {"evidence"},
     {"run"},
     {"merging"},
-    {"quotient", "discovery", "federated"},
+    {"quotient", "discovery", "federated", "tuning"},
     {"commands"},
     {"api"},
     {"cli"},

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from isomerge.api import stats as stats
     from isomerge.api import task_mask as task_mask
     from isomerge.api import transplant_tokenizer as transplant_tokenizer
+    from isomerge.api import tune as tune
     from isomerge.api import verify as verify
     from isomerge.api import widen as widen
     from isomerge.errors import IsomergeError as IsomergeError
@@ -73,6 +74,7 @@ _HOMES = {
             "stats",
             "task_mask",
             "transplant_tokenizer",
+            "tune",
             "verify",
             "widen",
         ],
@@ -109,6 +111,7 @@ __all__ = [
     "stats",
     "task_mask",
     "transplant_tokenizer",
+    "tune",
     "verify",
     "widen",
 ]

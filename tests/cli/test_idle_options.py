@@ -86,12 +86,13 @@ DIRECT: dict[tuple[str, str], tuple[dict[str, Any], Any]] = {
     ("merge_lora", "majority_sign"): ({"method": "linear"}, "frequency"),
     ("merge_lora", "seed"): ({"method": "svd"}, 3),
     ("task_mask", "tall_lambda"): ({"kind": "emr"}, 0.3),
+    ("tune", "judge_share"): ({"judge_data": "x"}, 0.2),
     ("prove", "inputs"): ({"model": "x"}, (1,)),
     ("prove", "forward"): ({"model": "x"}, print),
     **{("report", name): ({}, 3) for name in ("points", "limit", "length", "batch_size", "device", "allow_pickle")},
     **{
         (f, name): ({}, "x")
-        for f in ("align", "canon", "merge", "apply", "widen", "transplant_tokenizer")
+        for f in ("align", "canon", "merge", "tune", "apply", "widen", "transplant_tokenizer")
         for name in ("out_shard_size", "dtype", "overwrite", "push_to_hub", "private")
     },
 }
@@ -106,6 +107,7 @@ ELSEWHERE = {
     # tests/run/test_live_texts.py, tests/run/test_own_modules.py
     *((function, name) for function in ("align", "merge", "barrier", "evaluate") for name in ("loss", "tokenizer")),
     ("stats", "tokenizer"),
+    *(("tune", name) for name in ("layer_groups", "length", "address")),  # tests/cli/test_tune.py, as of barrier and merge
 }  # fmt: skip
 
 

@@ -96,6 +96,7 @@ def check_recipe(fence: Fence, folder: Path) -> None:
     from isomerge.fusion.registry import methods
     from isomerge.merging.adapter.adapter_recipe import asked_of_recipe
     from isomerge.merging.recipe.recipe_job import job_of_recipe
+    from isomerge.merging.recipe.searched import searched_recipe
     from isomerge.plug_ins.command import importing
 
     content = yaml.safe_load(fence.text)
@@ -103,8 +104,9 @@ def check_recipe(fence: Fence, folder: Path) -> None:
     file = folder / "checked.yml"
     file.write_text(fence.text)
     of_adapters = content["merge_method"] in KINDS.keys() - methods().keys()  # of isomerge merge-lora
+    read = asked_of_recipe if of_adapters else searched_recipe if "{search: " in fence.text else job_of_recipe
     with importing(content.get("import")):
-        asked_of_recipe(file) if of_adapters else job_of_recipe(file)
+        read(file)
 
 
 def test_other_output_is_noticed() -> None:

@@ -19,6 +19,7 @@ HOMES = {
     "moving": ["align", "apply", "canon"],
     "opening": ["open"],
     "proving": ["prove"],
+    "tuning": ["tune"],
     "widening": ["transplant_tokenizer", "widen"],
 }
 _MODULES = {name: f"isomerge.api.{module}" for module, names in HOMES.items() for name in names}

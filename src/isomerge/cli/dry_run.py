@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from isomerge.commands.aligning import Aligning
     from isomerge.commands.measuring import Planned
     from isomerge.commands.merging import Merging
+    from isomerge.commands.tuning import Tuning
     from isomerge.models.recognised import Model
     from isomerge.models.unit_plan import Plan
     from isomerge.solve.match_options import Matching
@@ -25,6 +26,25 @@ def tell_merge(voice: Voice, json: Path | None, planned: Merging) -> None:
     tell_lines(voice, planned.decided())
     decided = {"decided": None if plan.decision is None else plan.decision.document()}
     how: dict[str, Any] = {"moved": plan.matches, "verdict": plan.expected(), "more": decided}
+    _tell(voice, json, plan.models, plan.plan, cost, looked, **how)
+
+
+def tell_tuning(voice: Voice, json: Path | None, planned: Tuning) -> None:
+    """The same of a search: what is searched for, and what its trials take as far as shapes tell."""
+    plan, tuner = planned.merging.plan, planned.tuner
+    recipe, data = tuner.recipe, tuner.data
+    voice.say(
+        f"{tuner.how.trials} trials ({tuner.how.sampler}) of {', '.join(d.name for d in recipe.dimensions)}; "
+        f"searched on {len(data.search)} examples, judged on {len(data.judge)}."
+    )
+    cost = planned.cost()
+    looked = [*_looked_at(plan.options.matching), f"{tuner.how.trials} times method {plan.fusion.method.name}"]
+    more = {
+        "searched": [d.document() for d in recipe.dimensions],
+        "trials": tuner.how.trials,
+        "examples": {"search": len(data.search), "judge": len(data.judge)},
+    }
+    how: dict[str, Any] = {"moved": plan.matches, "verdict": plan.expected(), "more": more}
     _tell(voice, json, plan.models, plan.plan, cost, looked, **how)
 
 

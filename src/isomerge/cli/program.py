@@ -31,6 +31,7 @@ from isomerge.cli.report import report
 from isomerge.cli.stats import stats
 from isomerge.cli.stopping import Commands
 from isomerge.cli.transplant_tokenizer import transplant_tokenizer
+from isomerge.cli.tune import tune
 from isomerge.cli.verify import verify
 from isomerge.cli.widen import widen
 from isomerge.cli.written import Writing
@@ -46,6 +47,7 @@ app = typer.Typer(
 )
 _FUNCTIONS = (
     merge,
+    tune,
     methods,
     architectures,
     align,

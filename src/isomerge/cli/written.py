@@ -31,6 +31,7 @@ FOLDERS = (
     "merge-lora",
     "relational",
     "transplant-tokenizer",
+    "tune",
     "widen",
 )
 """The commands whose ``--out`` is a folder."""
@@ -56,6 +57,8 @@ WORDS = (
         "match",
         "method",
         "precision",
+        "sampler",
+        "search",
         "spaces",
         "tasks",
         "weights",

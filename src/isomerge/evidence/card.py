@@ -15,6 +15,8 @@ from isomerge.plug_ins.command import sentences
 
 RECIPE = "isomerge_recipe.yml"
 """The file of an output that says how to make it again."""
+TUNED = "tune.json"
+"""The file of an output that says what `isomerge tune` has tried."""
 REPORT = "isomerge.json"
 """The file of an output that says what was done, with the checksums of all others."""
 

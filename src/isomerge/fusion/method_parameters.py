@@ -106,6 +106,8 @@ def _breaks(setting: Any) -> Iterator[float]:
 
 Settings = Mapping[str, Any]
 FILTER_KEYS = {"filter", "value"}
+SEARCH_KEYS = {"search", "choices"}
+"""Keys of a value that `isomerge tune` finds."""
 
 
 @dataclass(frozen=True)
@@ -276,6 +278,11 @@ def renumbered(name: str, layer: int, own: int) -> str:
     return re.sub(rf"(?<![^.]){layer}(?![^.])", str(own), name, count=1)
 
 
+def is_search(entry: Any) -> bool:
+    """Whether a part of a setting says where its value is searched for, in place of a value."""
+    return isinstance(entry, Mapping) and bool(SEARCH_KEYS & entry.keys())
+
+
 def scalars(setting: Any, where: str) -> Iterator[Any]:
     """Every scalar of a setting.
 
@@ -287,6 +294,11 @@ def scalars(setting: Any, where: str) -> Iterator[Any]:
     if not is_list(setting):
         yield setting
         return
+    if any(is_search(entry) for entry in setting):
+        raise IsomergeError(
+            f"{where} is searched for (`search`, `choices`), and this command takes values: give one, or run "
+            f"isomerge tune, which finds it"
+        )
     if not setting:
         raise IsomergeError(f"{where} is an empty list: give a value, a gradient such as [0, 0.5, 1], or filters")
     for entry in setting:

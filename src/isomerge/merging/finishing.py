@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from isomerge.evidence.card import RECIPE, alignment_file, model_card
+from isomerge.evidence.card import RECIPE, TUNED, alignment_file, model_card
 from isomerge.evidence.layer_scan import PICTURE as SCAN_PICTURE
 from isomerge.evidence.layer_scan import scan_picture
 from isomerge.evidence.markdown import code
@@ -51,6 +51,7 @@ def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], found:
     if (scan := plan.options.scan) is not None:
         report["layer_scan"] = dict(scan)
         more[SCAN_PICTURE] = scan_picture(scan)
+    more |= plan.beside
     with_used(report)
     stream.finish(report, alignments, _card(plan, report, recipe), more=more, links=links)
 
@@ -91,6 +92,8 @@ def _card(plan: MergePlan, report: dict[str, Any], recipe: str | None) -> str:
         if "mean" in report:
             how = "All were first matched onto their common mean along their symmetries. "
     merged = [row["model"] for row in report["roles"] if MERGED in row["roles"]]
+    if (tuned := report.get("tune")) is not None:
+        how += f"Its parameters were searched for in {len(tuned['trials'])} trials ({TUNED}). "
     text = f"The `{plan.fusion.method.name}` merge of {', '.join(map(code, merged))}. {how}Made by isomerge."
     used = in_weights(report["roles"])
     return model_card(

@@ -58,6 +58,8 @@ class MergePlan:
         self.models, self.output, self.fusion, self.options = models, output, fusion, options
         self.donor = models[0]
         self.gains: CommonGains | None = None
+        self.beside: dict[str, bytes] = {}
+        """Further files of the output, by their names."""
         self.aligns = bool(options.align)
         self.makes_data = GENERATE in (matching.data, matching.learn)
         self._check_options()

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from isomerge.evidence.distance import summarise
 from isomerge.fusion.fusion import Fusion, fusion_of
@@ -31,7 +31,7 @@ from isomerge.solve.baselines.transport_solver import TransportSolver
 from isomerge.solve.many.mean_solutions import prepare_mean
 from isomerge.solve.match_inputs import check_data, with_generated
 from isomerge.solve.match_options import OURS
-from isomerge.solve.pairs.pair import PairSolver, rows_of
+from isomerge.solve.pairs.pair import PairSolver, UnitResult, rows_of
 from isomerge.solve.pairs.solutions import prepare_solutions
 from isomerge.solve.pairs.written_gains import prepare_gains
 from isomerge.symmetry.alignment import Alignment
@@ -55,9 +55,27 @@ def run_merge(
     return run_plan(MergePlan(models, output, fusion or fusion_of(len(models)), MergeOptions(**options)))
 
 
-def run_plan(plan: MergePlan) -> dict[str, Any]:
-    """Match, fuse and write what was planned; the report."""
-    options, key = plan.options, plan.key()
+class Choice(Protocol):
+    """Chooses how aligned models are fused, once they are aligned and before anything is fused
+    (`isomerge.tuning.tuner`)."""
+
+    report: dict[str, Any]
+    """What the run's report says of it, as ``tune``."""
+    notes: list[str]
+
+    def key(self, plan: MergePlan) -> str:
+        """What the output depends on."""
+        ...
+
+    def __call__(self, plan: MergePlan, stream: StreamWriter, used: Sequence[UnitSolver]) -> Sequence[UnitSolver]:
+        """Gives a plan its fusion; returns what brings the units together from then on."""
+        ...
+
+
+def run_plan(plan: MergePlan, choose: Choice | None = None) -> dict[str, Any]:
+    """Match, fuse and write what was planned; the report. ``choose`` may give it another fusion of the same
+    method."""
+    options, key = plan.options, plan.key() if choose is None else choose.key(plan)
     if options.matching.data is not None and (options.matching.for_method or not plan.matches):
         check_data(options.matching, plan.donor)  # else whoever matches reads them before anything takes its time
     if plan.matches and options.matching.learn is None:  # which takes its time, and what is learned may well work
@@ -67,6 +85,9 @@ def run_plan(plan: MergePlan) -> dict[str, Any]:
         options = replace(options, matching=with_generated(options.matching, plan.models, stream))
         plan.options = options
         used, how = _matched(plan, stream)
+        if choose is not None:
+            used = choose(plan, stream, used)
+            how |= {"tune": choose.report}
         if plan.runs:
             results = fuse_forward(
                 stream,
@@ -83,11 +104,7 @@ def run_plan(plan: MergePlan) -> dict[str, Any]:
             pieces = plan.fusion.method.piecewise
             results = stream_units(stream, used, plan.plan, fuse, plan.target, piecewise=pieces)
             plan.fuser.take_notes(results)
-        aligned = options.onto and plan.matches
-        moved = plan.solvers[0].alignment(elements_of_results(results[0])) if aligned else None
-        if plan.gains is not None:
-            moved = plan.gains.written if moved is None else plan.gains.written @ moved
-        write_alone(stream, plan.plan, plan.donor, plan.dtype, moved)
+        write_alone(stream, plan.plan, plan.donor, plan.dtype, donor_moved(plan, results))
         described = plan.fuser.described(len(plan.models))
         beside = [base for base in plan.bases if base is not None]
         read = [plan.target, *plan.sources]
@@ -102,9 +119,23 @@ def run_plan(plan: MergePlan) -> dict[str, Any]:
             given = dict(zip(map(id, plan.models), weights_of(plan.fusion, len(plan.models)), strict=True))
             report["weights"] = [w for model in read if (w := given[id(model)]) is not None]
         report["verdict"] = plan.verdict(report, plan.pairs(report))
-        report["notes"] += noted(report["verdict"])
+        report["notes"] += [*noted(report["verdict"]), *([] if choose is None else choose.notes)]
         finish(plan, stream, report, found)
     return report
+
+
+def donor_moved(plan: MergePlan, results: Sequence[Sequence[UnitResult]]) -> Alignment | None:
+    """What moves the tensors that the first model alone has; None where it stays.
+
+    Args:
+        plan: of the merge, its models matched.
+        results: of every solver, unit by unit.
+    """
+    aligned = plan.options.onto and plan.matches
+    moved = plan.solvers[0].alignment(elements_of_results(results[0])) if aligned else None
+    if plan.gains is None:
+        return moved
+    return plan.gains.written if moved is None else plan.gains.written @ moved
 
 
 def _matched(plan: MergePlan, stream: StreamWriter) -> tuple[Sequence[UnitSolver], dict[str, Any]]:

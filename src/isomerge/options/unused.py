@@ -246,6 +246,10 @@ def _measured(a: Asked) -> str | None:
     return "nothing is measured without --data" if a.data is None else None
 
 
+def _judged(a: Asked) -> str | None:
+    return None if a.judge_data is None else "--judge-data says what the result is judged on"
+
+
 def _prunes(a: Asked) -> str | None:
     prunes = a.method.startswith(("ties", "dare", "magnitude"))
     return None if prunes else f"the method {a.method} keeps all entries"
@@ -373,6 +377,16 @@ TABLE: dict[str, dict[str, Any]] = {
         "layers": _layers,
         "untie": LATE,
         **MATCHING,
+    },
+    "tune": {
+        **dict.fromkeys(("recipe", "out", "data", "trials", "search", "sampler", "timeout", "seed"), ALWAYS),
+        "layer_groups": LATE,
+        "judge_data": ALWAYS,
+        "judge_share": _judged,
+        **_OPENING,
+        **_OUTPUT,
+        **_RUNNING,
+        **_EXAMPLES,
     },
     "apply": {"alignment": ALWAYS, "model": ALWAYS, "inverse": ALWAYS, "untie": LATE, **_OPENING, **_OUTPUT},
     "canon": {

@@ -196,6 +196,26 @@ def barrier_cost(
     return replace(cost, seconds=matched + _seconds(run, passes, len(examples)))
 
 
+def tune_cost(
+    donor: Model, models: Sequence[Model], search: Examples, judge: Examples, trials: int, batch_size: int
+) -> Cost:
+    """What the trials of a search take: one module, which is run on the examples of the search for every trial, and
+    on all for the judgement; merging is not in it.
+
+    Args:
+        donor: whose architecture the merge has.
+        models: those that are judged beside it.
+        search, judge: the examples.
+        trials: how many.
+        batch_size: examples that are read at a time.
+    """
+    run = _running(donor, search)
+    read = batch_size * run.positions
+    memory = run.weights + 16.0 * read * run.widest + JUDGED * 4.0 * read * run.outputs
+    passes = (1 + trials) * len(search) + 2 * len(judge) + len(models) * (len(search) + len(judge))
+    return Cost(RUNNING + _held(search) + _held(judge) + memory, _seconds(run, 1, passes))
+
+
 def held_while_aligning(anchor: Model) -> float:
     """Bytes that are there beside an alignment on which a barrier is measured: the anchor's module, and what
     running it has brought."""

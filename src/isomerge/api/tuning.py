@@ -1,0 +1,65 @@
+"""`isomerge.tune`: the parameters of a recipe, searched for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from isomerge.api.live_inputs import with_examples
+from isomerge.commands.tuning import planned_tune, tuning_recipe
+from isomerge.errors import IsomergeError
+from isomerge.evidence.report.notebook import Report
+from isomerge.merging.recipe.recipe_job import job_of_recipe
+from isomerge.options import ExamplesOptions, OpeningOptions, OutputOptions, RunningOptions, TuningOptions
+from isomerge.progress import Observer, quiet
+from isomerge.run.arguments import checked
+
+
+@checked(TuningOptions, ExamplesOptions, OpeningOptions, OutputOptions, RunningOptions)
+def tune(
+    recipe: str | Path, *, out: str | Path, data: Any, observer: Observer = quiet, **options: Any
+) -> dict[str, Any]:
+    """Search for the parameters of a recipe on a loss, and write the merge with the best ones. The models are
+    aligned once; trials are merged and measured in memory. A run that was killed goes on with the trials that are
+    left.
+
+    Args:
+        recipe: a recipe file. In the place of a value it may say ``{search: [LOW, HIGH]}`` or
+            ``{choices: [A, B]}``, with ``start`` (the recipe's own value), ``log`` and ``layers`` (how many values
+            over the layers).
+        out: the folder to write: the merged checkpoint, its recipe, ``tune.json`` and ``tune.png``.
+        data: labelled examples, or text for language models: a path, examples, batches, texts, a function. A share
+            of them is held out, and the result judged on it.
+        observer: told of progress.
+        options: what is searched for, in how many trials, and how models are read, run and written. ``search`` is
+            a mapping from parameters to ``(LOW, HIGH)``, or to what a recipe would say.
+
+    Returns:
+        The report of the merge with ``tune``: ``searched``, ``start``, ``best`` (``values``, ``search``: the loss
+        that was searched on, ``judge``: loss, accuracy and perplexity on held-out examples), ``models`` (each
+        alone), ``trials`` (``values``, ``loss``), ``sentence``, ``seconds`` (``aligning``, ``trials``, ``trial``)
+        and ``reused``.
+
+    Raises:
+        IsomergeError: the recipe, a range or the data are wrong, the method runs models on data, or Optuna is not
+            installed; nothing is written.
+    """
+    tuning = TuningOptions.of(options)
+    if data is None:
+        raise IsomergeError("--data is None: give examples, on which the merge is measured")
+    if not isinstance(data, (str, Path)) or not isinstance(tuning.judge_data, (str, Path, type(None))):
+        first = job_of_recipe(tuning_recipe(recipe, tuning).filled()).models[0]
+        options = with_examples({"data": data, **options}, ("data", "judge_data"), first)
+        data, tuning = options.pop("data"), TuningOptions.of(options)
+    with planned_tune(
+        recipe,
+        out,
+        data=data,
+        tuning=tuning,
+        examples=ExamplesOptions.of(options),
+        opening=OpeningOptions.of(options),
+        writing=OutputOptions.of(options),
+        running=RunningOptions.of(options),
+        observer=observer,
+    ) as plan:
+        return Report(plan.run())

@@ -1,0 +1,175 @@
+"""A recipe whose parameters are searched for: planned (opened, checked, costed, nothing written), then run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from isomerge.commands.merging import Merge, Merging, merge_of, planned_merge
+from isomerge.errors import IsomergeError
+from isomerge.merging.merge_job import MergeJob
+from isomerge.merging.merge_run import run_plan
+from isomerge.merging.recipe.recipe_steps import steps_of
+from isomerge.merging.recipe.searched import SearchedRecipe, searched_recipe
+from isomerge.observe.data.examples import Examples
+from isomerge.observe.data.live_data import as_data
+from isomerge.observe.live.accelerator import check_device
+from isomerge.options import (
+    ExamplesOptions,
+    FusingOptions,
+    MatchingOptions,
+    OpeningOptions,
+    OutputOptions,
+    RunningOptions,
+    SpacesOptions,
+    TuningOptions,
+)
+from isomerge.progress import Observer, quiet
+from isomerge.run.connectivity import check_labelled
+from isomerge.run.forward_cost import Cost, tune_cost
+from isomerge.solve.match_inputs import data_for
+from isomerge.tuning.sampling import check_sampler, points_of
+from isomerge.tuning.trial_model import check_tunable
+from isomerge.tuning.tuner import Judged, Search, Tuner
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A search, planned."""
+
+    merging: Merging
+    tuner: Tuner
+    running: Cost
+    """Of running the module on examples."""
+
+    def cost(self) -> dict[str, float]:
+        """What it will take in memory and time, as far as shapes tell.
+
+        Raises:
+            IsomergeError: what a run would refuse.
+        """
+        found, running = self.merging.cost(), self.running
+        running.check(self.merging.plan.output.max_memory)
+        seconds = {name: found[name] + running.seconds for name in ("seconds", "seconds_related")}
+        return {**found, "memory": max(found["memory"], running.memory), **seconds}
+
+    def run(self) -> dict[str, Any]:
+        """Align, search, judge and write; the report."""
+        report = run_plan(self.merging.plan, self.tuner)
+        report["tune"] = {**report["tune"], **self.tuner.clock}
+        return report
+
+
+def tuning_recipe(recipe: str | Path, tuning: TuningOptions) -> SearchedRecipe:
+    """A recipe and what is searched for in it, before anything is opened.
+
+    Raises:
+        IsomergeError: an option is wrong, or the recipe is, or has several steps.
+    """
+    tuning.check()
+    if steps_of(recipe) is not None:
+        raise IsomergeError(f"{recipe}: tune searches for one merge, and this recipe has several steps: give one")
+    found = searched_recipe(recipe, tuning.search, tuning.layer_groups)
+    check_sampler(tuning.sampler, found.dimensions)
+    return found
+
+
+@contextmanager
+def planned_tune(
+    recipe: str | Path,
+    out: str | Path,
+    *,
+    data: Any,
+    tuning: TuningOptions,
+    examples: ExamplesOptions,
+    opening: OpeningOptions,
+    writing: OutputOptions,
+    running: RunningOptions,
+    observer: Observer = quiet,
+) -> Iterator[Tuning]:
+    """A search as it will be run: opened, checked and planned, and nothing is written; see `isomerge.tune`.
+
+    Raises:
+        IsomergeError: see there.
+    """
+    searched = tuning_recipe(recipe, tuning)
+    check_device(examples.device)
+    named = {"--data": as_data(data, "--data"), "--judge-data": as_data(tuning.judge_data, "--judge-data")}
+    merge = _merge_of(searched, opening, writing, [d for d in named.values() if isinstance(d, (str, Path))])
+    with (
+        planned_merge(merge, out, opening=opening, writing=writing, running=running, observer=observer) as merging,
+        merge.told(),
+    ):
+        plan = merging.plan
+        check_tunable(plan, {d.option for d in searched.dimensions})
+        plan.output.check([*plan.models, *plan.read])
+        judged = _judged(named, merging, tuning, examples)
+        names = plan.options.recipe.args[0] if isinstance(plan.options.recipe, partial) else []
+
+        def recipe_of(job: MergeJob) -> Any:
+            return partial(replace(merge, job=job).recipe, names)
+
+        how = Search(
+            _trials(tuning, searched),
+            tuning.sampler,
+            tuning.seed,
+            tuning.batch_size,
+            examples.device,
+            tuning.timeout,
+        )
+        tuner = Tuner(searched, how, judged, recipe_of)
+        tuner.stamp(plan).check(plan.output.out)
+        cost = tune_cost(plan.donor, plan.models, judged.search, judged.judge, how.trials, tuning.batch_size)
+        yield Tuning(merging, tuner, cost)
+
+
+def _merge_of(
+    searched: SearchedRecipe, opening: OpeningOptions, writing: OutputOptions, reads: list[str | Path]
+) -> Merge:
+    """The merge with the recipe's own values."""
+    merge = merge_of(
+        searched.filled(),
+        fusing=FusingOptions(),
+        moving=SpacesOptions(),
+        matching=MatchingOptions(),
+        said={},
+        spec=opening.spec,
+        dtype=writing.dtype,
+    )
+    return replace(merge, job=replace(merge.job, files=(*merge.job.files, *map(str, reads))))
+
+
+def _trials(tuning: TuningOptions, searched: SearchedRecipe) -> int:
+    """No more than a grid has points."""
+    most = points_of(searched.dimensions) if tuning.sampler == "grid" else tuning.trials
+    return min(tuning.trials, most)
+
+
+def _judged(named: Mapping[str, Any], merging: Merging, tuning: TuningOptions, how: ExamplesOptions) -> Judged:
+    """What is searched on, and what is held out.
+
+    Raises:
+        IsomergeError: data that cannot be read, have no labels, or are too few to hold some out.
+    """
+    donor = merging.plan.donor
+    found: dict[str, Examples] = {}
+    for option, given in named.items():
+        if isinstance(given, Examples):
+            found[option] = given if how.limit is None else given.head(how.limit)
+        elif given is not None:
+            found[option] = data_for(
+                donor.checkpoint, str(given), limit=how.limit, length=how.length, option=option
+            )
+        if option in found and not found[option].labelled:
+            check_labelled(found[option] if option == "--data" else None)
+    if "--data" not in found:
+        raise IsomergeError("nothing says what the merge is measured on: add --data DATA")
+    whole = found["--data"]
+    if "--judge-data" in found:
+        return Judged(whole, found["--judge-data"])
+    search, judge = whole.split(1 - tuning.judge_share, seed=tuning.seed)
+    return Judged(search, judge)

@@ -1,0 +1,73 @@
+"""How the parameters of a recipe are searched for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from isomerge.errors import IsomergeError
+from isomerge.options.option import FIRST, Options, option
+
+SEARCH, JUDGING = "Search", "Examples"
+
+
+def _named(texts: Sequence[str] | None) -> dict[str, str] | None:
+    """``NAME=RANGE`` by names."""
+    if not texts:
+        return None
+    found: dict[str, str] = {}
+    for text in texts:
+        name, _, spec = text.partition("=")
+        if not name or name in found:
+            why = "is said twice" if name else "has no name"
+            raise IsomergeError(f"--search {text}: {name or 'it'} {why}; write NAME=LOW:HIGH once for a parameter")
+        found[name] = spec
+    return found
+
+
+@dataclass(frozen=True)
+class TuningOptions(Options):
+    """What is searched for, in how many trials, and on what the result is judged."""
+
+    trials: int = option(50, "Try so many values of all parameters, beside the recipe's own.", least=1, panel=FIRST)
+    search: Mapping[str, Any] | None = option(
+        None,
+        "Search for this parameter of the method: NAME=LOW:HIGH, NAME=A,B,C for choices, or NAME alone for its "
+        "natural range; repeat it. By default what the recipe says ({search: [LOW, HIGH]}), else all numbers.",
+        "--search", kind=list[str] | None, read=_named, panel=FIRST,
+    )  # fmt: skip
+    sampler: str = option(
+        "tpe", "What chooses the next trial: tpe, cmaes, random, or grid (every choice).", panel=SEARCH
+    )
+    layer_groups: int | None = option(
+        None, "Search so many values of every number, interpolated from the first layer to the last.", panel=SEARCH
+    )
+    timeout: float | None = option(
+        None, "Begin no trial after so many seconds; the best so far is written.", panel=SEARCH
+    )
+    judge_data: Any = option(
+        None,
+        "Judge the result on these examples (as --data), and search on all of --data.",
+        "--judge-data", kind=str | None, panel=JUDGING,
+    )  # fmt: skip
+    judge_share: float = option(0.5, "Without --judge-data: the share of --data that is held out.", panel=JUDGING)
+    batch_size: int = option(32, "Examples that a model reads at a time.", panel=JUDGING)
+    seed: int = option(0, "Of the trials, and of what is held out.", panel=SEARCH)
+
+    def check(self) -> None:
+        """Refuse numbers that no search can have.
+
+        Raises:
+            IsomergeError: naming the option.
+        """
+        if self.trials < 1:
+            raise IsomergeError(f"--trials {self.trials}: at least one is needed")
+        if self.timeout is not None and not self.timeout > 0:
+            raise IsomergeError(f"--timeout {self.timeout:g}: give seconds, more than 0")
+        if self.batch_size < 1:
+            raise IsomergeError(f"--batch-size {self.batch_size}: at least one example is needed")
+        if not 0 < self.judge_share < 1:
+            raise IsomergeError(f"--judge-share {self.judge_share:g}: give a share between 0 and 1")
+        if not 0 <= self.seed < 2**32:
+            raise IsomergeError(f"--seed {self.seed}: give a whole number from 0 to {2**32 - 1}")

@@ -1,0 +1,71 @@
+"""The picture of a search: the loss of every trial, the best so far, and the loss by each parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from io import BytesIO
+from math import ceil
+from typing import Any
+
+PICTURE = "tune.png"
+COLUMNS = 4
+MOST = 11
+"""Parameters that are drawn."""
+TRIAL, BEST, OWN = "#b8c4d0", "#1f5fa8", "#8c8c8c"
+
+
+def search_picture(report: Mapping[str, Any]) -> bytes:
+    """A PNG; equal bytes for equal searches whatever the user's matplotlib settings.
+
+    Args:
+        report: ``trials`` (``values``, ``loss``), ``start`` and ``best`` (``values``, ``search``), ``searched``,
+            ``unit``.
+    """
+    from matplotlib import style
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    shown = report["searched"][:MOST]
+    panels = 1 + len(shown)
+    columns = min(COLUMNS, panels)
+    rows = ceil(panels / columns)
+    with style.context("default", after_reset=True):
+        figure = Figure(figsize=(3.2 * columns, 2.7 * rows), dpi=100, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = [figure.add_subplot(rows, columns, k + 1) for k in range(panels)]
+        _over_trials(axes[0], report)
+        for place, dimension in zip(axes[1:], shown, strict=True):
+            _by_value(place, report, dimension)
+        picture = BytesIO()
+        figure.savefig(picture, format="png", metadata={"Software": None})
+    return picture.getvalue()
+
+
+def _over_trials(axes: Any, report: Mapping[str, Any]) -> None:
+    """The losses in their order."""
+    start = report["start"]["search"]
+    numbers = [k for k, row in enumerate(report["trials"], 1) if row["loss"] is not None]
+    losses = [row["loss"] for row in report["trials"] if row["loss"] is not None]
+    best, so_far = start, []
+    for loss in losses:
+        best = min(best, loss)
+        so_far.append(best)
+    axes.scatter(numbers, losses, s=12, color=TRIAL, label="trials")
+    axes.step([0, *numbers], [start, *so_far], where="post", color=BEST, label="best so far")
+    axes.axhline(start, color=OWN, linestyle=":", label="the recipe's own")
+    axes.set_xlabel("trial")
+    axes.set_ylabel(f"loss ({report['unit']})")
+    axes.legend(frameon=False, fontsize="small")
+
+
+def _by_value(axes: Any, report: Mapping[str, Any], dimension: Mapping[str, Any]) -> None:
+    """The losses by the values of one parameter, its own and the best marked."""
+    name, words = dimension["name"], "choices" in dimension
+    rows = [row for row in report["trials"] if row["loss"] is not None]
+    shown = [str(row["values"][name]) if words else row["values"][name] for row in rows]
+    best = report["best"]["values"][name]
+    axes.scatter(shown, [row["loss"] for row in rows], s=12, color=TRIAL)
+    axes.scatter([str(best) if words else best], [report["best"]["search"]], s=40, color=BEST, marker="*", zorder=3)
+    if dimension.get("log"):
+        axes.set_xscale("log")
+    axes.set_xlabel(name)
