@@ -5,6 +5,7 @@ A recipe without that block is mergekit's and gives what mergekit gives: nothing
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +25,8 @@ from isomerge.errors import IsomergeError
 from isomerge.merging.recipe.mistakes import explained, keys_of
 from isomerge.merging.recipe.recipe_modules import of_one_module
 from isomerge.merging.recipe.recipe_steps import Step
-from isomerge.merging.recipe.yaml_text import read_yaml
+from isomerge.merging.recipe.yaml_text import read_documents, read_yaml
+from isomerge.observe.prompt_rows import WAYS
 from isomerge.options import MatchingOptions
 from isomerge.options.option import kind_of
 from isomerge.run.provenance import FORM
@@ -64,8 +66,15 @@ def _reference(value: Any) -> Any:
     return "+".join(parts)
 
 
+class _Torchs(_Strict):
+    @field_validator("dtype", "out_dtype", mode="before", check_fields=False)
+    @classmethod
+    def _torchs(cls, value: Any) -> Any:
+        return value.removeprefix("torch.") if isinstance(value, str) else value
+
+
 class _Referring(_Strict):
-    @field_validator("model", "base_model", mode="before", check_fields=False)
+    @field_validator("model", "base_model", "source_model", mode="before", check_fields=False)
     @classmethod
     def _one_string(cls, value: Any) -> Any:
         return _reference(value)
@@ -184,34 +193,14 @@ class AlignBlock(_Evidence):
         return checked
 
 
-class Recipe(_Referring):
-    """A merge recipe; exactly one of ``models`` and ``slices``. ``name`` is what mergekit-multi calls a step by;
-    nothing depends on it. ``checksums`` are those of the models that it was made with
-    (`isomerge.run.provenance.weights_checksums`), the base first and source bases last: where a model has another
-    one, that is told.
-    ``import`` names modules or files of Python that the merge needs: whoever runs it must name them as well
-    (``--import``), as a recipe runs no code."""
+class _Aligning(_Torchs):
+    """What recipes of every kind have."""
 
-    models: list[ModelEntry] | None = None
-    slices: list[SliceEntry] | None = None
-    merge_method: str
-    base_model: str | None = None
-    parameters: dict[str, Any] = {}
-    dtype: Dtype | None = None
-    out_dtype: Dtype | None = None
-    tokenizer_source: str | None = None
-    tokenizer: TokenizerEntry | None = None
-    chat_template: str | None = None
     name: str | None = None
     checksums: list[str | None] = []
     align: AlignBlock = AlignBlock(enabled=False)
     imports: list[str] = Field(default=[], alias="import")
     """The modules and files that the merge needs."""
-
-    @field_validator("dtype", "out_dtype", mode="before")
-    @classmethod
-    def _torchs(cls, value: Any) -> Any:
-        return value.removeprefix("torch.") if isinstance(value, str) else value
 
     @field_validator("checksums")
     @classmethod
@@ -230,6 +219,26 @@ class Recipe(_Referring):
     def _one_import(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
 
+
+class Recipe(_Aligning, _Referring):
+    """A merge recipe; exactly one of ``models`` and ``slices``. ``name`` is what mergekit-multi calls a step by;
+    nothing depends on it. ``checksums`` are those of the models that it was made with
+    (`isomerge.run.provenance.weights_checksums`), the base first and source bases last: where a model has another
+    one, that is told.
+    ``import`` names modules or files of Python that the merge needs: whoever runs it must name them as well
+    (``--import``), as a recipe runs no code."""
+
+    models: list[ModelEntry] | None = None
+    slices: list[SliceEntry] | None = None
+    merge_method: str
+    base_model: str | None = None
+    parameters: dict[str, Any] = {}
+    dtype: Dtype | None = None
+    out_dtype: Dtype | None = None
+    tokenizer_source: str | None = None
+    tokenizer: TokenizerEntry | None = None
+    chat_template: str | None = None
+
     @property
     def written_dtype(self) -> str | None:
         """The dtype of the output: mergekit's ``dtype`` where ``out_dtype`` does not say another. Sums are always
@@ -242,7 +251,38 @@ class Recipe(_Referring):
         return list(dict.fromkeys(entry.model for entry in entries))
 
 
-OTHER_TOOLS = {"experts": "mergekit-moe", "genome": "mergekit-evolve"}
+class ExpertEntry(_Referring):
+    """A dense model whose MLPs become one expert of every layer, and what is typical of it."""
+
+    source_model: str
+    positive_prompts: list[str] = []
+    negative_prompts: list[str] = []
+    noise_scale: float | None = None
+    residual_scale: float | None = None
+
+
+class ExpertsRecipe(_Aligning, _Referring):
+    """A document of mergekit-moe, as it is, with `align` and `checksums` as in a `Recipe`."""
+
+    base_model: str
+    experts: list[ExpertEntry]
+    gate_mode: Literal[*WAYS] = "hidden"  # pyright: ignore[reportInvalidTypeForm]
+    dtype: Dtype | None = None
+    experts_per_token: int = 2
+    shared_experts: list[ExpertEntry] = []
+    architecture: str | None = None
+    merge_method: Literal["moe"] = "moe"
+
+    def entries(self) -> list[ExpertEntry]:
+        """All experts, the shared ones last."""
+        return [*self.experts, *self.shared_experts]
+
+    def model_names(self) -> list[str]:
+        """The base, then the experts' models, each once."""
+        return list(dict.fromkeys([self.base_model, *(entry.source_model for entry in self.entries())]))
+
+
+OTHER_TOOLS = {"genome": "mergekit-evolve"}
 """Keys that tell a recipe of another tool of mergekit's."""
 
 
@@ -256,6 +296,11 @@ def read_recipe(path: str | Path | Step) -> Recipe:
     content = dict(path.content) if isinstance(path, Step) else read_yaml(path)
     if not isinstance(content, dict):
         raise IsomergeError(f"{path}: a recipe is a mapping with `models` and `merge_method`")
+    if is_of_experts(content):
+        raise IsomergeError(
+            f"{path}: experts of dense models are made by a recipe of their own, not by a step of several: put it "
+            f"into a file of its own"
+        )
     if tool := next((OTHER_TOOLS[key] for key in content if key in OTHER_TOOLS), None):
         raise IsomergeError(
             f"{path}: a recipe of {tool}, which isomerge does not read; give one with `models` or `slices`"
@@ -267,6 +312,37 @@ def read_recipe(path: str | Path | Step) -> Recipe:
         raise IsomergeError(f"{path}: {explained(error, Recipe)}") from None
     _check_shape(path, recipe)
     return recipe
+
+
+def is_of_experts(content: Any) -> bool:
+    """Whether a document makes experts of dense models: a merge by the method `moe`, or one of mergekit-moe's."""
+    if not isinstance(content, dict):
+        return False
+    return content.get("merge_method") == "moe" or ("merge_method" not in content and "experts" in content)
+
+
+def makes_experts(source: Any) -> bool:
+    """Whether what is merged is a file with a document that makes experts of dense models.
+
+    Raises:
+        IsomergeError: it is a file that cannot be read.
+    """
+    if not isinstance(source, (str, Path)) or not os.path.isfile(file := os.path.expanduser(source)):
+        return False
+    documents = read_documents(file)
+    return len(documents) == 1 and is_of_experts(documents[0])
+
+
+def read_experts_recipe(path: str | Path) -> ExpertsRecipe:
+    """Read and check a document that makes experts of dense models.
+
+    Raises:
+        IsomergeError: the file cannot be read, or has an unknown or misspelt key (with a suggestion).
+    """
+    try:
+        return ExpertsRecipe.model_validate(read_yaml(path))
+    except ValidationError as error:
+        raise IsomergeError(f"{path}: {explained(error, ExpertsRecipe)}") from None
 
 
 def _check_shape(path: str | Path | Step, recipe: Recipe) -> None:
