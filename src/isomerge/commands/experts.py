@@ -255,8 +255,8 @@ class Experts:
         mlps = DenseMlps(self.base, self.target)
         layers, width = len(mlps.layers), mlps.shape(0, self.target.dense[0])[1]
         gated = recipe.entries() if self.target.shared == "gated" else recipe.experts
-        if recipe.gate_mode in DRAWS:
-            return drawn_rows(recipe.gate_mode, layers, len(gated), width, self.asked.seed)
+        if recipe.gate_mode in DRAWS:  # for all that are listed, as mergekit has it
+            return drawn_rows(recipe.gate_mode, layers, len(recipe.entries()), width, self.asked.seed)
         device, observer = self.asked.match.device, self.output.observer
         prompts = prompts_of(gated)
         return prompt_rows(self.base, recipe.gate_mode, prompts, layers, device=device, observer=observer)
@@ -269,7 +269,7 @@ class Experts:
         if alike and recipe.gate_mode in READS:
             found["notes"].append(
                 f"the rows of the router are much alike in {len(alike)} of {len(conditions)} layers (condition "
-                f"numbers to {max(conditions):.3g}): some experts will be used little; give prompts that differ more"
+                f"numbers to {max(conditions):.3g}): some experts will be used little; give other prompts"
             )
         found["condition_numbers"] = conditions
         others = [model for name, model in self.models.items() if name != recipe.base_model]

@@ -58,7 +58,7 @@ class ExpertFrame:
 
     @cached_property
     def _together(self) -> dict[str, frozenset[Block]]:
-        """The blocks that must be moved with each tensor, by its canonical name: its unit's, and its norm's gain."""
+        """The blocks that must be moved with each tensor, by its canonical name: its unit's, its norm's gain."""
         alignment = self.alignment
         assert alignment is not None
         for stage in alignment.stages:
@@ -78,7 +78,7 @@ class ExpertFrame:
         """The blocks of gains, by the names of their axis' atoms and their layer."""
         found = {}
         for block in self.model.blocks:
-            here = atoms(block.axes or ())
+            here = tuple(atoms(block.axes or ()))
             if here and all(atom.diag for atom in here):
                 found[frozenset(atom.name for atom in here), block.scope] = block
         return found

@@ -102,8 +102,10 @@ def experts_config(base: Model, target: ExpertTarget, numbers: ExpertNumbers) ->
     raw, full = base.config, as_transformers_reads(base.config)
     plain = as_transformers_reads({"model_type": target.model_type})
     if full is None or plain is None:
-        raise IsomergeError(f"{base.ref}: this version of transformers cannot read its config.json, or has no class "
-                            f"for {target.model_type}: update transformers")  # fmt: skip
+        raise IsomergeError(
+            f"{base.ref}: this version of transformers cannot read its config.json, or has no class for "
+            f"{target.model_type}: update transformers"
+        )
     kept = {key: full[key] for key in full if key in plain and (key in raw or full[key] != plain[key])}
     kept |= {key: raw[key] for key in OF_FILES if key in raw}
     kept = {key: value for key, value in kept.items() if key not in ("transformers_version", "architectures")}

@@ -1,5 +1,5 @@
-"""The rows of a router: which direction of the residual stream goes to which expert, from prompts that are typical of
-each.
+"""The rows of a router: which direction of the residual stream goes to which expert, from prompts that are typical
+of each.
 
 As mergekit-moe has it (github.com/arcee-ai/mergekit, mergekit/moe/router.py): a row is the mean over an expert's
 positive prompts of what stands in the stream in front of a layer, less the same of its negative prompts, at length
@@ -128,8 +128,8 @@ def _embedded(base: Model, layers: int) -> Callable[[list[list[int]]], Tensor]:
         every = [token for text in texts for token in text]
         if max(every) >= len(table):
             raise IsomergeError(
-                f"{base.ref}: its tokenizer gives the token {max(every)}, and its embeddings have {len(table)} rows: "
-                f"it is another model's tokenizer"
+                f"{base.ref}: its tokenizer gives the token {max(every)}, and its embeddings have {len(table)} "
+                f"rows: it is another model's tokenizer"
             )
         return _of_length_one(table[torch.tensor(every)].sum(0)).expand(layers, -1)
 
@@ -139,7 +139,7 @@ def _embedded(base: Model, layers: int) -> Callable[[list[list[int]]], Tensor]:
 def _table(base: Model) -> str:
     """The table of embeddings: what reads tokens and writes to the stream."""
     for name, match in base.matches.items():
-        here = atoms(match.line.axes or ())
+        here = tuple(atoms(match.line.axes or ()))
         writes = any(atom.name in base.declared.streams and not (atom.dual or atom.diag) for atom in here)
         if writes and any(atom.name == TOKENS[0] for atom in here):
             return name

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from pydantic import (
     BaseModel,
@@ -321,7 +321,7 @@ def is_of_experts(content: Any) -> bool:
     return content.get("merge_method") == "moe" or ("merge_method" not in content and "experts" in content)
 
 
-def makes_experts(source: Any) -> bool:
+def makes_experts(source: Any) -> TypeGuard[str | Path]:
     """Whether what is merged is a file with a document that makes experts of dense models.
 
     Raises:
