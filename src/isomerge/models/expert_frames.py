@@ -67,10 +67,10 @@ class ExpertFrame:
         units = plan_units(alignment.spec, blocks, alignment.together(blocks))
         unit_of = {block.key: frozenset(unit.blocks) for unit in units for block in unit.blocks}
         found: dict[str, frozenset[Block]] = {}
-        for block in blocks:
-            gain = self._gain_of(block)
-            more = unit_of[gain.key] if gain is not None else frozenset[Block]()
-            found |= dict.fromkeys(block.canonical, unit_of[block.key] | more)
+        for unit in units:
+            gains = {gain.key for block in unit.blocks if (gain := self._gain_of(block)) is not None}
+            here = frozenset(unit.blocks).union(*(unit_of[key] for key in gains))
+            found |= {name: here for block in unit.blocks for name in block.canonical}
         return found
 
     @cached_property
@@ -95,7 +95,7 @@ class ExpertFrame:
         found: dict[str, Tensor] = {}
         for block, tensor in moved.items():
             gain = self._gain_of(block)
-            if gain is not None:
+            if gain is not None and gain in moved:
                 mine = moved[gain] + gain.line.less
                 theirs = self.base.read(self.base.names[gain.canonical[0]], dtype) + gain.line.less
                 # behind a gain of zero the base's stream has nothing to read
