@@ -9,7 +9,8 @@ from typing import Any
 
 from isomerge.api.live import live
 from isomerge.api.live_inputs import own_models, with_examples
-from isomerge.commands.experts import experts_of, planned_experts
+from isomerge.commands.experts import planned_experts
+from isomerge.commands.experts_asked import experts_of
 from isomerge.commands.layer_selection import with_selected_layers
 from isomerge.commands.merging import check_alone, merge_of, planned_merge
 from isomerge.commands.opening import recognised
@@ -33,6 +34,7 @@ from isomerge.options import (
     RunningOptions,
     SpacesOptions,
 )
+from isomerge.options.unused import note
 from isomerge.progress import Observer, quiet
 from isomerge.run.arguments import checked, defaults_in
 
@@ -92,6 +94,8 @@ def merge(
         more = {"intermediate_dir": intermediate_dir, "repair": repair, "observer": observer, **options}
         return live(lambda folder: merge(models, out=folder, **more), first)
     if makes_experts(models):
+        if intermediate_dir is not None:
+            note("intermediate_dir", "one model is made, not several steps of a recipe")
         return Report(_experts(models, out, repair, observer, options))
     outputs = {k: v for k, v in options.items() if k in {*MatchingOptions.declared(), "dtype"}}
     steps = step_merges(models, out, intermediate_dir, {**outputs, "repair": repair})

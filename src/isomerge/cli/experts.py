@@ -46,7 +46,8 @@ def make_experts(
     """
     from isomerge.cli.console import tell_pushed, write_json
     from isomerge.cli.written import check_written
-    from isomerge.commands.experts import experts_of, planned_experts
+    from isomerge.commands.experts import planned_experts
+    from isomerge.commands.experts_asked import experts_of
     from isomerge.errors import IsomergeError
     from isomerge.evidence.report.notebook import Report
 

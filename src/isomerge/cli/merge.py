@@ -115,7 +115,10 @@ def merge(
     said = {name: context.params[name] for name in given_names(context) & {*MatchingOptions.declared(), "dtype"}}
     if recipe is not None and makes_experts(recipe):
         from isomerge.cli.experts import make_experts
+        from isomerge.options.unused import note
 
+        if intermediate_dir is not None:
+            note("intermediate_dir", "one model is made, not several steps of a recipe")
         how: dict[str, Any] = {"opening": opening, "writing": writing, "running": running, "telling": telling}
         how |= {"matching": matching, "said": said, "repair": repair, "dry_run": planning.dry_run}
         return make_experts(context, voice, recipe, out, **how)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -11,24 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from torch import Tensor
 
 from isomerge.archs.expert_targets import ExpertTarget
 from isomerge.commands.expert_alignments import ExpertAlignment, planned_alignments
-from isomerge.commands.opening import destination, dtype_name, recognised
+from isomerge.commands.experts_asked import ExpertsAsked, note_idle_options
+from isomerge.commands.opening import destination, recognised
 from isomerge.errors import IsomergeError
 from isomerge.evidence.card import RECIPE, alignment_file, model_card
 from isomerge.evidence.parents import parents_of
 from isomerge.merging.experts.expert_checks import (
     check_expert,
-    check_experts_recipe,
     chosen_target,
-    idle_prompts,
+    told_of_recipe,
 )
 from isomerge.merging.experts.expert_recipe import experts_recipe_text
-from isomerge.merging.recipe.no_code import check_imports, check_no_code
+from isomerge.merging.finishing import other_models
 from isomerge.merging.recipe.recipe_words import told_in_keys
-from isomerge.merging.recipe.schema import ExpertEntry, ExpertsRecipe, read_experts_recipe
+from isomerge.merging.recipe.schema import ExpertEntry, ExpertsRecipe
 from isomerge.models.expert_frames import ExpertFrame, ExpertPart
 from isomerge.models.experts_view import DenseMlps, ExpertNumbers, experts_config, with_experts
 from isomerge.models.recognised import Model, recognise
@@ -42,68 +42,22 @@ from isomerge.observe.prompt_rows import (
     prompt_rows,
     tokenised,
 )
-from isomerge.options import MatchingOptions, OpeningOptions, OutputOptions, RunningOptions
+from isomerge.options import (
+    OpeningOptions,
+    OutputOptions,
+    RunningOptions,
+)
 from isomerge.progress import Observer, quiet
+from isomerge.run.provenance import weights_checksums
 from isomerge.run.run_report import report_of
 from isomerge.run.writing_run import Output, StreamWriter, run_key
-from isomerge.solve.match_checks import files_of_matching, matching_of
-from isomerge.solve.match_options import Matching
+from isomerge.solve.match_checks import files_of_matching
 from isomerge.solve.parts_file import load_parts, save_parts
 
 TEXT = (
     "A mixture of experts made of dense models: attention, norms and embeddings are those of the first model, and "
     "every expert is the MLPs of one of them. Made by isomerge."
 )
-
-
-@dataclass(frozen=True)
-class ExpertsAsked:
-    """What a recipe and the options beside it ask for."""
-
-    path: str
-    recipe: ExpertsRecipe
-    match: Matching
-    said: Mapping[str, Any]
-    dtype: str | None
-    spec: str | Path | None
-    seed: int
-
-
-def experts_of(
-    path: str | Path,
-    *,
-    matching: MatchingOptions,
-    said: Mapping[str, Any],
-    repair: Any = None,
-    spec: str | Path | None = None,
-    dtype: Any = None,
-) -> ExpertsAsked:
-    """What is asked for; nothing is opened.
-
-    Args:
-        path: the recipe.
-        matching: what is looked at beside the weights, as the command has it.
-        said: those options of it that were said: they count more than the recipe's.
-        repair: refused, as there is one model whose activations the output has.
-        spec, dtype: of the command; they count more than the recipe's.
-
-    Raises:
-        IsomergeError: the recipe is wrong, or an option says nothing of experts.
-    """
-    file = os.path.expanduser(path)
-    recipe = read_experts_recipe(file)
-    check_imports(recipe.imports, file)
-    check_no_code(recipe.align, file)
-    check_experts_recipe(recipe, file)
-    if repair is not None:
-        raise IsomergeError("--repair re-normalises averages, and experts are none: leave it out")
-    every = {**recipe.align.matching(), **{name: said[name] for name in said if name != "dtype"}}
-    if every.get("stats_src"):
-        raise IsomergeError("--stats-src: statistics are of one model that is moved; give --data for experts")
-    with told_in_keys(file, recipe, every):
-        match = matching_of(MatchingOptions.of({**matching.given(), **every}))
-    dtype = dtype_name(dtype) or recipe.dtype
-    return ExpertsAsked(file, recipe, match, every, dtype, spec or recipe.align.spec, int(every.get("seed") or 0))
 
 
 @dataclass
@@ -236,7 +190,10 @@ class Experts:
             report = self._report(recipe)
             moved = [f.alignment for name, f in self.frames.items() if f.alignment is not None]
             files = {alignment_file(k, len(moved)): a for k, a in enumerate(moved, 1)}
-            stream.finish(report, files, self._card(report), more={RECIPE: self.recipe_text.encode()})
+            text = self.recipe_text + yaml.safe_dump(
+                {"checksums": [row["checksum"] for row in report["checksums"]]}, default_flow_style=None, width=116
+            )
+            stream.finish(report, files, self._card(report, text), more={RECIPE: text.encode()})
         return report
 
     def _made_rows(self, stream: StreamWriter) -> Tensor:
@@ -275,10 +232,26 @@ class Experts:
         others = [model for name, model in self.models.items() if name != recipe.base_model]
         report = report_of("merge", [base, *others], [])
         del report["distance"]
-        report["notes"] = [*found.pop("notes"), *report.get("notes", ())]
+        report["checksums"] = self._checksums(report)
+        told = [*found.pop("notes"), *other_models(report["checksums"])]
+        report["notes"] = [*told, *report.get("notes", ())]
         return {**report, **found}
 
-    def _card(self, report: Mapping[str, Any]) -> str:
+    def _checksums(self, report: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The checksums of what was read, beside those that the recipe expects."""
+        models = list(self.models.values())
+        found = weights_checksums((model.checkpoint for model in models), report["inputs"])
+        expected = self.asked.recipe.checksums or [None] * len(found)
+        return [
+            {
+                "model": model.ref,
+                "checksum": checksum,
+                **({} if wanted in (None, checksum) else {"in_recipe": wanted}),
+            }
+            for model, checksum, wanted in zip(models, found, expected, strict=True)
+        ]
+
+    def _card(self, report: Mapping[str, Any], recipe: str) -> str:
         roles = [(self.base.ref, "attention, norms, embeddings and head")]
         for name in ("experts", "shared_experts"):
             what = "expert" if name == "experts" else "shared expert"
@@ -291,7 +264,7 @@ class Experts:
             dict(report),
             parents=parents,
             architectures=self.view.config.get("architectures") or (),
-            recipe=self.recipe_text,
+            recipe=recipe,
             roles=roles,
         )
 
@@ -338,7 +311,8 @@ def planned_experts(
         base = found[0]
         kinds = [str(model.config.get("model_type")) for model in found]
         target = chosen_target(recipe, kinds, asked.path)
-        notes = idle_prompts(recipe)
+        note_idle_options(asked, out)
+        notes = told_of_recipe(recipe)
         for model in found[1:]:
             notes += check_expert(base, model, target, aligned=align is not False)
         frames = {name: ExpertFrame(model, base) for name, model in models.items()}

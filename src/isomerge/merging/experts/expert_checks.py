@@ -34,6 +34,11 @@ def check_experts_recipe(recipe: ExpertsRecipe, path: str | Path) -> None:
             f"{path}: `experts_per_token` is {recipe.experts_per_token}{_by_default(recipe)}, of {count} "
             f"expert{'s' * (count > 1)}: give a number from 1 to {count}"
         )
+    if recipe.checksums and len(recipe.checksums) != (models := len(recipe.model_names())):
+        raise IsomergeError(
+            f"{path}: `checksums` has {len(recipe.checksums)} entries for {models} models: give one for each, the "
+            f"base first, or leave `checksums` out"
+        )
     for key in NO_PLACE:
         if key in recipe.align.model_fields_set and getattr(recipe.align, key) != getattr(AlignBlock(), key):
             raise IsomergeError(
@@ -71,6 +76,18 @@ def _check_prompts(recipe: ExpertsRecipe, entry: ExpertEntry, place: str, *, rou
         value = getattr(entry, key)
         if value is not None and (value != value or abs(value) == float("inf")):
             raise IsomergeError(f"{place}: `{key}` is {value}: give a number")
+
+
+def told_of_recipe(recipe: ExpertsRecipe) -> list[str]:
+    """Notes on a recipe that is no mistake, and may not be what is wanted."""
+    notes = idle_prompts(recipe)
+    kinds = {(e.source_model, e.noise_scale, e.residual_scale) for e in recipe.experts}
+    if len(recipe.experts) > 1 and len(kinds) == 1 and not recipe.experts[0].noise_scale:
+        notes.append(
+            f"all experts are {recipe.experts[0].source_model}: until it is trained, the output computes what one of "
+            f"them would"
+        )
+    return notes
 
 
 def idle_prompts(recipe: ExpertsRecipe) -> list[str]:

@@ -66,13 +66,6 @@ def _reference(value: Any) -> Any:
     return "+".join(parts)
 
 
-class _Torchs(_Strict):
-    @field_validator("dtype", "out_dtype", mode="before", check_fields=False)
-    @classmethod
-    def _torchs(cls, value: Any) -> Any:
-        return value.removeprefix("torch.") if isinstance(value, str) else value
-
-
 class _Referring(_Strict):
     @field_validator("model", "base_model", "source_model", mode="before", check_fields=False)
     @classmethod
@@ -193,34 +186,33 @@ class AlignBlock(_Evidence):
         return checked
 
 
-class _Aligning(_Torchs):
-    """What recipes of every kind have."""
+class _Aligning(_Referring):
+    """How keys are read that recipes of every kind have; each declares them, in the order that is told."""
 
-    name: str | None = None
-    checksums: list[str | None] = []
-    align: AlignBlock = AlignBlock(enabled=False)
-    imports: list[str] = Field(default=[], alias="import")
-    """The modules and files that the merge needs."""
+    @field_validator("dtype", "out_dtype", mode="before", check_fields=False)
+    @classmethod
+    def _torchs(cls, value: Any) -> Any:
+        return value.removeprefix("torch.") if isinstance(value, str) else value
 
-    @field_validator("checksums")
+    @field_validator("checksums", check_fields=False)
     @classmethod
     def _of_their_form(cls, value: list[str | None]) -> list[str | None]:
         if not all(checksum is None or FORM.fullmatch(checksum) for checksum in value):
             raise ValueError("write crc32: and eight hexadecimal digits for a model, or null")
         return value
 
-    @field_validator("align", mode="before")
+    @field_validator("align", mode="before", check_fields=False)
     @classmethod
     def _switch(cls, value: Any) -> Any:
         return {"enabled": value} if isinstance(value, bool) or value == "auto" else value
 
-    @field_validator("imports", mode="before")
+    @field_validator("imports", mode="before", check_fields=False)
     @classmethod
     def _one_import(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
 
 
-class Recipe(_Aligning, _Referring):
+class Recipe(_Aligning):
     """A merge recipe; exactly one of ``models`` and ``slices``. ``name`` is what mergekit-multi calls a step by;
     nothing depends on it. ``checksums`` are those of the models that it was made with
     (`isomerge.run.provenance.weights_checksums`), the base first and source bases last: where a model has another
@@ -238,6 +230,11 @@ class Recipe(_Aligning, _Referring):
     tokenizer_source: str | None = None
     tokenizer: TokenizerEntry | None = None
     chat_template: str | None = None
+    name: str | None = None
+    checksums: list[str | None] = []
+    align: AlignBlock = AlignBlock(enabled=False)
+    imports: list[str] = Field(default=[], alias="import")
+    """The modules and files that the merge needs."""
 
     @property
     def written_dtype(self) -> str | None:
@@ -261,7 +258,7 @@ class ExpertEntry(_Referring):
     residual_scale: float | None = None
 
 
-class ExpertsRecipe(_Aligning, _Referring):
+class ExpertsRecipe(_Aligning):
     """A document of mergekit-moe, as it is, with `align` and `checksums` as in a `Recipe`."""
 
     base_model: str
@@ -272,6 +269,11 @@ class ExpertsRecipe(_Aligning, _Referring):
     shared_experts: list[ExpertEntry] = []
     architecture: str | None = None
     merge_method: Literal["moe"] = "moe"
+    name: str | None = None
+    checksums: list[str | None] = []
+    align: AlignBlock = AlignBlock(enabled=False)
+    imports: list[str] = Field(default=[], alias="import")
+    """The modules and files that the merge needs."""
 
     def entries(self) -> list[ExpertEntry]:
         """All experts, the shared ones last."""
