@@ -1,6 +1,6 @@
 """What alignment brings where experts are made of dense models, measured on small language models that read bytes.
 
-    python benchmarks/experts.py [--seeds 3]     # writes benchmarks/results/experts.json and the tables of docs/lab/experts.md
+    python benchmarks/experts.py [--seeds 0 1 2]     # writes benchmarks/results/experts.json and the tables of docs/lab/experts.md
 
 For every seed, four Llamas of 4 layers and width 128: one trained on speeches (*base*), one trained on a novel from another
 initialisation (*apart*), the base trained on the novel for a while (*fine-tune*), and that fine-tune moved by a random
@@ -226,19 +226,24 @@ TRAINED = {("base", False), ("fine-tune", False), ("apart", False), ("apart", Tr
 def main() -> None:
     """Measure, and write results and tables."""
     words = argparse.ArgumentParser()
-    words.add_argument("--seeds", type=int, default=3)
+    words.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     words.add_argument("--tables", action="store_true", help="write the tables of the results that are there")
     given = words.parse_args()
     torch.set_num_threads(1)
     if not given.tables:
-        rows = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
-        for seed in range(given.seeds):
-            if any(row["seed"] == seed for row in rows):
+        for seed in given.seeds:
+            if any(row["seed"] == seed for row in kept_rows()):
                 continue
-            rows += one_seed(seed, DATA / "experts" / f"seed-{seed}")
+            found = one_seed(seed, DATA / "experts" / f"seed-{seed}")
+            rows = sorted([*kept_rows(), *found], key=lambda row: row["seed"])  # others may have written since
             settings = {"steps": STEPS, "tuning": TUNING, "after": AFTER, "batch": BATCH, "prompts": PROMPTS}
             RESULTS.write_text(json.dumps({"settings": settings, "rows": rows}, indent=1) + "\n")
     write_tables(json.loads(RESULTS.read_text())["rows"])
+
+
+def kept_rows() -> list[dict[str, Any]]:
+    """The rows that are there."""
+    return json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
 
 
 def write_tables(rows: list[dict[str, Any]]) -> None:

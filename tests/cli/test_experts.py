@@ -112,6 +112,7 @@ def test_experts_differ_and_tokens_go_to_them(tmp_path: Path) -> None:
     made = recipe(tmp_path / "r.yml", base, [{}, {"source_model": str(other)}], experts_per_token=1)
     report = package.merge(made, out=tmp_path / "out", seed=3)
     assert [row["model"] for row in report["experts"]] == [str(base), str(other)]
+    assert [row["frame"] for row in report["experts"]] == ["base", "stored"]
     stored, mine, theirs = (load_file(f / "model.safetensors") for f in (tmp_path / "out", base, other))
     rows = torch.randn((2, 2, 32), generator=torch.Generator().manual_seed(3))
     model: Any = tf.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float64)
@@ -331,8 +332,10 @@ def test_by_the_command_line(isomerge: Callable, tmp_path: Path) -> None:
     assert (planned.code, out.exists()) == (0, False), planned.err
     plan = json.loads(told.read_text())
     assert plan["command"] == "dry-run"
-    said = isomerge("merge", made, out, "--json", told)
+    said = isomerge("merge", made, out, "--json", told, "--length", "3", "--seed", "4")
     assert said.code == 0, said.err
+    assert said.err.count("--length is not used: no data are read") == 1
+    assert said.err.count("--seed is not used: nothing is drawn") == 1
     assert "mixtral, router by hidden: " in said.out
     assert f"Wrote {out}: 2 experts a layer, 2 per token." in said.out
     assert "is not in the coordinates of" in said.err
@@ -344,6 +347,9 @@ def test_by_the_command_line(isomerge: Callable, tmp_path: Path) -> None:
     assert report["parameters"]["all"] == sum(t.numel() for t in stored.values())
     assert {t.dtype for t in stored.values()} == {torch.float32}
     assert isomerge("fsck", out).code == 0
+    refused = isomerge("report", out)
+    assert refused.code == 2
+    assert "a mixture of experts, of which there is no page" in refused.err
     card = (out / "README.md").read_text()
     assert "expert 1, as it is stored" in card
     assert "- moe" in card

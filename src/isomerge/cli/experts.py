@@ -11,7 +11,12 @@ from isomerge.options import MatchingOptions, OpeningOptions, OutputOptions, Run
 if TYPE_CHECKING:
     from isomerge.cli.console import Voice
 
-FRAMES = {"stored": "as it is stored", "same": "aligned already", "aligned": "aligned onto the base"}
+FRAMES = {
+    "base": "the base's own",
+    "stored": "as it is stored",
+    "same": "aligned already",
+    "aligned": "aligned onto the base",
+}
 
 
 def make_experts(
@@ -74,9 +79,11 @@ def make_experts(
 
 def _tell(voice: Voice, report: Mapping[str, Any]) -> None:
     from isomerge.cli.console import size_text
+    from isomerge.options import unused
 
     for note in report["notes"]:
-        voice.warn(note)
+        if note not in unused.notes():  # which are told at the end
+            voice.warn(note)
     rows = []
     for name, what in (("experts", "expert"), ("shared_experts", "shared expert")):
         for number, row in enumerate(report[name]):

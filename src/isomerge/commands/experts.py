@@ -139,11 +139,12 @@ class Experts:
 
     def _row(self, entry: ExpertEntry) -> dict[str, Any]:
         found = self.alignments.get(entry.source_model)
+        frame = "base" if entry.source_model == self.asked.recipe.base_model else "stored"
         return {
             "model": self.models[entry.source_model].ref,
             "prompts": {"positive": len(entry.positive_prompts), "negative": len(entry.negative_prompts)},
             **{name: v for name in ("noise_scale", "residual_scale") if (v := getattr(entry, name)) is not None},
-            **({"frame": "stored"} if found is None else found.document()),
+            **({"frame": frame} if found is None else found.document()),
         }
 
     def _parameters(self) -> tuple[int, int]:
@@ -270,6 +271,7 @@ class Experts:
 
 
 FRAMES = {
+    "base": "its own",
     "stored": "as it is stored",
     "same": "aligned already, as it is stored",
     "aligned": "aligned onto the first model",

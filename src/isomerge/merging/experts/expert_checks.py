@@ -84,8 +84,8 @@ def told_of_recipe(recipe: ExpertsRecipe) -> list[str]:
     kinds = {(e.source_model, e.noise_scale, e.residual_scale) for e in recipe.experts}
     if len(recipe.experts) > 1 and len(kinds) == 1 and not recipe.experts[0].noise_scale:
         notes.append(
-            f"all experts are {recipe.experts[0].source_model}: until it is trained, the output computes what one of "
-            f"them would"
+            f"all experts are {recipe.experts[0].source_model}: until it is trained, the output computes what one "
+            f"of them would"
         )
     return notes
 
