@@ -59,8 +59,8 @@ def documents() -> dict[str, dict[str, Any]]:
     """All cases, by their names."""
     three = [ONE, TWO, THREE]
     scaled = [ONE, {**TWO, "residual_scale": 0.5}, THREE]
-    found = {f"mixtral-{kind}-{gate}": document(kind, gate, three)
-             for kind in ("llama", "mistral") for gate in ("hidden", "cheap_embed", "random", "uniform_random")}  # fmt: skip
+    gates = ("hidden", "cheap_embed", "random", "uniform_random")
+    found = {f"mixtral-{k}-{gate}": document(k, gate, three) for k in ("llama", "mistral") for gate in gates}
     found["mixtral-llama-hidden_avg-even"] = document("llama", "hidden_avg", EVEN)
     found["mixtral-llama-hidden_avg"] = document("llama", "hidden_avg", three)
     found["mixtral-llama-scaled"] = document("llama", "hidden", scaled, experts_per_token=3)
@@ -108,10 +108,10 @@ def reference(folder: Path) -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     import torch
     import yaml
-    from mergekit.moe import router
-    from mergekit.moe.config import MoEMergeConfig
-    from mergekit.options import MergeOptions
-    from mergekit.scripts.moe import build
+    from mergekit.moe import router  # pyright: ignore[reportMissingImports]
+    from mergekit.moe.config import MoEMergeConfig  # pyright: ignore[reportMissingImports]
+    from mergekit.options import MergeOptions  # pyright: ignore[reportMissingImports]
+    from mergekit.scripts.moe import build  # pyright: ignore[reportMissingImports]
 
     torch.set_num_threads(1)
     load = router.AutoModelForCausalLM
@@ -147,7 +147,8 @@ def loaded(folder: Path) -> dict[str, Any]:
     import torch
     import transformers as tf
 
-    model, info = tf.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    load: Any = tf.AutoModelForCausalLM.from_pretrained
+    model, info = load(folder, dtype=torch.float32, output_loading_info=True)
     assert not info["missing_keys"], info
     assert not info["unexpected_keys"], info
     return {name: tensor.double() for name, tensor in model.state_dict().items()}

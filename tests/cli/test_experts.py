@@ -56,9 +56,8 @@ def recipe(path: Path, base: Path, experts: list[dict[str, Any]], **more: Any) -
 
 def logits(folder: Path, **how: Any) -> Tensor:
     """What a model says of fixed tokens, through ``from_pretrained``; nothing may be missing."""
-    model, info = tf.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float64, output_loading_info=True, experts_implementation="eager", **how
-    )
+    load: Any = tf.AutoModelForCausalLM.from_pretrained
+    model, info = load(folder, dtype=torch.float64, output_loading_info=True, experts_implementation="eager", **how)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
     with torch.no_grad():
@@ -265,7 +264,7 @@ def test_experts_of_other_models_compute_what_they_did(tmp_path: Path) -> None:
     )
     x = torch.randn(32, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
-    def mlp(gate: Tensor, up: Tensor, down: Tensor, gain: Tensor) -> Tensor:
+    def mlp(gain: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
         behind = gain[:, None] * x
         return down @ (torch.nn.functional.silu(gate @ behind) * (up @ behind))
 
@@ -275,8 +274,8 @@ def test_experts_of_other_models_compute_what_they_did(tmp_path: Path) -> None:
         expert = [f"model.layers.{layer}.block_sparse_moe.experts.1.{part}.weight" for part in ("w1", "w3", "w2")]
         assert not torch.allclose(mine[gain], theirs[gain], atol=1e-3)
         assert not torch.allclose(stored[expert[0]], theirs[dense_names[0]], atol=1e-3)
-        ours = mlp(*(stored[name] for name in expert), mine[gain])
-        assert gap(ours, mlp(*(theirs[name] for name in dense_names), theirs[gain])) < 1e-10
+        ours = mlp(mine[gain], *[stored[name] for name in expert])
+        assert gap(ours, mlp(theirs[gain], *[theirs[name] for name in dense_names])) < 1e-10
 
 
 def test_fine_tunes_stay_as_they_are(tmp_path: Path) -> None:
@@ -397,12 +396,13 @@ def test_models_that_do_not_fit(refuses: Callable, stored: Callable, tmp_path: P
     """Shapes, depths, vocabularies where they are aligned, functions, biases, windows, tokenizers."""
     base = dense(tmp_path / "base")
     made, out = tmp_path / "r.yml", tmp_path / "out"
-    for place, more, align, words in (
+    cases: list[tuple[str, dict[str, Any], bool, list[str]]] = [
         ("wide", {"intermediate_size": 64}, False, ["mlp.gate_proj.weight has shape [48, 32]", "[64, 32]"]),
         ("deep", {"num_hidden_layers": 3}, False, ["different numbers of layers (2 and 3)"]),
         ("words", {"vocab_size": 64}, True, ["different vocabularies (vocab is 60 and 64)", "transplant-tokenizer"]),
         ("act", {"hidden_act": "gelu"}, False, ["hidden_act is 'silu' and 'gelu'"]),
-    ):  # fmt: skip
+    ]  # fmt: skip
+    for place, more, align, words in cases:
         other = dense(tmp_path / place, seed=1, words=False, **more)
         recipe(made, base, [{}, {"source_model": str(other)}], align=align)
         refuses("merge", made, out, words=words)

@@ -121,7 +121,7 @@ def merge(
             note("intermediate_dir", "one model is made, not several steps of a recipe")
         how: dict[str, Any] = {"opening": opening, "writing": writing, "running": running, "telling": telling}
         how |= {"matching": matching, "said": said, "repair": repair, "dry_run": planning.dry_run}
-        return make_experts(context, voice, recipe, out, **how)
+        return make_experts(context, voice, str(recipe), out, **how)
     steps = step_merges(recipe or models, out, intermediate_dir, {**said, "repair": repair})
     if planning.dry_run:
         return _plan_steps(door, steps, writing) if steps else door.plan(recipe or models, out, writing)
