@@ -29,6 +29,7 @@ ENTRIES = {
     "tokenizer": schema.TokenizerEntry,
     "tokens": schema.TokenEntry,
     "align": schema.AlignBlock,
+    "experts": schema.ExpertEntry,
 }
 BESIDE = {
     "Federated averaging": ("isomerge.federated", ["aggregate", "align_updates", "Aligned", "activations_of"]),
@@ -169,6 +170,8 @@ def recipes_page() -> str:
         "",
     ]
     parts += ["## The recipe", "", *key_table(schema.Recipe)]
+    experts = inspect.cleandoc(schema.ExpertsRecipe.__doc__ or "").replace("``", "`")
+    parts += ["## A recipe of experts", "", experts, "", *key_table(schema.ExpertsRecipe)]
     for name, kind in ENTRIES.items():
         text = inspect.cleandoc(kind.__doc__ or "").replace("``", "`")
         parts += [f"## {name}", "", text, "", *key_table(kind)]

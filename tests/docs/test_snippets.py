@@ -95,14 +95,19 @@ def check_recipe(fence: Fence, folder: Path) -> None:
     from isomerge.fusion.adapter_merges import KINDS
     from isomerge.fusion.registry import methods
     from isomerge.merging.adapter.adapter_recipe import asked_of_recipe
+    from isomerge.merging.experts.expert_checks import check_experts_recipe
     from isomerge.merging.recipe.recipe_job import job_of_recipe
+    from isomerge.merging.recipe.schema import makes_experts, read_experts_recipe
     from isomerge.merging.recipe.searched import searched_recipe
     from isomerge.plug_ins.command import importing
 
     content = yaml.safe_load(fence.text)
-    assert "merge_method" in content, f"{fence}: show whole recipes"
+    assert {"merge_method", "experts"} & content.keys(), f"{fence}: show whole recipes"
     file = folder / "checked.yml"
     file.write_text(fence.text)
+    if makes_experts(file):
+        check_experts_recipe(read_experts_recipe(file), file)
+        return
     of_adapters = content["merge_method"] in KINDS.keys() - methods().keys()  # of isomerge merge-lora
     read = asked_of_recipe if of_adapters else searched_recipe if "{search: " in fence.text else job_of_recipe
     with importing(content.get("import")):

@@ -189,7 +189,7 @@ WRONG = [
     (MODELS + "merge_method: linear\nmerge_method: ties", "line 3 has the key `merge_method` once more: give it once"),
     ("a: &x {merge_method: ties}\n" + MODELS + "<<: *x\nmerge_method: linear", "unknown key `a`"),
     (MODELS + "merge_method: linear\n---\n" + MODELS, "holds 2 documents (---), and one is expected"),
-    ("base_model: a\ngate_mode: hidden\nexperts: []", "a recipe of mergekit-moe, which isomerge does not read"),
+    ("base_model: a\ngate_mode: hidden\nexperts: []", "experts of dense models are made by a recipe of their own"),
     ("models: [a, b]\nmerge_method: linear", "`models.0`: input should be a valid dictionary with the keys `model`, "),
     (MODELS + "merge_method: ties\nbase_model: {name: c}", "`base_model`: a model is a name such as org/name"),
     ("slices: [{sources: [{model: a, layer_range: [0, 1, 2]}]}]\nmerge_method: linear", "`slices.0.sources.0.layer_range`: list "),

@@ -9,8 +9,10 @@ from typing import Any
 
 from isomerge.api.live import live
 from isomerge.api.live_inputs import own_models, with_examples
+from isomerge.commands.experts import planned_experts
+from isomerge.commands.experts_asked import experts_of
 from isomerge.commands.layer_selection import with_selected_layers
-from isomerge.commands.merging import merge_of, planned_merge
+from isomerge.commands.merging import check_alone, merge_of, planned_merge
 from isomerge.commands.opening import recognised
 from isomerge.commands.step_merges import run_steps, step_merges
 from isomerge.errors import IsomergeError
@@ -19,6 +21,7 @@ from isomerge.merging.adapter.adapter_recipe import asked_of_recipe
 from isomerge.merging.adapter.extract_lora import extract_lora as extract
 from isomerge.merging.adapter.merge_lora import Asked
 from isomerge.merging.adapter.merge_lora import merge_lora as merge_adapters
+from isomerge.merging.recipe.schema import makes_experts
 from isomerge.merging.task_masks import read_task_mask, write_task_mask
 from isomerge.merging.task_masks import restore_task as write_restored
 from isomerge.options import (
@@ -31,6 +34,7 @@ from isomerge.options import (
     RunningOptions,
     SpacesOptions,
 )
+from isomerge.options.unused import note
 from isomerge.progress import Observer, quiet
 from isomerge.run.arguments import checked, defaults_in
 
@@ -54,7 +58,8 @@ def merge(
 
     Args:
         models: folders, hub ids (``org/name@revision+adapter``), open checkpoints or live modules; or one recipe
-            file, which says all that the other arguments say but ``out`` and how it is written.
+            file, which says all that the other arguments say but ``out`` and how it is written. A document of
+            mergekit-moe (or one with ``merge_method: moe``) makes one model with experts of dense ones.
         intermediate_dir: of a recipe of several steps (documents), where the outputs of all but the last go, by
             their names; by default beside ``out``, as ``OUT.steps``. Those that are there already, made by the same
             recipe, are kept.
@@ -88,6 +93,10 @@ def merge(
     if out is None:
         more = {"intermediate_dir": intermediate_dir, "repair": repair, "observer": observer, **options}
         return live(lambda folder: merge(models, out=folder, **more), first)
+    if makes_experts(models):
+        if intermediate_dir is not None:
+            note("intermediate_dir", "one model is made, not several steps of a recipe")
+        return Report(_experts(models, out, repair, observer, options))
     outputs = {k: v for k, v in options.items() if k in {*MatchingOptions.declared(), "dtype"}}
     steps = step_merges(models, out, intermediate_dir, {**outputs, "repair": repair})
     if not steps:
@@ -100,6 +109,25 @@ def merge(
             writing.overwrite,
         )
     )
+
+
+def _experts(
+    path: str | Path, out: str | Path, repair: Any, observer: Observer, options: dict[str, Any]
+) -> dict[str, Any]:
+    """Experts of dense models, written; the report."""
+    opening, writing = OpeningOptions.of(options), OutputOptions.of(options)
+    check_alone(path, {**FusingOptions.of(options).given(), **SpacesOptions.of(options).given()})
+    asked = experts_of(
+        path,
+        matching=MatchingOptions.of(options),
+        said={name: value for name, value in options.items() if name in MatchingOptions.declared()},
+        repair=repair,
+        spec=opening.spec,
+        dtype=writing.dtype,
+    )
+    how: dict[str, Any] = {"opening": opening, "writing": writing, "running": RunningOptions.of(options)}
+    with planned_experts(asked, out, **how, observer=observer) as plan:
+        return plan.run()
 
 
 def _merged(

@@ -82,12 +82,14 @@ def merge(
 ) -> None:
     """Align the models, merge them, and write an ordinary Hugging Face checkpoint.
 
-    A recipe is mergekit's YAML; it aligns where it has a block `align:` (or `align: true`).
+    A recipe is mergekit's YAML; it aligns where it has a block `align:` (or `align: true`). One of mergekit-moe's
+    makes a mixture of experts of dense models.
     """
     from isomerge.cli.console import Voice, write_json
     from isomerge.cli.method_words import check_models, parameters_of, said_of_method
     from isomerge.commands.step_merges import run_steps, step_merges
     from isomerge.errors import IsomergeError
+    from isomerge.merging.recipe.schema import makes_experts
 
     voice = Voice(telling.quiet, telling.verbose)
     check_models(models)
@@ -111,6 +113,15 @@ def merge(
         telling.json if planning.dry_run else None,
     )
     said = {name: context.params[name] for name in given_names(context) & {*MatchingOptions.declared(), "dtype"}}
+    if recipe is not None and makes_experts(recipe):
+        from isomerge.cli.experts import make_experts
+        from isomerge.options.unused import note
+
+        if intermediate_dir is not None:
+            note("intermediate_dir", "one model is made, not several steps of a recipe")
+        how: dict[str, Any] = {"opening": opening, "writing": writing, "running": running, "telling": telling}
+        how |= {"matching": matching, "said": said, "repair": repair, "dry_run": planning.dry_run}
+        return make_experts(context, voice, str(recipe), out, **how)
     steps = step_merges(recipe or models, out, intermediate_dir, {**said, "repair": repair})
     if planning.dry_run:
         return _plan_steps(door, steps, writing) if steps else door.plan(recipe or models, out, writing)

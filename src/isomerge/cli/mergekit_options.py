@@ -18,6 +18,8 @@ MERGEKITS = {
     "write-model-card": "leave it out: a model card is always written",
     "safe-serialization": "leave it out: weights are always written as safetensors",
     "random-seed": "give --seed",
+    "load-in-4bit": "leave it out: prompts are run in float32",
+    "load-in-8bit": "leave it out: prompts are run in float32",
     "transformers-cache": "set the environment variable HF_HUB_CACHE",
 }
 """By name, without dashes: those that would change a run or its output (some of them where they are off)."""
@@ -27,6 +29,7 @@ ALIKE = {
     "async-write": _WRITER,
     "clone-tensors": "layers may occur several times",
     "trust-remote-code": "no code of a checkpoint is ever run",
+    "i-understand-this-is-not-useful-without-training": "experts of one model are made, and that is told",
     "allow-crimes": "models of different architectures are not merged",
 }
 """Switches that change nothing here, on or off, and why."""

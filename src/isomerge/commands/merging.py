@@ -133,7 +133,7 @@ def merge_of(
     check_given(repair, "--repair")
     dtype, select = dtype_name(dtype), None
     if isinstance(models, (str, Path, Step)):
-        _alone_with_recipe(models, {**fusing.given(), **moving.given()})
+        check_alone(models, {**fusing.given(), **moving.given()})
         job = job_of_recipe(models, seed=said.get("seed"))
         how = {name: job.options[name] for name in HOW}
         untie, repair = job.options["untie"], repair or job.options["repair"]
@@ -281,8 +281,16 @@ def _models_of(
         yield every[: len(refs)], [None if base is None else next(rest) for base in job.source_bases]
 
 
-def _alone_with_recipe(path: str | Path | Step, said: Mapping[str, Any]) -> None:
-    """Refuse arguments of a merge that a recipe has keys for, where they are not the defaults."""
+def check_alone(path: str | Path | Step, said: Mapping[str, Any]) -> None:
+    """Refuse arguments of a merge that a recipe has keys for, where they are not the defaults.
+
+    Args:
+        path: the recipe.
+        said: the arguments, by Python's names.
+
+    Raises:
+        IsomergeError: naming them.
+    """
     defaults = defaults_in(FusingOptions, SpacesOptions)
     told = [k for k, v in said.items() if type(v) is not type(defaults[k]) or v != defaults[k]]
     if told:

@@ -180,6 +180,11 @@ def facts_of(report: Mapping[str, Any], *, file: str = "the report") -> Facts:
         IsomergeError: it is the report of another command, or damaged.
     """
     command = report.get("command") if isinstance(report, Mapping) else None
+    if command == "merge" and report.get("experts"):
+        raise IsomergeError(
+            f"{file} is of a mixture of experts, of which there is no page: README.md and isomerge.json have all "
+            f"that is known of it"
+        )
     if command not in ("merge", "align", "diff"):
         raise IsomergeError(f"{file} is of isomerge {command}: a report is made of what merge or align wrote")
     try:

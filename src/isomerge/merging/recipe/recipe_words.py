@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from isomerge.errors import OPTION, IsomergeError
-from isomerge.merging.recipe.schema import AlignBlock, Recipe
+from isomerge.merging.recipe.schema import AlignBlock, ExpertsRecipe, Recipe
 
 KEYS = {"stats-src": "stats", "stats-anchor": "stats", "no-align": "enabled"}
 """A key of ``align`` where it is not the option's name."""
@@ -23,7 +23,7 @@ COMMAND = re.compile(r"isomerge [a-z-]+ [^,;:]*")
 
 
 @contextmanager
-def told_in_keys(path: Any, recipe: Recipe | None, given: Mapping[str, Any]) -> Iterator[None]:
+def told_in_keys(path: Any, recipe: Recipe | ExpertsRecipe | None, given: Mapping[str, Any]) -> Iterator[None]:
     """Errors inside say the keys of a recipe's ``align`` where they name options that stand there, and the recipe's
     file.
 

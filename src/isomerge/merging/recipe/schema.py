@@ -5,8 +5,9 @@ A recipe without that block is mergekit's and gives what mergekit gives: nothing
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from pydantic import (
     BaseModel,
@@ -24,7 +25,8 @@ from isomerge.errors import IsomergeError
 from isomerge.merging.recipe.mistakes import explained, keys_of
 from isomerge.merging.recipe.recipe_modules import of_one_module
 from isomerge.merging.recipe.recipe_steps import Step
-from isomerge.merging.recipe.yaml_text import read_yaml
+from isomerge.merging.recipe.yaml_text import read_documents, read_yaml
+from isomerge.observe.prompt_rows import WAYS
 from isomerge.options import MatchingOptions
 from isomerge.options.option import kind_of
 from isomerge.run.provenance import FORM
@@ -65,7 +67,7 @@ def _reference(value: Any) -> Any:
 
 
 class _Referring(_Strict):
-    @field_validator("model", "base_model", mode="before", check_fields=False)
+    @field_validator("model", "base_model", "source_model", mode="before", check_fields=False)
     @classmethod
     def _one_string(cls, value: Any) -> Any:
         return _reference(value)
@@ -184,7 +186,33 @@ class AlignBlock(_Evidence):
         return checked
 
 
-class Recipe(_Referring):
+class _Aligning(_Referring):
+    """How keys are read that recipes of every kind have; each declares them, in the order that is told."""
+
+    @field_validator("dtype", "out_dtype", mode="before", check_fields=False)
+    @classmethod
+    def _torchs(cls, value: Any) -> Any:
+        return value.removeprefix("torch.") if isinstance(value, str) else value
+
+    @field_validator("checksums", check_fields=False)
+    @classmethod
+    def _of_their_form(cls, value: list[str | None]) -> list[str | None]:
+        if not all(checksum is None or FORM.fullmatch(checksum) for checksum in value):
+            raise ValueError("write crc32: and eight hexadecimal digits for a model, or null")
+        return value
+
+    @field_validator("align", mode="before", check_fields=False)
+    @classmethod
+    def _switch(cls, value: Any) -> Any:
+        return {"enabled": value} if isinstance(value, bool) or value == "auto" else value
+
+    @field_validator("imports", mode="before", check_fields=False)
+    @classmethod
+    def _one_import(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+
+class Recipe(_Aligning):
     """A merge recipe; exactly one of ``models`` and ``slices``. ``name`` is what mergekit-multi calls a step by;
     nothing depends on it. ``checksums`` are those of the models that it was made with
     (`isomerge.run.provenance.weights_checksums`), the base first and source bases last: where a model has another
@@ -208,28 +236,6 @@ class Recipe(_Referring):
     imports: list[str] = Field(default=[], alias="import")
     """The modules and files that the merge needs."""
 
-    @field_validator("dtype", "out_dtype", mode="before")
-    @classmethod
-    def _torchs(cls, value: Any) -> Any:
-        return value.removeprefix("torch.") if isinstance(value, str) else value
-
-    @field_validator("checksums")
-    @classmethod
-    def _of_their_form(cls, value: list[str | None]) -> list[str | None]:
-        if not all(checksum is None or FORM.fullmatch(checksum) for checksum in value):
-            raise ValueError("write crc32: and eight hexadecimal digits for a model, or null")
-        return value
-
-    @field_validator("align", mode="before")
-    @classmethod
-    def _switch(cls, value: Any) -> Any:
-        return {"enabled": value} if isinstance(value, bool) or value == "auto" else value
-
-    @field_validator("imports", mode="before")
-    @classmethod
-    def _one_import(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else value
-
     @property
     def written_dtype(self) -> str | None:
         """The dtype of the output: mergekit's ``dtype`` where ``out_dtype`` does not say another. Sums are always
@@ -242,7 +248,43 @@ class Recipe(_Referring):
         return list(dict.fromkeys(entry.model for entry in entries))
 
 
-OTHER_TOOLS = {"experts": "mergekit-moe", "genome": "mergekit-evolve"}
+class ExpertEntry(_Referring):
+    """A dense model whose MLPs become one expert of every layer, and what is typical of it."""
+
+    source_model: str
+    positive_prompts: list[str] = []
+    negative_prompts: list[str] = []
+    noise_scale: float | None = None
+    residual_scale: float | None = None
+
+
+class ExpertsRecipe(_Aligning):
+    """A document of mergekit-moe, as it is, with `align` and `checksums` as in a `Recipe`."""
+
+    base_model: str
+    experts: list[ExpertEntry]
+    gate_mode: Literal[*WAYS] = "hidden"  # pyright: ignore[reportInvalidTypeForm]
+    dtype: Dtype | None = None
+    experts_per_token: int = 2
+    shared_experts: list[ExpertEntry] = []
+    architecture: str | None = None
+    merge_method: Literal["moe"] = "moe"
+    name: str | None = None
+    checksums: list[str | None] = []
+    align: AlignBlock = AlignBlock(enabled=False)
+    imports: list[str] = Field(default=[], alias="import")
+    """The modules and files that the merge needs."""
+
+    def entries(self) -> list[ExpertEntry]:
+        """All experts, the shared ones last."""
+        return [*self.experts, *self.shared_experts]
+
+    def model_names(self) -> list[str]:
+        """The base, then the experts' models, each once."""
+        return list(dict.fromkeys([self.base_model, *(entry.source_model for entry in self.entries())]))
+
+
+OTHER_TOOLS = {"genome": "mergekit-evolve"}
 """Keys that tell a recipe of another tool of mergekit's."""
 
 
@@ -256,6 +298,11 @@ def read_recipe(path: str | Path | Step) -> Recipe:
     content = dict(path.content) if isinstance(path, Step) else read_yaml(path)
     if not isinstance(content, dict):
         raise IsomergeError(f"{path}: a recipe is a mapping with `models` and `merge_method`")
+    if is_of_experts(content):
+        raise IsomergeError(
+            f"{path}: experts of dense models are made by a recipe of their own, not by a step of several: put it "
+            f"into a file of its own"
+        )
     if tool := next((OTHER_TOOLS[key] for key in content if key in OTHER_TOOLS), None):
         raise IsomergeError(
             f"{path}: a recipe of {tool}, which isomerge does not read; give one with `models` or `slices`"
@@ -267,6 +314,37 @@ def read_recipe(path: str | Path | Step) -> Recipe:
         raise IsomergeError(f"{path}: {explained(error, Recipe)}") from None
     _check_shape(path, recipe)
     return recipe
+
+
+def is_of_experts(content: Any) -> bool:
+    """Whether a document makes experts of dense models: a merge by the method `moe`, or one of mergekit-moe's."""
+    if not isinstance(content, dict):
+        return False
+    return content.get("merge_method") == "moe" or ("merge_method" not in content and "experts" in content)
+
+
+def makes_experts(source: Any) -> TypeGuard[str | Path]:
+    """Whether what is merged is a file with a document that makes experts of dense models.
+
+    Raises:
+        IsomergeError: it is a file that cannot be read.
+    """
+    if not isinstance(source, (str, Path)) or not os.path.isfile(file := os.path.expanduser(source)):
+        return False
+    documents = read_documents(file)
+    return len(documents) == 1 and is_of_experts(documents[0])
+
+
+def read_experts_recipe(path: str | Path) -> ExpertsRecipe:
+    """Read and check a document that makes experts of dense models.
+
+    Raises:
+        IsomergeError: the file cannot be read, or has an unknown or misspelt key (with a suggestion).
+    """
+    try:
+        return ExpertsRecipe.model_validate(read_yaml(path))
+    except ValidationError as error:
+        raise IsomergeError(f"{path}: {explained(error, ExpertsRecipe)}") from None
 
 
 def _check_shape(path: str | Path | Step, recipe: Recipe) -> None:

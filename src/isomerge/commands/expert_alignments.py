@@ -1,0 +1,119 @@
+"""Experts brought to the frame of the model whose stream they will read, one model after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from isomerge.commands.opening import destination
+from isomerge.errors import IsomergeError
+from isomerge.merging.recipe.schema import AlignBlock
+from isomerge.models.recognised import Model, recognise, working_dtype
+from isomerge.options import OutputOptions, RunningOptions
+from isomerge.progress import Observer
+from isomerge.quotient.kinship import kinship
+from isomerge.run.alignment_runs import AlignPlan, plan_align, run_planned
+from isomerge.run.writing_run import StreamWriter
+from isomerge.solve.match_options import Matching
+from isomerge.solve.standing import Standing, standings
+from isomerge.symmetry.alignment import Alignment
+
+
+@dataclass
+class ExpertAlignment:
+    """How one model is brought to the base."""
+
+    model: Model
+    plan: AlignPlan | None
+    """None: it is the base itself, in other words."""
+    distance: dict[str, Any] = field(default_factory=dict)
+
+    def found(self, stream: StreamWriter, number: int) -> Alignment | None:
+        """What brings it there, found once and kept in the folder of the unfinished output; None where it is there
+        already."""
+        if self.plan is None or not self.plan.matches:
+            return None
+        step, path = f"alignment {number}", stream.blob(f"expert-{number}.safetensors")
+        if (record := stream.done(step)) is not None:
+            self.distance = record["distance"]
+            return Alignment.load(path, self.plan.solver.source.declared)
+        alignment, report = run_planned(self.plan)
+        self.distance = {name: report["distance"][name] for name in ("before", "after")}
+        alignment.save(path)
+        stream.commit(step, {"distance": self.distance})
+        return alignment
+
+    @property
+    def source(self) -> Model:
+        """The model as it is matched and moved."""
+        return self.model if self.plan is None else self.plan.solver.source
+
+    def document(self) -> dict[str, Any]:
+        """What is known of it: plain values."""
+        if self.plan is None or not self.plan.matches:
+            return {"frame": "same"}
+        told = {"frame": "aligned", "spaces": self.plan.spaces}
+        return {**told, "distance": self.distance} if self.distance else told
+
+
+def planned_alignments(
+    base: Model,
+    others: Mapping[str, Model],
+    matching: Matching,
+    block: AlignBlock,
+    *,
+    stack: ExitStack,
+    running: RunningOptions,
+    observer: Observer,
+) -> tuple[dict[str, ExpertAlignment], list[str]]:
+    """The alignments of a recipe, by the models' names in it, and notes.
+
+    A head that is tied to the embeddings is untied for the match: experts have none, and the tie would hold the
+    stream.
+
+    Args:
+        base: the model that all are brought to.
+        others: the experts' models.
+        matching, block: how.
+        stack: closes what is opened for it.
+        running, observer: of the run.
+
+    Raises:
+        IsomergeError: models or options that do not fit together.
+    """
+    if block.enabled is False:
+        return {}, [note for model in others.values() if (note := _note_elsewhere(base, model))]
+    found: dict[str, ExpertAlignment] = {}
+    anchor = _untied(base)
+    for name, model in others.items():
+        if model.checkpoint.identity() == base.checkpoint.identity():
+            found[name] = ExpertAlignment(model, None)
+            continue
+        source = _untied(model)
+        output = stack.enter_context(
+            destination(None, OutputOptions(), [base, model], running=running, observer=observer)
+        )
+        how: dict[str, Any] = {"spaces": block.spaces, "layers": block.layers, "align": block.enabled}
+        plan = plan_align(source, anchor, output, **how, matching=matching, kinship=kinship)
+        found[name] = ExpertAlignment(model, plan)
+    plans = [one.plan for one in found.values() if one.plan is not None]
+    return found, [note for plan in plans for note in plan.solver.plan.selection.notes]
+
+
+def _untied(model: Model) -> Model:
+    return recognise(model.checkpoint, spec_file=model.spec_file, untie=True)
+
+
+def _note_elsewhere(base: Model, model: Model) -> str | None:
+    """What is to be said of a model that is not aligned, and whose stream is, or may be, another one."""
+    standing: Standing | None = None
+    with suppress(IsomergeError):  # of models that cannot be compared
+        (standing,) = standings(base, [model], working_dtype([base, model]), sample=True)
+    if standing is None or not standing.elsewhere:
+        return None
+    return (
+        f"{model.ref} is not in the coordinates of {base.ref}, whose stream it will read as an expert, and nothing "
+        f"is aligned: add `align: true`"
+    )

@@ -1,0 +1,328 @@
+"""Dense models made into one with experts: planned (opened, checked, nothing written), then run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+
+from isomerge.archs.expert_targets import ExpertTarget
+from isomerge.commands.expert_alignments import ExpertAlignment, planned_alignments
+from isomerge.commands.experts_asked import ExpertsAsked, note_idle_options
+from isomerge.commands.opening import destination, recognised
+from isomerge.errors import IsomergeError
+from isomerge.evidence.card import RECIPE, alignment_file, model_card
+from isomerge.evidence.parents import parents_of
+from isomerge.merging.experts.expert_checks import (
+    check_expert,
+    chosen_target,
+    told_of_recipe,
+)
+from isomerge.merging.experts.expert_recipe import experts_recipe_text
+from isomerge.merging.finishing import other_models
+from isomerge.merging.recipe.recipe_words import told_in_keys
+from isomerge.merging.recipe.schema import ExpertEntry, ExpertsRecipe
+from isomerge.models.expert_frames import ExpertFrame, ExpertPart
+from isomerge.models.experts_view import DenseMlps, ExpertNumbers, experts_config, with_experts
+from isomerge.models.recognised import Model, recognise
+from isomerge.observe.prompt_rows import (
+    DEGENERATE,
+    DRAWS,
+    READS,
+    Prompts,
+    condition_numbers,
+    drawn_rows,
+    prompt_rows,
+    tokenised,
+)
+from isomerge.options import (
+    OpeningOptions,
+    OutputOptions,
+    RunningOptions,
+)
+from isomerge.progress import Observer, quiet
+from isomerge.run.provenance import weights_checksums
+from isomerge.run.run_report import report_of
+from isomerge.run.writing_run import Output, StreamWriter, run_key
+from isomerge.solve.match_checks import files_of_matching
+from isomerge.solve.parts_file import load_parts, save_parts
+
+TEXT = (
+    "A mixture of experts made of dense models: attention, norms and embeddings are those of the first model, and "
+    "every expert is the MLPs of one of them. Made by isomerge."
+)
+
+
+@dataclass
+class Experts:
+    """A model with experts that will be written."""
+
+    asked: ExpertsAsked
+    base: Model
+    models: dict[str, Model]
+    """The dense models by what the recipe calls them."""
+    target: ExpertTarget
+    frames: dict[str, ExpertFrame]
+    alignments: dict[str, ExpertAlignment]
+    output: Output
+    notes: list[str]
+    rows: Tensor | None = field(default=None, repr=False)
+    """Of the routers, float32 [layers, experts and shared ones, width], once they are known."""
+
+    @cached_property
+    def view(self) -> Model:
+        """The model that is written, recognised by its own architecture.
+
+        Raises:
+            IsomergeError: the target has no place for something of the base.
+        """
+        recipe, base = self.asked.recipe, self.base
+        numbers = ExpertNumbers(len(recipe.experts), recipe.experts_per_token, len(recipe.shared_experts))
+        parts = [self._part(entry, str(k)) for k, entry in enumerate(recipe.experts)]
+        shared = [self._part(entry, f"shared {k}") for k, entry in enumerate(recipe.shared_experts)]
+        checkpoint = with_experts(
+            base,
+            self.target,
+            experts_config(base, self.target, numbers),
+            experts=[part.read for part in parts],
+            shared=[part.read for part in shared],
+            rows=lambda layer: self._rows()[layer, : len(parts)],
+            shared_rows=lambda layer: self._rows()[layer, len(parts) :],
+            sources=[model.checkpoint for model in self.models.values()],
+            origin=f"experts {self.recipe_text}",
+            dtype=self.output.dtype,
+        )
+        try:
+            return recognise(checkpoint)
+        except IsomergeError as error:
+            raise IsomergeError(
+                f"{base.ref} cannot become {self.target.stem}, which stores other tensors than it has ({error})"
+            ) from None
+
+    def _part(self, entry: ExpertEntry, name: str) -> ExpertPart:
+        frame = self.frames[entry.source_model]
+        return ExpertPart(frame, name, entry.noise_scale, entry.residual_scale, self.asked.seed)
+
+    def _rows(self) -> Tensor:
+        assert self.rows is not None, "rows are asked for before they are known"
+        return self.rows
+
+    @cached_property
+    def recipe_text(self) -> str:
+        """The recipe that makes this again."""
+        asked = self.asked
+        return experts_recipe_text(asked.recipe, asked.said, asked.seed, self.output.dtype)
+
+    def document(self) -> dict[str, Any]:
+        """What will be made: plain values."""
+        recipe = self.asked.recipe
+        total, active = self._parameters()
+        return {
+            "method": "moe",
+            "architecture": self.target.model_type,
+            "gate_mode": recipe.gate_mode,
+            "experts_per_token": recipe.experts_per_token,
+            "align": recipe.align.enabled is not False,
+            "experts": [self._row(entry) for entry in recipe.experts],
+            "shared_experts": [self._row(entry) for entry in recipe.shared_experts],
+            "parameters": {"all": total, "per_token": active},
+            "bytes": self.view.checkpoint.nbytes,
+            "notes": list(self.notes),
+        }
+
+    def _row(self, entry: ExpertEntry) -> dict[str, Any]:
+        found = self.alignments.get(entry.source_model)
+        frame = "base" if entry.source_model == self.asked.recipe.base_model else "stored"
+        return {
+            "model": self.models[entry.source_model].ref,
+            "prompts": {"positive": len(entry.positive_prompts), "negative": len(entry.negative_prompts)},
+            **{name: v for name in ("noise_scale", "residual_scale") if (v := getattr(entry, name)) is not None},
+            **({"frame": frame} if found is None else found.document()),
+        }
+
+    def _parameters(self) -> tuple[int, int]:
+        """All parameters, and those that a token meets."""
+        mlps, count = DenseMlps(self.base, self.target), len(self.asked.recipe.experts)
+        total = sum(torch.Size(info.shape).numel() for info in self.view.checkpoint.tensors.values())
+        one = sum(
+            torch.Size(mlps.shape(layer, tail)).numel()
+            for layer in range(len(mlps.layers))
+            for tail in self.target.dense
+        )
+        return total, total - one * (count - self.asked.recipe.experts_per_token)
+
+    def check(self) -> None:
+        """Refuse an output that a run would refuse.
+
+        Raises:
+            IsomergeError: a folder that is there, or an unknown dtype.
+        """
+        self.output.check([self.view, *self.models.values()])
+
+    def run(self) -> dict[str, Any]:
+        """Align, make the routers, write; the report."""
+        view, recipe = self.view, self.asked.recipe
+        key = run_key(
+            "experts",
+            list(self.models.values()),
+            self.recipe_text,
+            view.checkpoint.origin,
+            self.output.dtype,
+            self.output.out_shard_size,
+        )
+        with StreamWriter(view, self.output, key, others=self.models.values()) as stream:
+            for number, (name, alignment) in enumerate(self.alignments.items()):
+                self.frames[name].alignment = alignment.found(stream, number)
+                self.frames[name].model = alignment.source
+            self.rows = self._made_rows(stream)
+            total = view.checkpoint.nbytes
+            for number, block in enumerate(view.blocks):
+                stream.observer(block.key, number * total // len(view.blocks), total)
+                if stream.done(block.key) is None:
+                    stream.put(block, view.assemble(block, None))
+                    stream.commit(block.key, {})
+            report = self._report(recipe)
+            moved = [f.alignment for name, f in self.frames.items() if f.alignment is not None]
+            files = {alignment_file(k, len(moved)): a for k, a in enumerate(moved, 1)}
+            text = self.recipe_text + yaml.safe_dump(
+                {"checksums": [row["checksum"] for row in report["checksums"]]}, default_flow_style=None, width=116
+            )
+            stream.finish(report, files, self._card(report, text), more={RECIPE: text.encode()})
+        return report
+
+    def _made_rows(self, stream: StreamWriter) -> Tensor:
+        """The rows of the routers, found once and kept in the folder of the unfinished output."""
+        path = stream.blob("rows.safetensors")
+        kept = load_parts(path) if stream.done("rows") is not None else None
+        if kept is not None:
+            return kept[0]["router"]["rows"]
+        rows = self._new_rows()
+        save_parts(path, {"router": {"rows": rows}}, {})
+        stream.commit("rows", {})
+        return rows
+
+    def _new_rows(self) -> Tensor:
+        recipe = self.asked.recipe
+        mlps = DenseMlps(self.base, self.target)
+        layers, width = len(mlps.layers), mlps.shape(0, self.target.dense[0])[1]
+        gated = recipe.entries() if self.target.shared == "gated" else recipe.experts
+        if recipe.gate_mode in DRAWS:  # for all that are listed, as mergekit has it
+            return drawn_rows(recipe.gate_mode, layers, len(recipe.entries()), width, self.asked.seed)
+        device, observer = self.asked.match.device, self.output.observer
+        prompts = prompts_of(gated)
+        return prompt_rows(self.base, recipe.gate_mode, prompts, layers, device=device, observer=observer)
+
+    def _report(self, recipe: ExpertsRecipe) -> dict[str, Any]:
+        base = self.base
+        found = self.document()
+        conditions = condition_numbers(self._rows()[:, : len(recipe.experts)]) if len(recipe.experts) > 1 else []
+        alike = [k for k, value in enumerate(conditions) if value > DEGENERATE]
+        if alike and recipe.gate_mode in READS:
+            found["notes"].append(
+                f"the rows of the router are much alike in {len(alike)} of {len(conditions)} layers (condition "
+                f"numbers to {max(conditions):.3g}): some experts will be used little; give other prompts"
+            )
+        found["condition_numbers"] = conditions
+        others = [model for name, model in self.models.items() if name != recipe.base_model]
+        report = report_of("merge", [base, *others], [])
+        del report["distance"]
+        report["checksums"] = self._checksums(report)
+        told = [*found.pop("notes"), *other_models(report["checksums"])]
+        report["notes"] = [*told, *report.get("notes", ())]
+        return {**report, **found}
+
+    def _checksums(self, report: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The checksums of what was read, beside those that the recipe expects."""
+        models = list(self.models.values())
+        found = weights_checksums((model.checkpoint for model in models), report["inputs"])
+        expected = self.asked.recipe.checksums or [None] * len(found)
+        return [
+            {
+                "model": model.ref,
+                "checksum": checksum,
+                **({} if wanted in (None, checksum) else {"in_recipe": wanted}),
+            }
+            for model, checksum, wanted in zip(models, found, expected, strict=True)
+        ]
+
+    def _card(self, report: Mapping[str, Any], recipe: str) -> str:
+        roles = [(self.base.ref, "attention, norms, embeddings and head")]
+        for name in ("experts", "shared_experts"):
+            what = "expert" if name == "experts" else "shared expert"
+            roles += [(row["model"], f"{what} {k}, {FRAMES[row['frame']]}") for k, row in enumerate(report[name])]
+        parents = parents_of([model.checkpoint for model in self.models.values()])
+        return model_card(
+            "Mixture of experts",
+            [model.ref for model in self.models.values()],
+            TEXT,
+            dict(report),
+            parents=parents,
+            architectures=self.view.config.get("architectures") or (),
+            recipe=recipe,
+            roles=roles,
+        )
+
+
+FRAMES = {
+    "base": "its own",
+    "stored": "as it is stored",
+    "same": "aligned already, as it is stored",
+    "aligned": "aligned onto the first model",
+}
+"""What is said of the frame that an expert is read in."""
+
+
+def prompts_of(entries: Sequence[ExpertEntry]) -> list[Prompts]:
+    """The prompts of experts."""
+    return [Prompts(tuple(entry.positive_prompts), tuple(entry.negative_prompts)) for entry in entries]
+
+
+@contextmanager
+def planned_experts(
+    asked: ExpertsAsked,
+    out: str | Path | None,
+    *,
+    opening: OpeningOptions,
+    writing: OutputOptions,
+    running: RunningOptions,
+    observer: Observer = quiet,
+) -> Iterator[Experts]:
+    """A model with experts as it will be made: opened, checked, and nothing is written.
+
+    Raises:
+        IsomergeError: the models do not fit together, no architecture has a place for them, or prompts without a
+            tokenizer.
+    """
+    recipe, align = asked.recipe, asked.recipe.align.enabled
+    names = recipe.model_names()
+    writing = replace(writing, dtype=asked.dtype)
+    with ExitStack() as stack:
+        stack.enter_context(told_in_keys(asked.path, recipe, asked.said))
+        found = stack.enter_context(recognised(names, asked.spec, opening.allow_pickle))
+        reads = (asked.spec, asked.path, *files_of_matching(asked.match))
+        how: dict[str, Any] = {"running": running, "observer": observer}
+        output = stack.enter_context(destination(out, writing, found, *reads, **how))
+        models = dict(zip(names, found, strict=True))
+        base = found[0]
+        kinds = [str(model.config.get("model_type")) for model in found]
+        target = chosen_target(recipe, kinds, asked.path)
+        note_idle_options(asked, out)
+        notes = told_of_recipe(recipe)
+        for model in found[1:]:
+            notes += check_expert(base, model, target, aligned=align is not False)
+        frames = {name: ExpertFrame(model, base) for name, model in models.items()}
+        plan = Experts(asked, base, models, target, frames, {}, output, notes)
+        plan.check()
+        if recipe.gate_mode in READS:
+            tokenised(base, prompts_of([entry for entry in recipe.entries() if entry.positive_prompts]))
+        others = {name: model for name, model in models.items() if name != recipe.base_model}
+        plan.alignments, more = planned_alignments(base, others, asked.match, recipe.align, stack=stack, **how)
+        plan.notes += more
+        yield plan

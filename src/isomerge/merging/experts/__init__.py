@@ -1,0 +1,1 @@
+"""Experts made of dense models: what is asked for, checked, and written down again."""

@@ -1,0 +1,133 @@
+"""MLPs of one model as experts of another: in the frame of the stream that they will read and write.
+
+An expert reads what the base's norm gives out and adds to the base's residual stream. Neurons inside may have any
+order; what counts is the stream's basis, and the gain that stands in front. So an alignment onto the base moves the
+expert's MLP and its norm together, and what is left between the two gains goes into the readers,
+
+    W' = W diag(g / g_base),
+
+which is a move of the gain's scale, and changes nothing where the gains are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+
+import torch
+from torch import Tensor
+
+from isomerge.checkpoint.dtypes import torch_dtype
+from isomerge.models.recognised import Model, working_dtype
+from isomerge.models.zero_gains import open_zero_gains
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.units import plan_units
+
+
+@dataclass
+class ExpertFrame:
+    """What reads the MLP of a model in the frame of another one."""
+
+    model: Model
+    base: Model
+    alignment: Alignment | None = None
+    """What brings the model to the base; None: it is read as it is stored."""
+    _held: tuple[frozenset[Block], dict[str, Tensor]] | None = field(default=None, repr=False)
+    """The layer that was moved last, as its tensors are asked for one after the other."""
+
+    def read(self, name: str) -> Tensor:
+        """A tensor by its canonical name: as stored, or in the working dtype where it is moved."""
+        if self.alignment is None:
+            stored = self.model.names[name]
+            return self.model.read(stored, torch_dtype(self.model.checkpoint.tensors[stored].dtype))
+        here = self._together[name]
+        if self._held is None or self._held[0] != here:
+            self._held = here, self._moved(here, self.alignment)
+        return self._held[1][name]
+
+    def writes(self, name: str) -> bool:
+        """Whether a tensor writes to a residual stream."""
+        axes = self.model.declared.match(name).line.axes or ()
+        return any(
+            atom.name in self.model.declared.streams and not (atom.dual or atom.diag) for atom in atoms(axes)
+        )
+
+    @cached_property
+    def _together(self) -> dict[str, frozenset[Block]]:
+        """The blocks that must be moved with each tensor, by its canonical name: its unit's, its norm's gain."""
+        alignment = self.alignment
+        assert alignment is not None
+        for stage in alignment.stages:
+            open_zero_gains([self.model], {key.partition("[")[0] for key in stage} & {*stage.spec.gains})
+        blocks = self.model.blocks
+        units = plan_units(alignment.spec, blocks, alignment.together(blocks))
+        unit_of = {block.key: frozenset(unit.blocks) for unit in units for block in unit.blocks}
+        found: dict[str, frozenset[Block]] = {}
+        for unit in units:
+            gains = {gain.key for block in unit.blocks if (gain := self._gain_of(block)) is not None}
+            here = frozenset(unit.blocks).union(*(unit_of[key] for key in gains))
+            found |= {name: here for block in unit.blocks for name in block.canonical}
+        return found
+
+    @cached_property
+    def _gains(self) -> dict[tuple[frozenset[str], tuple[tuple[str, int], ...]], Block]:
+        """The blocks of gains, by the names of their axis' atoms and their layer."""
+        found = {}
+        for block in self.model.blocks:
+            here = tuple(atoms(block.axes or ()))
+            if here and all(atom.diag for atom in here):
+                found[frozenset(atom.name for atom in here), block.scope] = block
+        return found
+
+    def _gain_of(self, block: Block) -> Block | None:
+        """The gain in front of what a block reads; None where it reads no stream."""
+        read = frozenset(atom.name for atom in atoms(block.axes or ()) if atom.dual and not atom.diag)
+        return self._gains.get((read, block.scope))
+
+    def _moved(self, blocks: frozenset[Block], alignment: Alignment) -> dict[str, Tensor]:
+        """The tensors of a layer's MLP in the base's frame, by canonical name."""
+        dtype = working_dtype([self.model, self.base])
+        moved = alignment.applied({block: self.model.assemble(block, dtype) for block in blocks})
+        found: dict[str, Tensor] = {}
+        for block, tensor in moved.items():
+            gain = self._gain_of(block)
+            if gain is not None and gain in moved:
+                mine = moved[gain] + gain.line.less
+                theirs = self.base.read(self.base.names[gain.canonical[0]], dtype) + gain.line.less
+                # behind a gain of zero the base's stream has nothing to read
+                tensor = tensor * torch.where(theirs == 0, 0.0, mine / theirs.where(theirs != 0, 1.0))
+            found |= {name: part.contiguous() for name, part in block.split(tensor)}
+        return found
+
+
+@dataclass(frozen=True)
+class ExpertPart:
+    """One expert's tensors, as the recipe has them: ``(W + noise) scale``, where the scale is of what it writes."""
+
+    frame: ExpertFrame
+    name: str
+    """Its place among the experts, on which its noise depends."""
+    noise_scale: float | None = None
+    residual_scale: float | None = None
+    seed: int = 0
+
+    def read(self, name: str) -> Tensor:
+        """A tensor by its canonical name."""
+        tensor = self.frame.read(name)
+        if self.noise_scale:
+            wide = tensor.to(working_dtype([self.frame.model]))
+            tensor = wide + self.noise_scale * normal(self.seed, (self.name, name), wide)
+        if self.residual_scale is not None and self.frame.writes(name):
+            tensor = tensor.to(working_dtype([self.frame.model])) * self.residual_scale
+        return tensor
+
+
+def normal(seed: int, place: Sequence[str], like: Tensor) -> Tensor:
+    """Numbers of the standard normal distribution that depend on the seed and the place alone, like a tensor."""
+    digest = sha256("/".join((str(seed), *place)).encode()).digest()
+    rng = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    return torch.randn(like.shape, generator=rng, dtype=like.dtype)
