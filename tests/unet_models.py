@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import diffusers
 import torch
+from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from torch import Tensor
 
 Arguments = dict[str, Any]
@@ -40,7 +40,7 @@ UNETS: dict[str, Arguments] = {
 
 def unet(name: str) -> Any:
     """One of these, with weights that it is made with."""
-    return diffusers.UNet2DConditionModel(**UNETS[name])
+    return UNet2DConditionModel(**UNETS[name])
 
 
 def run(config: Mapping[str, Any], folder: Path, dtype: torch.dtype) -> Tensor:
@@ -50,9 +50,7 @@ def run(config: Mapping[str, Any], folder: Path, dtype: torch.dtype) -> Tensor:
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=rng, dtype=torch.float64).to(dtype)
 
-    model = diffusers.UNet2DConditionModel.from_pretrained(
-        folder, torch_dtype=dtype, low_cpu_mem_usage=False
-    ).eval()
+    model = UNet2DConditionModel.from_pretrained(folder, torch_dtype=dtype, low_cpu_mem_usage=False).eval()
     size = 2 ** len(config["block_out_channels"]) if len(config["block_out_channels"]) > 2 else 8
     width = config["encoder_hid_dim"] or config["cross_attention_dim"]
     more: Arguments = {}
