@@ -113,6 +113,18 @@ def _ordered(path: str, steps: Mapping[str | None, Step]) -> list[Step]:
     return order
 
 
+def named_models(content: Mapping[str, Any]) -> list[str]:
+    """What a document calls models, in its order, each once."""
+    names: dict[str, None] = {}
+
+    def look(text: str) -> str:
+        names[_first(text)] = None
+        return text
+
+    _named(dict(content), look)
+    return list(names)
+
+
 def _first(text: str) -> str:
     """The model of a reference, without revision and adapters."""
     return re.split(r"[+@]", text, maxsplit=1)[0]
@@ -125,7 +137,7 @@ def _in_folder(text: str, folders: Mapping[str, Path]) -> str:
 
 def _named(value: Any, change: Callable[[str], str], key: str = "") -> Any:
     """A document with every name of a model changed."""
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {k: _named(v, change, str(k)) for k, v in value.items()}
     if isinstance(value, list):
         return [_named(v, change, key) for v in value]
