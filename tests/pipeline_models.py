@@ -148,6 +148,16 @@ def save(pipeline: Any, folder: Path) -> Path:
     return folder
 
 
+def styled(base: Path, folder: Path, seed: int) -> Path:
+    """A fine-tune of a saved Stable Diffusion: its UNet and text encoder differ a little, all else is the base's."""
+    pipeline = StableDiffusionPipeline.from_pretrained(base, low_cpu_mem_usage=False)
+    rng = torch.Generator().manual_seed(seed)
+    for model in (pipeline.unet, pipeline.text_encoder):
+        for parameter in model.parameters():
+            parameter.data += 0.01 * torch.randn(parameter.shape, generator=rng)
+    return save(pipeline, folder)
+
+
 def picture(folder: Path) -> torch.Tensor:
     """What a saved pipeline makes of a word in two steps: latents, loaded and sampled by diffusers alone."""
     pipeline: Any = DiffusionPipeline.from_pretrained(folder, low_cpu_mem_usage=False)

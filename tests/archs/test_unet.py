@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import yaml
 
 import isomerge
 from archs.test_mutants import mutated
@@ -17,7 +19,7 @@ from isomerge.errors import IsomergeError
 from isomerge.models.recognised import recognise
 from mutants import Mutant
 from solve.disguises import disguise
-from toys import Toy, outputs, relative, tensors, write_toy
+from toys import Toy, outputs, relative, save_toy, tensors, write_toy
 from unet_models import UNETS
 
 INSIDE = re.compile(
@@ -64,6 +66,26 @@ def test_a_moved_copy_comes_back(toy: Callable[..., Toy], tmp_path: Path) -> Non
     assert max(float((t - model.stored[k]).abs().max()) for k, t in tensors(tmp_path / "back").items()) < 1e-10
     assert report["distance"]["before"] > 1
     assert [part["tensors"] for part in report["fixed"]] == [6]
+
+
+def test_weights_block_by_block(tmp_path: Path) -> None:
+    """Filters on parts of names give the blocks weights of their own."""
+    a, b = (save_toy("unet", tmp_path / str(seed), seed=seed) for seed in (0, 1))
+    filters = [("down_blocks.0.attentions", 0.0), ("mid_block", 1.0), ("up_blocks.1.resnets.0", 0.25)]
+    t = [*({"filter": part, "value": value} for part, value in filters), {"value": 0.5}]
+    content: dict[str, Any] = {
+        "merge_method": "task_arithmetic",
+        "base_model": str(a),
+        "models": [{"model": str(b)}],
+    }
+    content["parameters"] = {"weight": t}
+    (tmp_path / "recipe.yml").write_text(yaml.safe_dump(content))
+    isomerge.merge(tmp_path / "recipe.yml", out=tmp_path / "out")
+    one, two, merged = map(tensors, (a, b, tmp_path / "out"))
+    for name, tensor in one.items():
+        share = next((value for part, value in filters if part in name), 0.5)
+        assert torch.allclose(merged[name], tensor + share * (two[name] - tensor), atol=1e-12), name
+    assert all(any(part in name for name in one) for part, _ in filters)
 
 
 @pytest.mark.parametrize(
