@@ -12,6 +12,7 @@ from pathlib import Path
 from docs.markdown import ROOT
 from fusion.test_example_recipes import llama, texts, tuned, with_word
 from pipeline_models import save, stable_diffusion, styled
+from single_file_models import single_file
 
 BASE, NEW_BASE, UNRELATED = 0, 20, 21
 """Seeds of models that have nothing in common."""
@@ -42,6 +43,8 @@ class StandIns:
             "sd/base": lambda path: save(stable_diffusion(0), path),
             "sd/photo": lambda path: styled(self["sd/base"], path, 1),
             "sd/anime": lambda path: styled(self["sd/base"], path, 2),
+            "photo.safetensors": lambda path: single_file("sd1", path, 1),
+            "anime.safetensors": lambda path: single_file("sd1", path, 2),
             "a.jsonl": texts,
             "examples.jsonl": texts,
             "texts.jsonl": texts,

@@ -12,7 +12,8 @@ from isomerge.api.live_inputs import own_models, with_examples
 from isomerge.commands.layer_selection import with_selected_layers
 from isomerge.commands.merging import merge_of, planned_merge
 from isomerge.commands.opening import recognised
-from isomerge.commands.pipeline_merges import ComponentMerge, pipeline_merge, run_pipeline
+from isomerge.commands.pipeline_merges import ComponentMerge, pipeline_merge
+from isomerge.commands.pipeline_runs import run_pipeline
 from isomerge.commands.step_merges import run_steps, step_merges
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report

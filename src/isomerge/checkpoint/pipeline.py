@@ -7,13 +7,12 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from isomerge.checkpoint.companions import WEIGHTS, check_link
 from isomerge.checkpoint.document import read_object
-from isomerge.checkpoint.opening import CONFIG, PIPELINE
+from isomerge.checkpoint.opening import CONFIG, PIPELINE, read_config
 from isomerge.checkpoint.weights import find_weights, is_plain_name
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors
@@ -35,7 +34,16 @@ class Component:
     kind: str
     """Its class."""
 
-    @cached_property
+    @property
+    def ref(self) -> str:
+        """What names it as a model."""
+        return str(self.folder)
+
+    def config(self) -> dict[str, Any]:
+        """Its parsed config.json."""
+        return read_config(self.folder)
+
+    @property
     def has_weights(self) -> bool:
         """Whether it holds weights: models do, tokenizers and schedulers do not."""
         return any(path.name.endswith(WEIGHTS) for path in self.folder.iterdir())

@@ -218,10 +218,10 @@ class _Door:
         """Merge, write and tell; the report."""
         if (pipeline := self.pipeline(source, out, writing)) is None:
             return self._run(source, out, writing)
-        from isomerge.commands.pipeline_merges import run_pipeline
+        from isomerge.commands.pipeline_runs import run_pipeline
 
         def one(component: ComponentMerge, place: Path, own: OutputOptions) -> dict[str, Any]:
-            shown = pipeline.out / component.name
+            shown = pipeline.place(component.name)
             return self.within(component)._run(component.source, place, own, shown)
 
         result = run_pipeline(pipeline, writing, one)

@@ -1,38 +1,33 @@
-"""Pipelines of diffusers merged: component by component, each as a merge of its own, into one pipeline."""
+"""Pipelines of diffusers, and Stable Diffusion in single files, merged: component by component, each as a merge of
+its own, into one."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from isomerge import __version__
 from isomerge.archs import without_spec
-from isomerge.checkpoint.opening import read_config
-from isomerge.checkpoint.output_folder import PartialFolder, check_out
-from isomerge.checkpoint.pipeline import LIBRARIES, Component, Pipeline, is_pipeline, open_pipeline
-from isomerge.checkpoint.pushing import check_push, push
+from isomerge.checkpoint.output_folder import check_out
+from isomerge.checkpoint.pipeline import LIBRARIES, Component, Pipeline
+from isomerge.checkpoint.single_file import FilePart, SingleFile, is_assembled, open_assembled
 from isomerge.checkpoint.stamps import stamps_of
 from isomerge.commands.opening import recognised
-from isomerge.errors import IsomergeError, UnfinishedError
-from isomerge.files import disk_errors, write_whole
+from isomerge.errors import IsomergeError
 from isomerge.merging.recipe.recipe_components import component_step, own_words, pipelines_of
 from isomerge.merging.recipe.recipe_job import job_of_recipe
 from isomerge.merging.recipe.recipe_steps import Step
 from isomerge.merging.recipe.yaml_text import read_yaml
 from isomerge.models.compatible import check_compatible
 from isomerge.options import FusingOptions, OpeningOptions, OutputOptions, SpacesOptions
-from isomerge.run.report_file import report_bytes
 
-PIPELINE_REPORT = "isomerge_pipeline.json"
-"""What became of each component; how it was merged is told in its own folder."""
-MERGED, COPIED = "merged", "copied"
+REPORTS = "reports"
+"""Where the reports on the parts of a single file are, whose weights are in one file."""
 ONLY_ONE = ("stats", "tokenizer_source", "select_layers")
 """Options that are about one model: a pipeline has several."""
 
@@ -79,6 +74,11 @@ class PipelineMerge:
         names = [one.name for one in self.components if one.source is not None]
         merged = f"{', '.join(names)} merged" if names else "nothing merged"
         return f"a {self.pipelines[0].kind} of {', '.join(one.ref for one in self.pipelines)} ({merged})."
+
+    def place(self, name: str) -> Path:
+        """Where what is told of a component stands."""
+        whole = isinstance(self.pipelines[0], SingleFile)
+        return self.out / REPORTS / name if whole else self.out / name
 
     def key(self) -> str:
         """A digest of what determines the output."""
@@ -144,7 +144,7 @@ def _by_options(
     """Pipelines that are listed, the base first, and what becomes of their components."""
     named = [fusing.base_model] if fusing.base_model is not None else []
     refs = list(dict.fromkeys(map(str, [*named, *models]))) if all(map(_is_ref, [*named, *models])) else []
-    if not any(map(is_pipeline, refs)):
+    if not any(map(is_assembled, refs)):
         return None
     pipelines = _opened(refs)
     if told := next((name for name in ONLY_ONE if getattr(fusing, name)), None):
@@ -156,7 +156,9 @@ def _by_options(
         pipelines += _opened([base]) if base not in refs else []
 
     def within(ref: Any, name: str) -> Any:
-        return str(Path(os.path.expanduser(ref)) / name) if _is_ref(ref) and is_pipeline(ref) else ref
+        if not _is_ref(ref) or not is_assembled(ref):
+            return ref
+        return next((one.components[name].ref for one in pipelines if one.ref == str(ref)), ref)
 
     def of(name: str, stored: bool) -> ComponentMerge:
         how = replace(
@@ -186,7 +188,7 @@ def _by_recipe(source: str | Path | Step, opening: OpeningOptions) -> Found | No
     refs = pipelines_of(content)
     if not refs:
         return None
-    pipelines = {ref: open_pipeline(ref) for ref in refs}
+    pipelines = {ref: open_assembled(ref) for ref in refs}
     _check_classes(list(pipelines.values()))
     every = {name for one in pipelines.values() for name in one.components}
     said = own_words(path, content, every)
@@ -201,7 +203,7 @@ def _by_recipe(source: str | Path | Step, opening: OpeningOptions) -> Found | No
                     f"{', '.join(refs)}"
                 )
             return ComponentMerge(name, None, pipelines[ref].components[name], f"kept from {ref}")
-        folders = {ref: one.folder / name for ref, one in pipelines.items()}
+        folders = {ref: one.components[name].ref for ref, one in pipelines.items() if name in one.components}
         named = pipelines_of({k: v for k, v in content.items() if k in ("models", "slices", "base_model")})
         own = word or {}
         if own.keys() & {"models", "slices"}:
@@ -232,13 +234,13 @@ def _is_ref(model: Any) -> bool:
 
 def _opened(refs: Sequence[str]) -> list[Pipeline]:
     for ref in refs:
-        if not is_pipeline(ref):
-            other = next((one for one in refs if is_pipeline(one)), "another model")
+        if not is_assembled(ref):
+            other = next((one for one in refs if is_assembled(one)), "another model")
             raise IsomergeError(
-                f"{ref} is no folder of a pipeline (with model_index.json), and {other} is one: give pipelines "
-                f"alone, or the folders of one component"
+                f"{ref} is no folder of a pipeline (with model_index.json) and no single file, and {other} is one: "
+                f"give pipelines alone, or the folders of one component"
             )
-    pipelines = [open_pipeline(ref) for ref in refs]
+    pipelines = [open_assembled(ref) for ref in refs]
     _check_classes(pipelines)
     return pipelines
 
@@ -249,8 +251,8 @@ def _check_classes(pipelines: Sequence[Pipeline]) -> None:
     for other in pipelines[1:]:
         if other.kind != first.kind:
             raise IsomergeError(
-                f"{first.ref} is a {first.kind} and {other.ref} a {other.kind} (model_index.json): only pipelines "
-                f"of one class can be merged"
+                f"{first.ref} is a {first.kind} and {other.ref} a {other.kind}: only pipelines of one class can be "
+                f"merged"
             )
 
 
@@ -293,91 +295,10 @@ def _decided(
         return ComponentMerge(
             name, None, part, f"kept from {base.ref}, as {part.kind} is a class of the pipeline's own"
         )
-    stored = without_spec(read_config(part.folder))
-    folders = [str(one.folder) for one in parts]
+    stored = without_spec(part.config())
+    folders = [one.ref for one in parts]
     unmoved = stored or not aligned
     with recognised(folders, None, opening.allow_pickle, unmoved=unmoved) as models:
         check_compatible(models[0], models[1:], stored=unmoved)
-    return merge(name, stored)
-
-
-def run_pipeline(
-    merge: PipelineMerge,
-    writing: OutputOptions,
-    one: Callable[[ComponentMerge, Path, OutputOptions], dict[str, Any]],
-) -> dict[str, Any]:
-    """Merge and copy the components, and put the pipeline in its place; the report.
-
-    A run that was stopped is gone on with: components that are complete are kept.
-
-    Args:
-        merge: what becomes of the components.
-        writing: how the output is written.
-        one: merges a component into a folder; its report.
-
-    Raises:
-        IsomergeError: a component cannot be merged; nothing is written.
-    """
-    check_push(writing.push_to_hub)
-    own = replace(writing, push_to_hub=None, private=False, overwrite=False)
-    rows: dict[str, dict[str, Any]] = {}
-    with _unfinished(merge, writing) as partial:
-        for component in merge.components:
-            place, record = partial.blobs / component.name, partial.blobs / f"{component.name}.made.json"
-            if record.is_file() and place.is_dir():
-                rows[component.name] = json.loads(record.read_bytes())
-                continue
-            row: dict[str, Any] = {"how": COPIED if component.source is None else MERGED, "said": component.said}
-            if component.source is not None:
-                row["report"] = one(component, place, own)
-            elif component.copied is not None:
-                shutil.rmtree(place, ignore_errors=True)
-                component.copied.copy(place, allow_pickle=True)
-                row["from"] = str(component.copied.folder)
-            with disk_errors(record):
-                write_whole(record, json.dumps(row, default=str).encode())
-            rows[component.name] = row
-        report = _report(merge, rows)
-        with disk_errors(partial.model):
-            for name in rows:
-                os.rename(partial.blobs / name, partial.model / name)
-            shutil.copyfile(merge.pipelines[0].index, partial.model / merge.pipelines[0].index.name)
-            short = {n: {k: v for k, v in row.items() if k != "report"} for n, row in rows.items()}
-            write_whole(partial.model / PIPELINE_REPORT, report_bytes({**report, "components": short}))
-        partial.publish()
-    if writing.push_to_hub is not None:
-        push(merge.out, writing.push_to_hub, private=writing.private, message=f"Made by isomerge: {merge.out.name}")
-    return report
-
-
-def _report(merge: PipelineMerge, rows: Mapping[str, Any]) -> dict[str, Any]:
-    """What is told of the whole."""
-    return {
-        "command": "merge",
-        "pipeline": merge.pipelines[0].kind,
-        "models": [one.ref for one in merge.pipelines],
-        "components": dict(rows),
-        "notes": list(merge.lines()),
-    }
-
-
-@contextmanager
-def _unfinished(merge: PipelineMerge, writing: OutputOptions) -> Iterator[PartialFolder]:
-    """The folder in which the pipeline grows: as an earlier, stopped run of the same merge left it, or empty."""
-    folders = [one.folder for one in merge.pipelines]
-    partial = PartialFolder(merge.out, overwrite=writing.overwrite, reads=folders)
-    key = merge.key().encode()
-    try:
-        with disk_errors(partial.root):
-            goes_on = partial.journal.is_file() and partial.is_ours() and partial.journal.read_bytes() == key
-        if not goes_on:
-            partial.begin()
-            with disk_errors(partial.journal):
-                write_whole(partial.journal, key)
-        yield partial
-    except IsomergeError as error:
-        if not isinstance(error, UnfinishedError):
-            partial.discard()
-        raise
-    finally:
-        partial.release()
+    found = merge(name, stored)
+    return replace(found, said=f"{STORED}: {part.described()}") if stored and isinstance(part, FilePart) else found

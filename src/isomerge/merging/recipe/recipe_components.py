@@ -1,19 +1,18 @@
 """Recipes of pipelines: what one component's merge is asked for, by what the recipe says of all and of it alone.
 
-A recipe whose models are pipelines (`isomerge.checkpoint.pipeline`) is merged component by component. What it says
-counts for all; ``unet: {...}``, or mergekit's ``modules: {unet: {...}}``, says for one component what it has of
-its own: method, parameters, models, base, alignment. ``unet: keep`` is the base's as it is, ``unet: keep:MODEL``
-that of another model.
+A recipe whose models are pipelines (`isomerge.checkpoint.pipeline`) or single files is merged component by
+component. What it says counts for all; ``unet: {...}``, or mergekit's ``modules: {unet: {...}}``, says for one
+component what it has of its own: method, parameters, models, base, alignment. ``unet: keep`` is the base's as it
+is, ``unet: keep:MODEL`` that of another model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from isomerge.checkpoint.pipeline import is_pipeline
+from isomerge.checkpoint.single_file import is_assembled
 from isomerge.errors import IsomergeError
 from isomerge.merging.recipe.recipe_modules import of_one_module
 from isomerge.merging.recipe.recipe_steps import Step, named_models
@@ -38,7 +37,7 @@ def pipelines_of(content: Any) -> list[str]:
     names = named_models(content)
     base = content.get("base_model")
     first = [base] if isinstance(base, str) else []
-    return [name for name in dict.fromkeys([*first, *names]) if is_pipeline(name)]
+    return [name for name in dict.fromkeys([*first, *names]) if is_assembled(name)]
 
 
 def own_words(path: str, content: Mapping[str, Any], components: Collection[str]) -> dict[str, Any]:
@@ -70,7 +69,7 @@ def own_words(path: str, content: Mapping[str, Any], components: Collection[str]
 
 
 def component_step(
-    path: str, content: Mapping[str, Any], name: str, said: Mapping[str, Any], folders: Mapping[str, Path]
+    path: str, content: Mapping[str, Any], name: str, said: Mapping[str, Any], folders: Mapping[str, str]
 ) -> ComponentStep:
     """The recipe of one component.
 
@@ -79,7 +78,7 @@ def component_step(
         content: of the whole.
         name: the component.
         said: of `own_words`.
-        folders: the component's folder by the name of the pipeline.
+        folders: what names the component, by the name of the pipeline.
 
     Raises:
         IsomergeError: what it says contradicts itself.

@@ -41,7 +41,7 @@ class Step:
         """What it is called."""
         return "the step without a name" if self.name is None else f"step {self.name}"
 
-    def reading(self, folders: Mapping[str, Path]) -> Step:
+    def reading(self, folders: Mapping[str, Path | str]) -> Step:
         """The step with the folders of earlier outputs in the place of their names."""
         return replace(self, content=_named(self.content, lambda text: _in_folder(text, folders)))
 
@@ -130,7 +130,7 @@ def _first(text: str) -> str:
     return re.split(r"[+@]", text, maxsplit=1)[0]
 
 
-def _in_folder(text: str, folders: Mapping[str, Path]) -> str:
+def _in_folder(text: str, folders: Mapping[str, Path | str]) -> str:
     name = _first(text)
     return f"{folders[name]}{text[len(name) :]}" if name in folders else text
 
