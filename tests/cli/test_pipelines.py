@@ -175,6 +175,37 @@ def refuses(isomerge: Callable, tmp_path: Path) -> Refuses:
     return check
 
 
+def test_as_a_step_of_a_recipe_of_several(two: tuple[Path, Path], tmp_path: Path) -> None:
+    """A pipeline that a step makes is merged by the next, and kept where it is there already."""
+    a, b = map(str, two)
+    text = [{"model": name} for name in ("mean", b)]
+    steps = [
+        {"name": "mean", "merge_method": "linear", "models": [{"model": a}, {"model": b}], "unet": "keep"},
+        {"merge_method": "linear", "models": text, "unet": "keep:mean", "vae": "keep"},
+    ]
+    (tmp_path / "recipe.yml").write_text(yaml.safe_dump_all(steps))
+    report = door.merge(tmp_path / "recipe.yml", out=tmp_path / "out")
+    assert [step["kept"] for step in report["steps"]] == [False, False]
+    one, two_, merged = (tensors(Path(folder) / "text_encoder") for folder in (a, b, tmp_path / "out"))
+    for key, tensor in one.items():
+        assert torch.allclose(merged[key], 0.25 * tensor + 0.75 * two_[key], atol=1e-6), key
+    shutil.rmtree(tmp_path / "out")
+    report = door.merge(tmp_path / "recipe.yml", out=tmp_path / "out")
+    assert [step["kept"] for step in report["steps"]] == [True, False]
+
+
+def test_plans(isomerge: Callable, two: tuple[Path, Path], tmp_path: Path) -> None:
+    """A dry run plans every component and writes nothing; without a folder there is no pipeline."""
+    said = isomerge("merge", *two, "-o", tmp_path / "out", "--dry-run", "--no-align")
+    assert said.code == 0, said.err
+    told = " ".join(f"{said.out} {said.err}".split())
+    assert all(f"{name}:" in told for name in ("unet", "vae", "text_encoder"))
+    assert not (tmp_path / "out").exists()
+    assert isomerge("merge", *two, "-o", tmp_path / "out", "--dry-run", "--json", tmp_path / "j.json").code == 2
+    with pytest.raises(IsomergeError, match="is a pipeline, which is merged into a folder"):
+        door.merge(list(two))
+
+
 def test_what_does_not_fit_is_refused(
     two: tuple[Path, Path], pipelines: Callable, refuses: Refuses, tmp_path: Path
 ) -> None:

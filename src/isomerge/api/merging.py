@@ -9,6 +9,7 @@ from typing import Any
 
 from isomerge.api.live import live
 from isomerge.api.live_inputs import own_models, with_examples
+from isomerge.checkpoint.single_file import is_assembled
 from isomerge.commands.layer_selection import with_selected_layers
 from isomerge.commands.merging import merge_of, planned_merge
 from isomerge.commands.opening import recognised
@@ -88,6 +89,8 @@ def merge(
         options = with_examples({"repair": repair, **options}, ("data", "learn", "repair"), first, tokenizer)
         repair = options.pop("repair")
     if out is None:
+        if (pipeline := next(filter(is_assembled, [models] if first is None else models), None)) is not None:
+            raise IsomergeError(f"{pipeline} is a pipeline, which is merged into a folder: name it with --out")
         more = {"intermediate_dir": intermediate_dir, "repair": repair, "observer": observer, **options}
         return live(lambda folder: merge(models, out=folder, **more), first)
     outputs = {k: v for k, v in options.items() if k in {*MatchingOptions.declared(), "dtype"}}

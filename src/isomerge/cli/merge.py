@@ -36,7 +36,9 @@ def merge(
     context: typer.Context,
     models: Annotated[
         list[str],
-        typer.Argument(help="Models (folders, hub ids, model+lora), the anchor first; or one RECIPE.yml and OUT."),
+        typer.Argument(
+            help="Models (folders, pipelines, hub ids, model+lora), the anchor first; or one RECIPE.yml and OUT."
+        ),
     ],
     *,
     out: Annotated[

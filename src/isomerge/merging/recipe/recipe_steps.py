@@ -19,8 +19,10 @@ PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 """A name that a folder may have anywhere, and that leads nowhere else."""
 WORDS = ("union", "base")
 """What a tokenizer's source may be beside a model."""
-KEYS = ("model", "base_model", "path", "onto", "tokenizer_source", "source", "heads")
+KEYS = ("model", "base_model", "path", "onto", "tokenizer_source", "source")
 """Keys whose value names a model."""
+KEEP = "keep:"
+"""Before the name of a model whose heads, or whose component of a pipeline, are kept."""
 
 
 @dataclass(frozen=True)
@@ -141,9 +143,8 @@ def _named(value: Any, change: Callable[[str], str], key: str = "") -> Any:
         return {k: _named(v, change, str(k)) for k, v in value.items()}
     if isinstance(value, list):
         return [_named(v, change, key) for v in value]
-    if not isinstance(value, str) or key not in KEYS:
+    if not isinstance(value, str):
         return value
-    if key == "heads":  # keep:MODEL
-        how, colon, model = value.partition(":")
-        return f"{how}{colon}{change(model)}" if colon else value
-    return change(value)
+    if value.startswith(KEEP):
+        return KEEP + change(value.removeprefix(KEEP))
+    return change(value) if key in KEYS else value
