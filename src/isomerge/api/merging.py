@@ -89,7 +89,8 @@ def merge(
         options = with_examples({"repair": repair, **options}, ("data", "learn", "repair"), first, tokenizer)
         repair = options.pop("repair")
     if out is None:
-        if (pipeline := next(filter(is_assembled, [models] if first is None else models), None)) is not None:
+        named: list[Any] = [models] if isinstance(models, (str, Path)) else list(models)
+        if (pipeline := next((ref for ref in named if is_assembled(ref)), None)) is not None:
             raise IsomergeError(f"{pipeline} is a pipeline, which is merged into a folder: name it with --out")
         more = {"intermediate_dir": intermediate_dir, "repair": repair, "observer": observer, **options}
         return live(lambda folder: merge(models, out=folder, **more), first)

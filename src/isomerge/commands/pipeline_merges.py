@@ -164,7 +164,7 @@ def _by_options(
         how = replace(
             fusing,
             base_model=within(fusing.base_model, name),
-            onto=within(fusing.onto, name),
+            onto=None if stored else within(fusing.onto, name),
             source_bases=[within(base, name) for base in fusing.source_bases],
             align=False if stored else fusing.align,
         )
