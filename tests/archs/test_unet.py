@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 
 import isomerge
 from archs.test_mutants import mutated
@@ -17,6 +18,8 @@ from families import MUTANTS
 from isomerge.archs import spec_for
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import recognise
+from isomerge.symmetry.completeness import check_complete
+from isomerge.symmetry.language.spec import coverage
 from mutants import Mutant
 from solve.disguises import disguise
 from toys import Toy, outputs, relative, save_toy, tensors, write_toy
@@ -66,6 +69,30 @@ def test_a_moved_copy_comes_back(toy: Callable[..., Toy], tmp_path: Path) -> Non
     assert max(float((t - model.stored[k]).abs().max()) for k, t in tensors(tmp_path / "back").items()) < 1e-10
     assert report["distance"]["before"] > 1
     assert [part["tensors"] for part in report["fixed"]] == [6]
+
+
+DOWN, CROSSED, UP, CROSSED_UP = "DownBlock2D", "CrossAttnDownBlock2D", "UpBlock2D", "CrossAttnUpBlock2D"
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "sd15": {"cross_attention_dim": 768},
+    "sd21": {"cross_attention_dim": 1024, "attention_head_dim": [5, 10, 20, 20], "use_linear_projection": True},
+    "xl": {"cross_attention_dim": 2048, "attention_head_dim": [5, 10, 20], "use_linear_projection": True,
+        "block_out_channels": (320, 640, 1280), "transformer_layers_per_block": [1, 2, 10],
+        "down_block_types": (DOWN, CROSSED, CROSSED), "up_block_types": (CROSSED_UP, CROSSED_UP, UP),
+        "addition_embed_type": "text_time", "addition_time_embed_dim": 256, "projection_class_embeddings_input_dim": 2816},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(PUBLISHED))
+def test_published_sizes(name: str) -> None:
+    """Every tensor of the published UNets has one line, of its shape, from the keys that their configs have."""
+    with torch.device("meta"):
+        model = UNet2DConditionModel(**PUBLISHED[name])
+    shapes = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
+    spec = spec_for({"_class_name": "UNet2DConditionModel", **PUBLISHED[name]}, shapes=shapes)
+    matches = coverage(spec, shapes)
+    check_complete(spec, matches)
+    assert len(matches) == len(shapes) == {"sd15": 686, "sd21": 686, "xl": 1680}[name]
+    assert {spec.sizes[f"{part}_h"] for part in ("d1", "m")} == ({8} if name == "sd15" else {10, 20})
 
 
 def test_weights_block_by_block(tmp_path: Path) -> None:
