@@ -47,8 +47,9 @@ def unet_of(kind: str, seed: int) -> UNet2DConditionModel:
     return model
 
 
-def single_file(kind: str, path: Path, seed: int) -> Path:
-    """A whole model: a UNet, a text tower, a VAE of two tensors, numbers of steps."""
+def single_file(kind: str, path: Path, seed: int, change: float = 0.0) -> Path:
+    """A whole model: a UNet, a text tower, a VAE of two tensors, numbers of steps. With ``change``, a fine-tune of that
+    of the seed, whose UNet differs by this much."""
     unet = unet_of(kind, seed)
     names = original_names(kind, unet)
     tensors = {names[name]: tensor for name, tensor in unet.state_dict().items()}
@@ -63,5 +64,7 @@ def single_file(kind: str, path: Path, seed: int) -> Path:
     rng = torch.Generator().manual_seed(seed)
     tensors |= {f"first_stage_model.decoder.{name}.weight": torch.randn(4, 4, generator=rng) for name in "ab"}
     tensors["alphas_cumprod"] = torch.linspace(1, 0, 10)
+    for name in names.values() if change else ():
+        tensors[name] = tensors[name] + change * torch.randn(tensors[name].shape, generator=rng)
     save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, path)
     return path

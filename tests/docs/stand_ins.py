@@ -44,7 +44,7 @@ class StandIns:
             "sd/photo": lambda path: styled(self["sd/base"], path, 1),
             "sd/anime": lambda path: styled(self["sd/base"], path, 2),
             "photo.safetensors": lambda path: single_file("sd1", path, 1),
-            "anime.safetensors": lambda path: single_file("sd1", path, 2),
+            "anime.safetensors": lambda path: single_file("sd1", path, 1, 0.01),
             "a.jsonl": texts,
             "examples.jsonl": texts,
             "texts.jsonl": texts,
