@@ -39,6 +39,7 @@ from toy_runs import (
     without_chance,
     written,
 )
+from unet_models import run as run_unet
 
 TRIED = list(TOYS if EVERY else IN_EVERY_RUN)
 """The toys of this run."""
@@ -110,6 +111,8 @@ def outputs(folder: Path) -> torch.Tensor:
     """The logits of a saved toy, through ``from_pretrained``, in the stored dtype."""
     if (plain := load_plain(folder)) is not None:
         return plain_outputs(plain)
+    if config_of(folder).get("_class_name") == "UNet2DConditionModel":
+        return run_unet(config_of(folder), folder, next(iter(tensors(folder).values())).dtype)
     if "_class_name" in config_of(folder):
         return run(config_of(folder), tensors(folder))
     config = tf.AutoConfig.from_pretrained(folder)

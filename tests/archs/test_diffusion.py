@@ -53,7 +53,7 @@ def test_names_of_weights() -> None:
         ),
         ({"_class_name": "SD3Transformer2DModel", "qk_norm": "layer_norm"}, "qk_norm is neither rms_norm nor null"),
         ({"_class_name": "SD3Transformer2DModel", "caption_projection_dim": 7}, "caption_projection_dim is not"),
-        ({"_class_name": "UNet2DConditionModel"}, "no spec for model_type 'UNet2DConditionModel'"),
+        ({"_class_name": "AutoencoderKL"}, "no spec for model_type 'AutoencoderKL'"),
     ],
 )
 def test_refused(config: dict[str, Any], says: str) -> None:

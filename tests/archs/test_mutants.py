@@ -15,6 +15,7 @@ from isomerge.symmetry.language.expansion import family_of
 from isomerge.symmetry.language.spec_text import parse_spec
 from mutants import Mutant
 from toys import TRIED, Toy, config_of, load_toy, outputs, relative, write_toy
+from unet_models import UNETS
 
 
 def root_of(kind: str) -> str:
@@ -61,6 +62,7 @@ def test_every_text_has_two() -> None:
 
 NAMED = {
     **dict.fromkeys(["deberta-shared", "deberta-unshared", "deberta-c2p", "deberta-conv"], "deberta-v2"), "dit": "DiTTransformer2DModel", "sd3": "SD3Transformer2DModel", "flux": "FluxTransformer2DModel",
+    **dict.fromkeys(UNETS, "UNet2DConditionModel"),
 }  # fmt: skip
 
 

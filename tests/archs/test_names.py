@@ -72,14 +72,14 @@ def test_covered_with_the_other_prefix(family: str, kind: str, saved: Callable[[
 def test_every_model_type_is_tried() -> None:
     """A packaged spec without a class here is an untested promise."""
     tried = {getattr(tf, f"{family}Config").model_type for family in NAMES}
-    tried |= {make().config["_class_name"] for make, _ in DIFFUSION.values()} | {
-        "Transformer2DModel"
-    }  # DiT's old name
+    tried |= {make().config["_class_name"] for make, _ in DIFFUSION.values()}
+    tried |= {"Transformer2DModel", "UNet2DConditionModel"}  # DiT's old name; see test_unet
     assert tried == set(spec_texts()) - {
         "timm_vit", "timm_wrapper",  # timm's own: see test_plain_torch
         "new",  # what published files call GTE 1.5: see test_a_model_under_its_published_type
         "exaone4_5_text",  # what published files call the language model of EXAONE 4.5
         "step3p5",  # the language model of Step-3.7-Flash, with which it is tried; alone its class is code of its publisher's
+        "unet_block",  # the blocks of a UNet
         "qwen3_omni_moe_talker",  # a part that Qwen3-Omni's config gives no type
     }  # fmt: skip
 

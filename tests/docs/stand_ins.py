@@ -11,6 +11,8 @@ from pathlib import Path
 
 from docs.markdown import ROOT
 from fusion.test_example_recipes import llama, texts, tuned, with_word
+from pipeline_models import save, stable_diffusion, styled
+from single_file_models import single_file
 
 BASE, NEW_BASE, UNRELATED = 0, 20, 21
 """Seeds of models that have nothing in common."""
@@ -38,6 +40,11 @@ class StandIns:
             "org/german": lambda path: with_word(path, 4, ["hallo", "welt"]),
             "org/lora-a": lambda path: self._adapter("org/instruct", path),
             "org/lora-b": lambda path: self._adapter("org/code", path),
+            "sd/base": lambda path: save(stable_diffusion(0), path),
+            "sd/photo": lambda path: styled(self["sd/base"], path, 1),
+            "sd/anime": lambda path: styled(self["sd/base"], path, 2),
+            "photo.safetensors": lambda path: single_file("sd1", path, 1),
+            "anime.safetensors": lambda path: single_file("sd1", path, 1, 0.01),
             "a.jsonl": texts,
             "examples.jsonl": texts,
             "texts.jsonl": texts,

@@ -91,11 +91,13 @@ def test_page_runs(page: Path, session: Session, stand_ins: StandIns) -> None:
 
 
 def check_recipe(fence: Fence, folder: Path) -> None:
-    """The reader of recipes takes it, and its method has the parameters; what it needs is imported."""
+    """The reader of recipes takes it, and its method has the parameters; what it needs is imported. Of pipelines,
+    what it says of every component."""
     from isomerge.fusion.adapter_merges import KINDS
     from isomerge.fusion.registry import methods
     from isomerge.merging.adapter.adapter_recipe import asked_of_recipe
     from isomerge.merging.experts.expert_checks import check_experts_recipe
+    from isomerge.merging.recipe.recipe_components import component_step
     from isomerge.merging.recipe.recipe_job import job_of_recipe
     from isomerge.merging.recipe.schema import makes_experts, read_experts_recipe
     from isomerge.merging.recipe.searched import searched_recipe
@@ -109,9 +111,13 @@ def check_recipe(fence: Fence, folder: Path) -> None:
         check_experts_recipe(read_experts_recipe(file), file)
         return
     of_adapters = content["merge_method"] in KINDS.keys() - methods().keys()  # of isomerge merge-lora
+    own = {name: content[name] for name in ("unet", "text_encoder", "vae") if name in content}
     read = asked_of_recipe if of_adapters else searched_recipe if "{search: " in fence.text else job_of_recipe
     with importing(content.get("import")):
-        read(file)
+        if not own:
+            read(file)
+        for name in (name for name, words in own.items() if isinstance(words, dict)):
+            job_of_recipe(component_step(str(file), content, name, own, {}))
 
 
 def test_other_output_is_noticed() -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from diffusion_models import DIFFUSION
 from families.tables import Streams, Toy
 from mutants import mutant
+from unet_models import UNET_TOYS
 
 TWICE = "linear.weight [res | res | res | res | res | res] => linear.weight [res | res | res | res | res | rows]"
 
-MORE_TOYS: dict[str, Toy] = DIFFUSION
+MORE_TOYS: dict[str, Toy] = {**DIFFUSION, **UNET_TOYS}
 
 STREAMS: dict[str, Streams] = {
     "dit": {"emb": "Perm"},
     **{key: {"res": "Perm", "cres": "Perm", "emb": "Perm"} for key in ["sd3", "sd3-later"]},
     "flux": {"res": "Perm", "emb": "Perm"},
+    **{key: {"emb": "Perm"} for key in UNET_TOYS},
 }
 
 MUTANTS = [
@@ -61,4 +63,27 @@ MUTANTS = [
         "context_embedder.weight res text => context_embedder.weight other text",
     ),
     mutant("flux", "neurons before heads", "sff", "[sh sov' | sff'] => [sff' | sh sov']"),
+    mutant(
+        "unet-sized",
+        "sizes of pictures written elsewhere",
+        "emb",
+        "add_embedding.linear_2.weight emb added' => add_embedding.linear_2.weight other added'",
+    ),
+    mutant(
+        "unet-sized",
+        "the middle reads the time step as it is stored",
+        "emb",
+        "mid_block.resnets.{r}.time_emb_proj.weight (m_g m_c m_s) emb' => mid_block.resnets.{r}.time_emb_proj.weight (m_g m_c m_s) other",
+    ),
+    mutant(
+        "unet",
+        "channels change places over groups",
+        "d0_c",
+        "size c = width // g => size c = width",
+        "size g = norm_num_groups => size g = 1",
+        part="unet_block",
+    ),
+    mutant("unet", "gains keep a sign", "d0_s", "norm2.weight (g c s) => norm2.weight (g c)", part="unet_block"),
+    mutant("unet", "the gate is scaled", "d0_u", "[ff u | ff] => [ff | ff u]", part="unet_block"),
+    mutant("unet", "the text's keys not dual", "d0_qk2", "(h2 qk2') text => (h2 qk2) text", part="unet_block"),
 ]

@@ -21,6 +21,7 @@ from isomerge.models.layers import stack_layers
 from isomerge.models.recognised import recognise
 from isomerge.observe.live.modules import load_module, on_disk, parameter_names
 from toys import TRIED, inputs
+from unet_models import UNETS
 
 ODD = {
     "esm-rotary",
@@ -35,7 +36,9 @@ ODD = {
 has columns, or a bias under the other of two names, or loads none without a file of voices."""
 
 
-@pytest.mark.parametrize("name", [n for n in TRIED if n not in {*CONVERTED, *ODD, *DIFFUSION, *timm.MORE_TOYS}])
+@pytest.mark.parametrize(
+    "name", [n for n in TRIED if n not in {*CONVERTED, *ODD, *DIFFUSION, *UNETS, *timm.MORE_TOYS}]
+)
 def test_every_weight_has_its_parameter(name: str, toy: Callable) -> None:
     """Canonical names of the checkpoint are those of the module, and the weights are equal under them."""
     made = toy(name)

@@ -25,10 +25,11 @@ from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, leaves
 from solve.disguises import disguise, perturb, turn, write_like
 from toys import SAMPLE, config_of, save_toy, tensors
+from unet_models import UNETS
 
-# Kinship is told by circuits that meet anchors in a stream: Mamba has none, and Parakeet's stream begins behind
-# channels that may change places.
-NO_KIN = {"mamba", "falcon_mamba", "mamba2", "parakeet_ctc", "parakeet_tdt", "parakeet_rnnt"}
+# Kinship is told by circuits that meet anchors in a stream: Mamba has none, Parakeet's stream begins behind
+# channels that may change places, and what a UNet's blocks hand on is no stream.
+NO_KIN = {"mamba", "falcon_mamba", "mamba2", "parakeet_ctc", "parakeet_tdt", "parakeet_rnnt", *UNETS}
 
 
 HEADS = ("qk", "c", "pair", "h", "kv", "ff", "dqk", "qk0")

@@ -35,7 +35,9 @@ MODELS = [
     "gptj",
     "bert",
     *more("roberta", "distilbert", "electra", "electra-wide", "mpnet", "longformer", "lilt", "gte", "nomic_bert"),
-    *more("openai-gpt", "deit", "siglip", "gpt_neox", "opt", "phi", "mpt", "falcon", "starcoder2", "clip", "whisper"),
+    *more(
+        "openai-gpt", "deit", "siglip", "gpt_neox", "opt", "phi", "mpt", "falcon", "starcoder2", "clip", "whisper"
+    ),
 ]
 
 

@@ -78,6 +78,9 @@ def test_entries() -> None:
     assert evaluate('tensors["tail.weight"][0]', names) is None
     assert evaluate("layers[n][0] + layers[-1][0]", {"layers": [(5,), (6,)], "n": 0}) == 11
     assert evaluate("layers[2]", {"layers": [5, 6]}) is evaluate("layers[n]", {"layers": [5, 6]}) is None
+    assert (
+        evaluate("heads[0] + heads[-2]", {"heads": 4}) == evaluate("heads[0] + heads[-2]", {"heads": (4, 4)}) == 8
+    )
     assert evaluate("by_layer[5].width", {"by_layer": {"05": {"width": 3}}}) == 3
     assert evaluate("by_layer[4].width", {"by_layer": {"05": {"width": 3}}}) is None
     assert evaluate('"head.weight" in tensors and "tail.weight" not in tensors', names) is True

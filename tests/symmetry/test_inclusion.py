@@ -67,6 +67,20 @@ def test_a_part_asks_what_stands_beside_it() -> None:
     assert [show(axis) for line in (*both.lines, *alone.lines) for axis in line.axes or ()] == ["read_res", "alone"]
 
 
+def test_parts_of_one_kind_are_told_which_they_are() -> None:
+    """`with` gives a part keys beside its own; a number stands for a list of it."""
+    text = (
+        "model both\ninclude part or whole as a at a. of tower with width=sizes[0], e=more[0] without n if sizes == sizes\n"
+        'include part or whole as b at b. of tower with width=sizes[1], e=4 if act == "relu" else more[1] without n\n'
+    )
+    config = {"sizes": [4, 5], "more": 7, "act": "relu", "e": 9}
+    spec = parse_spec(text, config, "both.spec", TEXTS)
+    assert {name: spec.sizes[name] for name in ("a_res", "b_res", "a_e", "b_e")} == {
+        "a_res": 4, "b_res": 5, "a_e": 7, "b_e": 4
+    }  # fmt: skip
+    assert set(spec.spaces) == {"a_res", "a_e", "b_res", "b_e"}
+
+
 def test_without_a_name_names_stay() -> None:
     """The one part with the vocabulary keeps its names."""
     spec = whole("model whole\ninclude part\n")

@@ -9,11 +9,14 @@ from typing import Any
 
 from isomerge.api.live import live
 from isomerge.api.live_inputs import own_models, with_examples
+from isomerge.checkpoint.single_file import is_assembled
 from isomerge.commands.experts import planned_experts
 from isomerge.commands.experts_asked import experts_of
 from isomerge.commands.layer_selection import with_selected_layers
 from isomerge.commands.merging import check_alone, merge_of, planned_merge
 from isomerge.commands.opening import recognised
+from isomerge.commands.pipeline_merges import ComponentMerge, pipeline_merge
+from isomerge.commands.pipeline_runs import run_pipeline
 from isomerge.commands.step_merges import run_steps, step_merges
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
@@ -91,6 +94,9 @@ def merge(
         options = with_examples({"repair": repair, **options}, ("data", "learn", "repair"), first, tokenizer)
         repair = options.pop("repair")
     if out is None:
+        named: list[Any] = [models] if isinstance(models, (str, Path)) else list(models)
+        if (pipeline := next((ref for ref in named if is_assembled(ref)), None)) is not None:
+            raise IsomergeError(f"{pipeline} is a pipeline, which is merged into a folder: name it with --out")
         more = {"intermediate_dir": intermediate_dir, "repair": repair, "observer": observer, **options}
         return live(lambda folder: merge(models, out=folder, **more), first)
     if makes_experts(models):
@@ -133,7 +139,27 @@ def _experts(
 def _merged(
     models: Any, out: str | Path, writing: OutputOptions, repair: Any, observer: Observer, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """One merge, written; its report."""
+    """One merge, of models or of pipelines, written; its report."""
+    opening, fusing, moving = (each.of(options) for each in (OpeningOptions, FusingOptions, SpacesOptions))
+    how: dict[str, Any] = {"fusing": fusing, "moving": moving, "opening": opening, "writing": writing}
+    pipeline = pipeline_merge(
+        models, out, **how, more={k: options[k] for k in sorted(options)} | {"repair": repair}
+    )
+    if pipeline is None:
+        return _of_one(models, out, writing, repair, observer, options)
+
+    def one(component: ComponentMerge, place: Path, own: OutputOptions) -> dict[str, Any]:
+        said = {} if component.fusing is None else component.fusing.given()
+        said |= {} if component.moving is None else component.moving.given()
+        return _of_one(component.source, place, own, repair, observer, {**options, **said})
+
+    return run_pipeline(pipeline, writing, one)
+
+
+def _of_one(
+    models: Any, out: str | Path, writing: OutputOptions, repair: Any, observer: Observer, options: dict[str, Any]
+) -> dict[str, Any]:
+    """A merge of models, not of pipelines."""
     opening = OpeningOptions.of(options)
     asked = merge_of(
         models,

@@ -94,11 +94,12 @@ def companion_files(folder: str | Path) -> dict[str, Path]:
         if (template or module or tokenizer) and path.is_file():
             names.append(f"{parent}/{path.name}")
     for name in names:
-        _check_link(folder, folder / name)
+        check_link(folder, folder / name)
     return {name: folder / name for name in names}
 
 
-def _check_link(folder: Path, path: Path) -> None:
+def check_link(folder: Path, path: Path) -> None:
+    """Raises IsomergeError where a link leads out of the folder and of its repository in the hub's cache."""
     found, home = path.resolve(), folder.resolve()
     roots = [home, *([home.parents[1] / "blobs"] if home.parent.name == "snapshots" else [])]
     if path.is_symlink() and not any(found.is_relative_to(root) for root in roots):

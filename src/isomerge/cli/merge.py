@@ -25,6 +25,7 @@ from isomerge.options import (
 if TYPE_CHECKING:
     from isomerge.cli.console import Voice
     from isomerge.commands.merging import Merge
+    from isomerge.commands.pipeline_merges import ComponentMerge, PipelineMerge
     from isomerge.commands.step_merges import StepMerge
     from isomerge.errors import IsomergeError
     from isomerge.merging.merge_job import MergeJob
@@ -35,7 +36,9 @@ def merge(
     context: typer.Context,
     models: Annotated[
         list[str],
-        typer.Argument(help="Models (folders, hub ids, model+lora), the anchor first; or one RECIPE.yml and OUT."),
+        typer.Argument(
+            help="Models (folders, pipelines, hub ids, model+lora), the anchor first; or one RECIPE.yml and OUT."
+        ),
     ],
     *,
     out: Annotated[
@@ -181,8 +184,40 @@ class _Door:
         """The options of the match as they count."""
         return replace(self.matching, **{name: asked.said[name] for name in asked.said})
 
+    def pipeline(self, source: Any, out: Path | None, writing: OutputOptions) -> PipelineMerge | None:
+        """What becomes of the components of pipelines, told; None where no model is one."""
+        from isomerge.cli.console import tell_lines
+        from isomerge.commands.pipeline_merges import pipeline_merge
+        from isomerge.errors import IsomergeError
+
+        how: dict[str, Any] = {"fusing": self.fusing, "moving": self.moving, "opening": self.opening}
+        more = {**self.matching.given(), "repair": self.repair, "report": self.report}
+        found = pipeline_merge(source, out, **how, writing=writing, more=more)
+        if found is not None:
+            if self.opening.spec is not None:
+                raise IsomergeError("--spec describes one model: merge that component's folders by themselves")
+            tell_lines(self.voice, found.lines())
+        return found
+
+    def within(self, component: ComponentMerge) -> _Door:
+        """The same door for one component."""
+        return replace(self, fusing=component.fusing or self.fusing, moving=component.moving or self.moving)
+
     def plan(self, source: Any, out: Path | None, writing: OutputOptions) -> None:
         """Plan a merge, and tell the plan."""
+        from isomerge.errors import IsomergeError
+
+        if (pipeline := self.pipeline(source, out, writing)) is None:
+            self._plan(source, out, writing)
+            return
+        if self.json is not None:
+            raise IsomergeError("the components are planned one by one: leave --json out of --dry-run")
+        for component in pipeline.components:
+            if component.source is not None:
+                self.voice.say(f"{component.name}:")
+                self.within(component)._plan(component.source, pipeline.out / component.name, writing)
+
+    def _plan(self, source: Any, out: Path | None, writing: OutputOptions) -> None:
         from isomerge.cli.console import tell_files
         from isomerge.cli.dry_run import tell_merge
         from isomerge.commands.merging import planned_merge
@@ -194,6 +229,22 @@ class _Door:
 
     def run(self, source: Any, out: Path | None, writing: OutputOptions) -> dict[str, Any]:
         """Merge, write and tell; the report."""
+        if (pipeline := self.pipeline(source, out, writing)) is None:
+            return self._run(source, out, writing)
+        from isomerge.commands.pipeline_runs import run_pipeline
+
+        def one(component: ComponentMerge, place: Path, own: OutputOptions) -> dict[str, Any]:
+            shown = pipeline.place(component.name)
+            return self.within(component)._run(component.source, place, own, shown)
+
+        result = run_pipeline(pipeline, writing, one)
+        self.voice.say(f"Wrote {pipeline.out}: {pipeline.told}")
+        return result
+
+    def _run(
+        self, source: Any, out: Path | None, writing: OutputOptions, shown: Path | None = None
+    ) -> dict[str, Any]:
+        """The same of one model, which will stand in ``shown``, where that is not ``out``."""
         from isomerge.cli.console import tell_files, tell_lines, tell_pushed
         from isomerge.commands.layer_selection import with_selected_layers
         from isomerge.commands.merging import planned_merge
@@ -215,12 +266,15 @@ class _Door:
         if not voice.is_watched:
             tell_lines(voice, decided)
         tell_files(voice, self.files(asked))
-        _tell(voice, asked.job, result, out)
+        shown = shown or out
+        _tell(voice, asked.job, result, shown)
         if isinstance(page, IsomergeError):
             voice.warn(f"no report was written: {page}")
         else:
             voice.say(
-                f"Report: {page}." if page else f"isomerge report {shlex.quote(str(out))} writes a page on it."
+                f"Report: {shown / page.name}."
+                if page
+                else f"isomerge report {shlex.quote(str(shown))} writes a page on it."
             )
         tell_pushed(voice, writing)
         return result

@@ -10,8 +10,10 @@ from typing import Any
 
 import yaml
 
+from isomerge.commands.pipeline_runs import PIPELINE_REPORT
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors, write_whole
+from isomerge.merging.recipe.recipe_components import pipelines_of
 from isomerge.merging.recipe.recipe_job import job_of_recipe
 from isomerge.merging.recipe.recipe_steps import Step, steps_of
 from isomerge.options import OutputOptions
@@ -74,10 +76,15 @@ def step_merges(
             f"{out} would be the last step's folder and another one's: choose another output folder"
         )
     found: list[StepMerge] = []
+    assembled: set[str | None] = set()
+    """Steps that merge pipelines."""
     for step in steps:
         last = step is steps[-1]
         asked = step.reading(folders)
-        job_of_recipe(asked)
+        if pipelines_of(asked.content) or assembled & set(step.needs):
+            assembled.add(step.name)  # whose components are checked when they are there
+        else:
+            job_of_recipe(asked)
         name = str(step.name)
         said = {
             "recipe": dict(asked.content),
@@ -92,7 +99,8 @@ def step_merges(
 
 def _is_made(record: Path, text: str, out: Path) -> bool:
     with disk_errors(record, "looking at"):
-        return record.is_file() and (out / "config.json").is_file() and record.read_bytes() == text.encode()
+        whole = any((out / name).is_file() for name in ("config.json", PIPELINE_REPORT))
+        return record.is_file() and whole and record.read_bytes() == text.encode()
 
 
 def _all_kept(names: Sequence[str], before: Sequence[StepMerge]) -> bool:

@@ -1,4 +1,5 @@
-"""What the user calls a model: ``model``, ``model@revision``, ``model+adapter@revision``, or an adapter alone."""
+"""What the user calls a model: ``model``, ``model@revision``, ``model+adapter@revision``, an adapter alone, or a
+part of a single file, ``FILE.safetensors:unet``."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.hub import local_folder
 from isomerge.checkpoint.opening import CONFIG, open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
+from isomerge.checkpoint.single_file import open_part, split_part
 from isomerge.checkpoint.weights import PICKLE, PICKLE_INDEX, SAFETENSORS, SAFETENSORS_INDEX
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors
@@ -106,6 +108,8 @@ def _is_alone(folder: Path, ref: str | Path) -> bool:
 
 
 def _open_model(ref: str | Path, allow_pickle: bool) -> Checkpoint:
+    if split_part(ref) is not None:
+        return open_part(ref)
     folder = local_folder(ref, allow_pickle=allow_pickle)
     if not _is_alone(folder, ref):
         return dequantised(open_checkpoint(ref, allow_pickle=allow_pickle))

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from isomerge.matching.frame import has_shared_meaning
 from isomerge.matching.balance import fold_biases
+from isomerge.matching.frame import has_shared_meaning
 from isomerge.models.recognised import Model
 from isomerge.quotient.draws import by_norm, chosen, sketch
 from isomerge.solve.canonical.canonical_frame import read_moved

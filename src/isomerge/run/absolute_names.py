@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from isomerge.checkpoint.hub import with_commit
+from isomerge.checkpoint.single_file import split_part
 from isomerge.errors import IsomergeError
 from isomerge.models.references import parse_model_ref, with_base
 from isomerge.observe.data.splits import saved_split
@@ -15,6 +16,8 @@ from isomerge.observe.data.splits import saved_split
 def absolute_path(path: str | Path) -> str:
     """What is on this machine by its full path; everything else, such as a hub id with its revision, as it is."""
     text = os.path.expanduser(os.fspath(path))
+    if (part := split_part(text)) is not None:
+        return f"{absolute_path(part[0])}:{part[1]}"
     if not text or not os.path.exists(text):
         return os.fspath(path)
     # `x/..` behind a link is not what the names say

@@ -19,8 +19,10 @@ PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 """A name that a folder may have anywhere, and that leads nowhere else."""
 WORDS = ("union", "base")
 """What a tokenizer's source may be beside a model."""
-KEYS = ("model", "base_model", "path", "onto", "tokenizer_source", "source", "heads")
+KEYS = ("model", "base_model", "path", "onto", "tokenizer_source", "source")
 """Keys whose value names a model."""
+KEEP = "keep:"
+"""Before the name of a model whose heads, or whose component of a pipeline, are kept."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Step:
         """What it is called."""
         return "the step without a name" if self.name is None else f"step {self.name}"
 
-    def reading(self, folders: Mapping[str, Path]) -> Step:
+    def reading(self, folders: Mapping[str, Path | str]) -> Step:
         """The step with the folders of earlier outputs in the place of their names."""
         return replace(self, content=_named(self.content, lambda text: _in_folder(text, folders)))
 
@@ -113,25 +115,36 @@ def _ordered(path: str, steps: Mapping[str | None, Step]) -> list[Step]:
     return order
 
 
+def named_models(content: Mapping[str, Any]) -> list[str]:
+    """What a document calls models, in its order, each once."""
+    names: dict[str, None] = {}
+
+    def look(text: str) -> str:
+        names[_first(text)] = None
+        return text
+
+    _named(dict(content), look)
+    return list(names)
+
+
 def _first(text: str) -> str:
     """The model of a reference, without revision and adapters."""
     return re.split(r"[+@]", text, maxsplit=1)[0]
 
 
-def _in_folder(text: str, folders: Mapping[str, Path]) -> str:
+def _in_folder(text: str, folders: Mapping[str, Path | str]) -> str:
     name = _first(text)
     return f"{folders[name]}{text[len(name) :]}" if name in folders else text
 
 
 def _named(value: Any, change: Callable[[str], str], key: str = "") -> Any:
     """A document with every name of a model changed."""
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {k: _named(v, change, str(k)) for k, v in value.items()}
     if isinstance(value, list):
         return [_named(v, change, key) for v in value]
-    if not isinstance(value, str) or key not in KEYS:
+    if not isinstance(value, str):
         return value
-    if key == "heads":  # keep:MODEL
-        how, colon, model = value.partition(":")
-        return f"{how}{colon}{change(model)}" if colon else value
-    return change(value)
+    if value.startswith(KEEP):
+        return KEEP + change(value.removeprefix(KEEP))
+    return change(value) if key in KEYS else value

@@ -24,6 +24,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import translate
+from functools import cached_property
 
 from isomerge.errors import IsomergeError
 
@@ -57,7 +58,7 @@ class Statement:
     condition: str | None = None
     """What must hold for it to be read."""
 
-    @property
+    @cached_property
     def name(self) -> str:
         """What it is about; nothing for statements without a name."""
         if self.word not in _NAMED:
@@ -69,7 +70,7 @@ class Statement:
         """The name of a tensor's line."""
         return self.body.lstrip("? ").partition(" ")[0]
 
-    @property
+    @cached_property
     def subject(self) -> tuple[str, str]:
         """What it takes the place of: a statement of the same kind about the same thing; none without a name."""
         return _KIND.get(self.word, self.word), self.name

@@ -115,7 +115,7 @@ def _member(node: ast.Attribute, group: Any) -> Any:
 
 def _entry(node: ast.expr, group: Any, at: Any) -> Any:
     """An entry of a group of keys or of a list (a shape), of which ``-1`` is the last; ``None`` where either is
-    missing.
+    missing. A number (true or false as well) stands for a list of it: configs give one for all or a list.
 
     A number is also the key that is written with it: keys of ``config.json`` are never numbers
     (``per_layer_config["05"]``).
@@ -126,6 +126,8 @@ def _entry(node: ast.expr, group: Any, at: Any) -> Any:
         return group.get(at)
     if isinstance(group, Mapping) and type(at) is int:
         return next((value for key, value in group.items() if str(key).isdecimal() and int(key) == at), None)
+    if isinstance(group, int) and type(at) is int:
+        return group
     if isinstance(group, list | tuple) and type(at) is int:
         return group[at] if -len(group) <= at < len(group) else None
     raise IsomergeError(

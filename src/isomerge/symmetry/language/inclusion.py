@@ -1,7 +1,7 @@
 """Specs inside specs: models that are made of others, such as a vision tower, a projector and a language model.
 
-``include GROUP [or whole] [as NAME] [at PREFIX] [of MODEL] [without SPACE ...] [if E]`` reads the spec of the model
-that the keys under ``GROUP`` of ``config.json`` describe, and takes all of it in:
+``include GROUP [or whole] [as NAME] [at PREFIX] [of MODEL] [with KEY=E, ...] [without SPACE ...] [if E]`` reads the
+spec of the model that the keys under ``GROUP`` of ``config.json`` describe, and takes all of it in:
 
 * ``include GROUP or whole``: where there is no such group, the keys of the config itself describe the part
   (Qwen2-VL's config is flat in its published checkpoints);
@@ -11,6 +11,7 @@ that the keys under ``GROUP`` of ``config.json`` describe, and takes all of it i
   Roles (``--spaces ov``) stay. Without it they keep their names: right for the one part that has the vocabulary;
 * ``at PREFIX``: what its tensors' names begin with here, in the language of names: ``at (language_model.|)`` may be
   lacking. The prefixes of the included text itself may be there or not, behind it;
+* ``with KEY=E``: a key of the part's config beside its own, such as which of several like parts it is;
 * ``without SPACE``: a symmetry of the part alone that the whole does not have, because something else reads what it
   moves.
 
@@ -21,7 +22,7 @@ itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,7 +31,7 @@ from isomerge.symmetry.axes import renamed
 from isomerge.symmetry.language.spec import Line, Shift, Space, Spec
 
 _INCLUDE = re.compile(
-    r"(\w+)(\s+or\s+whole)?(?:\s+as\s+(\w+))?(?:\s+at\s+(\S+))?(?:\s+of\s+(\S+))?(?:\s+without\s+(\w+(?:\s+\w+)*))?$"
+    r"(\w+)(\s+or\s+whole)?(?:\s+as\s+(\w+))?(?:\s+at\s+(\S+))?(?:\s+of\s+(\S+))?(?:\s+with\s+(\w+=.+?))?(?:\s+without\s+(\w+(?:\s+\w+)*))?$"
 )
 
 
@@ -46,13 +47,16 @@ class Inclusion:
     without: tuple[str, ...] = ()
     or_whole: bool = False
     """Whether the keys of the config itself stand in for the group."""
+    more: tuple[tuple[str, str], ...] = ()
+    """Keys of the part's config beside its own, and what they come to in the whole's expressions."""
 
     def stands_in(self, whole: Mapping[str, Any]) -> bool:
         """Whether the keys of the config itself describe the part."""
         return self.or_whole and whole.get(self.group) is None
 
-    def config(self, whole: Mapping[str, Any]) -> dict[str, Any]:
-        """The part's own config, with a ``model_type``, and the config of the whole as ``whole``.
+    def config(self, whole: Mapping[str, Any], value: Callable[[str], Any]) -> dict[str, Any]:
+        """The part's own config, with a ``model_type``, the keys that it is given, and the config of the whole as
+        ``whole``; ``value`` is what an expression comes to.
 
         Raises:
             IsomergeError: there is no such group of keys, or it does not say which model it describes.
@@ -68,7 +72,8 @@ class Inclusion:
                 f"config.json: {self.group} has no model_type, so its spec cannot be included: add it, or write "
                 f"`include {self.group} of MODEL` in the spec"
             )
-        return {**(found or {}), "model_type": kind, "whole": whole}
+        more = {key: value(expression) for key, expression in self.more}
+        return {**(found or {}), **more, "model_type": kind, "whole": whole}
 
     def text(self, config: Mapping[str, Any], texts: Mapping[str, tuple[str, str]]) -> tuple[str, str]:
         """The file name and the text of the part's spec.
@@ -110,11 +115,13 @@ def read_inclusion(rest: str) -> Inclusion:
     found = _INCLUDE.match(rest)
     if not found:
         raise IsomergeError(
-            f"include {rest!r} is not understood: write GROUP [as NAME] [at PREFIX] [of MODEL] [without SPACE "
-            f"...] [if E]"
+            f"include {rest!r} is not understood: write GROUP [as NAME] [at PREFIX] [of MODEL] [with KEY=EXPR, ...] "
+            f"[without SPACE ...] [if E]"
         )
-    group, whole, name, at, model, without = found.groups()
-    return Inclusion(group, name, at or "", model, tuple((without or "").split()), bool(whole))
+    group, whole, name, at, model, given, without = found.groups()
+    keys = re.split(r",\s+(?=\w+=[^=])", given) if given else []
+    more = tuple((key, expression) for key, _, expression in (one.partition("=") for one in keys))
+    return Inclusion(group, name, at or "", model, tuple((without or "").split()), bool(whole), more)
 
 
 def included(inclusion: Inclusion, part: Spec) -> Spec:

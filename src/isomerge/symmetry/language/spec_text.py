@@ -191,7 +191,7 @@ class _Reader:
     def read_include(self, rest: str) -> None:
         """Everything that the included spec declares, under the names that it has here."""
         inclusion = read_inclusion(rest)
-        config = inclusion.config(self.config)
+        config = inclusion.config(self.config, self.value)
         name, text = inclusion.text(config, self.texts)
         part = included(inclusion, parse_spec(text, config, name, self.texts, inclusion.stored(self.tensors)))
         check_apart(inclusion, part, self.sizes)

@@ -1,0 +1,131 @@
+"""Pipelines of diffusers: a folder whose ``model_index.json`` names components, each in a folder of its own."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isomerge.checkpoint.companions import WEIGHTS, check_link
+from isomerge.checkpoint.document import read_object
+from isomerge.checkpoint.opening import CONFIG, PIPELINE, read_config
+from isomerge.checkpoint.weights import find_weights, is_plain_name
+from isomerge.errors import IsomergeError
+from isomerge.files import disk_errors
+
+LIBRARIES = ("diffusers", "transformers")
+"""Where the classes of components come from whose configs say what they are; others are a pipeline's own."""
+BESIDE = (".json", ".txt", ".model", ".jinja")
+"""Endings of a component's files beside its weights: configs and vocabularies."""
+_REMEDY = "download the pipeline again, or save it with save_pretrained"
+
+
+@dataclass(frozen=True)
+class Component:
+    """One component of a pipeline."""
+
+    name: str
+    folder: Path
+    library: str
+    kind: str
+    """Its class."""
+
+    @property
+    def ref(self) -> str:
+        """What names it as a model."""
+        return str(self.folder)
+
+    def config(self) -> dict[str, Any]:
+        """Its parsed config.json."""
+        return read_config(self.folder)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether it holds weights: models do, tokenizers and schedulers do not."""
+        return any(path.name.endswith(WEIGHTS) for path in self.folder.iterdir())
+
+    def files(self, *, allow_pickle: bool = False) -> list[Path]:
+        """The files that make it: the weights that would be loaded, configs and vocabularies.
+
+        Raises:
+            IsomergeError: weights that cannot be read (see `find_weights`), or a link that leads elsewhere.
+        """
+        found = sorted(path for path in self.folder.iterdir() if path.is_file() and path.name.endswith(BESIDE))
+        if self.has_weights:
+            weights = find_weights(self.folder, allow_pickle=allow_pickle)
+            found = [path for path in found if not path.name.endswith(".index.json")]
+            found += dict.fromkeys((*weights.files, weights.source))
+        for path in found:
+            check_link(self.folder.parent, path)
+        return found
+
+    def equals(self, other: Component, *, allow_pickle: bool = False) -> bool:
+        """Whether weights and configs are the same bytes under the same names."""
+        mine, theirs = (one.files(allow_pickle=allow_pickle) for one in (self, other))
+        if self.kind != other.kind or [path.name for path in mine] != [path.name for path in theirs]:
+            return False
+        with disk_errors(self.folder, "reading"):
+            return all(filecmp.cmp(one, two, shallow=False) for one, two in zip(mine, theirs, strict=True))
+
+    def copy(self, out: Path, *, allow_pickle: bool = False) -> None:
+        """Copy its files into a new folder."""
+        files = self.files(allow_pickle=allow_pickle)
+        with disk_errors(out):
+            out.mkdir()
+            for path in files:
+                shutil.copyfile(path, out / path.name)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A pipeline, opened: nothing of its components is read yet."""
+
+    ref: str
+    folder: Path
+    kind: str
+    components: Mapping[str, Component]
+
+    @property
+    def index(self) -> Path:
+        """The file that names its components."""
+        return self.folder / PIPELINE
+
+
+def is_pipeline(ref: Any) -> bool:
+    """Whether a reference is the folder of a pipeline."""
+    if not isinstance(ref, str | os.PathLike):
+        return False
+    folder = Path(os.path.expanduser(ref))
+    return (folder / PIPELINE).is_file() and not (folder / CONFIG).is_file()
+
+
+def open_pipeline(ref: str | Path) -> Pipeline:
+    """The pipeline in a folder.
+
+    Raises:
+        IsomergeError: its ``model_index.json`` is damaged, or names a component that is not there.
+    """
+    folder = Path(os.path.expanduser(ref))
+    index = folder / PIPELINE
+    content = read_object(index, remedy=_REMEDY)
+    kind = content.get("_class_name")
+    if not isinstance(kind, str):
+        raise IsomergeError(f"{index} must name the pipeline's class as _class_name; {_REMEDY}")
+    components: dict[str, Component] = {}
+    for name, value in content.items():
+        if name.startswith("_") or not isinstance(value, list) or value == [None, None]:
+            continue  # a setting, or a component that this pipeline goes without
+        if not is_plain_name(name) or len(value) != 2 or not all(isinstance(word, str) for word in value):
+            raise IsomergeError(
+                f"{index}: component {name!r:.100} is {value!r:.100}, expected a library and a class; {_REMEDY}"
+            )
+        if not (folder / name).is_dir():
+            raise IsomergeError(f"{folder / name} is missing, and {index.name} names this component; {_REMEDY}")
+        components[name] = Component(name, folder / name, *value)
+    if not components:
+        raise IsomergeError(f"{index} names no component; {_REMEDY}")
+    return Pipeline(str(ref), folder, kind, components)

@@ -1,0 +1,263 @@
+"""Stable Diffusion in one safetensors file: its parts as checkpoints of their own, ``FILE.safetensors:PART``.
+
+The UNet of Stable Diffusion 1, 2 and XL and the text tower of CLIP have the names and the config that diffusers and
+transformers give them; ``rest`` is everything else, by the names of the file. What no tensor tells of the config is
+known from the width of the text: the number of heads (8 in Stable Diffusion 1, heads of 64 coordinates elsewhere).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from isomerge.checkpoint.header import read_header
+from isomerge.checkpoint.opening import open_checkpoint
+from isomerge.checkpoint.pipeline import Component, Pipeline, is_pipeline, open_pipeline
+from isomerge.checkpoint.reader import Checkpoint
+from isomerge.checkpoint.single_file_names import TEXT_ENCODERS, UNET, renamed, unet_rules
+from isomerge.checkpoint.stamps import stamps_of
+from isomerge.errors import IsomergeError
+from isomerge.files import write_tensors
+
+REST = "rest"
+SUFFIX = ".safetensors"
+EIGHT_HEADS = 768
+"""The width of the text that Stable Diffusion 1 reads."""
+HEAD = 64
+"""Coordinates of a head elsewhere, and in the text towers of CLIP."""
+CLIP = {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
+"""What no tensor of the text tower tells."""
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a file."""
+
+    kind: str
+    """The class that it is, or what it is called where there is none."""
+    config: dict[str, Any]
+    names: dict[str, str]
+    """From the names that it has as a checkpoint to those of the file."""
+
+
+def is_single_file(ref: Any) -> bool:
+    """Whether a reference is a file of a whole Stable Diffusion."""
+    if not isinstance(ref, str | os.PathLike) or not str(ref).endswith(SUFFIX):
+        return False
+    path = Path(os.path.expanduser(ref))
+    return path.is_file() and any(name.startswith(UNET) for name in read_header(path)[0])
+
+
+def split_part(ref: Any) -> tuple[Path, str] | None:
+    """The file and the part that a reference names; None where it is none of that form."""
+    text = os.path.expanduser(os.fspath(ref)) if isinstance(ref, str | os.PathLike) else ""
+    file, colon, part = text.rpartition(":")
+    return (Path(file), part) if colon and file.endswith(SUFFIX) and os.path.isfile(file) else None
+
+
+def parts_of(path: Path) -> dict[str, Part]:
+    """The parts of a file, by name: ``unet``, ``text_encoder``, ``rest``; those that there are."""
+    shapes = {name: tuple(info.shape) for name, info in read_header(path)[0].items()}
+    parts: dict[str, Part] = {}
+    for name, part in (("unet", _unet(shapes)), ("text_encoder", _text_encoder(shapes))):
+        if part is not None:
+            parts[name] = part
+    taken = {old for part in parts.values() for old in part.names.values()}
+    if left := {name: name for name in shapes if name not in taken}:
+        parts[REST] = Part(REST, {"_class_name": REST}, left)
+    return parts
+
+
+def open_part(ref: str | Path) -> Checkpoint:
+    """A part as a checkpoint; no weights are read.
+
+    Raises:
+        IsomergeError: the file has no such part.
+    """
+    found = split_part(ref)
+    assert found is not None
+    path, name = found
+    parts = parts_of(path)
+    if name not in parts:
+        raise IsomergeError(f"{path} has no part {name!r:.100}: there are {', '.join(parts)}")
+    stamps = stamps_of([path])
+    stored, part = read_header(path)[0], parts[name]
+    tensors = {new: replace(stored[old], name=new) for new, old in part.names.items()}
+    return Checkpoint(str(ref), path, dict(part.config), tensors, stamps, _companions={}, in_folder=False)
+
+
+def _unet(shapes: Shapes) -> Part | None:
+    """The UNet in diffusers' layout; None where it is none that these names describe."""
+    here = {name.removeprefix(UNET): shape for name, shape in shapes.items() if name.startswith(UNET)}
+    layers = next((k - 1 for k in range(2, 9) if f"input_blocks.{k}.0.op.weight" in here), 0)
+    if not layers:
+        return None
+    heights = 1
+    while f"input_blocks.{heights * (layers + 1)}.0.op.weight" in here:
+        heights += 1
+    rules = dict(unet_rules(heights, layers))
+    names = {renamed(name, rules): UNET + name for name in here}
+    if None in names or len(names) != len(here):
+        return None
+    found = {str(new): shapes[old] for new, old in names.items()}
+    config = _unet_config(found, heights, layers)
+    return None if config is None else Part("UNet2DConditionModel", config, {str(k): v for k, v in names.items()})
+
+
+def _unet_config(shapes: Shapes, heights: int, layers: int) -> dict[str, Any] | None:
+    """What the shapes of a UNet tell of its config; None where one is missing."""
+    try:
+        widths = [shapes[f"down_blocks.{k}.resnets.0.conv1.weight"][0] for k in range(heights)]
+        text = shapes["mid_block.attentions.0.transformer_blocks.0.attn2.to_k.weight"][1]
+        linear = len(shapes["mid_block.attentions.0.proj_in.weight"]) == 2
+        crossed = [f"down_blocks.{k}.attentions.0.proj_in.weight" in shapes for k in range(heights)]
+        depths = [
+            max(1, _count(shapes, f"down_blocks.{k}.attentions.0.transformer_blocks.")) for k in range(heights)
+        ]
+        depths[-1] = _count(shapes, "mid_block.attentions.0.transformer_blocks.")
+        said = shapes["add_embedding.linear_1.weight"][1] if "add_embedding.linear_1.weight" in shapes else None
+        ends = shapes["conv_in.weight"][1], shapes["conv_out.weight"][0]
+    except (KeyError, IndexError):
+        return None
+    return {
+        "_class_name": "UNet2DConditionModel",
+        "in_channels": ends[0],
+        "out_channels": ends[1],
+        "block_out_channels": widths,
+        "layers_per_block": layers,
+        "down_block_types": ["CrossAttnDownBlock2D" if one else "DownBlock2D" for one in crossed],
+        "up_block_types": ["CrossAttnUpBlock2D" if one else "UpBlock2D" for one in crossed[::-1]],
+        "transformer_layers_per_block": depths,
+        "cross_attention_dim": text,
+        "attention_head_dim": 8 if text == EIGHT_HEADS else [max(1, width // HEAD) for width in widths],
+        "use_linear_projection": linear,
+        "addition_embed_type": None if said is None else "text_time",
+        "projection_class_embeddings_input_dim": said,
+    }
+
+
+def _text_encoder(shapes: Shapes) -> Part | None:
+    """CLIP's text tower in transformers' layout, where the file has one so."""
+    for start in TEXT_ENCODERS:
+        names = {name.removeprefix(start): name for name in shapes if name.startswith(start)}
+        table = names.get("text_model.embeddings.token_embedding.weight")
+        place = names.get("text_model.embeddings.position_embedding.weight")
+        inner = names.get("text_model.encoder.layers.0.mlp.fc1.weight")
+        if table and place and inner:
+            words, width = shapes[table]
+            config = {
+                "model_type": "clip_text_model",
+                "architectures": ["CLIPTextModel"],
+                "vocab_size": words,
+                "hidden_size": width,
+                "max_position_embeddings": shapes[place][0],
+                "intermediate_size": shapes[inner][0],
+                "num_hidden_layers": _count(dict.fromkeys(names, ()), "text_model.encoder.layers."),
+                "num_attention_heads": max(1, width // HEAD),
+                **CLIP,
+            }
+            return Part("CLIPTextModel", config, names)
+    return None
+
+
+def _count(shapes: Shapes, start: str) -> int:
+    """How many numbers follow these words in names."""
+    return len({name[len(start) :].partition(".")[0] for name in shapes if name.startswith(start)})
+
+
+@dataclass(frozen=True)
+class FilePart(Component):
+    """One part of a file, as a component of a pipeline; ``folder`` is the file."""
+
+    @property
+    def has_weights(self) -> bool:
+        """All do."""
+        return True
+
+    @property
+    def ref(self) -> str:
+        """See `open_part`."""
+        return f"{self.folder}:{self.name}"
+
+    def config(self) -> dict[str, Any]:
+        """What the shapes of its tensors tell."""
+        return dict(parts_of(self.folder)[self.name].config)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """From the names that its tensors have to those of the file."""
+        return parts_of(self.folder)[self.name].names
+
+    def files(self, *, allow_pickle: bool = False) -> list[Path]:
+        """The file."""
+        return [self.folder]
+
+    def equals(self, other: Component, *, allow_pickle: bool = False) -> bool:
+        """Whether all tensors are equal under the same names."""
+        one, two = open_part(self.ref), open_part(other.ref)
+        if one.shapes != two.shapes:
+            return False
+        for name in one.tensors:
+            mine, theirs = one.read(name, mapped=True), two.read(name, mapped=True)
+            if mine.dtype != theirs.dtype or not mine.equal(theirs):
+                return False
+        return True
+
+    def copy(self, out: Path, *, allow_pickle: bool = False) -> None:
+        """Nothing: who writes the whole file takes its tensors from there."""
+
+    def described(self) -> str:
+        """What it holds, by the beginnings of names."""
+        starts = Counter(name.partition(".")[0] for name in self.names)
+        return ", ".join(f"{n} of {start}" for start, n in sorted(starts.items()))
+
+
+@dataclass(frozen=True)
+class SingleFile(Pipeline):
+    """A whole Stable Diffusion in one file; ``folder`` is the file."""
+
+    @property
+    def index(self) -> Path:
+        """The file."""
+        return self.folder
+
+    def write(self, out: Path, merged: Mapping[str, Path], copied: Mapping[str, Component]) -> None:
+        """Write a file of the same names.
+
+        Args:
+            out: the file.
+            merged: the folders of parts that were merged.
+            copied: where the others come from.
+        """
+        tensors: dict[str, Any] = {}
+        opened: list[Checkpoint] = []
+        for name, part in parts_of(self.folder).items():
+            source = open_checkpoint(merged[name]) if name in merged else open_part(copied[name].ref)
+            opened.append(source)
+            tensors |= {old: source.read(new, mapped=True) for new, old in part.names.items()}
+        write_tensors(out, tensors, metadata={"format": "pt"})
+        for source in opened:
+            for name in source.tensors:
+                source.check_unchanged(name)
+
+
+def open_single_file(ref: str | Path) -> SingleFile:
+    """The file, with its parts as components."""
+    path = Path(os.path.expanduser(ref))
+    found = {name: FilePart(name, path, "diffusers", part.kind) for name, part in parts_of(path).items()}
+    return SingleFile(str(ref), path, "Stable Diffusion in one file", found)
+
+
+def is_assembled(ref: Any) -> bool:
+    """Whether a reference names a model of several components: a pipeline's folder, or a single file."""
+    return is_pipeline(ref) or is_single_file(ref)
+
+
+def open_assembled(ref: str | Path) -> Pipeline:
+    """It, opened; see `open_pipeline` and `open_single_file`."""
+    return open_pipeline(ref) if is_pipeline(ref) else open_single_file(ref)

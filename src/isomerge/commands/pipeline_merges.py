@@ -1,0 +1,304 @@
+"""Pipelines of diffusers, and Stable Diffusion in single files, merged: component by component, each as a merge of
+its own, into one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from isomerge import __version__
+from isomerge.archs import without_spec
+from isomerge.checkpoint.output_folder import check_out
+from isomerge.checkpoint.pipeline import LIBRARIES, Component, Pipeline
+from isomerge.checkpoint.single_file import FilePart, SingleFile, is_assembled, open_assembled
+from isomerge.checkpoint.stamps import stamps_of
+from isomerge.commands.opening import recognised
+from isomerge.errors import IsomergeError
+from isomerge.merging.recipe.recipe_components import component_step, own_words, pipelines_of
+from isomerge.merging.recipe.recipe_job import job_of_recipe
+from isomerge.merging.recipe.recipe_steps import Step
+from isomerge.merging.recipe.yaml_text import read_yaml
+from isomerge.models.compatible import check_compatible
+from isomerge.options import FusingOptions, OpeningOptions, OutputOptions, SpacesOptions
+
+REPORTS = "reports"
+"""Where the reports on the parts of a single file are, whose weights are in one file."""
+ONLY_ONE = ("stats", "tokenizer_source", "select_layers")
+"""Options that are about one model: a pipeline has several."""
+
+
+@dataclass(frozen=True)
+class ComponentMerge:
+    """What becomes of one component."""
+
+    name: str
+    source: list[str] | Step | None
+    """Models or a recipe to be merged; None: it is copied."""
+    copied: Component | None
+    said: str
+    """Why it is copied, or how it is merged where that is not as asked; may be empty."""
+    fusing: FusingOptions | None = None
+    """How models are merged; None: a recipe says so."""
+    moving: SpacesOptions | None = None
+
+    @property
+    def line(self) -> str:
+        """What is told of it."""
+        return f"{self.name}: {self.said}."
+
+
+@dataclass(frozen=True)
+class PipelineMerge:
+    """Pipelines to be merged; the first is the base: it gives all that is not merged."""
+
+    pipelines: tuple[Pipeline, ...]
+    out: Path
+    components: tuple[ComponentMerge, ...]
+    left_out: tuple[str, ...]
+    """What is told of components that the base does not have."""
+    asked: str
+    """What the output depends on beside the files of the pipelines."""
+
+    def lines(self) -> list[str]:
+        """What was decided, in a line for each component that is not merged as asked."""
+        return [*(one.line for one in self.components if one.said), *self.left_out]
+
+    @property
+    def told(self) -> str:
+        """What it is, in a line."""
+        names = [one.name for one in self.components if one.source is not None]
+        merged = f"{', '.join(names)} merged" if names else "nothing merged"
+        return f"a {self.pipelines[0].kind} of {', '.join(one.ref for one in self.pipelines)} ({merged})."
+
+    def place(self, name: str) -> Path:
+        """Where what is told of a component stands."""
+        whole = isinstance(self.pipelines[0], SingleFile)
+        return self.out / REPORTS / name if whole else self.out / name
+
+    def key(self) -> str:
+        """A digest of what determines the output."""
+        files = [
+            file
+            for one in self.pipelines
+            for part in one.components.values()
+            for file in part.files(allow_pickle=True)
+        ]
+        stamps = repr(stamps_of([*files, *(one.index for one in self.pipelines)]))
+        return hashlib.sha256(f"{__version__}\n{self.asked}\n{stamps}".encode()).hexdigest()
+
+
+def pipeline_merge(
+    source: Any,
+    out: str | Path | None,
+    *,
+    fusing: FusingOptions,
+    moving: SpacesOptions,
+    opening: OpeningOptions,
+    writing: OutputOptions,
+    more: Mapping[str, Any],
+) -> PipelineMerge | None:
+    """What becomes of every component of pipelines; None where no model is one. Headers are read, to refuse what
+    does not fit before anything is written.
+
+    Args:
+        source: models, a recipe, or a step of one.
+        out: the folder to write.
+        fusing, moving, opening, writing: the options of the merge.
+        more: what else the output depends on.
+
+    Raises:
+        IsomergeError: pipelines or components that do not fit together, or an option that is about one model.
+    """
+    if isinstance(source, str | Path | Step):
+        found = _by_recipe(source, opening)
+    else:
+        found = _by_options(list(source), fusing, moving, opening)
+    if found is None:
+        return None
+    if out is None:
+        raise IsomergeError("pipelines are merged into a folder: name it with --out")
+    pipelines, components, said = found
+    place = Path(os.path.expanduser(out))
+    check_out(place, overwrite=writing.overwrite, reads=[one.folder for one in pipelines])
+    left = [
+        f"{name}: left out, as {pipelines[0].ref} has none."
+        for name in sorted({n for one in pipelines for n in one.components} - pipelines[0].components.keys())
+    ]
+    asked = json.dumps(
+        [said, repr((fusing, moving, writing.dtype, writing.out_shard_size, dict(more)))], default=str
+    )
+    return PipelineMerge(tuple(pipelines), place, tuple(components), tuple(left), asked)
+
+
+Found = tuple[list[Pipeline], list[ComponentMerge], Any]
+
+
+def _by_options(
+    models: list[Any], fusing: FusingOptions, moving: SpacesOptions, opening: OpeningOptions
+) -> Found | None:
+    """Pipelines that are listed, the base first, and what becomes of their components."""
+    named = [fusing.base_model] if fusing.base_model is not None else []
+    refs = list(dict.fromkeys(map(str, [*named, *models]))) if all(map(_is_ref, [*named, *models])) else []
+    if not any(map(is_assembled, refs)):
+        return None
+    pipelines = _opened(refs)
+    if told := next((name for name in ONLY_ONE if getattr(fusing, name)), None):
+        raise IsomergeError(
+            f"--{told.replace('_', '-')} is about one model, and {refs[0]} is a pipeline of several: merge the "
+            f"folders of one component by themselves"
+        )
+    for base in map(str, fusing.source_bases):
+        pipelines += _opened([base]) if base not in refs else []
+
+    def within(ref: Any, name: str) -> Any:
+        if not _is_ref(ref) or not is_assembled(ref):
+            return ref
+        return next((one.components[name].ref for one in pipelines if one.ref == str(ref)), ref)
+
+    def of(name: str, stored: bool) -> ComponentMerge:
+        how = replace(
+            fusing,
+            base_model=within(fusing.base_model, name),
+            onto=None if stored else within(fusing.onto, name),
+            source_bases=[within(base, name) for base in fusing.source_bases],
+            align=False if stored else fusing.align,
+        )
+        return ComponentMerge(
+            name, [within(ref, name) for ref in models], None, STORED if stored else "", how,
+            SpacesOptions() if stored else moving,
+        )  # fmt: skip
+
+    def decide(name: str) -> ComponentMerge:
+        return _decided(name, pipelines, opening, aligned=fusing.align is not False, merge=of)
+
+    return pipelines, [decide(name) for name in pipelines[0].components], [str(model) for model in models]
+
+
+def _by_recipe(source: str | Path | Step, opening: OpeningOptions) -> Found | None:
+    """The pipelines that a recipe names, the base first, and what becomes of their components."""
+    path = str(source)
+    if not isinstance(source, Step) and os.path.isdir(os.path.expanduser(source)):
+        return None
+    content = dict(source.content) if isinstance(source, Step) else read_yaml(os.path.expanduser(source))
+    refs = pipelines_of(content)
+    if not refs:
+        return None
+    pipelines = {ref: open_assembled(ref) for ref in refs}
+    _check_classes(list(pipelines.values()))
+    every = {name for one in pipelines.values() for name in one.components}
+    said = own_words(path, content, every)
+
+    def decide(name: str) -> ComponentMerge:
+        word = said.get(name)
+        if isinstance(word, str):
+            ref = word.partition(":")[2] or refs[0]
+            if ref not in pipelines or name not in pipelines[ref].components:
+                raise IsomergeError(
+                    f"{path}: `{name}` is {word}: name a pipeline of the recipe that has it, one of "
+                    f"{', '.join(refs)}"
+                )
+            return ComponentMerge(name, None, pipelines[ref].components[name], f"kept from {ref}")
+        folders = {ref: one.components[name].ref for ref, one in pipelines.items() if name in one.components}
+        named = pipelines_of({k: v for k, v in content.items() if k in ("models", "slices", "base_model")})
+        own = word or {}
+        if own.keys() & {"models", "slices"}:
+            named = [*(n for n in named[:1] if "base_model" in content), *pipelines_of(own)]
+        named = list(dict.fromkeys([*pipelines_of({k: v for k, v in own.items() if k == "base_model"}), *named]))
+        step = component_step(path, content, name, {**said, name: own}, folders)
+        align = step.content.get("align", False)
+
+        def merge(name: str, stored: bool) -> ComponentMerge:
+            changed = {**step.content, "align": False} if stored and align else step.content
+            one = replace(step, content=changed)
+            job_of_recipe(one)
+            return ComponentMerge(name, one, None, STORED if stored and align else "")
+
+        here = [pipelines[ref] for ref in named]
+        return _decided(name, here, opening, aligned=bool(align), merge=merge, base=pipelines[refs[0]])
+
+    components = [decide(name) for name in pipelines[refs[0]].components]
+    return list(pipelines.values()), components, content
+
+
+STORED = "merged as stored, not aligned, as there is no spec for its class"
+
+
+def _is_ref(model: Any) -> bool:
+    return isinstance(model, str | Path)
+
+
+def _opened(refs: Sequence[str]) -> list[Pipeline]:
+    for ref in refs:
+        if not is_assembled(ref):
+            other = next((one for one in refs if is_assembled(one)), "another model")
+            raise IsomergeError(
+                f"{ref} is no folder of a pipeline (with model_index.json) and no single file, and {other} is one: "
+                f"give pipelines alone, or the folders of one component"
+            )
+    pipelines = [open_assembled(ref) for ref in refs]
+    _check_classes(pipelines)
+    return pipelines
+
+
+def _check_classes(pipelines: Sequence[Pipeline]) -> None:
+    """Refuse pipelines of different classes."""
+    first = pipelines[0]
+    for other in pipelines[1:]:
+        if other.kind != first.kind:
+            raise IsomergeError(
+                f"{first.ref} is a {first.kind} and {other.ref} a {other.kind}: only pipelines of one class can be "
+                f"merged"
+            )
+
+
+def _decided(
+    name: str,
+    pipelines: Sequence[Pipeline],
+    opening: OpeningOptions,
+    *,
+    aligned: bool,
+    merge: Callable[[str, bool], ComponentMerge],
+    base: Pipeline | None = None,
+) -> ComponentMerge:
+    """What becomes of a component of these pipelines, the base first.
+
+    Raises:
+        IsomergeError: a pipeline lacks it, or its models do not fit together.
+    """
+    base = base or pipelines[0]
+    part = base.components[name]
+    others = [one for one in pipelines if one is not base]
+    if not part.has_weights:
+        differs = [o.ref for o in others if name in o.components and not part.equals(o.components[name])]
+        told = f"copied from {base.ref}, that of {differs[0]} is another one" if differs else ""
+        return ComponentMerge(name, None, part, told)
+    for other in others:
+        if name not in other.components:
+            raise IsomergeError(
+                f"{other.folder}: the pipeline has no {name}, and {base.ref} has one: keep that with `{name}: "
+                f"keep` in a recipe"
+            )
+        if (kind := other.components[name].kind) != part.kind:
+            raise IsomergeError(
+                f"{name} of {base.ref} is a {part.kind} and that of {other.ref} a {kind} (model_index.json): only "
+                f"components of one class can be merged; `{name}: keep` in a recipe takes one as it is"
+            )
+    parts = [one.components[name] for one in pipelines]
+    if all(part.equals(other, allow_pickle=opening.allow_pickle) for other in parts):
+        return ComponentMerge(name, None, part, "copied, as all have the same bytes")
+    if part.library not in LIBRARIES:
+        return ComponentMerge(
+            name, None, part, f"kept from {base.ref}, as {part.kind} is a class of the pipeline's own"
+        )
+    stored = without_spec(part.config())
+    folders = [one.ref for one in parts]
+    unmoved = stored or not aligned
+    with recognised(folders, None, opening.allow_pickle, unmoved=unmoved) as models:
+        check_compatible(models[0], models[1:], stored=unmoved)
+    found = merge(name, stored)
+    return replace(found, said=f"{STORED}: {part.described()}") if stored and isinstance(part, FilePart) else found

@@ -1,0 +1,126 @@
+"""Planned merges of pipelines and single files run: component by component, into a folder that takes its place when
+all are done."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from isomerge.checkpoint.output_folder import PartialFolder
+from isomerge.checkpoint.pushing import check_push, push
+from isomerge.checkpoint.single_file import SingleFile
+from isomerge.checkpoint.weights import find_weights
+from isomerge.commands.pipeline_merges import REPORTS, ComponentMerge, PipelineMerge
+from isomerge.errors import IsomergeError, UnfinishedError
+from isomerge.files import disk_errors, write_whole
+from isomerge.options import OutputOptions
+from isomerge.run.report_file import report_bytes
+
+PIPELINE_REPORT = "isomerge_pipeline.json"
+"""What became of each component; how it was merged is told in its own folder."""
+MERGED, COPIED = "merged", "copied"
+
+
+def run_pipeline(
+    merge: PipelineMerge,
+    writing: OutputOptions,
+    one: Callable[[ComponentMerge, Path, OutputOptions], dict[str, Any]],
+) -> dict[str, Any]:
+    """Merge and copy the components, and put the pipeline in its place; the report.
+
+    A run that was stopped is gone on with: components that are complete are kept.
+
+    Args:
+        merge: what becomes of the components.
+        writing: how the output is written.
+        one: merges a component into a folder; its report.
+
+    Raises:
+        IsomergeError: a component cannot be merged; nothing is written.
+    """
+    check_push(writing.push_to_hub)
+    own = replace(writing, push_to_hub=None, private=False, overwrite=False)
+    rows: dict[str, dict[str, Any]] = {}
+    with _unfinished(merge, writing) as partial:
+        for component in merge.components:
+            place, record = partial.blobs / component.name, partial.blobs / f"{component.name}.made.json"
+            if record.is_file():
+                rows[component.name] = json.loads(record.read_bytes())
+                continue
+            row: dict[str, Any] = {"how": COPIED if component.source is None else MERGED, "said": component.said}
+            if component.source is not None:
+                row["report"] = one(component, place, own)
+            elif component.copied is not None:
+                shutil.rmtree(place, ignore_errors=True)
+                component.copied.copy(place, allow_pickle=True)
+                row["from"] = component.copied.ref
+            with disk_errors(record):
+                write_whole(record, json.dumps(row, default=str).encode())
+            rows[component.name] = row
+        report = _report(merge, rows)
+        with disk_errors(partial.model):
+            _assemble(merge, partial)
+            short = {n: {k: v for k, v in row.items() if k != "report"} for n, row in rows.items()}
+            write_whole(partial.model / PIPELINE_REPORT, report_bytes({**report, "components": short}))
+        partial.publish()
+    if writing.push_to_hub is not None:
+        push(merge.out, writing.push_to_hub, private=writing.private, message=f"Made by isomerge: {merge.out.name}")
+    return report
+
+
+def _assemble(merge: PipelineMerge, partial: PartialFolder) -> None:
+    """Put the components where the whole has them. Raises OSError."""
+    whole = merge.pipelines[0]
+    if not isinstance(whole, SingleFile):
+        for component in merge.components:
+            os.rename(partial.blobs / component.name, partial.model / component.name)
+        shutil.copyfile(whole.index, partial.model / whole.index.name)
+        return
+    merged = {one.name: partial.blobs / one.name for one in merge.components if one.source is not None}
+    copied = {one.name: one.copied for one in merge.components if one.copied is not None}
+    whole.write(partial.model / whole.index.name, merged, copied)
+    for name, folder in merged.items():  # how they were merged; the weights are in the file
+        weights = find_weights(folder, allow_pickle=False)
+        for path in {*weights.files, weights.source, folder / "config.json"}:
+            path.unlink()
+        (partial.model / REPORTS).mkdir(exist_ok=True)
+        os.rename(folder, partial.model / REPORTS / name)
+
+
+def _report(merge: PipelineMerge, rows: Mapping[str, Any]) -> dict[str, Any]:
+    """What is told of the whole."""
+    return {
+        "command": "merge",
+        "pipeline": merge.pipelines[0].kind,
+        "models": [one.ref for one in merge.pipelines],
+        "components": dict(rows),
+        "notes": list(merge.lines()),
+    }
+
+
+@contextmanager
+def _unfinished(merge: PipelineMerge, writing: OutputOptions) -> Iterator[PartialFolder]:
+    """The folder in which the pipeline grows: as an earlier, stopped run of the same merge left it, or empty."""
+    folders = [one.folder for one in merge.pipelines]
+    partial = PartialFolder(merge.out, overwrite=writing.overwrite, reads=folders)
+    key = merge.key().encode()
+    try:
+        with disk_errors(partial.root):
+            goes_on = partial.journal.is_file() and partial.is_ours() and partial.journal.read_bytes() == key
+        if not goes_on:
+            partial.begin()
+            with disk_errors(partial.journal):
+                write_whole(partial.journal, key)
+        yield partial
+    except IsomergeError as error:
+        if not isinstance(error, UnfinishedError):
+            partial.discard()
+        raise
+    finally:
+        partial.release()

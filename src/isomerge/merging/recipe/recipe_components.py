@@ -1,0 +1,96 @@
+"""Recipes of pipelines: what one component's merge is asked for, by what the recipe says of all and of it alone.
+
+A recipe whose models are pipelines (`isomerge.checkpoint.pipeline`) or single files is merged component by
+component. What it says counts for all; ``unet: {...}``, or mergekit's ``modules: {unet: {...}}``, says for one
+component what it has of its own: method, parameters, models, base, alignment. ``unet: keep`` is the base's as it
+is, ``unet: keep:MODEL`` that of another model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from isomerge.checkpoint.single_file import is_assembled
+from isomerge.errors import IsomergeError
+from isomerge.merging.recipe.recipe_modules import of_one_module
+from isomerge.merging.recipe.recipe_steps import Step, named_models
+
+KEEP = "keep"
+
+
+@dataclass(frozen=True)
+class ComponentStep(Step):
+    """What a recipe asks for of one component."""
+
+    @property
+    def title(self) -> str:
+        """What it is called."""
+        return f"component {self.name}"
+
+
+def pipelines_of(content: Any) -> list[str]:
+    """The pipelines that a recipe names, the base first, then as they are mentioned."""
+    if not isinstance(content, Mapping):
+        return []
+    names = named_models(content)
+    base = content.get("base_model")
+    first = [base] if isinstance(base, str) else []
+    return [name for name in dict.fromkeys([*first, *names]) if is_assembled(name)]
+
+
+def own_words(path: str, content: Mapping[str, Any], components: Collection[str]) -> dict[str, Any]:
+    """What a recipe says of components by their names: a mapping, or ``keep`` and ``keep:MODEL``.
+
+    Raises:
+        IsomergeError: it names no component of the pipelines, says it twice, or in no way that is understood.
+    """
+    modules = content.get("modules")
+    if modules is not None and not isinstance(modules, Mapping):
+        raise IsomergeError(f"{path}: `modules` is a mapping from components to what each has")
+    beside = {name: value for name, value in content.items() if name in components}
+    if both := sorted(beside.keys() & (modules or {}).keys()):
+        raise IsomergeError(f"{path}: `{both[0]}` stands beside `modules.{both[0]}`: give one of them")
+    said = {**beside, **(modules or {})}
+    for name, value in said.items():
+        if name not in components:
+            raise IsomergeError(
+                f"{path}: `modules.{name}`: the pipelines have no such component; there are "
+                f"{', '.join(sorted(components))}"
+            )
+        keeps = isinstance(value, str) and (value == KEEP or value.startswith(f"{KEEP}:"))
+        if not keeps and not isinstance(value, Mapping):
+            raise IsomergeError(
+                f"{path}: `{name}` is {value!r:.100}: write a mapping (`merge_method`, `parameters`, ...), `keep` "
+                f"or `keep:MODEL`"
+            )
+    return said
+
+
+def component_step(
+    path: str, content: Mapping[str, Any], name: str, said: Mapping[str, Any], folders: Mapping[str, str]
+) -> ComponentStep:
+    """The recipe of one component.
+
+    Args:
+        path: what messages call the recipe.
+        content: of the whole.
+        name: the component.
+        said: of `own_words`.
+        folders: what names the component, by the name of the pipeline.
+
+    Raises:
+        IsomergeError: what it says contradicts itself.
+    """
+    own = dict(said.get(name) or {})
+    shared = {k: v for k, v in content.items() if k not in ("modules", "checksums", *said)}
+    method = own.get("merge_method")
+    if method is not None and method != shared.get("merge_method"):
+        shared.pop("parameters", None)  # of the other method
+    whole = {"models", "slices"}
+    module = {**{k: v for k, v in shared.items() if k in whole and not whole & own.keys()}, **own}
+    beside = {k: v for k, v in shared.items() if k not in whole}
+    merged = of_one_module(path, {**beside, "modules": {name: module}})
+    step = ComponentStep(path, name, merged)
+    return ComponentStep(path, name, step.reading(folders).content)

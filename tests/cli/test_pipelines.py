@@ -1,0 +1,281 @@
+"""Pipelines of diffusers merged: they load and sample; components by methods of their own; what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+import isomerge as door
+from isomerge.api import merging
+from isomerge.commands import pipeline_merges
+from isomerge.errors import IsomergeError
+from pipeline_models import PIPELINES, picture, save, stable_diffusion
+from solve.disguises import disguise
+from toys import config_of, overwrite, relative, tensors
+
+MODELS = ("unet", "transformer", "vae", "text_encoder", "text_encoder_2", "text_encoder_3", "safety_checker")
+
+
+@pytest.fixture(scope="module")
+def pipelines(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path]]:
+    """Two random pipelines of a kind, which tests leave as they are."""
+    root = tmp_path_factory.mktemp("pipelines")
+
+    def make(kind: str) -> tuple[Path, Path]:
+        folders = (root / f"{kind}-a", root / f"{kind}-b")
+        for seed, folder in zip((0, 10), folders, strict=True):
+            if not folder.exists():
+                save(PIPELINES[kind](seed), folder)
+        return folders
+
+    return make
+
+
+@pytest.fixture
+def two(pipelines: Callable[[str], tuple[Path, Path]]) -> tuple[Path, Path]:
+    """Two of Stable Diffusion 1."""
+    return pipelines("sd")
+
+
+def recipe(folder: Path, content: dict[str, Any]) -> Path:
+    """A recipe's file."""
+    path = folder / "recipe.yml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.mark.parametrize("kind", list(PIPELINES))
+def test_the_mean_of_two_loads_and_samples(kind: str, pipelines: Callable, tmp_path: Path) -> None:
+    """Every component that holds weights is the mean of both, all else the first one's, and diffusers makes a
+    picture of it that is neither's."""
+    a, b = pipelines(kind)
+    report = door.merge([a, b], out=tmp_path / "out", align=False)
+    out = tmp_path / "out"
+    assert {path.name for path in a.iterdir()} == {p.name for p in out.iterdir()} - {"isomerge_pipeline.json"}
+    assert (out / "model_index.json").read_bytes() == (a / "model_index.json").read_bytes()
+    for name in (path.name for path in a.iterdir() if path.name in MODELS):
+        one, other, merged = (tensors(folder / name) for folder in (a, b, out))
+        for key, tensor in one.items():
+            assert torch.allclose(merged[key], (tensor + other[key]) / 2, atol=1e-6), (name, key)
+        assert config_of(out / name) == config_of(a / name)
+    for path in (a / "tokenizer").iterdir():
+        assert (out / "tokenizer" / path.name).read_bytes() == path.read_bytes()
+    seen, first, second = map(picture, (out, a, b))
+    assert bool(seen.isfinite().all())
+    assert min(relative(seen, first), relative(seen, second)) > 0.05
+    assert report["components"]["vae"]["how"] == "merged"
+    if kind == "sd":
+        assert report["components"]["safety_checker"]["how"] == "copied"
+        assert "safety_checker: copied, as all have the same bytes." in report["notes"]
+    told = json.loads((out / "isomerge_pipeline.json").read_text())
+    assert told["components"].keys() == report["components"].keys()
+
+
+def test_aligned_with_a_moved_copy_it_is_the_same_pipeline(two: tuple[Path, Path], tmp_path: Path) -> None:
+    """A pipeline whose UNet was moved by a random element is the pipeline again, merged with it."""
+    a, _ = two
+    shutil.copytree(a, tmp_path / "moved")
+    moved = disguise("unet", a / "unet", tmp_path / "unet", 3)
+    shutil.rmtree(tmp_path / "moved" / "unet")
+    shutil.move(moved, tmp_path / "moved" / "unet")
+    report = door.merge([a, tmp_path / "moved"], out=tmp_path / "out")
+    assert [name for name, row in report["components"].items() if row["how"] == "merged"] == ["unet"]
+    for key, tensor in tensors(a / "unet").items():
+        assert torch.allclose(tensors(tmp_path / "out" / "unet")[key], tensor, atol=1e-4), key
+    assert relative(picture(tmp_path / "out"), picture(a)) < 1e-3
+
+
+@pytest.mark.parametrize("way", ["beside", "modules"])
+def test_components_by_methods_of_their_own(
+    way: str, isomerge: Callable, two: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """A recipe's words for one component count before those for all; kept ones are whole."""
+    a, b = map(str, two)
+    own = {
+        "unet": {"merge_method": "task_arithmetic", "base_model": a, "parameters": {"lambda": 0.25}},
+        "text_encoder": {"parameters": {"t": 0.75}},
+        "vae": f"keep:{b}",
+    }
+    content = {
+        "merge_method": "slerp",
+        "base_model": a,
+        "models": [{"model": a}, {"model": b}],
+        "parameters": {"t": 0.5},
+    }
+    content |= own if way == "beside" else {"modules": own}
+    said = isomerge("merge", recipe(tmp_path, content), tmp_path / "out", "--no-report")
+    assert said.code == 0, said.err
+    out, told = tmp_path / "out", " ".join(f"{said.out} {said.err}".split())
+    assert f"vae: kept from {b}." in told
+    assert "safety_checker: copied, as all have the same bytes." in told
+    assert (out / "vae" / "diffusion_pytorch_model.safetensors").read_bytes() == (
+        Path(b) / "vae" / "diffusion_pytorch_model.safetensors"
+    ).read_bytes()
+    one, other, merged = (tensors(Path(folder) / "unet") for folder in (a, b, out))
+    for key, tensor in one.items():
+        assert torch.allclose(merged[key], tensor + 0.25 * (other[key] - tensor), atol=1e-6), key
+    door.merge([Path(a) / "text_encoder", Path(b) / "text_encoder"], out=tmp_path / "apart", align=False,
+        method="slerp", base_model=Path(a) / "text_encoder", parameters={"t": 0.75})  # fmt: skip
+    apart, merged = tensors(tmp_path / "apart"), tensors(out / "text_encoder")
+    assert all(torch.equal(merged[key], tensor) for key, tensor in apart.items())
+    assert bool(picture(out).isfinite().all())
+
+
+def test_a_stopped_run_is_gone_on_with(
+    two: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Components that are complete are not merged again; the output is not there before all are."""
+    calls: list[str] = []
+    run = merging._of_one
+
+    def stopped(models: Any, out: Path, *rest: Any) -> Any:
+        calls.append(Path(out).name)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return run(models, out, *rest)
+
+    monkeypatch.setattr(merging, "_of_one", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        door.merge(two, out=tmp_path / "out", align=False)
+    assert not (tmp_path / "out").exists()
+    door.merge(two, out=tmp_path / "out", align=False)
+    first, second, *rest = calls
+    assert rest[0] == second
+    assert first not in rest
+    assert bool(picture(tmp_path / "out").isfinite().all())
+    assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
+
+
+Refuses = Callable[..., None]
+
+
+@pytest.fixture
+def refuses(isomerge: Callable, tmp_path: Path) -> Refuses:
+    """Both doors say so in one sentence, the command with code 2, and nothing is written."""
+
+    def check(models: Any, *words: str, option: str = "") -> None:
+        before = sorted(tmp_path.iterdir())
+        names = [models] if isinstance(models, Path) else models
+        said = isomerge("merge", *names, "-o", tmp_path / "out", *option.split())
+        assert said.code == 2
+        told = " ".join(said.err.split())
+        assert all(word in told for word in words), told
+        if not option:
+            with pytest.raises(IsomergeError):
+                door.merge(models, out=tmp_path / "out")
+        assert sorted(path for path in tmp_path.iterdir() if path.suffix != ".lock") == before
+
+    return check
+
+
+def test_as_a_step_of_a_recipe_of_several(two: tuple[Path, Path], tmp_path: Path) -> None:
+    """A pipeline that a step makes is merged by the next, and kept where it is there already."""
+    a, b = map(str, two)
+    text = [{"model": name} for name in ("mean", b)]
+    steps = [
+        {"name": "mean", "merge_method": "linear", "models": [{"model": a}, {"model": b}], "unet": "keep"},
+        {"merge_method": "linear", "models": text, "unet": "keep:mean", "vae": "keep"},
+    ]
+    (tmp_path / "recipe.yml").write_text(yaml.safe_dump_all(steps))
+    report = door.merge(tmp_path / "recipe.yml", out=tmp_path / "out")
+    assert [step["kept"] for step in report["steps"]] == [False, False]
+    one, two_, merged = (tensors(Path(folder) / "text_encoder") for folder in (a, b, tmp_path / "out"))
+    for key, tensor in one.items():
+        assert torch.allclose(merged[key], 0.25 * tensor + 0.75 * two_[key], atol=1e-6), key
+    shutil.rmtree(tmp_path / "out")
+    report = door.merge(tmp_path / "recipe.yml", out=tmp_path / "out")
+    assert [step["kept"] for step in report["steps"]] == [True, False]
+
+
+def test_plans(isomerge: Callable, two: tuple[Path, Path], tmp_path: Path) -> None:
+    """A dry run plans every component and writes nothing; without a folder there is no pipeline."""
+    said = isomerge("merge", *two, "-o", tmp_path / "out", "--dry-run", "--no-align")
+    assert said.code == 0, said.err
+    told = " ".join(f"{said.out} {said.err}".split())
+    assert all(f"{name}:" in told for name in ("unet", "vae", "text_encoder"))
+    assert not (tmp_path / "out").exists()
+    assert isomerge("merge", *two, "-o", tmp_path / "out", "--dry-run", "--json", tmp_path / "j.json").code == 2
+    with pytest.raises(IsomergeError, match="is a pipeline, which is merged into a folder"):
+        door.merge(list(two))
+
+
+def test_what_does_not_fit_is_refused(
+    two: tuple[Path, Path], pipelines: Callable, refuses: Refuses, tmp_path: Path
+) -> None:
+    """Classes, components, shapes, and models that are no pipelines."""
+    a, b = two
+    xl, _ = pipelines("sdxl")
+    refuses([a, xl], "StableDiffusionPipeline", "StableDiffusionXLPipeline", "one class")
+    refuses([a, b / "unet"], str(b / "unet"), "model_index.json", "pipelines alone")
+    refuses([a, b], "--tokenizer-source", "several", option="--tokenizer-source union")
+    other = tmp_path / "other"
+    shutil.copytree(b, other)
+    index = json.loads((other / "model_index.json").read_text())
+
+    def with_index(**changed: Any) -> None:
+        (other / "model_index.json").write_text(json.dumps({**index, **changed}))
+
+    with_index(unet=["diffusers", "UNet3DConditionModel"])
+    refuses([a, other], "unet of", "UNet2DConditionModel", "UNet3DConditionModel")
+    with_index(vae=[None, None])
+    refuses([a, other], "no vae", "vae: keep")
+    with_index(unet=["diffusers"])
+    refuses([a, other], "model_index.json", "a library and a class")
+    with_index(extra=["diffusers", "AutoencoderKL"])
+    refuses([a, other], str(other / "extra"), "missing")
+    with_index()
+    shorter = tensors(other / "vae")
+    shorter["decoder.conv_out.bias"] = shorter["decoder.conv_out.bias"][:2].clone()
+    overwrite(other / "vae", shorter)
+    (other / "vae" / "diffusion_pytorch_model.safetensors").unlink()
+    refuses([a, other], "decoder.conv_out.bias", "[3]", "[2]")
+
+
+@pytest.mark.parametrize(
+    ("own", "says"),
+    [
+        ({"modules": {"unett": {"merge_method": "ties"}}}, "`modules.unett`: the pipelines have no such component"),
+        ({"unet": {}, "modules": {"unet": {}}}, "`unet` stands beside `modules.unet`"),
+        ({"vae": "drop"}, "`vae` is 'drop': write a mapping"),
+        ({"vae": "keep:C"}, "`vae` is keep:C: name a pipeline"),
+        ({"unet": {"merge_methud": "ties"}}, "(component unet)"),
+    ],
+)
+def test_recipes_that_are_wrong(
+    own: dict[str, Any], says: str, two: tuple[Path, Path], refuses: Refuses, tmp_path: Path
+) -> None:
+    """Keys and words."""
+    content = {"merge_method": "linear", "models": [{"model": str(path)} for path in two], **own}
+    refuses(recipe(tmp_path, content), says)
+
+
+def test_what_a_pipeline_lacks_may_be_lacking(two: tuple[Path, Path], refuses: Refuses, tmp_path: Path) -> None:
+    """Without a safety checker first, the other's is left out, and that is said; `keep` takes what others lack."""
+    bare = save(stable_diffusion(20, checked=False), tmp_path / "bare")
+    merge = planned([bare, two[0]], tmp_path)
+    assert merge.left_out == tuple(
+        f"{name}: left out, as {bare} has none." for name in ("feature_extractor", "safety_checker")
+    )
+    content = {"merge_method": "linear", "models": [{"model": str(two[0])}, {"model": str(bare)}]}
+    refuses(recipe(tmp_path, content), "no safety_checker")
+    kept = planned(recipe(tmp_path, {**content, "safety_checker": "keep"}), tmp_path)
+    assert f"safety_checker: kept from {two[0]}." in kept.lines()
+
+
+def planned(models: Any, tmp_path: Path) -> pipeline_merges.PipelineMerge:
+    """What becomes of the components."""
+    from isomerge.options import FusingOptions, OpeningOptions, OutputOptions, SpacesOptions
+
+    how: dict[str, Any] = {"moving": SpacesOptions(), "opening": OpeningOptions(), "writing": OutputOptions()}
+    found = pipeline_merges.pipeline_merge(
+        models, tmp_path / "out", fusing=FusingOptions(align=False), **how, more={}
+    )
+    assert found is not None
+    return found
