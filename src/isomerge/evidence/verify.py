@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -23,6 +24,7 @@ from isomerge.solve.pairs.residuals import every_residual, frame_residual_stream
 from isomerge.solve.pairs.stream_descent import StreamSolver
 from isomerge.solve.pairs.written_gains import with_common_gains
 from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.fixed import fixed_parts
 from isomerge.symmetry.units import Unit
 
@@ -280,8 +282,7 @@ def _residual(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     dead: list[str] = []
     for unit, rows, here in every_residual(solver, observer):
         dead += here
-        largest, tensor = relative_residuals(rows)
-        tolerance, roundoff = _tolerance(solver, unit)
+        largest, tensor, tolerance, roundoff = _against_rounding(solver, unit, rows)
         same, rounding = largest <= tolerance, 0.0
         if not same and False not in found and (unit.elements or unit.votes):
             told = judge(solver, unit, tolerance, roundoff)
@@ -299,13 +300,33 @@ def _residual(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     return {**found[same], "layers": layers, "dead_blocks": dead, "same": same}
 
 
-def _tolerance(solver: PairSolver, unit: Unit) -> tuple[float, float]:
-    """What the rounding of the coarsest dtype of a unit explains, and its unit roundoff; integers must agree
+def _against_rounding(
+    solver: PairSolver, unit: Unit, rows: list[dict[str, Any]]
+) -> tuple[float, str, float, float]:
+    """The residual of a unit that is largest against what rounding explains, its tensor, that tolerance, and the
+    unit roundoff: norms that are stored more coarsely than what reads them excuse no more than themselves and the
+    biases that their own move."""
+    norms = solver.plan.free(unit).norms
+    vectors = {
+        b for norm in norms for b in (norm.gain, norm.bias, norm.carried, *norm.reader_biases) if b is not None
+    }
+    rest = [block for block in unit.blocks if block not in vectors]
+    whole, apart = _tolerance(solver, unit.blocks), _tolerance(solver, rest)
+    if apart == whole or not rest:
+        return *relative_residuals(rows), *whole
+    keys = {block.key for block in rest}
+    parts = [[row for row in rows if (row["tensor"] in keys) is inside] for inside in (True, False)]
+    found = [(*relative_residuals(part), *least) for part, least in zip(parts, (apart, whole), strict=True) if part]
+    return max(found, key=lambda each: each[0] / each[2])
+
+
+def _tolerance(solver: PairSolver, blocks: Sequence[Block]) -> tuple[float, float]:
+    """What the rounding of the coarsest dtype of some blocks explains, and its unit roundoff; integers must agree
     exactly."""
     codes = {
         model.checkpoint.tensors[name].dtype
         for model in (solver.anchor, solver.source)
-        for block in unit.blocks
+        for block in blocks
         for canonical in block.canonical
         if (name := model.names.get(canonical)) is not None
     }
