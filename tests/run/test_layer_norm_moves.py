@@ -111,15 +111,27 @@ def test_a_twin_comes_back(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     assert isomerge.verify(first.folder, twin)["same"] is True
 
 
-def test_what_is_moved_wrongly_is_another_function(toy: ToyMaker, tmp_path: Path) -> None:
+WRONG = {
+    "gpt2": [(GAIN, "h.1.mlp.c_fc.bias"), (FOLD, "h.1.attn.c_attn.bias")],
+    "bert": [
+        (GAIN, "encoder.layer.1.intermediate.dense.bias"),
+        (FOLD, "encoder.layer.1.output.dense.bias"),
+        (FOLD, "cls.predictions.bias"),
+        (SCALE, "encoder.layer.2.output.LayerNorm.bias"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_moved_wrongly_is_another_function(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     """Near-twins: a move whose correction of a bias is left out, in one layer, is told by outputs, verify and
     fingerprint."""
-    first = toy("gpt2")
+    first = toy(name)
     model = recognise(first.folder)
     moves = free_moves(model)
-    for kind, bias in ((GAIN, "h.1.mlp.c_fc.bias"), (FOLD, "h.1.attn.c_attn.bias")):
+    for kind, bias in WRONG[name]:
         kept = {key.rpartition(":")[2]: c for key, c in moves.items() if key.rpartition(":")[2].startswith(kind)}
-        near = tmp_path / kind
+        near = tmp_path / f"{kind}{bias}"
         run_apply(Alignment.of(norm_stages(moves.spec, kept), moves.spec), model, Output(near))
         new, name = tensors(near), model.names[bias]
         assert relative(outputs(near), first.reference) < 1e-9
@@ -188,6 +200,23 @@ def test_a_fine_tune_keeps_its_bytes(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "tuned")
     moved, _ = isomerge.align(tmp_path / "tuned", onto=tmp_path / "base", out=tmp_path / "out", spaces="default")
     assert "norms" not in moved.moved()
+
+
+def test_tables_of_a_fine_tune_keep_their_bytes(toy: ToyMaker, tmp_path: Path) -> None:
+    """A constant that is small beside what else changed is not traded; one that is planted is traded back."""
+    first = toy("bert")
+    tables = [f"bert.embeddings.{kind}_embeddings.weight" for kind in ("position", "token_type")]
+    new = dict(first.stored)
+    for name in tables:
+        new[name] = new[name] + 1e-2 * torch.randn(new[name].shape, generator=torch.Generator().manual_seed(1))
+    planted = torch.randn(new[tables[0]].shape[1], generator=torch.Generator().manual_seed(2)).double()
+    for folder, size in (("tuned", 0.0), ("traded", 1.0)):
+        model = tf.AutoModelForMaskedLM.from_pretrained(first.folder, dtype=torch.float64)
+        model.save_pretrained(tmp_path / folder)
+        overwrite(tmp_path / folder, new | {tables[0]: new[tables[0]] + size * planted})
+        isomerge.align(tmp_path / folder, onto=first.folder, out=tmp_path / f"{folder}-aligned", spaces="pt")
+        kept, moved = (tensors(tmp_path / f"{folder}{end}")[tables[0]] for end in ("", "-aligned"))
+        assert torch.equal(kept, moved) is (size == 0)
 
 
 @pytest.mark.parametrize(

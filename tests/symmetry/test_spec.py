@@ -163,6 +163,13 @@ def test_comments() -> None:
         ("size ov = res // h", "size ov = len(res)", "'len(res)' is not allowed"),
         ("size ov = res // h", "size ov = res h", "expression ' res h' in the spec is not valid"),
         ("size ov = res // h", "", "space ov has no size: add `size ov = ...`"),
+        ("shift vb: layer", "prenorm nothing\nshift vb: layer", "prenorm 'nothing' is not understood: name a residual"),
+        ("shift vb: layer", "postnorm h\nshift vb: layer", "postnorm 'h' is not understood: name a residual stream"),
+        (
+            "shift vb: layer",
+            "shift t: embed.weight -> layer.{l}.o.bias\nshift vb: layer",
+            "shift t moves res vocab of embed.weight, but res of layer.{l}.o.bias: say along which axis each is constant",
+        ),
         ("shift vb: layer", "shift vb layer", "is not understood: write NAME: BIAS [along AXIS] [-> OUT via WEIGHT | -> OUT [along AXIS]]"),
         ("via layer.{l}.o.weight", "layer.{l}.o.weight", "is not understood: write NAME: BIAS"),
         ("layer.{l}.fused.bias#1", "layer.{l}.router.weight along ff", "shift kb is along ff, which is no one axis of layer.{l}.router.weight"),

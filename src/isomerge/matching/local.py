@@ -201,8 +201,10 @@ def _solve(
     if not gauge:
         return compact_solution(spec, anchor, source, votes), []
     a, b = dict(anchor), dict(source)
-    to_a, dead_a = canonical_gauge(spec, a)
-    to_b, dead_b = canonical_gauge(spec, b)
+    traded = {shift.name for shift in spec.shifts if shift.trades}  # where it is worth it, afterwards
+    gauging = spec.restrict({*spec.spaces, *(shift.name for shift in spec.shifts)} - traded) if traded else spec
+    to_a, dead_a = canonical_gauge(gauging, a)
+    to_b, dead_b = canonical_gauge(gauging, b)
     inner = compact_solution(spec, a, b, votes)
     return to_a.inverse() @ inner @ to_b, sorted({*dead_a, *dead_b})
 

@@ -157,9 +157,9 @@ def _match_biases(spec: Spec, anchor: Blocks, moved: Blocks) -> Alignment:
     return Alignment(spec, elements)
 
 
-TRADED = 0.05
-"""The least part of the squared distance of two tensors for which they trade a constant: fine-tunes keep their
-bytes."""
+TRADED, CHANCE = 0.05, 10.0
+"""The least part of the squared distance of two tensors for which they trade a constant, and parts in the number of
+their rows in short ones: chance makes one of it, and fine-tunes keep their bytes."""
 
 
 def _traded(spec: Spec, shift: Shift, blocks: Mapping[str, Block], anchor: Blocks, moved: Blocks) -> Tensor:
@@ -176,5 +176,6 @@ def _traded(spec: Spec, shift: Shift, blocks: Mapping[str, Block], anchor: Block
     lengths = [gap.numel() / max(mean.numel(), 1) for gap, mean in zip(gaps, means, strict=True)]
     delta = (lengths[0] * means[0] - lengths[1] * means[1]) / sum(lengths)
     before = sum(float(gap.square().sum()) for gap in gaps)
-    worth = sum(lengths) * float(delta.square().sum()) >= TRADED * before
+    least = max(TRADED, min(CHANCE / sum(lengths), 0.5))
+    worth = sum(lengths) * float(delta.square().sum()) >= least * before
     return delta if worth else torch.zeros_like(delta)
