@@ -228,7 +228,7 @@ def _add_post_norms(
 
     for block, k, atom, scales in _places(spec, blocks, stream):
         here = (block.line.name, not any(block.layers))
-        if here in order.writes and not atom.dual and not tied(block):
+        if here in order.writes and not atom.dual and scales == [] and not tied(block):
             writers[block] = k
         place = order.reads.get(here) if atom.dual else order.carries.get(here)
         norm = norm_at(place, block.layers[0] if block.layers else None)
