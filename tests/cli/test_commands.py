@@ -48,10 +48,24 @@ def tuned(stored: Callable, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "count"),
     [
-        # 3 layers of 6 heads with GL(8) on queries and keys and GL(8) on values; key and value biases of 48
-        ("bert", 3 * (6 * 8 * 8 + 6 * 8 * 8 + 48 + 48)),
-        # ReLU neurons have a positive scale each
-        ("bert-relu", 3 * (6 * 8 * 8 + 6 * 8 * 8 + 48 + 48 + 40)),
+        # 3 layers of 6 heads with GL(8) on queries and keys and GL(8) on values; key and value biases of 48. LayerNorm: positions,
+        # types and layers along the ones; queries, keys, values, neurons and the head's map against them; the biases of 8 norms
+        # and the gains of the last one
+        (
+            "bert",
+            3 * (6 * 8 * 8 + 6 * 8 * 8 + 48 + 48) + 34 + 3 * (48 + 1 + 40 + 1) + 3 * (144 + 40) + 48 + 8 * 48 + 48,
+        ),
+        # ReLU neurons have a positive scale each; a pooler in the place of the head, which has no norm
+        (
+            "bert-relu",
+            3 * (6 * 8 * 8 + 6 * 8 * 8 + 48 + 48 + 40)
+            + 34
+            + 3 * (48 + 1 + 40 + 1)
+            + 3 * (144 + 40)
+            + 48
+            + 7 * 48
+            + 48,
+        ),
         # the same attention; LayerNorm leaves free what positions and layers write along the ones, what queries, keys,
         # values and neurons read against them, and two biases of norms (the last one's head is tied)
         ("gpt2", 3 * (6 * 8 * 8 + 6 * 8 * 8 + 48 + 48) + 32 + 3 * (48 + 1 + 40 + 1) + 3 * (144 + 40) + 3 * 2 * 48),

@@ -202,9 +202,17 @@ def test_a_fine_tune_keeps_its_bytes(tmp_path: Path) -> None:
     assert "norms" not in moved.moved()
 
 
+TRADING = """
+like bert
+model bert
+shift pt: embeddings.position_embeddings.weight along pos -> embeddings.token_type_embeddings.weight along types
+"""
+
+
 def test_tables_of_a_fine_tune_keep_their_bytes(toy: ToyMaker, tmp_path: Path) -> None:
     """A constant that is small beside what else changed is not traded; one that is planted is traded back."""
-    first = toy("bert")
+    first, spec = toy("bert"), tmp_path / "trading.spec"
+    spec.write_text(TRADING)
     tables = [f"bert.embeddings.{kind}_embeddings.weight" for kind in ("position", "token_type")]
     new = dict(first.stored)
     for name in tables:
@@ -214,7 +222,8 @@ def test_tables_of_a_fine_tune_keep_their_bytes(toy: ToyMaker, tmp_path: Path) -
         model = tf.AutoModelForMaskedLM.from_pretrained(first.folder, dtype=torch.float64)
         model.save_pretrained(tmp_path / folder)
         overwrite(tmp_path / folder, new | {tables[0]: new[tables[0]] + size * planted})
-        isomerge.align(tmp_path / folder, onto=first.folder, out=tmp_path / f"{folder}-aligned", spaces="pt")
+        out = tmp_path / f"{folder}-aligned"
+        isomerge.align(tmp_path / folder, onto=first.folder, out=out, spaces="pt", spec=spec)
         kept, moved = (tensors(tmp_path / f"{folder}{end}")[tables[0]] for end in ("", "-aligned"))
         assert torch.equal(kept, moved) is (size == 0)
 
