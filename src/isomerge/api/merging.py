@@ -123,17 +123,16 @@ def _experts(
     """Experts of dense models, written; the report."""
     opening, writing = OpeningOptions.of(options), OutputOptions.of(options)
     check_alone(path, {**FusingOptions.of(options).given(), **SpacesOptions.of(options).given()})
-    asked = experts_of(
-        path,
-        matching=MatchingOptions.of(options),
-        said={name: value for name, value in options.items() if name in MatchingOptions.declared()},
-        repair=repair,
-        spec=opening.spec,
-        dtype=writing.dtype,
-    )
+    asked = experts_of(path, **_evidence(options), repair=repair, spec=opening.spec, dtype=writing.dtype)
     how: dict[str, Any] = {"opening": opening, "writing": writing, "running": RunningOptions.of(options)}
     with planned_experts(asked, out, **how, observer=observer) as plan:
         return plan.run()
+
+
+def _evidence(options: dict[str, Any]) -> dict[str, Any]:
+    """What is looked at beside the weights, and what of it was said."""
+    said = {name: value for name, value in options.items() if name in MatchingOptions.declared()}
+    return {"matching": MatchingOptions.of(options), "said": said}
 
 
 def _merged(
@@ -165,8 +164,7 @@ def _of_one(
         models,
         fusing=FusingOptions.of(options),
         moving=SpacesOptions.of(options),
-        matching=MatchingOptions.of(options),
-        said={name: value for name, value in options.items() if name in MatchingOptions.declared()},
+        **_evidence(options),
         repair=repair,
         spec=opening.spec,
         dtype=writing.dtype,

@@ -174,6 +174,8 @@ def _count(shapes: Shapes, start: str) -> int:
 class FilePart(Component):
     """One part of a file, as a component of a pipeline; ``folder`` is the file."""
 
+    part: Part
+
     @property
     def has_weights(self) -> bool:
         """All do."""
@@ -186,12 +188,7 @@ class FilePart(Component):
 
     def config(self) -> dict[str, Any]:
         """What the shapes of its tensors tell."""
-        return dict(parts_of(self.folder)[self.name].config)
-
-    @property
-    def names(self) -> dict[str, str]:
-        """From the names that its tensors have to those of the file."""
-        return parts_of(self.folder)[self.name].names
+        return dict(self.part.config)
 
     def files(self, *, allow_pickle: bool = False) -> list[Path]:
         """The file."""
@@ -213,7 +210,7 @@ class FilePart(Component):
 
     def described(self) -> str:
         """What it holds, by the beginnings of names."""
-        starts = Counter(name.partition(".")[0] for name in self.names)
+        starts = Counter(name.partition(".")[0] for name in self.part.names)
         return ", ".join(f"{n} of {start}" for start, n in sorted(starts.items()))
 
 
@@ -236,10 +233,11 @@ class SingleFile(Pipeline):
         """
         tensors: dict[str, Any] = {}
         opened: list[Checkpoint] = []
-        for name, part in parts_of(self.folder).items():
+        for name, component in self.components.items():
+            assert isinstance(component, FilePart)
             source = open_checkpoint(merged[name]) if name in merged else open_part(copied[name].ref)
             opened.append(source)
-            tensors |= {old: source.read(new, mapped=True) for new, old in part.names.items()}
+            tensors |= {old: source.read(new, mapped=True) for new, old in component.part.names.items()}
         write_tensors(out, tensors, metadata={"format": "pt"})
         for source in opened:
             for name in source.tensors:
@@ -249,7 +247,7 @@ class SingleFile(Pipeline):
 def open_single_file(ref: str | Path) -> SingleFile:
     """The file, with its parts as components."""
     path = Path(os.path.expanduser(ref))
-    found = {name: FilePart(name, path, "diffusers", part.kind) for name, part in parts_of(path).items()}
+    found = {name: FilePart(name, path, "diffusers", part.kind, part) for name, part in parts_of(path).items()}
     return SingleFile(str(ref), path, "Stable Diffusion in one file", found)
 
 

@@ -106,6 +106,11 @@ class Experts:
                 f"{base.ref} cannot become {self.target.stem}, which stores other tensors than it has ({error})"
             ) from None
 
+    @cached_property
+    def mlps(self) -> DenseMlps:
+        """Of the base."""
+        return DenseMlps(self.base, self.target)
+
     def _part(self, entry: ExpertEntry, name: str) -> ExpertPart:
         frame = self.frames[entry.source_model]
         return ExpertPart(frame, name, entry.noise_scale, entry.residual_scale, self.asked.seed)
@@ -149,7 +154,7 @@ class Experts:
 
     def _parameters(self) -> tuple[int, int]:
         """All parameters, and those that a token meets."""
-        mlps, count = DenseMlps(self.base, self.target), len(self.asked.recipe.experts)
+        mlps, count = self.mlps, len(self.asked.recipe.experts)
         total = sum(torch.Size(info.shape).numel() for info in self.view.checkpoint.tensors.values())
         one = sum(
             torch.Size(mlps.shape(layer, tail)).numel()
@@ -210,8 +215,7 @@ class Experts:
 
     def _new_rows(self) -> Tensor:
         recipe = self.asked.recipe
-        mlps = DenseMlps(self.base, self.target)
-        layers, width = len(mlps.layers), mlps.shape(0, self.target.dense[0])[1]
+        layers, width = len(self.mlps.layers), self.mlps.width
         gated = recipe.entries() if self.target.shared == "gated" else recipe.experts
         if recipe.gate_mode in DRAWS:  # for all that are listed, as mergekit has it
             return drawn_rows(recipe.gate_mode, layers, len(recipe.entries()), width, self.asked.seed)

@@ -155,10 +155,11 @@ def _by_options(
     for base in map(str, fusing.source_bases):
         pipelines += _opened([base]) if base not in refs else []
 
+    by_ref = {one.ref: one for one in pipelines}
+
     def within(ref: Any, name: str) -> Any:
-        if not _is_ref(ref) or not is_assembled(ref):
-            return ref
-        return next((one.components[name].ref for one in pipelines if one.ref == str(ref)), ref)
+        one = by_ref.get(str(ref)) if _is_ref(ref) else None
+        return ref if one is None else one.components[name].ref
 
     def of(name: str, stored: bool) -> ComponentMerge:
         how = replace(

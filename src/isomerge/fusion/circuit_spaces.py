@@ -98,7 +98,7 @@ def without_free_biases(spec: Spec, tensors: Blocks, circuits: Iterable[Circuit]
     elements = {}
     for shift, key, blocks in find_shifts(spec, list(tensors)):
         bias = blocks[shift.bias]
-        if (bias, shift.block or 0) not in carried or shift.along is not None or shift.trades:
+        if (bias, shift.block or 0) not in carried or shift.constant:
             continue
         for block in (bias, *([blocks[shift.into]] if shift.into is not None else [])):
             if moved[block] is tensors[block]:

@@ -201,8 +201,9 @@ def _solve(
     if not gauge:
         return compact_solution(spec, anchor, source, votes), []
     a, b = dict(anchor), dict(source)
-    traded = {shift.name for shift in spec.shifts if shift.trades}  # where it is worth it, afterwards
-    gauging = spec.restrict({*spec.spaces, *(shift.name for shift in spec.shifts)} - traded) if traded else spec
+    gauging = spec.without(
+        {shift.name for shift in spec.shifts if shift.trades}
+    )  # afterwards, where it is worth it
     to_a, dead_a = canonical_gauge(gauging, a)
     to_b, dead_b = canonical_gauge(gauging, b)
     inner = compact_solution(spec, a, b, votes)

@@ -152,7 +152,7 @@ def _match_biases(spec: Spec, anchor: Blocks, moved: Blocks) -> Alignment:
         elif shift.into is not None:
             gap = _traded(spec, shift, blocks, anchor, moved)
         elements[key] = gap.clone()
-        if shift.into is not None:  # others may move the same bias
+        if shift.trades:  # others may trade with the same table
             moved = Alignment(spec, {key: elements[key]}).applied(moved)
     return Alignment(spec, elements)
 

@@ -91,6 +91,11 @@ class DenseMlps:
         """How many neurons an MLP has."""
         return self.shape(0, self.target.dense[0])[0]
 
+    @property
+    def width(self) -> int:
+        """The width of the stream that an MLP reads."""
+        return self.shape(0, self.target.dense[0])[1]
+
 
 def experts_config(base: Model, target: ExpertTarget, numbers: ExpertNumbers) -> dict[str, Any]:
     """The config.json of a model with experts: what both classes know of the dense model's, and the target's own
@@ -179,7 +184,7 @@ def with_experts(
 
     for layer, names in enumerate(mlps.layers):
         head, first = mlps.prefix(layer), mlps.stored(layer, target.dense[0])
-        width = mlps.shape(layer, target.dense[0])[1]
+        width = mlps.width
         add(head + target.router, (len(experts), width), first, partial(rows, layer))
         if target.shared_gate is not None and shared:
             add(head + target.shared_gate, (len(shared), width), first, partial(shared_rows, layer))

@@ -70,4 +70,4 @@ def without_broken_ties(spec: Spec, present: Iterable[str], config: Mapping[str,
     broken = {name for _, names in broken_ties(spec, present, config).values() for name in names}
     if not broken:
         return spec
-    return spec.restrict([*(n for n in spec.spaces if n not in broken), *(s.name for s in spec.shifts)])
+    return spec.without(broken)

@@ -97,9 +97,9 @@ def _moving_in_all(spec: Spec, others: Sequence[Model], shared: Sequence[Block])
     here = {atom.name for block in shared for atom in atoms(block.axes or ())} & spec.spaces.keys()
     kept = {name for name in here for other in others if name not in other.spec.spaces}
     kept |= {name for name, space in spec.spaces.items() if kept & set(space.index)}
-    shifts = {s.name for s in spec.shifts}
-    kept |= {name for name in shifts for other in others if all(s.name != name for s in other.spec.shifts)}
-    return spec.restrict({*spec.spaces, *shifts} - kept) if kept else spec
+    for other in others:
+        kept |= {s.name for s in spec.shifts} - {s.name for s in other.spec.shifts}
+    return spec.without(kept) if kept else spec
 
 
 def _check_axes(donor: Model, others: Sequence[Model], shared: Sequence[Block]) -> None:

@@ -257,7 +257,7 @@ def is_settled(g: Alignment, tolerance: float) -> bool:
     """Whether every element is the identity: orders and whole biases exactly, all else to a tolerance on its
     entries."""
     norms = any(is_norm_key(key.rpartition(":")[2]) for key in g)  # their rounding is in every bias behind them
-    constant = {f"shift.{shift.name}" for shift in g.spec.shifts if shift.along or shift.trades}
+    constant = {f"shift.{shift.name}" for shift in g.spec.shifts if shift.constant}
     for numbered, found in g.items():
         key = numbered.rpartition(":")[2]
         space = g.spec.spaces.get(key.partition("[")[0])

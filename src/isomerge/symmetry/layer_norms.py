@@ -117,8 +117,9 @@ def layer_norms(
     """
     found = LayerNorms()
     for stream in centred_streams(spec):
-        add = _add_post_norms if stream in spec.postnorm else _add_pre_norms
-        add(found, spec, blocks, stream, _Seen(stream in returned, states and stream in returned), tied)
+        of = _under_post_norms if stream in spec.postnorm else _under_pre_norms
+        here = of(spec, blocks, stream, _Seen(stream in returned, states and stream in returned), tied)
+        found = LayerNorms(found.writers | here.writers, found.norms + here.norms)
     return found
 
 
@@ -141,14 +142,9 @@ def under_layer_norm(spec: Spec) -> bool:
     return bool(centred_streams(spec))
 
 
-def _add_pre_norms(
-    found: LayerNorms,
-    spec: Spec,
-    blocks: Sequence[Block],
-    stream: str,
-    seen: _Seen,
-    tied: Callable[[Block], bool],
-) -> None:
+def _under_pre_norms(
+    spec: Spec, blocks: Sequence[Block], stream: str, seen: _Seen, tied: Callable[[Block], bool]
+) -> LayerNorms:
     """The writers and norms of one stream, where it is read through norms alone."""
     norms: dict[str, Norm] = {}
     mixed: set[str] = set()
@@ -157,13 +153,13 @@ def _add_pre_norms(
     branch = {s.name for block in blocks for s in _scales(spec, block, stream) if s.dual and s.diag}
     for block, k, atom, scales in _places(spec, blocks, stream):
         if scales is None:  # a part of a concatenation, or other axes beside it: not known here
-            return
+            return LayerNorms()
         key = element_key(spec, spec.spaces[scales[0].name], dict(block.scope)) if scales else ""
         norm = norms.setdefault(key, Norm()) if key and not {s.name for s in scales} & branch else None
         if atom.diag and norm is not None:
             norm.gain = block
         elif atom.dual and not scales and not block.line.tied:
-            return  # read without a norm
+            return LayerNorms()  # read without a norm
         elif atom.dual and norm is not None:
             norm.readers[block] = k
         elif not atom.dual and norm is not None:
@@ -175,11 +171,10 @@ def _add_pre_norms(
     hidden = {key for key in norms if seen.last and key.partition("[")[0] in outer}
     kept = [norm for key, norm in norms.items() if key not in mixed | hidden]
     _add_biases(kept, blocks, writers)
-    found.norms += [norm for norm in kept if norm.gain is not None and norm.readers]
     if seen.states or (seen.last and stream not in spec.normed_out):  # what they write is seen before any norm
         first = _before_layers(spec, stream)
         writers = {block: k for block, k in writers.items() if block.line in first}
-    found.writers |= writers
+    return LayerNorms(writers, [norm for norm in kept if norm.gain is not None and norm.readers])
 
 
 def _before_layers(spec: Spec, stream: str) -> list[Line]:
@@ -200,31 +195,28 @@ def _add_biases(norms: Sequence[Norm], blocks: Sequence[Block], writers: Collect
     by_name = {block.canonical[0]: block for block in blocks if not block.lead}
     for norm in norms:
         for block, k in norm.readers.items():
-            bias = by_name.get(block.canonical[0].removesuffix("weight") + "bias")
+            bias = by_name.get(_bias_of(block.canonical[0]))
             rest = tuple(axis for i, axis in enumerate(block.axes or ()) if i != k)
             if bias is not None and bias.axes == rest and not block.lead and bias not in writers:
                 norm.reader_biases[bias] = block
 
 
-def _add_post_norms(
-    found: LayerNorms,
-    spec: Spec,
-    blocks: Sequence[Block],
-    stream: str,
-    seen: _Seen,
-    tied: Callable[[Block], bool],
-) -> None:
+def _under_post_norms(
+    spec: Spec, blocks: Sequence[Block], stream: str, seen: _Seen, tied: Callable[[Block], bool]
+) -> LayerNorms:
     """The writers and norms of one stream, where norms stand behind what they normalise. Where a class returns the
     stream, what its last norm gave stays."""
-    order, norms = order_of(spec, stream), {}
+    order = order_of(spec, stream)
+    norms: dict[str, Norm] = {}
     writers: dict[Block, int] = {}
-    by_key, by_name = ({getter(block): block for block in blocks} for getter in (_key, _name))
+    by_key = {block.key: block for block in blocks}
+    by_name = {block.canonical[0]: block for block in blocks}
 
     def norm_at(place: Place | None, layer: int | None) -> Norm | None:
         key = place and place.key(_depth(spec, place.line), layer)
         if (gain := by_key.get(key or "")) is None or _is_seen(spec, order, gain, seen):
             return None
-        return norms.setdefault(gain.key, Norm(gain, by_name.get(_bias_name(gain))))
+        return norms.setdefault(gain.key, Norm(gain, by_name.get(_bias_of(gain.canonical[0]))))
 
     for block, k, atom, scales in _places(spec, blocks, stream):
         here = (block.line.name, not any(block.layers))
@@ -241,25 +233,26 @@ def _add_post_norms(
         else:
             norm.carried = block
     _add_biases(list(norms.values()), blocks, writers)
-    here = {block.line for block in blocks}
-    for line in spec.lines:
+    stored, aliases = {block.line for block in blocks}, [line for line in spec.lines if line.tied]
+    for line in aliases:
         norm = norm_at(order.reads.get((line.name, True)), None)
-        if line.tied and line not in here and norm is not None:
-            _add_tied(norm, line, by_name, [other for other in spec.lines if other.tied])
+        if line not in stored and norm is not None:
+            _add_tied(norm, line, by_name, aliases)
     for norm in norms.values():
         assert norm.gain is not None
         last = _is_last(spec, order, norm.gain)
-        norm.sealed |= (norm.carried is None and not last) or (last and order.seen and bool(norm.gain.layers))
+        norm.sealed |= (norm.carried is None and not last) or (
+            last and order.read_elsewhere and bool(norm.gain.layers)
+        )
         norm.ends = last and not any(a.name in spec.gains for a in atoms(norm.gain.axes or ()))
-    found.norms += [norm for norm in norms.values() if norm.readers]
-    found.writers |= writers
+    return LayerNorms(writers, [norm for norm in norms.values() if norm.readers])
 
 
 def _add_tied(norm: Norm, line: Line, by_name: Mapping[str, Block], aliases: Sequence[Line]) -> None:
     """A reader that is a table of embeddings: the norm's bias folds through it into the head's, if it is one
     tensor."""
     table = by_name.get(line.tied or "")
-    name = line.canonical({}).removesuffix("weight") + "bias"
+    name = _bias_of(line.canonical({}))
     names = {name, *(alias.tied for alias in aliases if alias.canonical({}) == name)}
     biases = [by_name[each] for each in names if each in by_name]
     if table is None or len(biases) != 1:
@@ -270,17 +263,9 @@ def _add_tied(norm: Norm, line: Line, by_name: Mapping[str, Block], aliases: Seq
     norm.reader_biases[biases[0]] = table
 
 
-def _key(block: Block) -> str:
-    return block.key
-
-
-def _name(block: Block) -> str:
-    return block.canonical[0]
-
-
-def _bias_name(gain: Block) -> str:
-    stem, _, last = gain.canonical[0].rpartition(".")
-    return f"{stem}.{last.replace('weight', 'bias').replace('gamma', 'beta')}"
+def _bias_of(name: str) -> str:
+    """What the bias beside a weight or a gain is called."""
+    return name.removesuffix("gamma") + "beta" if name.endswith("gamma") else name.removesuffix("weight") + "bias"
 
 
 def _depth(spec: Spec, line: Line) -> int | None:

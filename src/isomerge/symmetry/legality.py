@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import atoms, leaf_atoms
 from isomerge.symmetry.groups import SCALES
@@ -72,10 +70,9 @@ def check_legality(spec: Spec) -> None:
 
 def _check_trade(spec: Spec, shift: Shift) -> None:
     """Both tensors of a trade have the same axes beside those along which it is constant."""
-    there = shift_atoms(spec, replace(shift, bias=shift.into or "", block=shift.into_block))
     mine, theirs = (
-        sorted(a.name for a in found if a.name != along and a.name != "1")
-        for found, along in ((shift_atoms(spec, shift), shift.along), (there, shift.into_along))
+        sorted(a.name for a in shift_atoms(spec, side) if a.name not in (side.along, "1"))
+        for side in (shift, shift.swapped())
     )
     if mine != theirs:
         raise IsomergeError(

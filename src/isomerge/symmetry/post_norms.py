@@ -55,7 +55,7 @@ class Order:
     """From a writer's bias to the gain of the norm that it is added to: first after it."""
     heads: set[str] = field(default_factory=set)
     """The gains of norms in heads: no stream goes on from them."""
-    seen: bool = False
+    read_elsewhere: bool = False
     """Whether what reads the last norm is not all known: what stands in another stack of layers."""
     ends: dict[str, str] = field(default_factory=dict)
     """From a stack of layers to the gain of its last norm, by its `generic` name."""
@@ -94,7 +94,7 @@ class _Walk:
         """Writers since the last norm."""
         self.carried = False
         """Whether a bias was added since the last norm."""
-        self.heads: set[str] = set()
+        self.turns: set[str] = set()
         """The modules that read the stream and write another thing of its axes."""
         self.behind = False
         """Whether the layers were passed."""
@@ -131,16 +131,16 @@ class _Walk:
             if line.indices:
                 self.pending.append(here)  # what stands in a layer writes the stream
             else:
-                self.heads.add(stem)
+                self.turns.add(stem)
         elif not line.indices and any(a.dual and a.name in self.others for a in atoms(line.axes or ())):
-            self.heads.add(stem)  # what lies between two streams may not be linear
+            self.turns.add(stem)  # what lies between two streams may not be linear
         elif all(a.dual for a in mine):
             self._read(here)
         elif _is_vector(line, self.stream) and any(name in last for name in GAINS):
             self._norm(line)
         elif _is_vector(line, self.stream) and stem in self._norms():
             return
-        elif stem not in self.heads:
+        elif stem not in self.turns:
             self._write(line, here)
 
     def _norms(self) -> set[str]:
@@ -154,10 +154,10 @@ class _Walk:
         if place is not None:
             self.order.reads[here] = place
         else:
-            self.order.seen |= bool(self.order.ends)
+            self.order.read_elsewhere |= bool(self.order.ends)
 
     def _norm(self, line: Line) -> None:
-        if self.heads and not self.pending:
+        if self.turns and not self.pending:
             self.head = Place(line)
             self.order.heads.add(line.name)
             return

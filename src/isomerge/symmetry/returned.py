@@ -64,4 +64,4 @@ def without_returned(spec: Spec, config: Mapping[str, Any]) -> Spec:
     lost |= {name for name, space in spec.spaces.items() if space.role in roles}
     if not lost:
         return spec
-    return spec.restrict(n for n in (*spec.spaces, *(s.name for s in spec.shifts)) if n not in lost)
+    return spec.without(lost)

@@ -328,11 +328,6 @@ def bias_view(spec: Spec, shift: Shift, block: Block, tensor: Tensor) -> tuple[T
     raise AssertionError(f"shift {shift.name}: block {shift.block} of {block.key}")
 
 
-def into_view(spec: Spec, shift: Shift, block: Block, tensor: Tensor) -> tuple[Tensor, tuple[Atom, ...]]:
-    """The part of a tensor that a shift trades with, and its atoms."""
-    return bias_view(spec, replace(shift, block=shift.into_block), block, tensor)
-
-
 def as_traded(shift: Shift, delta: Tensor, atoms: tuple[Atom, ...], there: tuple[Atom, ...]) -> Tensor:
     """A shift's element, with some atoms, along those of what it trades with: one long where it is constant."""
     single = [a.name == shift.along or a.name.isdigit() for a in atoms]
@@ -375,7 +370,7 @@ def add_shifts(spec: Spec, elements: Mapping[str, Tensor], tensors: dict[Block, 
             w = projection(spec, via, tensors[via], atoms, into)
             tensors[into] -= (w @ delta.to(w.dtype).flatten()).reshape(tensors[into].shape)
         elif shift.into is not None:
-            view, there = into_view(spec, shift, blocks[shift.into], tensors[blocks[shift.into]])
+            view, there = bias_view(spec, shift.swapped(), blocks[shift.into], tensors[blocks[shift.into]])
             view -= as_traded(shift, delta, atoms, there).to(view.dtype)
 
 

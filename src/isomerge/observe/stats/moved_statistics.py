@@ -133,7 +133,7 @@ def _mixing_shift(stage: Stage, block: Block) -> str | None:
 def _shifts(stage: Stage, scope: tuple[tuple[str, int], ...]) -> list[tuple[Shift, str]]:
     """The shifts of a stage at a scope, with their element keys."""
     keys = [(shift, shift_key(shift, dict(scope))) for shift in stage.spec.shifts]
-    return [(shift, key) for shift, key in keys if key in stage.elements and not (shift.along or shift.trades)]
+    return [(shift, key) for shift, key in keys if key in stage.elements and not shift.constant]
 
 
 def _key(stage: Stage, line: str, scope: tuple[tuple[str, int], ...]) -> str | None:

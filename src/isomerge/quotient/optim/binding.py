@@ -155,7 +155,7 @@ def _one_sided(spec: Spec, blocks: list[Block]) -> dict[str, str]:
                 sides[atom.name].add(atom.dual)
     there = {shift.name for shift, _, _ in find_shifts(spec, blocks)}
     found = {name: "the module has only one side of it" for name, side in sides.items() if len(side) < 2}
-    found |= {s.name: "a constant along an axis is not projected" for s in spec.shifts if s.along or s.trades}
+    found |= {s.name: "a constant along an axis is not projected" for s in spec.shifts if s.constant}
     return found | {s.name: "the module lacks its tensors" for s in spec.shifts if s.name not in there}
 
 

@@ -58,7 +58,7 @@ def solve_again(
     spec = solver.local
     first = Alignment(spec, dict(fixed or {}))
     given = {key.partition("[")[0] for key in first}
-    rest = spec.restrict([*(n for n in spec.spaces if n not in given), *(s.name for s in spec.shifts)])
+    rest = spec.without(given)
     moved = turned.moved(first)
     of_blocks, of_taps = (
         share / own if own else 0.0 for share, own in zip(SHARES[evidence], solver.units.evidence, strict=True)

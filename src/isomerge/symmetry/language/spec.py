@@ -7,7 +7,7 @@ lines, shifts, sizes, and how a checkpoint's tensors are matched to its lines.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -123,6 +123,11 @@ class Shift:
     def trades(self) -> bool:
         """Whether two tensors trade a constant."""
         return self.into is not None and self.via is None
+
+    @property
+    def constant(self) -> bool:
+        """Whether what is free is a constant, along an axis or between two tensors, and not a bias by itself."""
+        return self.along is not None or self.trades
 
     def swapped(self) -> Shift:
         """A trade, from the other tensor's side."""
@@ -277,6 +282,10 @@ class Spec:
             spaces={n: s for n, s in self.spaces.items() if n in kept},
             shifts=tuple(s for s in self.shifts if s.name in kept),
         )
+
+    def without(self, names: Collection[str]) -> Spec:
+        """The same spec without some spaces and shifts."""
+        return self.restrict(n for n in (*self.spaces, *(s.name for s in self.shifts)) if n not in names)
 
     def with_group(self, name: str, group: str) -> Spec:
         """The same spec with one space acted on by another of its `Space.groups`."""
