@@ -212,9 +212,18 @@ class MergePlan:
         ]
         for solver, left in zip(self.solvers, self.left, strict=False):
             solver.left = left
-        self.fuser = Fuser(self.fusion, self.plan, self.donor, self.statistics, self.dtype)
-        check_parameters(self.fuser)
-        self.fuser.places = self.places
+        self.fuser = self.fuser_of(self.fusion)
+
+    def fuser_of(self, fusion: Fusion) -> Fuser:
+        """What applies a fusion to the units, its parameters checked for every tensor.
+
+        Raises:
+            IsomergeError: parameters that the method does not take for some tensor, or not together.
+        """
+        fuser = Fuser(fusion, self.plan, self.donor, self.statistics, self.dtype)
+        check_parameters(fuser)
+        fuser.places, fuser.gains = self.places, self.gains
+        return fuser
 
     def key(self) -> str:
         """What the output depends on: a run that was killed goes on only under the same."""

@@ -14,7 +14,6 @@ from isomerge.fusion.fusion import Fusion
 from isomerge.merging.fusing import Fuser
 from isomerge.merging.merge_plan import MergePlan
 from isomerge.merging.merge_run import donor_moved
-from isomerge.merging.parameter_checks import check_parameters
 from isomerge.models.recognised import recognise
 from isomerge.models.stored_form import StoredForm
 from isomerge.observe.data.examples import Examples
@@ -25,18 +24,6 @@ from isomerge.run.streaming import stream_units, write_alone
 from isomerge.run.writing_run import Output, StreamWriter, run_key
 from isomerge.symmetry.units import Unit
 from isomerge.tuning.operands import Operands
-
-
-def fuser_of(plan: MergePlan, fusion: Fusion) -> Fuser:
-    """What applies a fusion to a plan's units, its parameters checked for every tensor.
-
-    Raises:
-        IsomergeError: parameters that the method does not take for some tensor, or not together.
-    """
-    fuser = Fuser(fusion, plan.plan, plan.donor, plan.statistics, plan.dtype)
-    check_parameters(fuser)
-    fuser.places, fuser.gains = plan.places, plan.gains
-    return fuser
 
 
 class TrialModel:
@@ -95,7 +82,7 @@ class TrialModel:
         Raises:
             IsomergeError: the method does not take the parameters, or its result is no number or does not fit.
         """
-        fuser, count = fuser_of(self.plan, fusion), 0
+        fuser, count = self.plan.fuser_of(fusion), 0
         for unit in self.plan.plan.units:
             wanted = self._parameters(fuser, unit)
             if wanted == self._made[unit]:

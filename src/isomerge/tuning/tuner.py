@@ -28,7 +28,7 @@ from isomerge.tuning.operands import Operands, align_once
 from isomerge.tuning.picture import PICTURE, search_picture
 from isomerge.tuning.sampling import Study, version_of
 from isomerge.tuning.stamp import STAMP, Stamp
-from isomerge.tuning.trial_model import TrialModel, fuser_of
+from isomerge.tuning.trial_model import TrialModel
 from isomerge.tuning.verdict import verdict_of
 
 Values = dict[str, Any]
@@ -106,7 +106,7 @@ class Tuner:
         del model
         chosen = self.recipe.filled(best["values"])
         job = job_of_recipe(chosen)
-        plan.fusion, plan.fuser = job.fusion, fuser_of(plan, job.fusion)
+        plan.fusion, plan.fuser = job.fusion, plan.fuser_of(job.fusion)
         plan.options = replace(plan.options, recipe=self.recipe_of(job))
         self._tell(plan, rows, best, judged)
         self.clock = {"seconds": _seconds(rows, aligned), "reused": _reused(rows, operands, len(plan.plan.units))}
