@@ -68,6 +68,15 @@ MARK = "isomerge"
 removed."""
 
 
+BLOBS = "blobs"
+"""The folder in an unfinished one of what a run keeps for itself."""
+
+
+def unfinished_root(out: Path) -> Path:
+    """Where an output grows until it is complete: beside it."""
+    return out.parent / f".{out.name}.partial"
+
+
 class PartialFolder:
     """``.<name>.partial`` beside ``out``, held by one process at a time.
 
@@ -88,9 +97,9 @@ class PartialFolder:
         self.out = out
         self.overwrite = overwrite
         self.reads = tuple(reads)
-        self.root = out.parent / f".{out.name}.partial"
+        self.root = unfinished_root(out)
         self.model = self.root / "model"
-        self.blobs = self.root / "blobs"
+        self.blobs = self.root / BLOBS
         self.journal = self.root / "journal.jsonl"
         self._replaced = self.root / "replaced"
         self._lock_path = out.parent / f".{out.name}.lock"

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from isomerge.checkpoint.output_folder import BLOBS, unfinished_root
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors, write_whole
 
@@ -45,9 +46,9 @@ class Stamp:
         Raises:
             IsomergeError: saying what differs.
         """
-        folder = out.parent / f".{out.name}.partial"
+        folder = unfinished_root(out)
         try:
-            found: Any = json.loads((folder / "blobs" / STAMP).read_bytes())
+            found: Any = json.loads((folder / BLOBS / STAMP).read_bytes())
         except (OSError, ValueError):
             return
         own = self.document()
