@@ -121,7 +121,7 @@ def test_turned_relatives_come_together(tmp_path: Path) -> None:
     assert relative(outputs(tmp_path / "mean"), outputs(tmp_path / "plain")) <= 2e-3
 
 
-@pytest.mark.parametrize(("name", "spaces"), [("t5-gated", "default"), ("llama", "all")])
+@pytest.mark.parametrize(("name", "spaces"), [("t5-gated", "default"), ("bert", "h,qk,ov,ff,bias,res")])
 def test_two_models_agree_with_the_pair(name: str, spaces: str, tmp_path: Path) -> None:
     """With two models there is nothing to choose: the same function as onto an anchor."""
     folders = family(name, tmp_path)[:2]
@@ -129,7 +129,7 @@ def test_two_models_agree_with_the_pair(name: str, spaces: str, tmp_path: Path) 
     for anchor in ("none", "first"):
         merge(folders, tmp_path / anchor, anchor=anchor, spaces=spaces, weights=[0.6, 0.4])
     # with streams, tensors are weighed by the anchor's norms or by the mean of both
-    limit = 1e-5 if spaces == "default" else 2e-3
+    limit = 1e-5 if spaces == "default" else 1e-3
     assert relative(outputs(tmp_path / "none"), outputs(tmp_path / "first")) <= limit
 
 
