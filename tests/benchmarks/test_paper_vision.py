@@ -44,7 +44,7 @@ def test_layers_left_out_keep_the_function_and_only_them(pair, chosen, tmp_path)
     # float32 weights of a few thousand operations
     assert torch.allclose(logits(tmp_path / "moved", images), logits(source, images), atol=1e-4)
     inside = {layers.layer(k) for k in some if matching.space(k) not in whole.spec.residual_names}
-    assert inside == chosen
+    assert inside - {None} == chosen  # what tokens trade with their places is of no layer
     streams = {k for k in whole if matching.space(k) in whole.spec.residual_names}
     assert streams
     assert streams <= set(some)

@@ -50,12 +50,20 @@ def tuned(stored: Callable, tmp_path: Path) -> Path:
     [
         # 3 layers of 6 heads with GL(8) on queries and keys and GL(8) on values; key and value biases of 48. LayerNorm: positions,
         # types and layers along the ones; queries, keys, values, neurons and the head's map against them; the biases of 8 norms
-        # and the gains of the last one
+        # and the gains of the last one. Positions trade a constant with types
         (
             "bert",
-            3 * (6 * 8 * 8 + 6 * 8 * 8 + 48 + 48) + 34 + 3 * (48 + 1 + 40 + 1) + 3 * (144 + 40) + 48 + 8 * 48 + 48,
+            3 * (6 * 8 * 8 + 6 * 8 * 8 + 48 + 48)
+            + 34
+            + 3 * (48 + 1 + 40 + 1)
+            + 3 * (144 + 40)
+            + 48
+            + 8 * 48
+            + 48
+            + 48,
         ),
-        # ReLU neurons have a positive scale each; a pooler in the place of the head, which has no norm
+        # ReLU neurons have a positive scale each; a pooler in the place of the head, which has no norm. No head reads the
+        # words, so that they have a part along the ones as well, and trade a constant with types as positions do
         (
             "bert-relu",
             3 * (6 * 8 * 8 + 6 * 8 * 8 + 48 + 48 + 40)
@@ -64,7 +72,9 @@ def tuned(stored: Callable, tmp_path: Path) -> Path:
             + 3 * (144 + 40)
             + 48
             + 7 * 48
-            + 48,
+            + 48
+            + 67
+            + 2 * 48,
         ),
         # the same attention; LayerNorm leaves free what positions and layers write along the ones, what queries, keys,
         # values and neurons read against them, and two biases of norms (the last one's head is tied)

@@ -123,16 +123,17 @@ def test_measured(pair: tuple[Path, Path], seen: Path, isomerge: Callable, tmp_p
     assert list(scratch.iterdir()) == []
 
 
-@pytest.mark.parametrize(("spaces", "gauge"), [("default", 1e-4), ("all", 1e-3)])
+@pytest.mark.parametrize(("spaces", "gauge"), [("default", 1e-4), ("all", 2e-2)])
 def test_merged_is_the_middle(
     spaces: str, gauge: float, pair: tuple[Path, Path], seen: Path, tmp_path: Path
 ) -> None:
     """The middle of the line that is shown is the merge that was written: with streams but for the gains, since a
-    merge chooses gains for all models, and the line ends at the anchor with its own."""
+    merge chooses gains for all models, and the line ends at the anchor with its own (other pairs are up to 5 %
+    apart)."""
     api.merge(pair, out=tmp_path / "out", spaces=spaces)
     (found,) = api.report(tmp_path / "out", data=seen, points=3).measured
     assert found["merged"]["loss"] == pytest.approx(found["lines"][1]["midpoint"]["loss"], rel=gauge)
-    assert found["merged"]["loss"] != pytest.approx(found["lines"][0]["midpoint"]["loss"], rel=10 * gauge)
+    assert found["merged"]["loss"] != pytest.approx(found["lines"][0]["midpoint"]["loss"], rel=5 * gauge)
 
 
 def test_measured_later(pair: tuple[Path, Path], seen: Path, isomerge: Callable, tmp_path: Path) -> None:

@@ -81,7 +81,9 @@ def test_copy_is_the_first_models_head(pair: tuple[Path, Path], tmp_path: Path) 
         isomerge.merge([one, two], out=out, spaces="all", heads=how)
         assert relative(outputs(bare(out)), outputs(one)) <= 1e-4
         own = tensors(one)
-        assert all(torch.equal(t, own[n]) for n, t in tensors(out).items() if n.startswith("classifier"))
+        heads = {n: t for n, t in tensors(out).items() if n.startswith("classifier")}
+        # a merge chooses gains for both models, which are a rounding apart
+        assert all(torch.allclose(t, own[n], rtol=1e-6, atol=1e-7) for n, t in heads.items())
         assert config_of(out) == config_of(one)
 
 

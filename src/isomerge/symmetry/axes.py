@@ -173,16 +173,14 @@ def leaf_atoms(axes: tuple[Axis, ...]) -> Iterator[tuple[Atom, ...]]:
 
 
 def size(axis: Axis, sizes: Mapping[str, int]) -> int | None:
-    """The length of an axis; ``None`` when it is a single atom of free size, or a concatenation with one.
+    """The length of an axis; ``None`` when it is a single atom of free size.
 
     Raises:
-        IsomergeError: a free atom inside a product, or several in a concatenation: their lengths cannot be known.
+        IsomergeError: a free atom inside a product or a concatenation, whose length cannot be known.
     """
     if isinstance(axis, Atom):
         return int(axis.name) if axis.name.isdigit() else sizes.get(axis.name)
     parts = [size(part, sizes) for part in axis.parts]
-    if isinstance(axis, Concat) and parts.count(None) == 1:
-        return None
     if any(part is None for part in parts):
         missing = ", ".join(a.name for a in atoms((axis,)) if size(a, sizes) is None)
         raise IsomergeError(f"the size of axis {missing} is not known: add a `size` line to the spec")
@@ -233,19 +231,13 @@ def views(
             return
         if isinstance(axis, Concat):
             start = 0
-            for block, extent in zip(axis.parts, extents(axis, tensors[0].shape[at], sizes), strict=True):
+            for block in axis.parts:
+                extent = length(block, sizes)
                 parts = tuple(t.narrow(at, start, extent) for t in tensors)
                 yield from views(parts, (*axes[:at], block, *axes[at + 1 :]), sizes)
                 start += extent
             return
     yield tensors, tuple(axis for axis in axes if isinstance(axis, Atom))
-
-
-def extents(axis: Concat, whole: int, sizes: Mapping[str, int]) -> list[int]:
-    """The lengths of a concatenation's parts; one of free size has what the others leave of the whole."""
-    parts = [size(part, sizes) for part in axis.parts]
-    rest = whole - sum(part for part in parts if part is not None)
-    return [rest if part is None else part for part in parts]
 
 
 def length(axis: Axis, sizes: Mapping[str, int]) -> int:

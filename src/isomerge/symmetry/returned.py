@@ -20,6 +20,8 @@ ROLES_RETURNED = {"output_attentions": {"h", "g"}, "output_router_logits": {"exp
 routers."""
 HIDDEN_STATES = "output_hidden_states"
 _TASK = re.compile("For([A-Z].*)")  # RoFormerForMaskedLM
+_OLD_HEADS = ("LMHeadModel", "HeadModel", "HeadsModel")
+"""How classes with heads were named at first: BertLMHeadModel, GPT2DoubleHeadsModel."""
 
 
 def class_of(config: Mapping[str, Any]) -> str:
@@ -29,12 +31,16 @@ def class_of(config: Mapping[str, Any]) -> str:
 
 def task_of(config: Mapping[str, Any]) -> str | None:
     """What the model's class is for, by its name: ``SequenceClassification`` of ``BertForSequenceClassification``,
-    ``Model`` of a base class, nothing of a class of another name; None where ``config.json`` names no class."""
+    ``CausalLM`` of ``BertLMHeadModel``, ``Model`` of a base class, nothing of a class of another name; None where
+    ``config.json`` names no class."""
     kind = class_of(config)
     if not kind:
         return None
-    said = _TASK.search(kind)
-    return said[1] if said else "Model" if kind.endswith("Model") else ""
+    if said := _TASK.search(kind):
+        return said[1]
+    if kind.endswith(_OLD_HEADS):
+        return "CausalLM" if kind.endswith(_OLD_HEADS[0]) else ""
+    return "Model" if kind.endswith("Model") else ""
 
 
 def declared(spec: Spec, config: Mapping[str, Any]) -> frozenset[str] | None:

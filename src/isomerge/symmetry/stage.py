@@ -321,9 +321,12 @@ def find_shifts(spec: Spec, blocks: list[Block]) -> list[tuple[Shift, str, dict[
 
 
 def bias_view(spec: Spec, shift: Shift, block: Block, tensor: Tensor) -> tuple[Tensor, tuple[Atom, ...]]:
-    """The part of a bias tensor that a shift moves, and its atoms."""
+    """The part of a bias tensor that a shift moves, and its atoms; of an axis whose rows are named those alone."""
     for (view,), atoms, number in leaves(spec, block, tensor):
         if number == (shift.block or 0):
+            if shift.rows is not None:
+                at = [a.name for a in atoms].index(shift.along or "")
+                view = view[(slice(None),) * at + (slice(*shift.rows),)]
             return view, atoms
     raise AssertionError(f"shift {shift.name}: block {shift.block} of {block.key}")
 
@@ -363,15 +366,18 @@ def add_shifts(spec: Spec, elements: Mapping[str, Tensor], tensors: dict[Block, 
             continue
         bias = blocks[shift.bias]
         view, atoms = bias_view(spec, shift, bias, tensors[bias])
+        if shift.trades:
+            other = shift.swapped()
+            room, there = bias_view(spec, other, blocks[other.bias], tensors[blocks[other.bias]])
+            if not view.numel() or not room.numel():  # a table may have no rows but those of tokens
+                continue
+            room -= as_traded(shift, delta, atoms, there).to(room.dtype)
         view += delta.to(view.dtype)
         if shift.into is not None and shift.via is not None:
             via = blocks[shift.via]
             into = blocks[shift.into]
             w = projection(spec, via, tensors[via], atoms, into)
             tensors[into] -= (w @ delta.to(w.dtype).flatten()).reshape(tensors[into].shape)
-        elif shift.into is not None:
-            view, there = bias_view(spec, shift.swapped(), blocks[shift.into], tensors[blocks[shift.into]])
-            view -= as_traded(shift, delta, atoms, there).to(view.dtype)
 
 
 def shift_atoms(spec: Spec, shift: Shift) -> tuple[Atom, ...]:
@@ -393,6 +399,8 @@ def free_part(shift: Shift, view: Tensor, atoms: tuple[Atom, ...]) -> Tensor:
     axis."""
     if shift.along is None:
         return view
+    if not view.numel():  # of the rows that are named, the table has none
+        return view.sum([a.name for a in atoms].index(shift.along), keepdim=True)
     return view.mean([a.name for a in atoms].index(shift.along), keepdim=True)
 
 

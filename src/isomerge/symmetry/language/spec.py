@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.axes import Axis, Concat, atoms, extents, shape, show
+from isomerge.symmetry.axes import Axis, atoms, shape, show
 from isomerge.symmetry.groups import GROUPS, Group
 from isomerge.symmetry.language.names import Number, expression, filled, numbers
 from isomerge.symmetry.language.statements import FixedPart, Returned
@@ -101,13 +101,18 @@ class Line:
         return {k: v for number in self.numbers for k, v in number.binding(found[number.index]).items()}
 
 
+Rows = tuple[int, int | None]
+"""Rows of an axis from one up to another, or to the last."""
+
+
 @dataclass(frozen=True)
 class Shift:
     """An additive gauge; ``bias``, ``into`` and ``via`` are line names.
 
     With ``along`` what is free of ``bias`` is not the whole tensor, but a constant along that axis: softmax ignores
     what is added to all that it compares. Without ``via``, what ``bias`` has more ``into`` has less: both are added
-    to one stream, such as two tables of embeddings, each by a constant along its own axis.
+    to one stream, such as two tables of embeddings, each by a constant along its own axis, or along some rows of it
+    (a class token is added to the first position alone).
     """
 
     name: str
@@ -118,6 +123,8 @@ class Shift:
     along: str | None = None
     into_block: int | None = None
     into_along: str | None = None
+    rows: Rows | None = None
+    into_rows: Rows | None = None
 
     @property
     def trades(self) -> bool:
@@ -131,8 +138,10 @@ class Shift:
 
     def swapped(self) -> Shift:
         """A trade, from the other tensor's side."""
-        other = replace(self, into=self.bias, into_block=self.block, into_along=self.along)
-        return replace(other, bias=self.into or "", block=self.into_block, along=self.into_along)
+        other = replace(self, into=self.bias, into_block=self.block, into_along=self.along, into_rows=self.rows)
+        return replace(
+            other, bias=self.into or "", block=self.into_block, along=self.into_along, rows=self.into_rows
+        )
 
 
 @dataclass(frozen=True)
@@ -228,11 +237,6 @@ class Spec:
                 f"declares {len(wanted)}: check that config.json and the spec belong to these weights"
             )
         for axis, want, have in zip(match.line.axes, wanted, actual, strict=True):
-            if isinstance(axis, Concat) and want is None and min(extents(axis, have, self.sizes)) < 0:
-                raise IsomergeError(
-                    f"tensor {name}: axis {show(axis)} has length {have}, which is less than its parts: check that "
-                    "config.json and the spec belong to these weights"
-                )
             if want is not None and want != have:
                 if have == 0:
                     raise IsomergeError(

@@ -19,7 +19,8 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``shift NAME: BIAS [if E]``                     a bias that no output depends on
 ``shift NAME: BIAS -> OUT via WEIGHT [if E]``   adding d to BIAS and subtracting WEIGHT d from OUT is free
 ``shift NAME: LINE along AXIS [if E]``          no output depends on a constant along an axis of a tensor
-``shift NAME: A [along X] -> B [along Y]``      adding a constant to the line A and subtracting it from B is free
+``shift NAME: A [along X] -> B [along Y]``      adding a constant to the line A and subtracting it from B is free;
+                                                ``along X[1:]``: along some rows of it
 ``prenorm STREAM [returned] [if E]``            a stream is read through LayerNorms alone (also: ``folded OFixingOnes``); returned: also where a class returns it
 ``postnorm STREAM [if E]``                      LayerNorms stand behind what they normalise; lines in the order in which they act
 ``headed CLASS ...``                            classes that are named ``...Model``, and give out what a head makes of the streams
@@ -69,7 +70,7 @@ from isomerge.symmetry.legality import check_legality
 from isomerge.symmetry.returned import task_of, without_returned
 
 _SPACE = re.compile(r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\s*(?:folded\s+(\w+))?$")
-_ALONG = r"(?:\s+along\s+(\w+))?"
+_ALONG = r"(?:\s+along\s+(\w+)(?:\[(\S*?):(\S*?)\])?)?"
 _SHIFT = re.compile(rf"(\w+)\s*:\s*(\S+){_ALONG}(?:\s*->\s*(\S+)(?:\s+via\s+(\S+)|{_ALONG}))?$")
 _INFINITE = " infinite"
 RETURNED = " returned"
@@ -265,13 +266,19 @@ class _Reader:
             raise IsomergeError(
                 f"shift {rest!r} is not understood: write NAME: BIAS [along AXIS] [-> OUT via WEIGHT | -> OUT [along AXIS]]"
             )
-        name, bias, along, into, via, into_along = found.groups()
+        name, bias, along, first, last, into, via, into_along, into_first, into_last = found.groups()
         bias, _, block = bias.partition("#")
         into, _, into_block = (into or "").partition("#")
         bias, into, via = (part and chosen(part, self.value, self.layers) for part in (bias, into, via))
         assert bias is not None
         blocks = (int(number) if number else None for number in (block, into_block))
-        self.shifts.append(Shift(name, bias, next(blocks), into or None, via, along, next(blocks), into_along))
+        rows = (
+            None if one is None else (int(self.value(one or "0")), int(self.value(other)) if other else None)
+            for one, other in ((first, last), (into_first, into_last))
+        )
+        ends = zip(blocks, (along, into_along), rows, strict=True)
+        (block, along, here), (into_block, into_along, there) = ends
+        self.shifts.append(Shift(name, bias, block, into or None, via, along, into_block, into_along, here, there))
 
     def read_prenorm(self, rest: str) -> None:
         name = self.stream("prenorm", rest.removesuffix(RETURNED))
