@@ -33,7 +33,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import isomerge
 from benchmarks.barrier.run import DATA, LIMITS, RESULTS, folder_of, learning, named, test_data, train_data
 from isomerge.observe.data.opening_data import open_data
-from isomerge.observe.live.substitution import substituted
 from isomerge.observe.losses import targets_of
 from isomerge.solve.learn.learner import Learned, Learner
 from isomerge.solve.learn.model_line import MatchedLine
@@ -95,9 +94,7 @@ class UnseenLearner(Learner):
     def measured(self, point: list[float]) -> float:
         """The mean loss by labels at a point."""
         total, count = 0.0, 0
-        with torch.no_grad(), substituted(
-            self.simplex.module, self.simplex.at(point, self.elements.stages())
-        ):  # fmt: skip
+        with torch.no_grad(), self.simplex.standing_at(point, self.elements.stages()):
             for batch in self.unseen.batches(BATCH):
                 logits = self.simplex.logits(batch)
                 loss, n, _ = self.kind.loss(logits, targets_of(batch, logits, self.kind))

@@ -17,7 +17,6 @@ from isomerge.observe.data.opening_data import open_data
 from isomerge.observe.live.aligned_modules import aligned_module, average, state_of
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.live.stored_weights import put_mean, weights_of
-from isomerge.observe.live.substitution import substituted
 from isomerge.observe.losses import evaluate, outputs_of
 from isomerge.solve.learn.model_line import MatchedLine
 from isomerge.solve.learn.settings import LearnSettings
@@ -96,7 +95,7 @@ def test_matched_lines_have_the_source_at_their_end(name: str, tmp_path: Path) -
     middle.at(1.0)
     with torch.no_grad():
         wanted = outputs_of(load_module(b), batch).logits
-        with substituted(line.module, line.at([0.0, 1.0], None)):
+        with line.standing_at([0.0, 1.0], None):
             found = [line.logits(batch)]
         found += [outputs_of(module, batch).logits for module in (middle.module, aligned_module(b))]
     for logits in found:

@@ -295,7 +295,10 @@ STREAM_MUTANTS = [
         "vit",
         "positions forgotten",
         "OFixingOnes",
-        ("position_embeddings 1 pos res => position_embeddings 1 pos other",),
+        (
+            "position_embeddings 1 pos res => position_embeddings 1 pos other",
+            *(f"shift {name}: => # {name}:" for name in ("cp", "dp", "pp")),  # which would refuse it
+        ),
     ),
     StreamMutant(
         "dinov2",

@@ -12,7 +12,6 @@ from isomerge.models.recognised import recognise
 from isomerge.models.unit_plan import make_plan
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.modules import load_module
-from isomerge.observe.live.substitution import substituted
 from isomerge.solve.learn.learner import Learner
 from isomerge.solve.learn.model_line import MatchedLine
 from isomerge.solve.learn.settings import LearnSettings, softened
@@ -42,7 +41,7 @@ def test_softened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for heat in (1.0, 4.0):
             wanted = sum((x / heat).softmax(-1) for x in logits) / 2
             assert found.wanted(batch, heat) == pytest.approx(wanted, abs=1e-5)
-            with substituted(found.simplex.module, found.simplex.at([1.0, 0.0], None)):
+            with found.simplex.standing_at([1.0, 0.0], None):
                 loss = float(found.loss(batch, found.wanted(batch, heat), heat))
             assert loss == pytest.approx(float(cross_entropy(logits[0] / heat, wanted)), abs=1e-5)
     heats: list[float] = []

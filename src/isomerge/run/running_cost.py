@@ -34,6 +34,9 @@ between."""
 SOLVED, METRIC = 8, 6
 """Matrices in float64 of the widest layer, where its neurons are matched; Grams of all streams, where layers are
 matched by what they read: both models' as they are and moved, and their roots."""
+MOVED = 6
+"""Where layers are computed once more: copies of the weights outside of layers, and of one layer, for every model
+that is moved: its own, moved, in between, and gradients."""
 LOGITS, GRAPH = 6, 1.4
 """Where there are gradients: copies of the logits, and what is kept of a layer, as a multiple of what is read in
 it."""
@@ -57,6 +60,24 @@ class Running:
     def weights(self) -> float:
         """Bytes of one module: float32."""
         return 4.0 * sum(prod(info.shape) for info in self.models[0].checkpoint.tensors.values())
+
+    @cached_property
+    def inside(self) -> float:
+        """Bytes of the weights that lie in layers: float32."""
+        model = self.models[0]
+        stored = (name for block in model.blocks if block.scope for name in model.stored_names(block))
+        return 4.0 * sum(prod(model.checkpoint.tensors[name].shape) for name in stored)
+
+    @cached_property
+    def layers(self) -> int:
+        """How many layers there are, in all stacks."""
+        return max(len({(b.line.stack, b.scope) for b in self.models[0].blocks if b.scope}), 1)
+
+    @property
+    def stream(self) -> int:
+        """Numbers per token between two layers."""
+        spec = self.models[0].spec
+        return max((spec.sizes[name] for name in spec.streams), default=self.widest)
 
     @cached_property
     def widths(self) -> dict[Block, list[int]]:
@@ -187,13 +208,16 @@ def matching_memory(models: Sequence[Model], matching: Matching, *, anchor: str 
 
 def _learning(run: Running, count: int) -> float:
     """Bytes of learning: a module and all models, those that are moved, a point between them, and one step of
-    gradients."""
+    gradients. Where layers are computed once more, one of them at a time has what is moved."""
     settings = run.matching.settings
-    weights = (1 + count + (count - 1) + 1) * run.weights
-    layers = 4.0 * run.step * run.width * GRAPH
-    if settings is not None and settings.checkpointing:
-        layers /= max(len({block.scope for block in run.widths}), 1) / 2
-    return weights + layers + LOGITS * 4.0 * run.step * run.outputs
+    values, logits = 4.0 * run.step * run.width * GRAPH, LOGITS * 4.0 * run.step * run.outputs
+    if settings is None or not settings.checkpointing:
+        return (1 + count + (count - 1) + 1) * run.weights + values + logits
+    inside, layers = run.inside, run.layers
+    kept = count * run.weights * (0.5 if settings.precision == "bfloat16" else 1.0)
+    moved = MOVED * (count - 1) * (run.weights - inside + inside / layers)
+    between = 4.0 * run.step * run.stream * layers
+    return max(run.weights, kept) + moved + between + values / layers + logits
 
 
 def fusing_memory(

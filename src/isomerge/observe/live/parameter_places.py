@@ -4,7 +4,7 @@ fuses."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -47,6 +47,14 @@ class LivePlaces:
         parts = self.parts.get(canonical, ())
         name = self.names.get(canonical) or (parts[0][0] if parts else "")
         return name.removesuffix(".weight") if name.endswith(".weight") else ""
+
+    def live_names(self, canonical: Iterable[str]) -> Iterator[str]:
+        """The module's names of what some tensors are, or are parts of; tensors that it does not have are left
+        out."""
+        for name in canonical:
+            if name in self.names:
+                yield self.names[name]
+            yield from (target for target, _ in self.parts.get(name, ()))
 
     def live(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Tensors as the module has them, by its names, with gradients; those that it does not have are left out.

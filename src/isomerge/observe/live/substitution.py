@@ -1,4 +1,4 @@
-"""A live module with other weights for a while, with a head of its own, or with activations that are recomputed."""
+"""A live module with other weights for a while, or with a head of its own."""
 
 from __future__ import annotations
 
@@ -87,31 +87,3 @@ def _live_names(module: nn.Module, model: Model, canonical: str) -> list[str]:
             "its head under a name that the spec does not know: update isomerge, or match without data"
         )
     return found
-
-
-def enable_checkpointing(module: nn.Module) -> None:
-    """Have a module recompute its activations when gradients are taken, without dropout or anything else that is
-    drawn.
-
-    Raises:
-        IsomergeError: its class cannot.
-    """
-
-    # of the two names the older one is on its way out
-    names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
-    enable: Any = next((found for name in names if (found := getattr(module, name, None)) is not None), None)
-    if enable is None or not getattr(module, "supports_gradient_checkpointing", True):
-        raise IsomergeError(
-            f"{type(module).__name__} cannot recompute its activations: leave --gradient-checkpointing out"
-        )
-    enable()
-    config: Any = getattr(module, "config", None)
-    if hasattr(config, "use_cache"):
-        config.use_cache = False  # nothing is generated; layers that recompute cannot keep a cache
-    module.train()  # transformers recomputes in training mode only; nothing may be drawn there
-    for part in module.modules():
-        if isinstance(part, nn.Dropout):
-            part.p = 0.0
-        for name, value in vars(part).items():  # drop_prob, attention_dropout, layerdrop, router_jitter_noise, ...
-            if isinstance(value, float) and any(word in name for word in ("drop", "jitter")):
-                setattr(part, name, 0.0)

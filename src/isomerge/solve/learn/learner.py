@@ -25,7 +25,6 @@ from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.observe.data.examples import Examples
-from isomerge.observe.live.substitution import substituted
 from isomerge.observe.losses import check_own_loss, targets_of
 from isomerge.observe.predictions import prediction_of
 from isomerge.progress import Observer
@@ -82,7 +81,8 @@ class Learner:
         if self.target == "labels" and not examples.labelled:
             raise IsomergeError("the data have no labels: learn with --learn-target distill")
         if self.target == "labels":
-            check_own_loss(self.simplex.module, next(examples.batches(1)), self.kind)
+            with self.simplex.standing_at(self._corners()[0], None):
+                check_own_loss(self.simplex.module, next(examples.batches(1)), self.kind)
         if len(examples) < 2:
             raise IsomergeError(
                 "--learn: a single example is too few, as one is held out to judge by: give more data"
@@ -119,7 +119,7 @@ class Learner:
         total: Tensor | None = None
         with torch.no_grad():
             for corner, share in zip(self._corners(), self.simplex.shares, strict=True):
-                with substituted(self.simplex.module, self.simplex.at(corner, None)):
+                with self.simplex.standing_at(corner, None):
                     found = share * self.kind.outcome(softened(self.simplex.logits(batch), temperature))
                 total = found if total is None else total + found
         return total
@@ -149,7 +149,7 @@ class Learner:
 
     def _loss_at(self, point: Sequence[float], stages: Sequence[Stage] | None) -> float:
         total, count = 0.0, 0
-        with substituted(self.simplex.module, self.simplex.at(point, stages)):
+        with self.simplex.standing_at(point, stages):
             for batch, wanted in self.judged:
                 n = len(next(iter(batch.values())))
                 total, count = total + float(self.loss(batch, wanted)) * n, count + n
@@ -216,7 +216,7 @@ class Learner:
             batch = shifted(batch, rng)
         heat = self.settings.temperature
         wanted = self.wanted(batch, heat)
-        with substituted(self.simplex.module, self.simplex.at(point, self.elements.stages())):
+        with self.simplex.standing_at(point, self.elements.stages()):
             loss = self.loss(batch, wanted, heat)
             if not bool(loss.isfinite()):
                 return False

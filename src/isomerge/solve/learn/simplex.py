@@ -3,17 +3,20 @@
 A point is given by barycentric coordinates, one per model, with sum one. All models are in the first one's
 canonical frame (gains folded, gauges balanced), and all but the first are moved by what has been learned.
 
-Memory: every model's weights in float32, one module, and the moved weights of one point.
+Memory: every model's weights in float32, one module, and the moved weights of one point with their gradients. Where
+activations are recomputed, layers ask for their weights when they compute (`isomerge.observe.live.layer_weights`):
+then it is every model's weights, in the precision in which the model runs, and one layer of all else.
 
 Source: Wortsman et al. 2021 (learning simplexes of networks).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -22,8 +25,9 @@ from torch import Generator, Tensor
 
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import Plan
+from isomerge.observe.live.layer_weights import LayerWeights, layers_of
 from isomerge.observe.live.parameter_places import places_of
-from isomerge.observe.live.substitution import enable_checkpointing, untied_module
+from isomerge.observe.live.substitution import substituted, untied_module
 from isomerge.observe.losses import logits_of
 from isomerge.solve.learn.settings import LearnSettings
 from isomerge.solve.many.mean_solver import ManySolver
@@ -57,9 +61,15 @@ class MatchedSimplex:
         self.plan, self.settings, self.shares = plan, settings, list(shares)
         self.module = untied_module(first, settings.device)
         self.module.requires_grad_(False)
-        if settings.checkpointing:
-            enable_checkpointing(self.module)
         self.places = places_of(self.module, first)
+        half = settings.checkpointing and settings.precision == "bfloat16"
+        self.kept = torch.bfloat16 if half else torch.float32
+        self.layers: dict[str, list[Block]] = {}
+        """The blocks that layers ask for when they compute, by the layers' names in the module."""
+        self.stands: list[Callable[[Iterable[Block]], dict[str, Tensor]]] = []
+        """What gives the weights where the module stands now, last; one list of all simplexes of a module."""
+        if settings.checkpointing:
+            self._ask_in_layers(first.blocks)
         self.corners: list[dict[Block, Tensor]] = [{} for _ in self.shares]
         for unit in units:
             for corner, tensors in zip(self.corners, unit, strict=True):
@@ -72,6 +82,20 @@ class MatchedSimplex:
             for block in first.blocks
             if block.key not in shared and block.canonical[0] in self.places
         }
+
+    def _ask_in_layers(self, blocks: Iterable[Block]) -> None:
+        """Have layers ask for their weights: those of which every tensor lies in one layer alone. The module lets
+        them go before the models are placed."""
+        live = {block: {*self.places.live_names(block.canonical)} for block in blocks}
+        layers = layers_of(self.module, {name for names in live.values() for name in names})
+        for name, weights in layers.items():
+            self.layers[name] = [block for block, names in live.items() if names and names <= weights]
+        asked = {name: {n for block in blocks for n in live[block]} for name, blocks in self.layers.items()}
+        LayerWeights(self.module, asked, self._of_layer)
+
+    def _of_layer(self, name: str) -> dict[str, Tensor]:
+        """The weights of a layer where the module stands now, by their names in it."""
+        return {live.removeprefix(f"{name}."): t for live, t in self.stands[-1](self.layers[name]).items()}
 
     @classmethod
     def of(cls, solver: ManySolver, settings: LearnSettings) -> MatchedSimplex:
@@ -102,7 +126,7 @@ class MatchedSimplex:
 
     def _placed(self, tensor: Tensor) -> Tensor:
 
-        return tensor.to(self.settings.device, torch.float32)
+        return tensor.to(self.settings.device, self.kept)
 
     def learnable(self) -> tuple[Spec, list[str]]:
         """The spec of all spaces that are matched, and the keys of their elements, shifts left out."""
@@ -122,17 +146,33 @@ class MatchedSimplex:
         """A point to learn at."""
         return random_point(len(self.shares), rng)
 
-    def at(self, point: Sequence[float], stages: Sequence[Stage] | None) -> dict[str, Tensor]:
-        """The weights ``sum over m of point_m (learned_m theta_m)`` by the module's names, with gradients to the
-        stages.
+    @contextmanager
+    def standing_at(self, point: Sequence[float], stages: Sequence[Stage] | None) -> Iterator[None]:
+        """While it lasts, the module has the weights ``sum over m of point_m (learned_m theta_m)``, with gradients
+        to the stages; in the backward pass as well.
 
         Args:
             point: barycentric coordinates.
             stages: what has been learned of every model but the first; None for nothing.
         """
-        mixed = {block: self.mixed(block, point, stages) for block in self.corners[0]}
-        every = (mixed | self.alone).items()
-        return self.places.live({name: part for block, tensor in every for name, part in block.split(tensor)})
+        asked = {block for blocks in self.layers.values() for block in blocks}
+        whole = [block for block in (*self.corners[0], *self.alone) if block not in asked]
+        self.stands.append(partial(self._live, point=point, stages=stages))
+        try:
+            with substituted(self.module, self.stands[-1](whole)):
+                yield
+        finally:
+            self.stands.pop()
+
+    def _live(
+        self, blocks: Iterable[Block], point: Sequence[float], stages: Sequence[Stage] | None
+    ) -> dict[str, Tensor]:
+        """Some blocks at a point, by the module's names."""
+        found: dict[str, Tensor] = {}
+        for block in blocks:
+            tensor = self.alone[block].float() if block in self.alone else self.mixed(block, point, stages)
+            found |= dict(block.split(tensor))
+        return self.places.live(found)
 
     def mixed(self, block: Block, point: Sequence[float], stages: Sequence[Stage] | None) -> Tensor:
         """The weights of one block at a point."""
@@ -145,8 +185,8 @@ class MatchedSimplex:
         return total
 
     def corner(self, m: int, block: Block, stages: Sequence[Stage] | None = None) -> Tensor:
-        """One model's block, moved by what has been learned; not to be changed."""
-        x = self.corners[m][block]
+        """One model's block in float32, moved by what has been learned; not to be changed."""
+        x = self.corners[m][block].float()
         if stages is None or m == 0:
             return x
         stages[m - 1].act_linearly(block, x := x.clone())

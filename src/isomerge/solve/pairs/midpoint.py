@@ -83,10 +83,11 @@ class Midpoint:
         """The blocks that both models have."""
         return {block for unit in self.units.values() for block in unit.blocks}
 
-    def rebuild(self) -> None:
-        """Take every unit from the solver as it stands."""
-        self.placed = {key: self.solver.placed_unit(unit).without_taps() for key, unit in self.units.items()}
-        self.write(self.units)
+    def rebuild(self, keys: Iterable[str] | None = None) -> None:
+        """Take units from the solver as it stands, all of them by default."""
+        for key in self.units if keys is None else keys:  # one by one: two of each would be another model
+            self.placed[key] = self.solver.placed_unit(self.units[key]).without_taps()
+            self.write([key])
 
     def replace(self, placed: Mapping[str, UnitPair]) -> None:
         """Put other units in the place of some."""

@@ -184,7 +184,7 @@ class FunctionalMatch:
     def sequence(self) -> dict[str, dict[str, Tensor]]:
         """Elements of all layers, each matched on what those before it make of the inputs; the midpoint is left as
         it was."""
-        old, found = dict(self.midpoint.placed), {}
+        found: dict[str, dict[str, Tensor]] = {}
         for key in self.layers:
             unit = self.midpoint.units[key]
             turned = self.solver.turned_unit(unit).without_taps()
@@ -192,7 +192,7 @@ class FunctionalMatch:
             if elements is not None:
                 found[key] = elements
                 self.midpoint.replace({key: turned.moved(Alignment(self.solver.local, elements))})
-        self.midpoint.replace({key: old[key] for key in found})
+        self.midpoint.rebuild(found)
         return found
 
 
