@@ -15,7 +15,7 @@ from isomerge.matching.experts import solve_leaves
 from isomerge.matching.gram import Leaf, cross_grams, in_order, paired_leaves
 from isomerge.matching.nested import NestedSolver
 from isomerge.matching.neuron_scale import neuron_candidate
-from isomerge.matching.refine import refine
+from isomerge.matching.refine import match_trades, refine
 from isomerge.matching.related_neurons import related_neurons
 from isomerge.matching.rotations import rotations_and_factors
 from isomerge.matching.selection import Selection
@@ -99,7 +99,9 @@ def move_unit(
         if selection.rescale and _gauged(spec, anchor):
             found = _refined(spec, anchor, source, found, rotate=False, shift=False, joint=selection.joint)[0]
     if not guard:
-        return Moved(found, found.applied(source), dead)
+        moved = found.applied(source)
+        trades = match_trades(spec, anchor, moved)
+        return Moved(trades @ found, trades.applied(moved), dead) if trades else Moved(found, moved, dead)
     return _best(selection, anchor, source, votes, Moved(found, source, dead), apart, carries)
 
 
@@ -201,9 +203,7 @@ def _solve(
     if not gauge:
         return compact_solution(spec, anchor, source, votes), []
     a, b = dict(anchor), dict(source)
-    gauging = spec.without(
-        {shift.name for shift in spec.shifts if shift.trades}
-    )  # afterwards, where it is worth it
+    gauging = spec.without({shift.name for shift in spec.shifts if shift.trades})  # see `match_trades`
     to_a, dead_a = canonical_gauge(gauging, a)
     to_b, dead_b = canonical_gauge(gauging, b)
     inner = compact_solution(spec, a, b, votes)

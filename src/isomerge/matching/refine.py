@@ -64,9 +64,10 @@ def refine(
             step.act_linearly(block, tensor)
         found = step @ found
     if shift:
-        step = _match_biases(spec, anchor, moved)
-        step.act(moved)
-        found = step @ found
+        for match in (_match_biases, match_trades):
+            step = match(spec, anchor, moved)
+            step.act(moved)
+            found = step @ found
     return found
 
 
@@ -139,6 +140,8 @@ def _match_biases(spec: Spec, anchor: Blocks, moved: Blocks) -> Alignment:
 
     elements = {}
     for shift, key, blocks in find_shifts(spec, list(moved)):
+        if shift.trades:
+            continue
         bias = blocks[shift.bias]
         target, atoms = bias_view(spec, shift, bias, anchor[bias])
         current, _ = bias_view(spec, shift, bias, moved[bias])
@@ -149,17 +152,34 @@ def _match_biases(spec: Spec, anchor: Blocks, moved: Blocks) -> Alignment:
             rest = (moved[into] - anchor[into]).double().flatten()
             eye = torch.eye(w.shape[1], dtype=torch.float64)
             gap = torch.linalg.solve(eye + w.mT @ w, gap.flatten() + w.mT @ rest).reshape(gap.shape)
-        elif shift.into is not None:
-            gap = _traded(spec, shift, blocks, anchor, moved)
         elements[key] = gap.clone()
-        if shift.trades:  # others may trade with the same table
-            moved = Alignment(spec, {key: elements[key]}).applied(moved)
     return Alignment(spec, elements)
 
 
+def match_trades(spec: Spec, anchor: Blocks, moved: Blocks) -> Alignment:
+    """The constants that tensors trade to come closest to the anchor's, where they are worth it; not applied.
+
+    One after the other, a few times over: several may trade with one table.
+    """
+    found = Alignment(spec)
+    for _ in range(PASSES):
+        step = Alignment(spec)
+        for shift, key, blocks in find_shifts(spec, list(moved)):
+            delta = _traded(spec, shift, blocks, anchor, moved) if shift.trades else None
+            if delta is not None and bool(delta.any()):
+                trade = Alignment(spec, {key: delta})
+                moved, step = trade.applied(moved), trade @ step
+        if not step:
+            break
+        found = step @ found
+    return found
+
+
+PASSES = 8
+"""What a pass leaves where two tables trade with a third is the share of its rows in theirs."""
 TRADED, CHANCE = 0.05, 10.0
-"""The least part of the squared distance of two tensors for which they trade a constant, and parts in the number of
-their rows in short ones: chance makes one of it, and fine-tunes keep their bytes."""
+"""The least part of the squared distance of two tensors for which they trade a constant, and parts in the number
+of their rows in short ones: chance makes one of it, and fine-tunes keep their bytes."""
 
 
 def _traded(spec: Spec, shift: Shift, blocks: Mapping[str, Block], anchor: Blocks, moved: Blocks) -> Tensor:

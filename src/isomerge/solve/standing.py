@@ -141,6 +141,7 @@ def _looked_at(plan: Plan, anchor: Model, *, sample: bool) -> list[Unit]:
     units = [u for u in plan.units if u.elements or u.votes or plan.free(u).norms] or list(plan.units)
     if not sample:
         return units
+    units = [u for u in units if u.votes or any(not key.startswith("shift.") for key in u.elements)] or units
     few = units[:: max(1, len(units) // SAMPLE)][:SAMPLE]
     return sorted(few, key=lambda unit: unit_bytes(anchor, unit))[: -(-len(few) // 2)]
 
