@@ -2,7 +2,9 @@
 
 LayerNorm takes the mean of a stream away, divides by its size, multiplies by gains g and adds biases b. So no
 output depends on what writers put along the ones, nor on what its readers W take against them, ``W + c (1/g)^T``
-with ``c sum(b/g)`` off their own bias; and b itself may as well stand in the readers' biases as ``W b``.
+with ``c sum(b/g)`` off their own bias; and b itself may as well stand in the readers' biases as ``W b``. A reader
+without a bias has one all the same, in what it takes against the ones of b: as long as ``W b`` is what it was, both
+may be anything.
 
 Where norms stand behind what they normalise (`isomerge.symmetry.post_norms`), the stream carries b on, and the next
 writer's bias takes it up; and the gains of the last norm may as well stand in its readers, ``W diag(g)``.
@@ -13,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
 from isomerge.symmetry.axes import Atom, Concat, atoms, length
@@ -23,6 +26,8 @@ from isomerge.symmetry.stage import FIXED, element_key
 
 NORMS = "norms"
 """What this freedom is called among spaces."""
+LEVEL = 1e-9
+"""The part of a norm's bias along the ones, of all of it, up to which nothing can be read from it."""
 CENTRED = "OFixingOnes"
 """The group that a stream is turned by where every norm over it takes the mean away."""
 
@@ -44,12 +49,21 @@ class Norm:
     """The bias of a writer that a stream adds to what the norm gives, where the stream goes on from there."""
     ends: bool = False
     """Whether no stream goes on from it, and no scale of the spec is of its gains."""
+    plain: bool = False
+    """Whether it has no tensors at all: its gains are one."""
 
     @property
     def folds(self) -> bool:
-        """Whether every reader has a bias that can take the norm's."""
-        biased = bool(self.readers) and len(self.readers) == len(self.reader_biases)
-        return self.bias is not None and biased and not self.sealed
+        """Whether every reader can take what the norm's bias loses: in a bias, or against the ones."""
+        taken = not self.bound or self.bound <= {*self.reader_biases.values()}
+        return self.bias is not None and bool(self.readers) and taken and not self.sealed
+
+    @property
+    def opened(self) -> dict[Block, int]:
+        """The readers without a bias of a norm that folds: W b stays, and they take against the ones what that asks
+        for."""
+        biased = set(self.reader_biases.values())
+        return {block: k for block, k in self.readers.items() if block not in biased} if self.folds else {}
 
     @property
     def scales(self) -> bool:
@@ -60,7 +74,7 @@ class Norm:
     def slack(self) -> dict[Block, int]:
         """The readers that may take what they like against the ones: nothing is added to it, or they have a bias
         that it is taken off again."""
-        if self.gain is None:
+        if self.gain is None and not self.plain:
             return {}
         biased = set(self.reader_biases.values())
         free = {block: k for block, k in self.readers.items() if block not in self.bound}
@@ -68,8 +82,18 @@ class Norm:
 
     def is_invertible(self, tensors: Mapping[Block, Tensor]) -> bool:
         """Whether no gain is zero, of those in some tensors."""
-        assert self.gain is not None
-        return bool((tensors[self.gain].double() + self.gain.line.less != 0).all())
+        return self.gain is None or bool((tensors[self.gain].double() + self.gain.line.less != 0).all())
+
+    def told(self, tensors: Mapping[Block, Tensor]) -> Norm | None:
+        """What of it can be told of some tensors: nothing where a gain is zero. A bias that has no part along the
+        ones behind the gain, such as one of zeros, stays where a reader has none."""
+        if not self.is_invertible(tensors):
+            return None
+        if not self.opened or self.bias is None or self.gain is None:
+            return self
+        made = tensors[self.bias].double() / gain_along(self, tensors[self.gain], 1, 0)
+        level = float(made.sum().abs()) <= LEVEL * float(made.abs().sum())
+        return replace(self, sealed=True) if level else self
 
     @property
     def blocks(self) -> list[Block]:
@@ -117,7 +141,9 @@ def layer_norms(
     """
     found = LayerNorms()
     for stream in centred_streams(spec):
-        of = _under_post_norms if stream in spec.postnorm else _under_pre_norms
+        plainly = stream in spec.prenorm and stream not in spec.plain and _is_read_plainly(spec, blocks, stream)
+        ordered = stream in spec.postnorm or plainly
+        of = _under_ordered_norms if ordered else _under_pre_norms
         here = of(spec, blocks, stream, _Seen(stream in returned, states and stream in returned), tied)
         found = LayerNorms(found.writers | here.writers, found.norms + here.norms)
     return found
@@ -146,7 +172,7 @@ def _under_pre_norms(
     spec: Spec, blocks: Sequence[Block], stream: str, seen: _Seen, tied: Callable[[Block], bool]
 ) -> LayerNorms:
     """The writers and norms of one stream, where it is read through norms alone."""
-    norms: dict[str, Norm] = {}
+    plain, norms = stream in spec.plain, dict[str, Norm]()
     mixed: set[str] = set()
     writers: dict[Block, int] = {}
     outer = {gain for gain in spec.gains if not spec.scope(spec.spaces[gain])}
@@ -154,6 +180,9 @@ def _under_pre_norms(
     for block, k, atom, scales in _places(spec, blocks, stream):
         if scales is None:  # a part of a concatenation, or other axes beside it: not known here
             return LayerNorms()
+        if plain and atom.dual and not block.line.tied:
+            norms[block.key] = Norm(readers={} if seen.last and not block.layers else {block: k}, plain=True)
+            continue
         key = element_key(spec, spec.spaces[scales[0].name], dict(block.scope)) if scales else ""
         norm = norms.setdefault(key, Norm()) if key and not {s.name for s in scales} & branch else None
         if atom.diag and norm is not None:
@@ -171,10 +200,16 @@ def _under_pre_norms(
     hidden = {key for key in norms if seen.last and key.partition("[")[0] in outer}
     kept = [norm for key, norm in norms.items() if key not in mixed | hidden]
     _add_biases(kept, blocks, writers)
-    if seen.states or (seen.last and stream not in spec.normed_out):  # what they write is seen before any norm
-        first = _before_layers(spec, stream)
-        writers = {block: k for block, k in writers.items() if block.line in first}
-    return LayerNorms(writers, [norm for norm in kept if norm.gain is not None and norm.readers])
+    writers = _unseen(spec, stream, seen, writers)
+    return LayerNorms(writers, [norm for norm in kept if (norm.gain is not None or norm.plain) and norm.readers])
+
+
+def _unseen(spec: Spec, stream: str, seen: _Seen, writers: dict[Block, int]) -> dict[Block, int]:
+    """The writers of which a norm takes the mean away before a class returns anything."""
+    if not seen.states and (not seen.last or stream in spec.normed_out):
+        return writers
+    first = _before_layers(spec, stream)
+    return {block: k for block, k in writers.items() if block.line in first}
 
 
 def _before_layers(spec: Spec, stream: str) -> list[Line]:
@@ -201,12 +236,20 @@ def _add_biases(norms: Sequence[Norm], blocks: Sequence[Block], writers: Collect
                 norm.reader_biases[bias] = block
 
 
-def _under_post_norms(
+def _is_read_plainly(spec: Spec, blocks: Sequence[Block], stream: str) -> bool:
+    """Whether a line reads a stream without the scale of a norm."""
+    places = _places(spec, blocks, stream)
+    return any(atom.dual and scales == [] and not block.line.tied for block, _, atom, scales in places)
+
+
+def _under_ordered_norms(
     spec: Spec, blocks: Sequence[Block], stream: str, seen: _Seen, tied: Callable[[Block], bool]
 ) -> LayerNorms:
-    """The writers and norms of one stream, where norms stand behind what they normalise. Where a class returns the
-    stream, what its last norm gave stays."""
+    """The writers and norms of one stream, where the order of lines says what reads which norm. Where a class
+    returns the stream, what its last norm gave stays."""
     order = order_of(spec, stream)
+    if order.raw:
+        return LayerNorms()
     norms: dict[str, Norm] = {}
     writers: dict[Block, int] = {}
     by_key = {block.key: block for block in blocks}
@@ -241,10 +284,18 @@ def _under_post_norms(
     for norm in norms.values():
         assert norm.gain is not None
         last = _is_last(spec, order, norm.gain)
-        norm.sealed |= (norm.carried is None and not last) or (
-            last and order.read_elsewhere and bool(norm.gain.layers)
-        )
+        if order.before:
+            norm.sealed |= norm.gain.line.name in order.begins
+        else:
+            norm.sealed |= (norm.carried is None and not last) or (
+                last and order.read_elsewhere and bool(norm.gain.layers)
+            )
         norm.ends = last and not any(a.name in spec.gains for a in atoms(norm.gain.axes or ()))
+    if order.before:
+        read = {norm.bias for norm in norms.values()}
+        first = {_bias_of(name) for name in order.begins}
+        writers |= {by_name[name]: 0 for name in first if name in by_name and by_name[name] not in read}
+        writers = _unseen(spec, stream, seen, writers)
     return LayerNorms(writers, [norm for norm in norms.values() if norm.readers])
 
 
@@ -278,6 +329,8 @@ def _is_seen(spec: Spec, order: Order, gain: Block, seen: _Seen) -> bool:
     """Whether a model gives out what a norm makes of a stream."""
     if gain.line.name in order.heads:
         return False
+    if order.before:
+        return seen.last and gain.line.name in order.lasts
     state = not gain.layers or order.ends.get(gain.line.stack) == generic(gain.line)
     return (seen.states and state) or (seen.last and _is_last(spec, order, gain))
 
@@ -285,7 +338,7 @@ def _is_seen(spec: Spec, order: Order, gain: Block, seen: _Seen) -> bool:
 def _is_last(spec: Spec, order: Order, gain: Block) -> bool:
     """Whether no stream goes on from a norm: the last one of all layers, or one in a head."""
     if not gain.layers:
-        return gain.line.name in order.heads
+        return gain.line.name in order.heads | order.lasts
     ends = order.ends.get(gain.line.stack) == generic(gain.line)
     return ends and gain.layers[0] + 1 == _depth(spec, gain.line)
 
@@ -326,6 +379,14 @@ def gain_along(norm: Norm, gain: Tensor, dims: int, axis: int) -> Tensor:
     """A norm's gain, whole, in float64 and along one axis of a tensor of so many dimensions."""
     assert norm.gain is not None
     return (gain.double() + norm.gain.line.less).reshape([-1 if k == axis else 1 for k in range(dims)])
+
+
+def gain_across(norm: Norm, tensors: Mapping[Block, Tensor], reader: Tensor, axis: int) -> Tensor:
+    """A norm's gain along an axis of a reader, in float64: ones where it has none."""
+    if norm.gain is not None:
+        return gain_along(norm, tensors[norm.gain], reader.ndim, axis)
+    shape = [n if k == axis else 1 for k, n in enumerate(reader.shape)]
+    return torch.ones(shape, dtype=torch.float64, device=reader.device)
 
 
 def free_dimensions(free: LayerNorms, spec: Spec, entries: Callable[[Block], int]) -> int:

@@ -4,6 +4,9 @@ There a stream is what the last norm gave: the next layer reads it, and adds to 
 says which norm is read (``postnorm STREAM``): every line reads the last norm before it, in its own layer, in the
 layer before or before all layers; what follows all layers reads the last norm of theirs. A line that reads the
 stream and writes it stands in a head of its own: the norm behind it is read once, by the next line.
+
+The same order says which norm is read where norms stand *before* what they normalise and their gains have no scale
+(``prenorm STREAM``): one that one layer lacks (ModernBERT), or before a head that writes the stream's axes (ESM).
 """
 
 from __future__ import annotations
@@ -55,6 +58,14 @@ class Order:
     """From a writer's bias to the gain of the norm that it is added to: first after it."""
     heads: set[str] = field(default_factory=set)
     """The gains of norms in heads: no stream goes on from them."""
+    before: bool = False
+    """Whether norms stand before what they normalise."""
+    begins: set[str] = field(default_factory=set)
+    """The gains of norms that a stream begins with, where norms stand before."""
+    lasts: set[str] = field(default_factory=set)
+    """The gains of norms that stand behind all layers, where norms stand before."""
+    raw: bool = False
+    """Whether a line reads the stream without a norm, where norms stand before."""
     read_elsewhere: bool = False
     """Whether what reads the last norm is not all known: what stands in another stack of layers."""
     ends: dict[str, str] = field(default_factory=dict)
@@ -63,7 +74,7 @@ class Order:
 
 def order_of(spec: Spec, stream: str) -> Order:
     """The order of a stream's norms, by the lines of a spec."""
-    walk = _Walk(stream, set(spec.streams))
+    walk = (_Walk if stream in spec.postnorm else _WalkBefore)(stream, set(spec.streams))
     lines = [line for line in spec.lines if any(a.name == stream for a in atoms(line.axes or ()))]
     for stack, group in groupby(lines, lambda line: line.stack if _numbered(spec, line) else ""):
         part = list(group)
@@ -71,7 +82,8 @@ def order_of(spec: Spec, stream: str) -> Order:
             walk.outside(part)
         else:
             walk.layers(stack, part)
-    if walk.norm is not None and not walk.norm.line.indices and not walk.pending:
+    walk.order.before = stream not in spec.postnorm
+    if not walk.order.before and walk.norm is not None and not walk.norm.line.indices and not walk.pending:
         walk.order.heads.add(walk.norm.line.name)  # a stream that no layer goes on
     return walk.order
 
@@ -109,7 +121,7 @@ class _Walk:
         if self.behind:  # another stack has a stream of its own, whose start is not known here
             self.start_anew()
         for first in (True, False):
-            for line in lines:
+            for line in (line for line in lines if not first or _in_first_layer(line)):
                 self.step(line, first)
             if self.norm is not None:
                 self.norm = self.norm.earlier()
@@ -172,6 +184,31 @@ class _Walk:
         if self.norm is not None and not self.carried and _is_vector(line, self.stream):
             self.order.carries[here] = self.norm
             self.carried = True
+
+
+class _WalkBefore(_Walk):
+    """The same where norms stand before what they normalise: what is written goes on beside them."""
+
+    def _read(self, here: tuple[str, bool]) -> None:
+        place, self.head = self.head or self.norm, None
+        if place is None or (self.pending and place == self.norm):
+            self.order.raw = True
+        else:
+            self.order.reads[here] = place
+
+    def _norm(self, line: Line) -> None:
+        super()._norm(line)
+        if not line.indices and line.name not in self.order.heads:
+            (self.order.lasts if self.behind else self.order.begins).add(line.name)
+
+    def _write(self, line: Line, here: tuple[str, bool]) -> None:
+        self.order.writes.add(here)
+        self.pending.append(here)
+
+
+def _in_first_layer(line: Line) -> bool:
+    """Whether the first layer may have a line's tensor."""
+    return all((0 in n.values) == (n.sign == "=") for n in line.numbers if n.sign)
 
 
 def _is_vector(line: Line, stream: str) -> bool:

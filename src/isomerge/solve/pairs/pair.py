@@ -240,11 +240,12 @@ class PairSolver:
         return _There(nearer, None, errors)
 
     def _free(self, unit: Unit, *models: Blocks) -> LayerNorms:
-        """What LayerNorm leaves free in a unit; norms with a gain of zero hide what cannot be told."""
+        """What LayerNorm leaves free in a unit of what can be told of all models (`Norm.told`)."""
         free = self.plan.free(unit)
-        return LayerNorms(
-            free.writers, [n for n in free.norms if all(n.is_invertible(blocks) for blocks in models)]
-        )
+        norms = list(free.norms)
+        for blocks in models:
+            norms = [told for norm in norms if (told := norm.told(blocks)) is not None]
+        return LayerNorms(free.writers, norms)
 
     def in_form(self) -> PairSolver | None:
         """A solver of the same models read without what LayerNorm leaves free, which has found nothing yet; None

@@ -188,6 +188,8 @@ class Spec:
     """Those of which a class returns what a norm gives."""
     postnorm: tuple[str, ...] = ()
     """The streams whose norms stand behind what they normalise; their lines stand in the order in which they act."""
+    plain: tuple[str, ...] = ()
+    """Those of `prenorm` whose norms have no tensors."""
 
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[str], Line]]:

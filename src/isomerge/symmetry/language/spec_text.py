@@ -21,6 +21,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``shift NAME: LINE along AXIS [if E]``          no output depends on a constant along an axis of a tensor
 ``shift NAME: A [along X] -> B [along Y]``      adding a constant to the line A and subtracting it from B is free
 ``prenorm STREAM [returned] [if E]``            a stream is read through LayerNorms alone (also: ``folded OFixingOnes``); returned: also where a class returns it
+``prenorm STREAM plain [returned] [if E]``      the same, through LayerNorms that have no tensors
 ``postnorm STREAM [if E]``                      LayerNorms stand behind what they normalise; lines in the order in which they act
 ``headed CLASS ...``                            classes that are named ``...Model``, and give out what a head makes of the streams
 ``returns SPACE ... : CLASS ... [if E]``        what classes return by default beside their predictions, or ``nothing``
@@ -72,7 +73,7 @@ _SPACE = re.compile(r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\
 _ALONG = r"(?:\s+along\s+(\w+))?"
 _SHIFT = re.compile(rf"(\w+)\s*:\s*(\S+){_ALONG}(?:\s*->\s*(\S+)(?:\s+via\s+(\S+)|{_ALONG}))?$")
 _INFINITE = " infinite"
-RETURNED = " returned"
+RETURNED, PLAIN = " returned", " plain"
 BEHIND_PADDING = "behind padding"
 _OFFSET = re.compile(r"(.*[)\]]'?)\s+-\s*(\d+)$")
 _DEFAULT_SIZES = {**dict.fromkeys(SCALES, 1), "Complex": 2}
@@ -134,6 +135,7 @@ class _Reader:
         self.tied = ""
         self.prenorm: list[str] = []
         self.normed_out: list[str] = []
+        self.plain: list[str] = []
         self.postnorm: list[str] = []
         self.depths: dict[str, tuple[int, int]] = {}
         self.numbered: dict[str, list[object]] = {}
@@ -208,6 +210,7 @@ class _Reader:
         self.fixed += part.fixed
         self.prenorm += part.prenorm
         self.normed_out += part.normed_out
+        self.plain += part.plain
         self.postnorm += part.postnorm
         self.depths |= part.depths
 
@@ -274,8 +277,10 @@ class _Reader:
         self.shifts.append(Shift(name, bias, next(blocks), into or None, via, along, next(blocks), into_along))
 
     def read_prenorm(self, rest: str) -> None:
-        name = self.stream("prenorm", rest.removesuffix(RETURNED))
+        words = rest.removesuffix(RETURNED)
+        name = self.stream("prenorm", words.removesuffix(PLAIN))
         self.prenorm.append(name)
+        self.plain += [name] if words.endswith(PLAIN) else []
         self.normed_out += [name] if rest.endswith(RETURNED) else []
 
     def read_postnorm(self, rest: str) -> None:
@@ -342,6 +347,7 @@ class _Reader:
             tuple(self.prenorm),
             tuple(self.normed_out),
             tuple(self.postnorm),
+            tuple(self.plain),
         )
         check_legality(spec)
         check_fixed(spec)
