@@ -2,7 +2,8 @@
 
 Writers have mean zero, ``W diag(g)`` of readers has rows of mean zero, a norm's bias is zero wherever all its
 readers have biases, and its gains where one has none, whose rows then have the mean that ``W b`` asks for; and a
-last norm's gains are one where its readers can take them (`isomerge.symmetry.layer_norms`). Models that are one function up to these moves are equal in this form.
+last norm's gains are one where its readers can take them (`isomerge.symmetry.layer_norms`). Models that are one
+function up to these moves are equal in this form.
 """
 
 from __future__ import annotations

@@ -148,8 +148,8 @@ class RoundingOf:
 
 
 def _without_what_is_open(g: Alignment, source: Blocks, there: Blocks) -> Blocks:
-    """What was pulled back, without errors along that in which readers keep what they make of a norm's bias: nothing
-    but this product counts, and where it is a small part of both, moving back makes much of little."""
+    """What was pulled back, without errors along that in which readers keep what they make of a norm's bias: only
+    this product counts, and where it is a small part of both, moving back makes much of little."""
     found = dict(there)
     for stage in g.stages:
         if not isinstance(stage, NormStage):

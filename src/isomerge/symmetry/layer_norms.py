@@ -141,7 +141,7 @@ def layer_norms(
     """
     found = LayerNorms()
     for stream in centred_streams(spec):
-        plainly = stream in spec.prenorm and stream not in spec.plain and _is_read_plainly(spec, blocks, stream)
+        plainly = stream in spec.prenorm and stream not in spec.plain and _is_read_plainly(spec, stream)
         ordered = stream in spec.postnorm or plainly
         of = _under_ordered_norms if ordered else _under_pre_norms
         here = of(spec, blocks, stream, _Seen(stream in returned, states and stream in returned), tied)
@@ -180,8 +180,10 @@ def _under_pre_norms(
     for block, k, atom, scales in _places(spec, blocks, stream):
         if scales is None:  # a part of a concatenation, or other axes beside it: not known here
             return LayerNorms()
-        if plain and atom.dual and not block.line.tied:
-            norms[block.key] = Norm(readers={} if seen.last and not block.layers else {block: k}, plain=True)
+        aside = spec.stands_apart(stream, block.line)
+        if plain and atom.dual:
+            held = aside or (seen.last and not block.layers)
+            norms[block.key] = Norm(readers={} if held else {block: k}, plain=True)
             continue
         key = element_key(spec, spec.spaces[scales[0].name], dict(block.scope)) if scales else ""
         norm = norms.setdefault(key, Norm()) if key and not {s.name for s in scales} & branch else None
@@ -189,16 +191,19 @@ def _under_pre_norms(
             norm.gain = block
         elif atom.dual and not scales and not block.line.tied:
             return LayerNorms()  # read without a norm
+        elif atom.dual and norm is not None and aside:
+            norm.sealed = True
         elif atom.dual and norm is not None:
             norm.readers[block] = k
         elif not atom.dual and norm is not None:
             if norm.bias is not None:  # something more is added to what the norm gives
                 mixed.add(key)
             norm.bias = block
-        elif not atom.dual and not atom.diag and not scales and not tied(block):
+        elif not atom.dual and not atom.diag and not scales and not tied(block) and not aside:
             writers[block] = k
-    hidden = {key for key in norms if seen.last and key.partition("[")[0] in outer}
-    kept = [norm for key, norm in norms.items() if key not in mixed | hidden]
+    for key, norm in norms.items():
+        norm.sealed |= seen.last and key.partition("[")[0] in outer
+    kept = [norm for key, norm in norms.items() if key not in mixed]
     _add_biases(kept, blocks, writers)
     writers = _unseen(spec, stream, seen, writers)
     return LayerNorms(writers, [norm for norm in kept if (norm.gain is not None or norm.plain) and norm.readers])
@@ -236,10 +241,14 @@ def _add_biases(norms: Sequence[Norm], blocks: Sequence[Block], writers: Collect
                 norm.reader_biases[bias] = block
 
 
-def _is_read_plainly(spec: Spec, blocks: Sequence[Block], stream: str) -> bool:
+def _is_read_plainly(spec: Spec, stream: str) -> bool:
     """Whether a line reads a stream without the scale of a norm."""
-    places = _places(spec, blocks, stream)
-    return any(atom.dual and scales == [] and not block.line.tied for block, _, atom, scales in places)
+    for line in (line for line in spec.lines if not line.tied):
+        for axis in line.axes or ():
+            here = list(atoms((axis,)))
+            if any(a.name == stream and a.dual for a in here) and not any(a.name in spec.gains for a in here):
+                return True
+    return False
 
 
 def _under_ordered_norms(
@@ -257,19 +266,21 @@ def _under_ordered_norms(
 
     def norm_at(place: Place | None, layer: int | None) -> Norm | None:
         key = place and place.key(_depth(spec, place.line), layer)
-        if (gain := by_key.get(key or "")) is None or _is_seen(spec, order, gain, seen):
+        if (gain := by_key.get(key or "")) is None:
             return None
-        return norms.setdefault(gain.key, Norm(gain, by_name.get(_bias_of(gain.canonical[0]))))
+        bias, shown = by_name.get(_bias_of(gain.canonical[0])), _is_seen(spec, order, gain, seen)
+        return norms.setdefault(gain.key, Norm(gain, bias, sealed=shown))
 
     for block, k, atom, scales in _places(spec, blocks, stream):
         here = (block.line.name, not any(block.layers))
-        if here in order.writes and not atom.dual and scales == [] and not tied(block):
+        aside = spec.stands_apart(stream, block.line)
+        if here in order.writes and not atom.dual and scales == [] and not tied(block) and not aside:
             writers[block] = k
         place = order.reads.get(here) if atom.dual else order.carries.get(here)
         norm = norm_at(place, block.layers[0] if block.layers else None)
         if norm is None:
             continue
-        if scales is None:
+        if scales is None or (aside and atom.dual):
             norm.sealed = True
         elif atom.dual:
             norm.readers[block] = k
@@ -350,7 +361,7 @@ def _places(spec: Spec, blocks: Sequence[Block], stream: str) -> Iterator[Standi
     """Where a stream stands: block, axis, its atom, and the scales beside it; None where that is not all."""
     for block in blocks:
         for k, axis in enumerate(block.axes or ()):
-            here = list(atoms((axis,)))
+            here = [a for a in atoms((axis,)) if a.name in spec.spaces or spec.sizes.get(a.name) != 1]
             mine = [a for a in here if a.name == stream]
             if not mine:
                 continue

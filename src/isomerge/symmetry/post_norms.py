@@ -75,6 +75,7 @@ class Order:
 def order_of(spec: Spec, stream: str) -> Order:
     """The order of a stream's norms, by the lines of a spec."""
     walk = (_Walk if stream in spec.postnorm else _WalkBefore)(stream, set(spec.streams))
+    walk.across = {line.name for line in spec.lines if spec.reads_across(stream, line)}
     lines = [line for line in spec.lines if any(a.name == stream for a in atoms(line.axes or ()))]
     for stack, group in groupby(lines, lambda line: line.stack if _numbered(spec, line) else ""):
         part = list(group)
@@ -110,6 +111,10 @@ class _Walk:
         """The modules that read the stream and write another thing of its axes."""
         self.behind = False
         """Whether the layers were passed."""
+        self.across: set[str] = set()
+        """The lines that read what the stack of layers before theirs gives."""
+        self.before: Place | None = None
+        """What that stack's last norm is."""
 
     def outside(self, lines: list[Line]) -> None:
         """Lines before or behind layers."""
@@ -128,7 +133,7 @@ class _Walk:
         if self.norm is not None and self.norm.line in lines:
             self.order.ends[stack] = generic(self.norm.line)
             self.norm = Place(self.norm.line, None)
-        self.behind = True
+        self.behind, self.before = True, self.norm
 
     def start_anew(self) -> None:
         self.norm, self.pending, self.carried = None, [], False
@@ -138,7 +143,10 @@ class _Walk:
         here = (line.name, first)
         mine = [a for a in atoms(line.axes or ()) if a.name == self.stream]
         stem, _, last = line.name.rpartition(".")
-        if any(a.dual for a in mine) and not all(a.dual for a in mine):
+        if line.name in self.across:
+            if self.before is not None:
+                self.order.reads[here] = self.before
+        elif any(a.dual for a in mine) and not all(a.dual for a in mine):
             self._read(here)
             if line.indices:
                 self.pending.append(here)  # what stands in a layer writes the stream

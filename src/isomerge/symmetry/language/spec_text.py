@@ -22,6 +22,8 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``shift NAME: A [along X] -> B [along Y]``      adding a constant to the line A and subtracting it from B is free
 ``prenorm STREAM [returned] [if E]``            a stream is read through LayerNorms alone (also: ``folded OFixingOnes``); returned: also where a class returns it
 ``prenorm STREAM plain [returned] [if E]``      the same, through LayerNorms that have no tensors
+``... except NAME ...``                         lines (a name ends so, ``*`` is anything) that write before something else than a norm, or read another thing as well
+``postnorm STREAM across NAME ...``             lines that read what the stack of layers before theirs gives
 ``postnorm STREAM [if E]``                      LayerNorms stand behind what they normalise; lines in the order in which they act
 ``headed CLASS ...``                            classes that are named ``...Model``, and give out what a head makes of the streams
 ``returns SPACE ... : CLASS ... [if E]``        what classes return by default beside their predictions, or ``nothing``
@@ -136,6 +138,8 @@ class _Reader:
         self.prenorm: list[str] = []
         self.normed_out: list[str] = []
         self.plain: list[str] = []
+        self.apart: list[tuple[str, str]] = []
+        self.across: list[tuple[str, str]] = []
         self.postnorm: list[str] = []
         self.depths: dict[str, tuple[int, int]] = {}
         self.numbered: dict[str, list[object]] = {}
@@ -211,6 +215,8 @@ class _Reader:
         self.prenorm += part.prenorm
         self.normed_out += part.normed_out
         self.plain += part.plain
+        self.apart += part.apart
+        self.across += part.across
         self.postnorm += part.postnorm
         self.depths |= part.depths
 
@@ -277,6 +283,7 @@ class _Reader:
         self.shifts.append(Shift(name, bias, next(blocks), into or None, via, along, next(blocks), into_along))
 
     def read_prenorm(self, rest: str) -> None:
+        rest = self.asides(rest)
         words = rest.removesuffix(RETURNED)
         name = self.stream("prenorm", words.removesuffix(PLAIN))
         self.prenorm.append(name)
@@ -284,7 +291,16 @@ class _Reader:
         self.normed_out += [name] if rest.endswith(RETURNED) else []
 
     def read_postnorm(self, rest: str) -> None:
-        self.postnorm.append(self.stream("postnorm", rest))
+        self.postnorm.append(self.stream("postnorm", self.asides(rest)))
+
+    def asides(self, rest: str) -> str:
+        """Keep what lines a statement of norms says are no common ones, and give the rest of it."""
+        rest, _, apart = rest.partition(" except ")
+        rest, _, across = rest.partition(" across ")
+        stream = rest.partition(" ")[0]
+        self.apart += [(stream, name) for name in apart.split()]
+        self.across += [(stream, name) for name in across.split()]
+        return rest
 
     def stream(self, word: str, name: str) -> str:
         if name not in self.spaces or not self.spaces[name].residual:
@@ -348,6 +364,8 @@ class _Reader:
             tuple(self.normed_out),
             tuple(self.postnorm),
             tuple(self.plain),
+            tuple(self.apart),
+            tuple(self.across),
         )
         check_legality(spec)
         check_fixed(spec)
