@@ -35,7 +35,9 @@ MODELS = [
     "gptj",
     "bert",
     "modernbert-biased",
-    *more("modernbert", "bloom", "olmo", "gpt_neo", "codegen", "persimmon", "stablelm", "nemotron", "cohere2", "esm"),
+    *more(
+        "modernbert", "bloom", "olmo", "gpt_neo", "codegen", "persimmon", "stablelm", "nemotron", "cohere2", "esm"
+    ),
     *more("albert", "rembert", "roformer", "roformer-plain", "jina_embeddings_v3", "megatron-bert-words"),
     *more("esm-rotary", "esmc", "gpt_neox-full", "modernbert-decoder", "biogpt", "gpt_bigcode"),
     *more("roberta", "distilbert", "electra", "electra-wide", "mpnet", "longformer", "lilt", "gte", "nomic_bert"),
