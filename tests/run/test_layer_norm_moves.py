@@ -38,6 +38,7 @@ MODELS = [
     *more(
         "modernbert", "bloom", "olmo", "gpt_neo", "codegen", "persimmon", "stablelm", "nemotron", "cohere2", "esm"
     ),
+    *more("bart", "mbart", "plbart", "blenderbot", "blenderbot-small", "bart-decoder", "gpt_neox_japanese"),
     *more("albert", "rembert", "roformer", "roformer-plain", "jina_embeddings_v3", "megatron-bert-words"),
     *more("esm-rotary", "esmc", "gpt_neox-full", "modernbert-decoder", "biogpt", "gpt_bigcode"),
     *more("roberta", "distilbert", "electra", "electra-wide", "mpnet", "longformer", "lilt", "gte", "nomic_bert"),
@@ -125,6 +126,13 @@ WRONG = {
         (FOLD, "cls.predictions.bias"),
         (SCALE, "encoder.layer.2.output.LayerNorm.bias"),
     ],
+    "gpt_neo": [(FOLD, "h.1.attn.attention.q_proj.weight")],
+    "bart": [
+        (GAIN, "decoder.layers.0.encoder_attn.q_proj.bias"),
+        (GAIN, "decoder.layers.1.encoder_attn.v_proj.bias"),
+        (FOLD, "decoder.layers.1.encoder_attn_layer_norm.bias"),
+    ],
+    "modernbert-biased": [(GAIN, "layers.0.attn.Wqkv.bias"), (FOLD, "layers.1.attn.Wqkv.bias")],
 }
 
 

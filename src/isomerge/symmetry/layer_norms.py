@@ -359,7 +359,7 @@ Standing = tuple[Block, int, Atom, "list[Atom] | None"]
 
 def _places(spec: Spec, blocks: Sequence[Block], stream: str) -> Iterator[Standing]:
     """Where a stream stands: block, axis, its atom, and the scales beside it; None where that is not all."""
-    for block in blocks:
+    for block in (block for block in blocks if not spec.is_unrelated(stream, block.line)):
         for k, axis in enumerate(block.axes or ()):
             here = [a for a in atoms((axis,)) if a.name in spec.spaces or spec.sizes.get(a.name) != 1]
             mine = [a for a in here if a.name == stream]

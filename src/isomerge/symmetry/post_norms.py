@@ -76,7 +76,8 @@ def order_of(spec: Spec, stream: str) -> Order:
     """The order of a stream's norms, by the lines of a spec."""
     walk = (_Walk if stream in spec.postnorm else _WalkBefore)(stream, set(spec.streams))
     walk.across = {line.name for line in spec.lines if spec.reads_across(stream, line)}
-    lines = [line for line in spec.lines if any(a.name == stream for a in atoms(line.axes or ()))]
+    mine = [line for line in spec.lines if any(a.name == stream for a in atoms(line.axes or ()))]
+    lines = [line for line in mine if not spec.is_unrelated(stream, line)]
     for stack, group in groupby(lines, lambda line: line.stack if _numbered(spec, line) else ""):
         part = list(group)
         if not stack:

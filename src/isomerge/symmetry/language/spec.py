@@ -196,6 +196,13 @@ class Spec:
     across: tuple[tuple[str, str], ...] = ()
     """By stream, how the names of lines end that read what the stack of layers before theirs gives."""
 
+    unrelated: tuple[tuple[str, str], ...] = ()
+    """By stream, how the names of lines end that have its axes, and nothing to do with its norms."""
+
+    def is_unrelated(self, stream: str, line: Line) -> bool:
+        """Whether a line has nothing to do with the norms of a stream."""
+        return any(s == stream and fnmatchcase(line.name, f"*{name}") for s, name in self.unrelated)
+
     def stands_apart(self, stream: str, line: Line) -> bool:
         """Whether a line is none of those that write before norms alone, or read a norm and nothing else."""
         return any(s == stream and fnmatchcase(line.name, f"*{name}") for s, name in self.apart)

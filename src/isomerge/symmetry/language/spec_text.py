@@ -23,6 +23,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``prenorm STREAM [returned] [if E]``            a stream is read through LayerNorms alone (also: ``folded OFixingOnes``); returned: also where a class returns it
 ``prenorm STREAM plain [returned] [if E]``      the same, through LayerNorms that have no tensors
 ``... except NAME ...``                         lines (a name ends so, ``*`` is anything) that write before something else than a norm, or read another thing as well
+``... without NAME ...``                        lines that have nothing to do with these norms
 ``postnorm STREAM across NAME ...``             lines that read what the stack of layers before theirs gives
 ``postnorm STREAM [if E]``                      LayerNorms stand behind what they normalise; lines in the order in which they act
 ``headed CLASS ...``                            classes that are named ``...Model``, and give out what a head makes of the streams
@@ -140,6 +141,7 @@ class _Reader:
         self.plain: list[str] = []
         self.apart: list[tuple[str, str]] = []
         self.across: list[tuple[str, str]] = []
+        self.unrelated: list[tuple[str, str]] = []
         self.postnorm: list[str] = []
         self.depths: dict[str, tuple[int, int]] = {}
         self.numbered: dict[str, list[object]] = {}
@@ -217,6 +219,7 @@ class _Reader:
         self.plain += part.plain
         self.apart += part.apart
         self.across += part.across
+        self.unrelated += part.unrelated
         self.postnorm += part.postnorm
         self.depths |= part.depths
 
@@ -295,9 +298,11 @@ class _Reader:
 
     def asides(self, rest: str) -> str:
         """Keep what lines a statement of norms says are no common ones, and give the rest of it."""
+        rest, _, unrelated = rest.partition(" without ")
         rest, _, apart = rest.partition(" except ")
         rest, _, across = rest.partition(" across ")
         stream = rest.partition(" ")[0]
+        self.unrelated += [(stream, name) for name in unrelated.split()]
         self.apart += [(stream, name) for name in apart.split()]
         self.across += [(stream, name) for name in across.split()]
         return rest
@@ -366,6 +371,7 @@ class _Reader:
             tuple(self.plain),
             tuple(self.apart),
             tuple(self.across),
+            tuple(self.unrelated),
         )
         check_legality(spec)
         check_fixed(spec)
