@@ -17,8 +17,8 @@ from isomerge.matching.rescale import quartic_scale
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.layer_norms import LayerNorms, Norm, gain_across, gain_along
 from isomerge.symmetry.norm_stage import FOLD, GAIN, ONES, SCALE, NormStage
+from isomerge.symmetry.norms import LayerNorms, Norm, gain_across, gain_along
 
 WORTH = 0.05
 """The least part of a unit's squared distance for which they are moved, and `CHANCE` parts in the width of the

@@ -20,8 +20,9 @@ from isomerge.models.recognised import Model
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, Blocks
-from isomerge.symmetry.layer_norms import LayerNorms, Norm, gain_across, gain_along, layer_norms, norm_spec
+from isomerge.symmetry.layer_norms import layer_norms, norm_spec
 from isomerge.symmetry.norm_stage import NormStage, norm_stages
+from isomerge.symmetry.norms import LayerNorms, Norm, gain_across, gain_along
 from isomerge.symmetry.returned import HIDDEN_STATES, asks_for
 from isomerge.symmetry.units import plan_units
 
@@ -113,6 +114,14 @@ def in_layer_norm_form(model: Model) -> Model:
     """The model read in the form; itself where it has none."""
     form = layer_norm_form(model)
     return replace(model, form=form) if form else model
+
+
+def opened_streams(model: Model) -> set[str]:
+    """The streams, of a model that is read in the form, of which readers keep along the ones what they make of a
+    norm's bias."""
+    norms = model.form.free.norms if isinstance(model.form, LayerNormForm) else []
+    gains = [norm.gain for norm in norms if norm.opened and norm.gain is not None]
+    return {a.name for gain in gains for a in atoms(gain.axes or ()) if a.name in model.declared.streams}
 
 
 def forming(model: Model) -> Alignment:

@@ -34,8 +34,8 @@ from isomerge.symmetry.alignment import Alignment, Stage, element_key
 from isomerge.symmetry.axes import Atom, leaf_atoms
 from isomerge.symmetry.blocks import Block, Blocks, leaves
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.layer_norms import gain_along
 from isomerge.symmetry.norm_stage import NormStage
+from isomerge.symmetry.norms import gain_along
 from isomerge.symmetry.stage import MONOMIAL, find_shifts
 from isomerge.symmetry.units import elements_of
 

@@ -23,7 +23,8 @@ from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Atom, shape
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.layer_norms import LayerNorms, Norm, gain_across, gain_along, layer_norms
+from isomerge.symmetry.layer_norms import layer_norms
+from isomerge.symmetry.norms import LayerNorms, Norm, gain_across, gain_along
 from isomerge.symmetry.stage import Stage
 
 PREFIX = "norm."

@@ -28,8 +28,9 @@ from isomerge.solve.rounding import RoundingOf
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.layer_norms import NORMS, LayerNorms, norm_spec
+from isomerge.symmetry.layer_norms import NORMS, norm_spec
 from isomerge.symmetry.norm_stage import is_norm_key, norm_stages
+from isomerge.symmetry.norms import LayerNorms
 from isomerge.symmetry.stage import find_shifts
 from isomerge.symmetry.units import Unit, elements_of
 
