@@ -118,7 +118,7 @@ MUTANTS = [
         "cohere-normed",
         "complex numbers despite q/k norms",
         "c",
-        "pair] if not use_qk_norm => pair]",
+        "pair] if not use_qk_norm and turned => pair]",
         "size c = 2 => ",
     ),
     mutant(
