@@ -92,7 +92,9 @@ IDLE = {
     ("cohere", "vb"),
     ("cohere-normed", "vb"),
     ("cohere2", "vb"),
+    ("cohere2", "kb"),
     ("cohere2_vision", "vb"),
+    ("cohere2_vision", "kb"),
     ("cohere_compass", "vb"),
 }
 
@@ -106,14 +108,17 @@ CONVERTED = {"cohere2_moe"}
 MUTANTS = [
     mutant("cohere", "half-split pairs", "c", "(kv g pair c) => (kv g c pair)", "(kv pair c') => (kv c' pair)"),
     mutant("cohere", "MLP past the shared norm", "n1", "gate_proj.weight ff (res n1)' => gate_proj.weight ff res'"),
-    mutant("cohere2", "groups fast", "kv", "q_proj.weight (kv g pair c) => q_proj.weight (g kv pair c)"),
+    mutant("cohere2", "groups fast", "kv", "q_proj.weight (kv g qk) => q_proj.weight (g kv qk)"),
+    mutant(
+        "cohere2", "any matrix where positions turn", "qk", "(kv g pair c) => (kv g qk)", "(kv pair c') => (kv qk')"
+    ),
     mutant("cohere-normed", "signs under a norm that centres", "sg", *SIGNS_UNDER_CENTRING),
     mutant("cohere-normed", "gains not dual", "t", "(pair c t') => (pair c t)"),
     mutant(
         "cohere-normed",
         "complex numbers despite q/k norms",
         "c",
-        "pair] if not use_qk_norm => pair]",
+        "pair] if not use_qk_norm and turned => pair]",
         "size c = 2 => ",
     ),
     mutant(

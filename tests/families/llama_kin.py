@@ -151,6 +151,7 @@ IDLE = {
     ("nanochat", "vb"),
     ("seed_oss", "vb"),
     ("smollm3", "vb"),
+    ("smollm3", "kb"),
 }
 
 CONVERTED = {"hrm_text"}

@@ -50,8 +50,6 @@ SPOKEN_MODERN: dict[str, Any] = {
 }  # fmt: skip
 DEBERTA = {**BODY, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 16}
 FIRST_WITHOUT_NORM = (
-    "residual n2 => residual n1: Scale[l, res]\nresidual n2",
-    "attn_norm.weight diag(res) => attn_norm.weight diag(res n1)",
     "Wqkv.weight [h c pair | h c' pair | h ov] res' => Wqkv.weight [h c pair | h c' pair | h ov] (res n1)'",
 )
 ESMC: dict[str, Any] = {**PLAIN, "attention_bias": True, "mlp_bias": True}

@@ -360,12 +360,11 @@ def test_attention_divided_by_the_number(toy: Callable[..., Toy]) -> None:
     one_sentence(error.value, "attention is divided")
 
 
-HYBRID = ["nemotron_h", "zamba", "qwen3_moe", "llama4_text", "gpt_neo"]
+HYBRID = ["smollm3", "nemotron_h", "zamba", "qwen3_moe", "llama4_text", "gpt_neo"]
 FURTHER = [
     "gemma2",
     "bamba",
     "lfm2_moe",
-    "smollm3",
     "cohere2",
     "recurrent_gemma",
     "ernie4_5_moe",

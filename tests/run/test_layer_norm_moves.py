@@ -34,10 +34,15 @@ MODELS = [
     "vit",
     "gptj",
     "bert",
-    *more("roberta", "distilbert", "electra", "electra-wide", "mpnet", "longformer", "lilt", "gte", "nomic_bert"),
+    "modernbert-biased",
     *more(
-        "openai-gpt", "deit", "siglip", "gpt_neox", "opt", "phi", "mpt", "falcon", "starcoder2", "clip", "whisper"
+        "modernbert", "bloom", "olmo", "gpt_neo", "codegen", "persimmon", "stablelm", "nemotron", "cohere2", "esm"
     ),
+    *more("gpt_neox_japanese", "deberta", "deberta-shared", "deberta-unshared"),
+    *more("albert", "rembert", "roformer", "roformer-plain", "jina_embeddings_v3", "megatron-bert-words"),
+    *more("esm-rotary", "esmc", "gpt_neox-full", "modernbert-decoder", "biogpt", "gpt_bigcode"),
+    *more("roberta", "distilbert", "electra", "electra-wide", "mpnet", "longformer", "lilt", "gte", "nomic_bert"),
+    *more("openai-gpt", "deit", "siglip", "gpt_neox", "opt", "phi", "mpt", "falcon", "starcoder2", "clip"),
 ]
 
 
@@ -111,6 +116,23 @@ def test_a_twin_comes_back(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     assert isomerge.verify(first.folder, twin)["same"] is True
 
 
+@pytest.mark.parametrize("name", [*more("bart", "mbart", "plbart", "blenderbot", "whisper")])
+def test_a_twin_of_two_stacks_is_known(name: str, toy: ToyMaker, tmp_path: Path) -> None:
+    """What decoders read of an encoder's last norm is compared, and not matched: verified, one form, one
+    fingerprint."""
+    first, twin = toy(name), tmp_path / "twin"
+    model = recognise(first.folder)
+    run_apply(free_moves(model), model, Output(twin))
+    assert apart(first.folder, twin) > 1
+    assert relative(outputs(twin), first.reference) < 1e-4
+    for source, out in ((first.folder, "one"), (twin, "two")):
+        isomerge.canon(source, out=tmp_path / out)
+    assert apart(tmp_path / "one", tmp_path / "two") < 1e-7
+    assert relative(outputs(tmp_path / "one"), first.reference) < 1e-6
+    assert isomerge.fingerprint(first.folder).hash == isomerge.fingerprint(twin).hash
+    assert isomerge.verify(first.folder, twin)["same"] is True
+
+
 WRONG = {
     "gpt2": [(GAIN, "h.1.mlp.c_fc.bias"), (FOLD, "h.1.attn.c_attn.bias")],
     "bert": [
@@ -119,6 +141,13 @@ WRONG = {
         (FOLD, "cls.predictions.bias"),
         (SCALE, "encoder.layer.2.output.LayerNorm.bias"),
     ],
+    "gpt_neo": [(FOLD, "h.1.attn.attention.q_proj.weight")],
+    "bart": [
+        (GAIN, "decoder.layers.0.encoder_attn.q_proj.bias"),
+        (GAIN, "decoder.layers.1.encoder_attn.v_proj.bias"),
+        (FOLD, "decoder.layers.1.encoder_attn_layer_norm.bias"),
+    ],
+    "modernbert-biased": [(GAIN, "layers.0.attn.Wqkv.bias"), (FOLD, "layers.1.attn.Wqkv.bias")],
 }
 
 

@@ -11,7 +11,7 @@ from isomerge.models.layer_norm_form import free_under_layer_norm
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import block_size
 from isomerge.symmetry.fixed import fixed_parts
-from isomerge.symmetry.layer_norms import free_dimensions
+from isomerge.symmetry.norms import free_dimensions
 from isomerge.symmetry.stage import find_shifts, shift_shape
 from isomerge.symmetry.units import elements_of, plan_units
 

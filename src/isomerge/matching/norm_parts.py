@@ -17,8 +17,8 @@ from isomerge.matching.rescale import quartic_scale
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.layer_norms import LayerNorms, Norm, gain_along
 from isomerge.symmetry.norm_stage import FOLD, GAIN, ONES, SCALE, NormStage
+from isomerge.symmetry.norms import LayerNorms, Norm, gain_across, gain_along
 
 WORTH = 0.05
 """The least part of a unit's squared distance for which they are moved, and `CHANCE` parts in the width of the
@@ -47,16 +47,15 @@ def ones_elements(
         folding: whether `fold_elements` follow, which take off some writers' biases what streams carry on.
     """
     found = {}
-    carried = {norm.carried: norm.bias for norm in free.norms if folding and norm.folds and norm.carried}
+    carried = {norm.carried: norm for norm in free.norms if folding and norm.folds and norm.carried}
     for block, axis in free.writers.items():
         gap = _gap(tensors, target, block)
-        if (bias := carried.get(block)) is not None:
-            gap = gap + _gap(tensors, target, bias)
+        if (norm := carried.get(block)) is not None and norm.bias is not None:
+            gap = gap + _fold_gap(norm, norm.bias, tensors, target)
         found[ONES + block.key] = gap.mean(axis, keepdim=True)
     for norm in free.norms:
-        assert norm.gain is not None
         for block, axis in norm.slack.items():
-            gain = gain_along(norm, tensors[norm.gain], tensors[block].ndim, axis)
+            gain = gain_across(norm, tensors, tensors[block], axis)
             if target is None:  # against the ones behind the gain, where the form has nothing
                 found[GAIN + block.key] = -(tensors[block].double() * gain).mean(axis, keepdim=True)
             else:
@@ -115,10 +114,28 @@ def _gap(tensors: Blocks, target: Mapping[Block, Tensor] | None, block: Block) -
 
 
 def fold_elements(norms: list[Norm], tensors: Blocks, target: Mapping[Block, Tensor] | None) -> dict[str, Tensor]:
-    """What makes every norm's bias that its readers can carry the target's; None: zero."""
-    biases = [norm.bias for norm in norms if norm.bias is not None and norm.folds]
-    found = {FOLD + bias.key: _gap(tensors, target, bias) for bias in biases}
+    """What makes every norm's bias that its readers can carry the target's; None: zero, or its gains where a reader
+    has no bias."""
+    found = {
+        FOLD + norm.bias.key: _fold_gap(norm, norm.bias, tensors, target)
+        for norm in norms
+        if norm.bias is not None and norm.folds
+    }
     return {key: c for key, c in found.items() if bool(c.any())}
+
+
+def _fold_gap(norm: Norm, bias: Block, tensors: Blocks, target: Mapping[Block, Tensor] | None) -> Tensor:
+    """What a norm's bias is to have more."""
+    gap = _gap(tensors, target, bias)
+    return gap if target is not None or not norm.opened else gap + level_bias(norm, tensors)
+
+
+def level_bias(norm: Norm, tensors: Mapping[Block, Tensor]) -> Tensor:
+    """The bias that a norm has in the form of `isomerge.models.layer_norm_form`, where a reader has none: one
+    everywhere behind its gains; float64."""
+    assert norm.gain is not None
+    gain = gain_along(norm, tensors[norm.gain], 1, 0)
+    return torch.ones_like(gain) if norm.scales else gain
 
 
 def brought_onto(
@@ -190,7 +207,8 @@ def _shares(free: LayerNorms, anchor: Blocks, source: Blocks) -> Iterator[Share]
     """Every writer and reader, the width of its stream, and the part of its difference along the ones or against
     them, of a sample of its vectors."""
     places = [(block, axis, None) for block, axis in free.writers.items()]
-    places += [(block, axis, norm.gain) for norm in free.norms for block, axis in norm.slack.items()]
+    read = [(norm.gain, place) for norm in free.norms for place in (norm.slack | norm.opened).items()]
+    places += [(block, axis, gain) for gain, (block, axis) in read]
     for block, axis, gain in places:
         gap = _sampled(anchor[block], axis) - _sampled(source[block], axis)
         along = torch.ones_like(gap[0])

@@ -1,8 +1,9 @@
 """A model read in the form in which LayerNorm's own redundancy is zero: the same function, by other weights.
 
 Writers have mean zero, ``W diag(g)`` of readers has rows of mean zero, a norm's bias is zero wherever all its
-readers have biases, and a last norm's gains are one where its readers can take them
-(`isomerge.symmetry.layer_norms`). Models that are one function up to these moves are equal in this form.
+readers have biases, and its gains where one has none, whose rows then have the mean that ``W b`` asks for; and a
+last norm's gains are one where its readers can take them (`isomerge.symmetry.layer_norms`). Models that are one
+function up to these moves are equal in this form.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from isomerge.matching.norm_parts import fold_elements, ones_elements, scale_elements
+from isomerge.matching.norm_parts import fold_elements, level_bias, ones_elements, scale_elements
 from isomerge.models.free_streams import given_out
 from isomerge.models.recognised import Model
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, Blocks
-from isomerge.symmetry.layer_norms import LayerNorms, Norm, gain_along, layer_norms, norm_spec
+from isomerge.symmetry.layer_norms import layer_norms, norm_spec
 from isomerge.symmetry.norm_stage import NormStage, norm_stages
+from isomerge.symmetry.norms import LayerNorms, Norm, gain_across, gain_along
 from isomerge.symmetry.returned import HIDDEN_STATES, asks_for
 from isomerge.symmetry.units import plan_units
 
@@ -49,22 +51,24 @@ class LayerNormForm:
         made = tensor
         for norm in self.free.norms:
             if block == norm.carried and norm.bias is not None and norm.folds:
-                made = made.double() + stored(norm.bias).double()
+                made = made.double() + stored(norm.bias).double() - self._bias(norm, stored)
         if (axis := self.free.writers.get(block)) is not None:
             made = made.to(wide)
             made = made - made.mean(axis, keepdim=True, dtype=torch.float64).to(wide)
         for norm in self.free.norms:
-            assert norm.gain is not None
-            if block == norm.gain and norm.scales:
+            if norm.gain is not None and block == norm.gain and norm.scales:
                 return torch.ones_like(tensor) - norm.gain.line.less
             if block == norm.bias and (norm.folds or norm.scales):
-                gain = gain_along(norm, stored(norm.gain), 1, 0)
-                return torch.zeros_like(tensor) if norm.folds else (tensor.double() / gain).to(wide)
+                return (self._bias(norm, stored) if norm.folds else tensor.double() / _gain(norm, stored)).to(wide)
             if (axis := norm.readers.get(block)) is not None:
-                gain = gain_along(norm, stored(norm.gain), tensor.ndim, axis)
+                gains = {} if norm.gain is None else {norm.gain: stored(norm.gain)}
+                gain = gain_across(norm, gains, tensor, axis)
                 whole = made.double() * gain
-                whole = whole - whole.mean(axis, keepdim=True) if block in norm.slack else whole
-                made = whole if norm.scales else whole / gain if block in norm.slack else made
+                free = block in norm.slack or block in norm.opened
+                whole = whole - whole.mean(axis, keepdim=True) if free else whole
+                if block in norm.opened:
+                    whole = whole + self._made(norm, block, stored).unsqueeze(-1).movedim(-1, axis) / gain.numel()
+                made = whole if norm.scales else whole / gain if free else made
             if (reader := norm.reader_biases.get(block)) is not None and norm.bias is not None:
                 made = made.double() + self._carried(norm, reader, stored)
         return made if made is tensor else made.to(wide).contiguous()
@@ -73,16 +77,32 @@ class LayerNormForm:
         """All blocks of a unit in the form; those that it leaves alone are the given ones."""
         return {block: self.applied(block, tensor, blocks.__getitem__) for block, tensor in blocks.items()}
 
+    def _bias(self, norm: Norm, stored: Callable[[Block], Tensor]) -> Tensor:
+        """The bias of a norm that folds: zero, or one behind its gains where a reader has none; float64."""
+        assert norm.gain is not None
+        level = level_bias(norm, {norm.gain: stored(norm.gain)})
+        return level if norm.opened else torch.zeros_like(level)
+
+    def _made(self, norm: Norm, reader: Block, stored: Callable[[Block], Tensor]) -> Tensor:
+        """What a reader makes of a norm's bias."""
+        assert norm.bias is not None
+        return stored(reader).double().movedim(norm.readers[reader], -1) @ stored(norm.bias).double()
+
     def _carried(self, norm: Norm, reader: Block, stored: Callable[[Block], Tensor]) -> Tensor:
         """What the norm's bias makes of a reader, where it folds; else what it makes of that which the form takes
         off the reader."""
         assert norm.bias is not None
-        assert norm.gain is not None
         axis, weight, bias = norm.readers[reader], stored(reader).double(), stored(norm.bias).double()
         if norm.folds:
-            return weight.movedim(axis, -1) @ bias
-        gain = gain_along(norm, stored(norm.gain), 1, 0)
+            return self._made(norm, reader, stored)
+        gain = _gain(norm, stored)
         return (weight.movedim(axis, -1) * gain).mean(-1) * (bias / gain).sum()
+
+
+def _gain(norm: Norm, stored: Callable[[Block], Tensor]) -> Tensor:
+    """The gain of a norm that has one, whole; float64."""
+    assert norm.gain is not None
+    return gain_along(norm, stored(norm.gain), 1, 0)
 
 
 def layer_norm_form(model: Model) -> LayerNormForm:
@@ -94,6 +114,14 @@ def in_layer_norm_form(model: Model) -> Model:
     """The model read in the form; itself where it has none."""
     form = layer_norm_form(model)
     return replace(model, form=form) if form else model
+
+
+def opened_streams(model: Model) -> set[str]:
+    """The streams, of a model that is read in the form, of which readers keep along the ones what they make of a
+    norm's bias."""
+    norms = model.form.free.norms if isinstance(model.form, LayerNormForm) else []
+    gains = [norm.gain for norm in norms if norm.opened and norm.gain is not None]
+    return {a.name for gain in gains for a in atoms(gain.axes or ()) if a.name in model.declared.streams}
 
 
 def forming(model: Model) -> Alignment:
@@ -114,9 +142,11 @@ def forming(model: Model) -> Alignment:
 
 
 def _told_under_layer_norm(model: Model) -> LayerNorms:
-    """What LayerNorm leaves free, but for norms with a gain of zero: what it hides cannot be told."""
+    """What LayerNorm leaves free of what can be told (`Norm.told`)."""
     free = free_under_layer_norm(model)
-    return LayerNorms(free.writers, [norm for norm in free.norms if _is_invertible(model, norm)])
+    read = lambda norm: {b: model.assemble(b, torch.float64) for b in (norm.gain, norm.bias) if b is not None}  # noqa: E731
+    told = (norm.told(read(norm)) for norm in free.norms)
+    return LayerNorms(free.writers, [norm for norm in told if norm is not None])
 
 
 def free_under_layer_norm(model: Model) -> LayerNorms:
@@ -134,12 +164,6 @@ def free_under_layer_norm(model: Model) -> LayerNorms:
     )
     heads = {a.name for line in tied for a in atoms(line.axes or ())} & {*model.declared.gains}
     for norm in found.norms:
-        assert norm.gain is not None
-        norm.sealed |= not heads.isdisjoint(a.name for a in atoms(norm.gain.axes or ()))
+        if norm.gain is not None:
+            norm.sealed |= not heads.isdisjoint(a.name for a in atoms(norm.gain.axes or ()))
     return found
-
-
-def _is_invertible(model: Model, norm: Norm) -> bool:
-    """Whether no gain is zero."""
-    assert norm.gain is not None
-    return bool((model.assemble(norm.gain, torch.float64) + norm.gain.line.less != 0).all())

@@ -7,6 +7,7 @@ head that is tied to the embeddings goes with them. A layer may occur several ti
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -52,13 +53,21 @@ class Stack:
                 f"cannot be "
                 "sliced; slices are for models with one stack"
             )
-        if any(number.sign or number.axis for line in self.spec.lines for number in line.numbers):
-            raise IsomergeError(
-                f"{self.checkpoint.ref}: what a layer of {self.spec.model_type} is depends on its number, so "
-                f"its layers cannot "
-                "be sliced"
-            )
+        if any(number.axis for line in self.spec.lines for number in line.numbers):
+            raise self.by_number()
         return found.pop()[0]
+
+    def by_number(self) -> IsomergeError:
+        """What is said where a slice would make another kind of a layer."""
+        return IsomergeError(
+            f"{self.checkpoint.ref}: what a layer of {self.spec.model_type} is depends on its number, so its "
+            f"layers cannot be sliced"
+        )
+
+    def described(self, layer: int) -> frozenset[tuple[str, str]]:
+        """The lines of a layer's tensors, with their axes, whatever the numbers of the layers of their kind."""
+        lines = (self.matches[name].line for name in self.layers[layer])
+        return frozenset((unlisted(line), line.shown) for line in lines)
 
     def _check_further(self) -> None:
         """Refuse layers that predict further tokens: they belong behind the last layer, and slices change which
@@ -142,7 +151,7 @@ class Stack:
 
     def kind(self, match: Match) -> tuple[Any, ...]:
         """A tensor but for its layer: equal for two checkpoints of one architecture."""
-        return match.line.name, tuple(sorted((i, v) for i, v in match.binding.items() if i != self.index))
+        return unlisted(match.line), tuple(sorted((i, v) for i, v in match.binding.items() if i != self.index))
 
     def renumbered(self, name: str, layer: int) -> str:
         """A tensor's name in another layer: the one number is changed that the spec reads as the layer's."""
@@ -157,6 +166,15 @@ class Stack:
         raise IsomergeError(
             f"{self.checkpoint.ref}: the layer of tensor {name} is no part of its name between dots"
         )
+
+
+def unlisted(line: Line) -> str:
+    """A line's name without the numbers that its layers are, or are not: these are lists of its own config."""
+    return LISTED.sub(r"\1\2", line.name)
+
+
+LISTED = re.compile(r"({\w+)([=!])[^}]*")
+"""The index of a layer, and the numbers that it is (``=``) or is not (``!``)."""
 
 
 def _form(name: str) -> str:
@@ -201,13 +219,18 @@ def stack_layers(
                 )
     view = _stacked(giver, slices)
     try:  # lines refuse tensors whose shape goes with the number of layers, as that of ESM's contacts does
-        whole = Stack(view, spec_file).layered
+        made = Stack(view, spec_file)
+        whole = made.layered
     except IsomergeError as error:
         raise IsomergeError(
             f"{error}; tensors around the layers fit only as many layers as their model has: choose slices of "
             f"{giver.depth} layers"
         ) from None
-    check_numbered(whole, [(stack.layered, layer) for stack, layers in slices for layer in layers])
+    order = [(stack, layer) for stack, layers in slices for layer in layers]
+    check_numbered(whole, [(stack.layered, layer) for stack, layer in order])
+    for number, (stack, layer) in enumerate(order):
+        if made.described(number) != stack.described(layer):
+            raise giver.by_number()
     return view
 
 

@@ -16,7 +16,7 @@ from isomerge.options import unused
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, layer_of, stacks_of
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.layer_norms import LayerNorms
+from isomerge.symmetry.norms import LayerNorms
 from isomerge.symmetry.units import Unit, plan_units, voted
 
 
@@ -70,7 +70,7 @@ def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", la
         everywhere = all(o.source_of(c, matches[c]) is not None for o in others for c in block.canonical)
         (shared if everywhere else alone).append(block)
     selection = replace(selection, spec=_moving_in_all(selection.spec, others, shared))
-    norms = free_under_layer_norm(donor).within(shared) if selection.norms else LayerNorms()
+    norms = free_under_layer_norm(donor).within(shared).apart() if selection.norms else LayerNorms()
     units = plan_units(selection.spec, shared, [norm.blocks for norm in norms.norms])
     if any(unit.elements or unit.votes for unit in units):
         _check_axes(donor, others, shared)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from isomerge.matching.balance import fold_biases
 from isomerge.matching.frame import has_shared_meaning
+from isomerge.models.layer_norm_form import opened_streams
 from isomerge.models.recognised import Model
 from isomerge.quotient.draws import by_norm, chosen, sketch
 from isomerge.solve.canonical.canonical_frame import read_moved
@@ -120,7 +121,8 @@ def mapped_rows(
 def anchors_of(model: Model, dtype: torch.dtype, fold: Alignment, salt: str = "") -> tuple[Draws, dict[str, Table]]:
     """The anchors of every stream by draw, and the tables that they are from, by block.
 
-    Where LayerNorm takes the mean away, so do they: a reader's part along the ones is idle.
+    Where LayerNorm takes the mean away, so do they: a reader's part along the ones is idle. Where readers keep
+    there what they make of a norm's bias (`isomerge.symmetry.layer_norms`), they have a mean: their size.
 
     Args:
         model: whose embeddings are read, and its gains.
@@ -144,14 +146,23 @@ def anchors_of(model: Model, dtype: torch.dtype, fold: Alignment, salt: str = ""
             whole = read_moved(model, block, dtype, fold)
             for draw, anchors in draws.items():
                 draws[draw] = anchors | dict(mapped_rows(spec, block, whole, anchors))
+    opened = opened_streams(model)
     for anchors in draws.values():
         for stream, found in anchors.items():
             if spec.spaces[stream].folded == "OFixingOnes":
                 anchors[stream] = replace(found, rows=found.rows - found.rows.mean(-1, keepdim=True))
+            if stream in opened:
+                anchors[stream] = replace(found, rows=_above_the_ones(found.rows))
     for name in fixed_streams(spec, model.blocks):
         for draw, found in _coordinates(name, spec.sizes[name], dtype, salt).items():
             draws[draw][name] = found
     return {draw: anchors for draw, anchors in draws.items() if anchors}, tables
+
+
+def _above_the_ones(rows: Tensor) -> Tensor:
+    """Anchors with their own size, less their mean, as their mean."""
+    centred = rows - rows.mean(-1, keepdim=True)
+    return centred + centred.square().mean(-1, keepdim=True).sqrt()
 
 
 def _traded(model: Model) -> Blocks:

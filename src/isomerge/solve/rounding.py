@@ -35,6 +35,7 @@ from isomerge.symmetry.axes import Atom, leaf_atoms
 from isomerge.symmetry.blocks import Block, Blocks, leaves
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.norm_stage import NormStage
+from isomerge.symmetry.norms import gain_along
 from isomerge.symmetry.stage import MONOMIAL, find_shifts
 from isomerge.symmetry.units import elements_of
 
@@ -75,7 +76,7 @@ class RoundingOf:
         touched = rounded_by(g, source)
         if not touched:
             return {}
-        there = self._pulled_back(g, source, moved)
+        there = _without_what_is_open(g, source, self._pulled_back(g, source, moved))
         here = {block: source[block].to(t.dtype) for block, t in there.items()}
         spec, fold = self.spec, self._folding
         local = spec.restrict([n for n in spec.spaces if n not in spec.residual_names])
@@ -144,6 +145,21 @@ class RoundingOf:
             for key, space in elements_of(self.spec, block).items()
             if space.name in self.spec.gains
         }
+
+
+def _without_what_is_open(g: Alignment, source: Blocks, there: Blocks) -> Blocks:
+    """What was pulled back, without errors along that in which readers keep what they make of a norm's bias: only
+    this product counts, and where it is a small part of both, moving back makes much of little."""
+    found = dict(there)
+    for stage in g.stages:
+        if not isinstance(stage, NormStage):
+            continue
+        for norm, reader, axis in stage.opened(source):
+            assert norm.gain is not None
+            gain = gain_along(norm, source[norm.gain], found[reader].ndim, axis)
+            away = (found[reader].double() - source[reader].double()) * gain
+            found[reader] = (found[reader].double() - away.mean(axis, keepdim=True) / gain).to(found[reader])
+    return found
 
 
 def rounded_by(g: Alignment, blocks: Blocks) -> set[Block]:

@@ -2,7 +2,9 @@
 
 LayerNorm takes the mean of a stream away, divides by its size, multiplies by gains g and adds biases b. So no
 output depends on what writers put along the ones, nor on what its readers W take against them, ``W + c (1/g)^T``
-with ``c sum(b/g)`` off their own bias; and b itself may as well stand in the readers' biases as ``W b``.
+with ``c sum(b/g)`` off their own bias; and b itself may as well stand in the readers' biases as ``W b``. A reader
+without a bias has one all the same, in what it takes against the ones of b: as long as ``W b`` is what it was, both
+may be anything.
 
 Where norms stand behind what they normalise (`isomerge.symmetry.post_norms`), the stream carries b on, and the next
 writer's bias takes it up; and the gains of the last norm may as well stand in its readers, ``W diag(g)``.
@@ -11,13 +13,12 @@ writer's bias takes it up; and the gains of the last norm may as well stand in i
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from torch import Tensor
-
-from isomerge.symmetry.axes import Atom, Concat, atoms, length
+from isomerge.symmetry.axes import Atom, Concat, atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Line, Spec
+from isomerge.symmetry.norms import LayerNorms, Norm
 from isomerge.symmetry.post_norms import Order, Place, generic, order_of
 from isomerge.symmetry.stage import FIXED, element_key
 
@@ -25,77 +26,6 @@ NORMS = "norms"
 """What this freedom is called among spaces."""
 CENTRED = "OFixingOnes"
 """The group that a stream is turned by where every norm over it takes the mean away."""
-
-
-@dataclass
-class Norm:
-    """One LayerNorm: its gain, its bias, and who reads it, by block and axis."""
-
-    gain: Block | None = None
-    bias: Block | None = None
-    readers: dict[Block, int] = field(default_factory=dict)
-    reader_biases: dict[Block, Block] = field(default_factory=dict)
-    """From a reader's bias to the reader."""
-    sealed: bool = False
-    """Whether something reads it that has no tensor of its own, such as a head tied to the embeddings."""
-    bound: set[Block] = field(default_factory=set)
-    """Readers that are another thing as well, such as a table of embeddings that is the head: they stay."""
-    carried: Block | None = None
-    """The bias of a writer that a stream adds to what the norm gives, where the stream goes on from there."""
-    ends: bool = False
-    """Whether no stream goes on from it, and no scale of the spec is of its gains."""
-
-    @property
-    def folds(self) -> bool:
-        """Whether every reader has a bias that can take the norm's."""
-        biased = bool(self.readers) and len(self.readers) == len(self.reader_biases)
-        return self.bias is not None and biased and not self.sealed
-
-    @property
-    def scales(self) -> bool:
-        """Whether its readers can take its gains."""
-        return self.ends and self.gain is not None and not self.sealed and not self.bound
-
-    @property
-    def slack(self) -> dict[Block, int]:
-        """The readers that may take what they like against the ones: nothing is added to it, or they have a bias
-        that it is taken off again."""
-        if self.gain is None:
-            return {}
-        biased = set(self.reader_biases.values())
-        free = {block: k for block, k in self.readers.items() if block not in self.bound}
-        return {block: k for block, k in free.items() if self.bias is None or block in biased}
-
-    def is_invertible(self, tensors: Mapping[Block, Tensor]) -> bool:
-        """Whether no gain is zero, of those in some tensors."""
-        assert self.gain is not None
-        return bool((tensors[self.gain].double() + self.gain.line.less != 0).all())
-
-    @property
-    def blocks(self) -> list[Block]:
-        """All that a move of this norm changes or looks at."""
-        own = [block for block in (self.gain, self.bias, self.carried) if block is not None]
-        return [*own, *self.readers, *self.reader_biases]
-
-
-@dataclass
-class LayerNorms:
-    """The writers of streams under LayerNorm alone, by their axis along the stream, and the norms."""
-
-    writers: dict[Block, int] = field(default_factory=dict)
-    norms: list[Norm] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.writers or self.norms)
-
-    def within(self, blocks: Collection[Block]) -> LayerNorms:
-        """What of it is whole in some blocks, such as a unit's."""
-        writers = {block: k for block, k in self.writers.items() if block in blocks}
-        return LayerNorms(writers, [norm for norm in self.norms if all(b in blocks for b in norm.blocks)])
-
-    def reader(self, block: Block) -> tuple[Norm, int] | None:
-        """The norm that a block may read against the ones, and the axis."""
-        return next(((norm, norm.slack[block]) for norm in self.norms if block in norm.slack), None)
 
 
 def layer_norms(
@@ -117,7 +47,9 @@ def layer_norms(
     """
     found = LayerNorms()
     for stream in centred_streams(spec):
-        of = _under_post_norms if stream in spec.postnorm else _under_pre_norms
+        plainly = stream in spec.prenorm and stream not in spec.plain and _is_read_plainly(spec, stream)
+        ordered = stream in spec.postnorm or plainly
+        of = _under_ordered_norms if ordered else _under_pre_norms
         here = of(spec, blocks, stream, _Seen(stream in returned, states and stream in returned), tied)
         found = LayerNorms(found.writers | here.writers, found.norms + here.norms)
     return found
@@ -146,7 +78,7 @@ def _under_pre_norms(
     spec: Spec, blocks: Sequence[Block], stream: str, seen: _Seen, tied: Callable[[Block], bool]
 ) -> LayerNorms:
     """The writers and norms of one stream, where it is read through norms alone."""
-    norms: dict[str, Norm] = {}
+    plain, norms = stream in spec.plain, dict[str, Norm]()
     mixed: set[str] = set()
     writers: dict[Block, int] = {}
     outer = {gain for gain in spec.gains if not spec.scope(spec.spaces[gain])}
@@ -154,27 +86,41 @@ def _under_pre_norms(
     for block, k, atom, scales in _places(spec, blocks, stream):
         if scales is None:  # a part of a concatenation, or other axes beside it: not known here
             return LayerNorms()
+        aside = spec.stands_apart(stream, block.line)
+        if plain and atom.dual:
+            held = aside or (seen.last and not block.layers)
+            norms[block.key] = Norm(readers={} if held else {block: k}, plain=True)
+            continue
         key = element_key(spec, spec.spaces[scales[0].name], dict(block.scope)) if scales else ""
         norm = norms.setdefault(key, Norm()) if key and not {s.name for s in scales} & branch else None
         if atom.diag and norm is not None:
             norm.gain = block
         elif atom.dual and not scales and not block.line.tied:
             return LayerNorms()  # read without a norm
+        elif atom.dual and norm is not None and aside:
+            norm.sealed = True
         elif atom.dual and norm is not None:
             norm.readers[block] = k
         elif not atom.dual and norm is not None:
             if norm.bias is not None:  # something more is added to what the norm gives
                 mixed.add(key)
             norm.bias = block
-        elif not atom.dual and not atom.diag and not scales and not tied(block):
+        elif not atom.dual and not atom.diag and not scales and not tied(block) and not aside:
             writers[block] = k
-    hidden = {key for key in norms if seen.last and key.partition("[")[0] in outer}
-    kept = [norm for key, norm in norms.items() if key not in mixed | hidden]
+    for key, norm in norms.items():
+        norm.sealed |= seen.last and key.partition("[")[0] in outer
+    kept = [norm for key, norm in norms.items() if key not in mixed]
     _add_biases(kept, blocks, writers)
-    if seen.states or (seen.last and stream not in spec.normed_out):  # what they write is seen before any norm
-        first = _before_layers(spec, stream)
-        writers = {block: k for block, k in writers.items() if block.line in first}
-    return LayerNorms(writers, [norm for norm in kept if norm.gain is not None and norm.readers])
+    writers = _unseen(spec, stream, seen, writers)
+    return LayerNorms(writers, [norm for norm in kept if (norm.gain is not None or norm.plain) and norm.readers])
+
+
+def _unseen(spec: Spec, stream: str, seen: _Seen, writers: dict[Block, int]) -> dict[Block, int]:
+    """The writers of which a norm takes the mean away before a class returns anything."""
+    if not seen.states and (not seen.last or stream in spec.normed_out):
+        return writers
+    first = _before_layers(spec, stream)
+    return {block: k for block, k in writers.items() if block.line in first}
 
 
 def _before_layers(spec: Spec, stream: str) -> list[Line]:
@@ -201,12 +147,24 @@ def _add_biases(norms: Sequence[Norm], blocks: Sequence[Block], writers: Collect
                 norm.reader_biases[bias] = block
 
 
-def _under_post_norms(
+def _is_read_plainly(spec: Spec, stream: str) -> bool:
+    """Whether a line reads a stream without the scale of a norm."""
+    for line in (line for line in spec.lines if not line.tied):
+        for axis in line.axes or ():
+            here = list(atoms((axis,)))
+            if any(a.name == stream and a.dual for a in here) and not any(a.name in spec.gains for a in here):
+                return True
+    return False
+
+
+def _under_ordered_norms(
     spec: Spec, blocks: Sequence[Block], stream: str, seen: _Seen, tied: Callable[[Block], bool]
 ) -> LayerNorms:
-    """The writers and norms of one stream, where norms stand behind what they normalise. Where a class returns the
-    stream, what its last norm gave stays."""
+    """The writers and norms of one stream, where the order of lines says what reads which norm. Where a class
+    returns the stream, what its last norm gave stays."""
     order = order_of(spec, stream)
+    if order.raw:
+        return LayerNorms()
     norms: dict[str, Norm] = {}
     writers: dict[Block, int] = {}
     by_key = {block.key: block for block in blocks}
@@ -214,19 +172,21 @@ def _under_post_norms(
 
     def norm_at(place: Place | None, layer: int | None) -> Norm | None:
         key = place and place.key(_depth(spec, place.line), layer)
-        if (gain := by_key.get(key or "")) is None or _is_seen(spec, order, gain, seen):
+        if (gain := by_key.get(key or "")) is None:
             return None
-        return norms.setdefault(gain.key, Norm(gain, by_name.get(_bias_of(gain.canonical[0]))))
+        bias, shown = by_name.get(_bias_of(gain.canonical[0])), _is_seen(spec, order, gain, seen)
+        return norms.setdefault(gain.key, Norm(gain, bias, sealed=shown))
 
     for block, k, atom, scales in _places(spec, blocks, stream):
         here = (block.line.name, not any(block.layers))
-        if here in order.writes and not atom.dual and scales == [] and not tied(block):
+        aside = spec.stands_apart(stream, block.line)
+        if here in order.writes and not atom.dual and scales == [] and not tied(block) and not aside:
             writers[block] = k
         place = order.reads.get(here) if atom.dual else order.carries.get(here)
         norm = norm_at(place, block.layers[0] if block.layers else None)
         if norm is None:
             continue
-        if scales is None:
+        if scales is None or (aside and atom.dual):
             norm.sealed = True
         elif atom.dual:
             norm.readers[block] = k
@@ -241,10 +201,18 @@ def _under_post_norms(
     for norm in norms.values():
         assert norm.gain is not None
         last = _is_last(spec, order, norm.gain)
-        norm.sealed |= (norm.carried is None and not last) or (
-            last and order.read_elsewhere and bool(norm.gain.layers)
-        )
+        if order.before:
+            norm.sealed |= norm.gain.line.name in order.begins
+        else:
+            norm.sealed |= (norm.carried is None and not last) or (
+                last and order.read_elsewhere and bool(norm.gain.layers)
+            )
         norm.ends = last and not any(a.name in spec.gains for a in atoms(norm.gain.axes or ()))
+    if order.before:
+        read = {norm.bias for norm in norms.values()}
+        first = {_bias_of(name) for name in order.begins}
+        writers |= {by_name[name]: 0 for name in first if name in by_name and by_name[name] not in read}
+        writers = _unseen(spec, stream, seen, writers)
     return LayerNorms(writers, [norm for norm in norms.values() if norm.readers])
 
 
@@ -278,6 +246,8 @@ def _is_seen(spec: Spec, order: Order, gain: Block, seen: _Seen) -> bool:
     """Whether a model gives out what a norm makes of a stream."""
     if gain.line.name in order.heads:
         return False
+    if order.before:
+        return seen.last and gain.line.name in order.lasts
     state = not gain.layers or order.ends.get(gain.line.stack) == generic(gain.line)
     return (seen.states and state) or (seen.last and _is_last(spec, order, gain))
 
@@ -285,7 +255,7 @@ def _is_seen(spec: Spec, order: Order, gain: Block, seen: _Seen) -> bool:
 def _is_last(spec: Spec, order: Order, gain: Block) -> bool:
     """Whether no stream goes on from a norm: the last one of all layers, or one in a head."""
     if not gain.layers:
-        return gain.line.name in order.heads
+        return gain.line.name in order.heads | order.lasts
     ends = order.ends.get(gain.line.stack) == generic(gain.line)
     return ends and gain.layers[0] + 1 == _depth(spec, gain.line)
 
@@ -295,9 +265,9 @@ Standing = tuple[Block, int, Atom, "list[Atom] | None"]
 
 def _places(spec: Spec, blocks: Sequence[Block], stream: str) -> Iterator[Standing]:
     """Where a stream stands: block, axis, its atom, and the scales beside it; None where that is not all."""
-    for block in blocks:
+    for block in (block for block in blocks if not spec.is_unrelated(stream, block.line)):
         for k, axis in enumerate(block.axes or ()):
-            here = list(atoms((axis,)))
+            here = [a for a in atoms((axis,)) if a.name in spec.spaces or spec.sizes.get(a.name) != 1]
             mine = [a for a in here if a.name == stream]
             if not mine:
                 continue
@@ -320,25 +290,3 @@ def norm_spec(spec: Spec) -> Spec:
         for name in spec.streams
     }
     return replace(found, spaces={**found.spaces, **fixed})
-
-
-def gain_along(norm: Norm, gain: Tensor, dims: int, axis: int) -> Tensor:
-    """A norm's gain, whole, in float64 and along one axis of a tensor of so many dimensions."""
-    assert norm.gain is not None
-    return (gain.double() + norm.gain.line.less).reshape([-1 if k == axis else 1 for k in range(dims)])
-
-
-def free_dimensions(free: LayerNorms, spec: Spec, entries: Callable[[Block], int]) -> int:
-    """How many dimensions it is: one for every vector that a writer writes and a reader reads, and the biases of
-    norms that fold, and the gains that readers can take.
-
-    Args:
-        free: of a model.
-        spec: of the model.
-        entries: how many a block has.
-    """
-    slack = [place for norm in free.norms for place in norm.slack.items()]
-    folded = [norm.bias for norm in free.norms if norm.bias is not None and norm.folds]
-    folded += [norm.gain for norm in free.norms if norm.gain is not None and norm.scales]
-    vectors = sum(entries(b) // length((b.axes or ())[k], spec.sizes) for b, k in (*free.writers.items(), *slack))
-    return vectors + sum(map(entries, folded))

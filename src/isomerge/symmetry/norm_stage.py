@@ -5,7 +5,8 @@ Its elements are vectors, by the block that they are added to:
 * ``norm.ones.BLOCK``: what a writer has more along the ones; of the block's shape, 1 long along the stream.
 * ``norm.gain.BLOCK``: what a reader takes more against the ones, behind its gain: W + c (1/g)^T; of the same shape.
   Its bias loses c sum(b/g).
-* ``norm.fold.BLOCK``: what a norm's bias has more; [width]. Its readers' biases lose what they make of it.
+* ``norm.fold.BLOCK``: what a norm's bias has more; [width]. Its readers' biases lose what they make of it; readers
+  without a bias take so much against the ones that they make of the new bias what they made of the old one.
 * ``norm.scale.BLOCK``: by what a norm's gains are multiplied, and its bias; [width]. Its readers are divided by it.
 
 The first two commute with each other, and so do those of each other kind: a stage has elements of one kind, so that
@@ -22,7 +23,8 @@ from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Atom, shape
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.layer_norms import LayerNorms, Norm, gain_along, layer_norms
+from isomerge.symmetry.layer_norms import layer_norms
+from isomerge.symmetry.norms import LayerNorms, Norm, gain_across, gain_along
 from isomerge.symmetry.stage import Stage
 
 PREFIX = "norm."
@@ -98,9 +100,16 @@ class NormStage(Stage):
             folded = norm.bias is not None and FOLD + norm.bias.key in self.elements
             found |= {b for b, r in norm.reader_biases.items() if folded or GAIN + r.key in self.elements}
             found |= {norm.carried} if folded and norm.carried is not None else set()
+            found |= {*norm.opened} if folded else set()
             if norm.gain is not None and SCALE + norm.gain.key in self.elements:
                 found |= {*norm.readers} | ({norm.bias} if norm.bias is not None else set())
         return found
+
+    def opened(self, blocks: Iterable[Block]) -> list[tuple[Norm, Block, int]]:
+        """The readers that take against the ones what a norm's bias has less: norm, reader, axis."""
+        norms = layer_norms(self.spec, list(blocks)).norms if self.elements else []
+        folded = [norm for norm in norms if norm.bias is not None and FOLD + norm.bias.key in self.elements]
+        return [(norm, reader, axis) for norm in folded for reader, axis in norm.opened.items()]
 
     def only(self, blocks: Iterable[Block]) -> NormStage:
         """The part that acts on some blocks."""
@@ -137,9 +146,8 @@ class NormStage(Stage):
 
 def read_against(norm: Norm, block: Block, axis: int, c: Tensor, tensors: Mapping[Block, Tensor]) -> None:
     """Add c (1/g)^T to a reader, in place, and take off its bias what the norm's makes of it."""
-    assert norm.gain is not None
     weight = tensors[block]
-    gain = gain_along(norm, tensors[norm.gain], weight.ndim, axis)
+    gain = gain_across(norm, tensors, weight, axis)
     weight.add_((c.double() / gain).to(weight))
     bias = next((b for b, reader in norm.reader_biases.items() if reader == block), None)
     if norm.bias is not None and bias is not None:
@@ -148,13 +156,27 @@ def read_against(norm: Norm, block: Block, axis: int, c: Tensor, tensors: Mappin
 
 
 def fold_back(norm: Norm, delta: Tensor, tensors: Mapping[Block, Tensor]) -> None:
-    """Take off the biases of a norm's readers, in place, what they make of what its own has more; a writer's bias
-    loses what a stream carries on."""
+    """Take off the biases of a norm's readers, in place, what they make of what its own has more, or off what they
+    take against the ones; a writer's bias loses what a stream carries on. The norm's bias is the new one.
+    """
+    for reader, axis in norm.opened.items():
+        _take_against(norm, reader, axis, delta, tensors)
     for bias, reader in norm.reader_biases.items():
         made = tensors[reader].double().movedim(norm.readers[reader], -1) @ delta.double()
         tensors[bias].sub_(made.to(tensors[bias]))
     if norm.carried is not None:
         tensors[norm.carried].sub_(delta.to(tensors[norm.carried]))
+
+
+def _take_against(norm: Norm, reader: Block, axis: int, delta: Tensor, tensors: Mapping[Block, Tensor]) -> None:
+    """Add c (1/g)^T to a reader, in place, so that it makes of a norm's bias what it made of it without delta."""
+    assert norm.gain is not None
+    assert norm.bias is not None
+    weight = tensors[reader]
+    gain = gain_along(norm, tensors[norm.gain], weight.ndim, axis)
+    made = weight.double().movedim(axis, -1) @ delta.double()
+    c = -made / (tensors[norm.bias].double() / gain.flatten()).sum()
+    weight.add_((c.unsqueeze(-1).movedim(-1, axis) / gain).to(weight))
 
 
 def take_gains(norm: Norm, factor: Tensor, tensors: Mapping[Block, Tensor]) -> None:

@@ -4,6 +4,9 @@ There a stream is what the last norm gave: the next layer reads it, and adds to 
 says which norm is read (``postnorm STREAM``): every line reads the last norm before it, in its own layer, in the
 layer before or before all layers; what follows all layers reads the last norm of theirs. A line that reads the
 stream and writes it stands in a head of its own: the norm behind it is read once, by the next line.
+
+The same order says which norm is read where norms stand *before* what they normalise and their gains have no scale
+(``prenorm STREAM``): one that one layer lacks (ModernBERT), or before a head that writes the stream's axes (ESM).
 """
 
 from __future__ import annotations
@@ -55,6 +58,14 @@ class Order:
     """From a writer's bias to the gain of the norm that it is added to: first after it."""
     heads: set[str] = field(default_factory=set)
     """The gains of norms in heads: no stream goes on from them."""
+    before: bool = False
+    """Whether norms stand before what they normalise."""
+    begins: set[str] = field(default_factory=set)
+    """The gains of norms that a stream begins with, where norms stand before."""
+    lasts: set[str] = field(default_factory=set)
+    """The gains of norms that stand behind all layers, where norms stand before."""
+    raw: bool = False
+    """Whether a line reads the stream without a norm, where norms stand before."""
     read_elsewhere: bool = False
     """Whether what reads the last norm is not all known: what stands in another stack of layers."""
     ends: dict[str, str] = field(default_factory=dict)
@@ -63,15 +74,18 @@ class Order:
 
 def order_of(spec: Spec, stream: str) -> Order:
     """The order of a stream's norms, by the lines of a spec."""
-    walk = _Walk(stream, set(spec.streams))
-    lines = [line for line in spec.lines if any(a.name == stream for a in atoms(line.axes or ()))]
+    walk = (_Walk if stream in spec.postnorm else _WalkBefore)(stream, set(spec.streams))
+    walk.across = {line.name for line in spec.lines if spec.reads_across(stream, line)}
+    mine = [line for line in spec.lines if any(a.name == stream for a in atoms(line.axes or ()))]
+    lines = [line for line in mine if not spec.is_unrelated(stream, line)]
     for stack, group in groupby(lines, lambda line: line.stack if _numbered(spec, line) else ""):
         part = list(group)
         if not stack:
             walk.outside(part)
         else:
             walk.layers(stack, part)
-    if walk.norm is not None and not walk.norm.line.indices and not walk.pending:
+    walk.order.before = stream not in spec.postnorm
+    if not walk.order.before and walk.norm is not None and not walk.norm.line.indices and not walk.pending:
         walk.order.heads.add(walk.norm.line.name)  # a stream that no layer goes on
     return walk.order
 
@@ -98,6 +112,10 @@ class _Walk:
         """The modules that read the stream and write another thing of its axes."""
         self.behind = False
         """Whether the layers were passed."""
+        self.across: set[str] = set()
+        """The lines that read what the stack of layers before theirs gives."""
+        self.before: Place | None = None
+        """What that stack's last norm is."""
 
     def outside(self, lines: list[Line]) -> None:
         """Lines before or behind layers."""
@@ -109,14 +127,14 @@ class _Walk:
         if self.behind:  # another stack has a stream of its own, whose start is not known here
             self.start_anew()
         for first in (True, False):
-            for line in lines:
+            for line in (line for line in lines if not first or _in_first_layer(line)):
                 self.step(line, first)
             if self.norm is not None:
                 self.norm = self.norm.earlier()
         if self.norm is not None and self.norm.line in lines:
             self.order.ends[stack] = generic(self.norm.line)
             self.norm = Place(self.norm.line, None)
-        self.behind = True
+        self.behind, self.before = True, self.norm
 
     def start_anew(self) -> None:
         self.norm, self.pending, self.carried = None, [], False
@@ -126,7 +144,10 @@ class _Walk:
         here = (line.name, first)
         mine = [a for a in atoms(line.axes or ()) if a.name == self.stream]
         stem, _, last = line.name.rpartition(".")
-        if any(a.dual for a in mine) and not all(a.dual for a in mine):
+        if line.name in self.across:
+            if self.before is not None:
+                self.order.reads[here] = self.before
+        elif any(a.dual for a in mine) and not all(a.dual for a in mine):
             self._read(here)
             if line.indices:
                 self.pending.append(here)  # what stands in a layer writes the stream
@@ -172,6 +193,31 @@ class _Walk:
         if self.norm is not None and not self.carried and _is_vector(line, self.stream):
             self.order.carries[here] = self.norm
             self.carried = True
+
+
+class _WalkBefore(_Walk):
+    """The same where norms stand before what they normalise: what is written goes on beside them."""
+
+    def _read(self, here: tuple[str, bool]) -> None:
+        place, self.head = self.head or self.norm, None
+        if place is None or (self.pending and place == self.norm):
+            self.order.raw = True
+        else:
+            self.order.reads[here] = place
+
+    def _norm(self, line: Line) -> None:
+        super()._norm(line)
+        if not line.indices and line.name not in self.order.heads:
+            (self.order.lasts if self.behind else self.order.begins).add(line.name)
+
+    def _write(self, line: Line, here: tuple[str, bool]) -> None:
+        self.order.writes.add(here)
+        self.pending.append(here)
+
+
+def _in_first_layer(line: Line) -> bool:
+    """Whether the first layer may have a line's tensor."""
+    return all((0 in n.values) == (n.sign == "=") for n in line.numbers if n.sign)
 
 
 def _is_vector(line: Line, stream: str) -> bool:

@@ -28,8 +28,9 @@ from isomerge.solve.rounding import RoundingOf
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.layer_norms import NORMS, LayerNorms, norm_spec
+from isomerge.symmetry.layer_norms import NORMS, norm_spec
 from isomerge.symmetry.norm_stage import is_norm_key, norm_stages
+from isomerge.symmetry.norms import LayerNorms
 from isomerge.symmetry.stage import find_shifts
 from isomerge.symmetry.units import Unit, elements_of
 
@@ -240,11 +241,12 @@ class PairSolver:
         return _There(nearer, None, errors)
 
     def _free(self, unit: Unit, *models: Blocks) -> LayerNorms:
-        """What LayerNorm leaves free in a unit; norms with a gain of zero hide what cannot be told."""
+        """What LayerNorm leaves free in a unit of what can be told of all models (`Norm.told`)."""
         free = self.plan.free(unit)
-        return LayerNorms(
-            free.writers, [n for n in free.norms if all(n.is_invertible(blocks) for blocks in models)]
-        )
+        norms = list(free.norms)
+        for blocks in models:
+            norms = [told for norm in norms if (told := norm.told(blocks)) is not None]
+        return LayerNorms(free.writers, norms)
 
     def in_form(self) -> PairSolver | None:
         """A solver of the same models read without what LayerNorm leaves free, which has found nothing yet; None

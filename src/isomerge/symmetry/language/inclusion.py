@@ -147,6 +147,10 @@ def included(inclusion: Inclusion, part: Spec) -> Spec:
         fixed=tuple(one.renamed(lambda name: _name(inclusion, part, name)) for one in part.fixed),
         prenorm=tuple(inclusion.called(name) for name in part.prenorm if name not in inclusion.without),
         normed_out=tuple(inclusion.called(name) for name in part.normed_out if name not in inclusion.without),
+        apart=tuple((inclusion.called(s), name) for s, name in part.apart if s not in inclusion.without),
+        across=tuple((inclusion.called(s), name) for s, name in part.across if s not in inclusion.without),
+        unrelated=tuple((inclusion.called(s), name) for s, name in part.unrelated if s not in inclusion.without),
+        plain=tuple(inclusion.called(name) for name in part.plain if name not in inclusion.without),
         postnorm=tuple(inclusion.called(name) for name in part.postnorm if name not in inclusion.without),
         depths={_name(inclusion, part, stack): depth for stack, depth in part.depths.items()},
     )

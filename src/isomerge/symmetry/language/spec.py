@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 
 from isomerge.errors import IsomergeError
@@ -197,6 +198,27 @@ class Spec:
     """Those of which a class returns what a norm gives."""
     postnorm: tuple[str, ...] = ()
     """The streams whose norms stand behind what they normalise; their lines stand in the order in which they act."""
+    plain: tuple[str, ...] = ()
+    """Those of `prenorm` whose norms have no tensors."""
+    apart: tuple[tuple[str, str], ...] = ()
+    """By stream, how the names of lines end whose writing no norm reads alone, or that read another thing as well."""
+    across: tuple[tuple[str, str], ...] = ()
+    """By stream, how the names of lines end that read what the stack of layers before theirs gives."""
+
+    unrelated: tuple[tuple[str, str], ...] = ()
+    """By stream, how the names of lines end that have its axes, and nothing to do with its norms."""
+
+    def is_unrelated(self, stream: str, line: Line) -> bool:
+        """Whether a line has nothing to do with the norms of a stream."""
+        return any(s == stream and fnmatchcase(line.name, f"*{name}") for s, name in self.unrelated)
+
+    def stands_apart(self, stream: str, line: Line) -> bool:
+        """Whether a line is none of those that write before norms alone, or read a norm and nothing else."""
+        return any(s == stream and fnmatchcase(line.name, f"*{name}") for s, name in self.apart)
+
+    def reads_across(self, stream: str, line: Line) -> bool:
+        """Whether a line reads what the stack of layers before its own gives."""
+        return any(s == stream and fnmatchcase(line.name, f"*{name}") for s, name in self.across)
 
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[str], Line]]:

@@ -22,6 +22,10 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``shift NAME: A [along X] -> B [along Y]``      adding a constant to the line A and subtracting it from B is free;
                                                 ``along X[1:]``: along some rows of it
 ``prenorm STREAM [returned] [if E]``            a stream is read through LayerNorms alone (also: ``folded OFixingOnes``); returned: also where a class returns it
+``prenorm STREAM plain [returned] [if E]``      the same, through LayerNorms that have no tensors
+``... except NAME ...``                         lines (a name ends so, ``*`` is anything) that write before something else than a norm, or read another thing as well
+``... without NAME ...``                        lines that have nothing to do with these norms
+``postnorm STREAM across NAME ...``             lines that read what the stack of layers before theirs gives
 ``postnorm STREAM [if E]``                      LayerNorms stand behind what they normalise; lines in the order in which they act
 ``headed CLASS ...``                            classes that are named ``...Model``, and give out what a head makes of the streams
 ``returns SPACE ... : CLASS ... [if E]``        what classes return by default beside their predictions, or ``nothing``
@@ -73,7 +77,7 @@ _SPACE = re.compile(r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\
 _ALONG = r"(?:\s+along\s+(\w+)(?:\[(\S*?):(\S*?)\])?)?"
 _SHIFT = re.compile(rf"(\w+)\s*:\s*(\S+){_ALONG}(?:\s*->\s*(\S+)(?:\s+via\s+(\S+)|{_ALONG}))?$")
 _INFINITE = " infinite"
-RETURNED = " returned"
+RETURNED, PLAIN = " returned", " plain"
 BEHIND_PADDING = "behind padding"
 _OFFSET = re.compile(r"(.*[)\]]'?)\s+-\s*(\d+)$")
 _DEFAULT_SIZES = {**dict.fromkeys(SCALES, 1), "Complex": 2}
@@ -135,6 +139,10 @@ class _Reader:
         self.tied = ""
         self.prenorm: list[str] = []
         self.normed_out: list[str] = []
+        self.plain: list[str] = []
+        self.apart: list[tuple[str, str]] = []
+        self.across: list[tuple[str, str]] = []
+        self.unrelated: list[tuple[str, str]] = []
         self.postnorm: list[str] = []
         self.depths: dict[str, tuple[int, int]] = {}
         self.numbered: dict[str, list[object]] = {}
@@ -209,6 +217,10 @@ class _Reader:
         self.fixed += part.fixed
         self.prenorm += part.prenorm
         self.normed_out += part.normed_out
+        self.plain += part.plain
+        self.apart += part.apart
+        self.across += part.across
+        self.unrelated += part.unrelated
         self.postnorm += part.postnorm
         self.depths |= part.depths
 
@@ -281,12 +293,26 @@ class _Reader:
         self.shifts.append(Shift(name, bias, block, into or None, via, along, into_block, into_along, here, there))
 
     def read_prenorm(self, rest: str) -> None:
-        name = self.stream("prenorm", rest.removesuffix(RETURNED))
+        rest = self.asides(rest)
+        words = rest.removesuffix(RETURNED)
+        name = self.stream("prenorm", words.removesuffix(PLAIN))
         self.prenorm.append(name)
+        self.plain += [name] if words.endswith(PLAIN) else []
         self.normed_out += [name] if rest.endswith(RETURNED) else []
 
     def read_postnorm(self, rest: str) -> None:
-        self.postnorm.append(self.stream("postnorm", rest))
+        self.postnorm.append(self.stream("postnorm", self.asides(rest)))
+
+    def asides(self, rest: str) -> str:
+        """Keep what lines a statement of norms says are no common ones, and give the rest of it."""
+        rest, _, unrelated = rest.partition(" without ")
+        rest, _, apart = rest.partition(" except ")
+        rest, _, across = rest.partition(" across ")
+        stream = rest.partition(" ")[0]
+        self.unrelated += [(stream, name) for name in unrelated.split()]
+        self.apart += [(stream, name) for name in apart.split()]
+        self.across += [(stream, name) for name in across.split()]
+        return rest
 
     def stream(self, word: str, name: str) -> str:
         if name not in self.spaces or not self.spaces[name].residual:
@@ -349,6 +375,10 @@ class _Reader:
             tuple(self.prenorm),
             tuple(self.normed_out),
             tuple(self.postnorm),
+            tuple(self.plain),
+            tuple(self.apart),
+            tuple(self.across),
+            tuple(self.unrelated),
         )
         check_legality(spec)
         check_fixed(spec)

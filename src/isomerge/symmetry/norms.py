@@ -1,0 +1,142 @@
+"""LayerNorms and who reads them: what `isomerge.symmetry.layer_norms` finds in some blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from isomerge.symmetry.axes import length
+from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.language.spec import Spec
+
+LEVEL = 1e-9
+"""The part of a norm's bias along the ones, of all of it, up to which nothing can be read from it."""
+
+
+@dataclass
+class Norm:
+    """One LayerNorm: its gain, its bias, and who reads it, by block and axis."""
+
+    gain: Block | None = None
+    bias: Block | None = None
+    readers: dict[Block, int] = field(default_factory=dict)
+    reader_biases: dict[Block, Block] = field(default_factory=dict)
+    """From a reader's bias to the reader."""
+    sealed: bool = False
+    """Whether something reads it that has no tensor of its own, such as a head tied to the embeddings."""
+    bound: set[Block] = field(default_factory=set)
+    """Readers that are another thing as well, such as a table of embeddings that is the head: they stay."""
+    carried: Block | None = None
+    """The bias of a writer that a stream adds to what the norm gives, where the stream goes on from there."""
+    ends: bool = False
+    """Whether no stream goes on from it, and no scale of the spec is of its gains."""
+    plain: bool = False
+    """Whether it has no tensors at all: its gains are one."""
+
+    @property
+    def folds(self) -> bool:
+        """Whether every reader can take what the norm's bias loses: in a bias, or against the ones."""
+        taken = not self.bound or self.bound <= {*self.reader_biases.values()}
+        return self.bias is not None and bool(self.readers) and taken and not self.sealed
+
+    @property
+    def opened(self) -> dict[Block, int]:
+        """The readers without a bias of a norm that folds: W b stays, and they take against the ones what that asks
+        for."""
+        biased = set(self.reader_biases.values())
+        return {block: k for block, k in self.readers.items() if block not in biased} if self.folds else {}
+
+    @property
+    def scales(self) -> bool:
+        """Whether its readers can take its gains."""
+        return self.ends and self.gain is not None and not self.sealed and not self.bound
+
+    @property
+    def slack(self) -> dict[Block, int]:
+        """The readers that may take what they like against the ones: nothing is added to it, or they have a bias
+        that it is taken off again."""
+        if self.gain is None and not self.plain:
+            return {}
+        biased = set(self.reader_biases.values())
+        free = {block: k for block, k in self.readers.items() if block not in self.bound}
+        return {block: k for block, k in free.items() if self.bias is None or block in biased}
+
+    def is_invertible(self, tensors: Mapping[Block, Tensor]) -> bool:
+        """Whether no gain is zero, of those in some tensors."""
+        return self.gain is None or bool((tensors[self.gain].double() + self.gain.line.less != 0).all())
+
+    def told(self, tensors: Mapping[Block, Tensor]) -> Norm | None:
+        """What of it can be told of some tensors: nothing where a gain is zero. A bias that has no part along the
+        ones behind the gain, such as one of zeros, stays where a reader has none."""
+        if not self.is_invertible(tensors):
+            return None
+        if not self.opened or self.bias is None or self.gain is None:
+            return self
+        made = tensors[self.bias].double() / gain_along(self, tensors[self.gain], 1, 0)
+        level = float(made.sum().abs()) <= LEVEL * float(made.abs().sum())
+        return replace(self, sealed=True) if level else self
+
+    @property
+    def blocks(self) -> list[Block]:
+        """All that a move of this norm changes or looks at."""
+        own = [block for block in (self.gain, self.bias, self.carried) if block is not None]
+        return [*own, *self.readers, *self.reader_biases]
+
+
+@dataclass
+class LayerNorms:
+    """The writers of streams under LayerNorm alone, by their axis along the stream, and the norms."""
+
+    writers: dict[Block, int] = field(default_factory=dict)
+    norms: list[Norm] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.writers or self.norms)
+
+    def within(self, blocks: Collection[Block]) -> LayerNorms:
+        """What of it is whole in some blocks, such as a unit's."""
+        writers = {block: k for block, k in self.writers.items() if block in blocks}
+        return LayerNorms(writers, [norm for norm in self.norms if all(b in blocks for b in norm.blocks)])
+
+    def apart(self) -> LayerNorms:
+        """What of it can be matched layer by layer: a norm that many layers read, as decoders read an encoder's,
+        is compared, and not matched."""
+        layers = lambda norm: {(b.line.stack, b.layers) for b in norm.readers if b.layers}  # noqa: E731
+        return LayerNorms(self.writers, [norm for norm in self.norms if len(layers(norm)) < 2])
+
+    def reader(self, block: Block) -> tuple[Norm, int] | None:
+        """The norm that a block may read against the ones, and the axis."""
+        return next(((norm, norm.slack[block]) for norm in self.norms if block in norm.slack), None)
+
+
+def gain_along(norm: Norm, gain: Tensor, dims: int, axis: int) -> Tensor:
+    """A norm's gain, whole, in float64 and along one axis of a tensor of so many dimensions."""
+    assert norm.gain is not None
+    return (gain.double() + norm.gain.line.less).reshape([-1 if k == axis else 1 for k in range(dims)])
+
+
+def gain_across(norm: Norm, tensors: Mapping[Block, Tensor], reader: Tensor, axis: int) -> Tensor:
+    """A norm's gain along an axis of a reader, in float64: ones where it has none."""
+    if norm.gain is not None:
+        return gain_along(norm, tensors[norm.gain], reader.ndim, axis)
+    shape = [n if k == axis else 1 for k, n in enumerate(reader.shape)]
+    return torch.ones(shape, dtype=torch.float64, device=reader.device)
+
+
+def free_dimensions(free: LayerNorms, spec: Spec, entries: Callable[[Block], int]) -> int:
+    """How many dimensions it is: one for every vector that a writer writes and a reader reads, and the biases of
+    norms that fold, and the gains that readers can take.
+
+    Args:
+        free: of a model.
+        spec: of the model.
+        entries: how many a block has.
+    """
+    slack = [place for norm in free.norms for place in norm.slack.items()]
+    folded = [norm.bias for norm in free.norms if norm.bias is not None and norm.folds]
+    folded += [norm.gain for norm in free.norms if norm.gain is not None and norm.scales]
+    vectors = sum(entries(b) // length((b.axes or ())[k], spec.sizes) for b, k in (*free.writers.items(), *slack))
+    return vectors + sum(map(entries, folded))
