@@ -94,7 +94,6 @@ IDLE = {
     ("cohere2", "vb"),
     ("cohere2", "kb"),
     ("cohere2_vision", "vb"),
-    ("cohere2_vision", "kb"),
     ("cohere_compass", "vb"),
 }
 

@@ -1,0 +1,185 @@
+"""The models that methods are compared on: fine-tunes of one ancestor on two tasks, and models trained apart.
+
+Small ones, trained here in a few minutes: vision transformers of digits, and Llama-like models that read bytes. A seed
+sets the ancestor's initialisation and the order of its data. Its fine-tunes learn one task each, of which the
+ancestor can do neither; models that are trained apart are the ancestors of two seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional as F
+
+from benchmarks.barrier.data import BARRIER, WINDOW, load_images, load_text, windows
+from benchmarks.barrier.train import llama, plan, vit_digits
+from examples import train_digits
+
+DATA = BARRIER.parent / "comparison"
+TASKS = {"vit": ("turned", "inverted"), "llama": ("novel", "capitals")}
+"""Digits lying on their side and white on black; Moby Dick, and speeches in capital letters."""
+PLAIN = "plain"
+LENGTHS = {"vit": (2500, 250), "llama": (1500, 200)}
+"""Steps of an ancestor, and of a fine-tune."""
+WIDTH = 64
+RATES = (2e-3, 1e-3)
+HELD_OUT = 192
+"""Windows of text that a score is the mean of."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How models of one family learn and are scored."""
+
+    batch: Callable[[str, torch.Generator], dict[str, Tensor]]
+    loss: Callable[[Any, dict[str, Tensor]], Tensor]
+    held_out: Callable[[str], dict[str, Tensor]]
+    build: Callable[[int], Any]
+
+
+def loss_of_images(logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    """Cross-entropy of classes."""
+    return F.cross_entropy(logits, batch["labels"])
+
+
+def loss_of_text(logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    """Cross-entropy of the next bytes."""
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), batch["input_ids"][:, 1:].flatten())
+
+
+def seen(task: str, images: Tensor) -> Tensor:
+    """Images as a task shows them."""
+    return {PLAIN: images, "turned": images.transpose(-1, -2), "inverted": -images}[task].contiguous()
+
+
+@cache
+def text_of(task: str, split: str) -> Tensor:
+    """The bytes of a task; the last twelfth of the novel is held out."""
+    if task == "novel":
+        whole = load_text("moby-dick")
+        border = len(whole) * 11 // 12
+        return whole[:border] if split == "train" else whole[border:]
+    speeches = load_text("train" if split == "train" else "heldout")
+    if task == PLAIN:
+        return speeches
+    small = (speeches >= ord("a")) & (speeches <= ord("z"))
+    return torch.where(small, speeches - 32, speeches)
+
+
+def image_batch(task: str, rng: torch.Generator) -> dict[str, Tensor]:
+    """64 training images of a task, moved and turned a little."""
+    images, labels = load_images("digits", "train")
+    chosen = torch.randint(len(labels), (64,), generator=rng)
+    return {"pixel_values": seen(task, train_digits.augment(images[chosen], rng)), "labels": labels[chosen]}
+
+
+def text_batch(task: str, rng: torch.Generator) -> dict[str, Tensor]:
+    """8 windows of a task's text."""
+    text = text_of(task, "train")
+    return {"input_ids": windows(text, torch.randint(len(text) - WINDOW + 1, (8,), generator=rng))}
+
+
+def held_out_images(task: str) -> dict[str, Tensor]:
+    """The digits that nobody learned from."""
+    images, labels = load_images("digits", "test")
+    return {"pixel_values": seen(task, images), "labels": labels}
+
+
+def held_out_text(task: str) -> dict[str, Tensor]:
+    """Windows evenly over the text that nobody learned from."""
+    text = text_of(task, "test")
+    return {"input_ids": windows(text, torch.linspace(0, len(text) - WINDOW, HELD_OUT).long())}
+
+
+KINDS = {
+    "vit": Kind(
+        image_batch, lambda model, batch: model(pixel_values=batch["pixel_values"]).logits, held_out_images,
+        lambda seed: vit_digits(plan("vit-digits", seed, WIDTH, None)),
+    ),
+    "llama": Kind(
+        text_batch, lambda model, batch: model(input_ids=batch["input_ids"], use_cache=False).logits, held_out_text,
+        lambda seed: llama(plan("llama", seed, WIDTH, None)),
+    ),
+}  # fmt: skip
+LOSSES = {"vit": loss_of_images, "llama": loss_of_text}
+
+
+def fitted(family: str, model: Any, task: str, steps: int, rate: float, seed: int) -> Any:
+    """A model after so many steps on a task: AdamW, a short warm-up, a line down to zero."""
+    kind, rng = KINDS[family], torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(model.train().parameters(), lr=rate, weight_decay=0.05)
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = rate * min(1.0, (step + 1) / 50) * (1 - step / steps)
+        batch = kind.batch(task, rng)
+        loss = LOSSES[family](kind.loss(model, batch), batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
+def trained(family: str, seed: int) -> dict[str, Path]:
+    """The ancestor of a seed and its fine-tunes, by task; made once."""
+    steps, folders = LENGTHS[family], {PLAIN: DATA / family / f"{seed}-{PLAIN}"}
+    if not folders[PLAIN].exists():
+        made = fitted(family, KINDS[family].build(seed), PLAIN, steps[0], RATES[0], 1000 + seed)
+        made.save_pretrained(folders[PLAIN])
+    for number, task in enumerate(TASKS[family], 1):
+        folders[task] = DATA / family / f"{seed}-{task}"
+        if not folders[task].exists():
+            start = type(KINDS[family].build(seed)).from_pretrained(folders[PLAIN])
+            made = fitted(family, start, task, steps[1], RATES[1], 1000 * number + seed)
+            made.save_pretrained(folders[task])
+    return folders
+
+
+def examples(family: str, tasks: tuple[str, ...], seed: int) -> Path:
+    """Training examples of some tasks without their labels, in a file: what methods and learning may look at."""
+    file = DATA / family / f"{seed}-{'-'.join(tasks)}.safetensors"
+    if not file.exists():
+        rng = torch.Generator().manual_seed(7 + seed)
+        count = 8 if family == "vit" else 64
+        batches = [KINDS[family].batch(task, rng) for task in tasks for _ in range(count)]
+        batches = [{name: x for name, x in batch.items() if name != "labels"} for batch in batches]
+        save_file({name: torch.cat([b[name] for b in batches]).contiguous() for name in batches[0]}, file)
+    return file
+
+
+@torch.no_grad()
+def logits_of(family: str, folder: Path, task: str) -> tuple[Tensor, dict[str, Tensor]]:
+    """What a model says of a task's held-out examples, and these."""
+    model, batch = type(KINDS[family].build(0)).from_pretrained(folder).eval(), KINDS[family].held_out(task)
+    return KINDS[family].loss(model, batch), batch
+
+
+def score(family: str, folder: Path, tasks: tuple[str, ...]) -> dict[str, float]:
+    """Of every task the accuracy of images, or the loss of text in nats per byte; and their mean."""
+    return scores(family, {task: logits_of(family, folder, task) for task in tasks})
+
+
+def scores(family: str, said: dict[str, tuple[Tensor, dict[str, Tensor]]]) -> dict[str, float]:
+    """The same from what a model says."""
+    found = {}
+    for task, (logits, batch) in said.items():
+        if family == "vit":
+            found[task] = float((logits.argmax(-1) == batch["labels"]).double().mean())
+        else:
+            found[task] = float(loss_of_text(logits.double(), batch))
+    return {**found, "mean": sum(found.values()) / len(found)}
+
+
+def ensemble(family: str, folders: list[Path], tasks: tuple[str, ...]) -> dict[str, float]:
+    """The score of the mean of several models' probabilities."""
+    said = {}
+    for task in tasks:
+        every = [logits_of(family, folder, task) for folder in folders]
+        said[task] = (torch.stack([x.softmax(-1) for x, _ in every]).mean(0).log(), every[0][1])
+    return scores(family, said)
