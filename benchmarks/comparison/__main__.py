@@ -179,8 +179,8 @@ def table(results: dict[str, Any], family: str, case: str) -> list[str]:
     return lines
 
 
-def page(results: dict[str, Any]) -> None:
-    """Put the tables between the page's markers, and draw the picture."""
+def tables(results: dict[str, Any]) -> str:
+    """All tables, under their titles."""
     parts = []
     for family, title, unit in (
         ("vit", "Vision transformers of digits", "accuracy in %, higher is better"),
@@ -194,9 +194,14 @@ def page(results: dict[str, Any]) -> None:
                 seeds = len(results[family][case])
                 parts += [f"### {title}: {said}", "", f"{unit}; mean ± standard deviation of {seeds} seeds.", ""]
                 parts += [*table(results, family, case), ""]
+    return "\n".join(parts)
+
+
+def page(results: dict[str, Any]) -> None:
+    """Put the tables between the page's markers, and draw the picture."""
     text = PAGE.read_text(encoding="utf-8")
     before, after = text.split(START)[0], text.split(END)[1]
-    PAGE.write_text(f"{before}{START}\n\n" + "\n".join(parts) + f"\n{END}{after}", encoding="utf-8")
+    PAGE.write_text(f"{before}{START}\n\n{tables(results)}\n{END}{after}", encoding="utf-8")
     draw(results)
 
 
