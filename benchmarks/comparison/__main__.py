@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import shutil
 import statistics
 import time
@@ -47,7 +48,7 @@ START, END = "<!-- comparison: begin -->", "<!-- comparison: end -->"
 
 def merged(how: Method, folders: Sequence[Path], base: Path | None, data: Path, more: dict[str, Any]) -> Path:
     """One merge through the public call, of models as they are."""
-    out, given = DATA / "merged", {**SAID.get(how.name, {}), **more}
+    out, given = DATA / f"merged-{os.getpid()}", {**SAID.get(how.name, {}), **more}
     models = [str(folder) for folder in folders]
     if how.models[1] == 1 and base is not None:  # one model onto its base: of several, the last
         base, models = folders[0], models[1:2]
@@ -239,11 +240,15 @@ def main() -> None:
     logging.getLogger("isomerge").setLevel(logging.ERROR)
     results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
 
-    def save() -> None:
+    families = asked.families or list(TASKS)
+
+    def save() -> None:  # families may be measured side by side
+        now: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        results.update({family: found for family, found in now.items() if family not in families})
         RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
 
     if not asked.page:
-        for family in asked.families or TASKS:
+        for family in families:
             for seed in SEEDS:
                 for case, run in (("fine-tunes", fine_tunes), ("apart", apart)):
                     run(
@@ -252,7 +257,7 @@ def main() -> None:
                         results.setdefault(family, {}).setdefault(case, {}).setdefault(str(seed), {}),
                         save,
                     )
-        shutil.rmtree(DATA / "merged", ignore_errors=True)
+        shutil.rmtree(DATA / f"merged-{os.getpid()}", ignore_errors=True)
     page(results)
 
 

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
+from transformers import LlamaForCausalLM, ViTForImageClassification
 
 from benchmarks.barrier.data import BARRIER, WINDOW, load_images, load_text, windows
 from benchmarks.barrier.train import llama, plan, vit_digits
@@ -86,12 +87,14 @@ def text_batch(task: str, rng: torch.Generator) -> dict[str, Tensor]:
     return {"input_ids": windows(text, torch.randint(len(text) - WINDOW + 1, (8,), generator=rng))}
 
 
+@cache
 def held_out_images(task: str) -> dict[str, Tensor]:
     """The digits that nobody learned from."""
     images, labels = load_images("digits", "test")
     return {"pixel_values": seen(task, images), "labels": labels}
 
 
+@cache
 def held_out_text(task: str) -> dict[str, Tensor]:
     """Windows evenly over the text that nobody learned from."""
     text = text_of(task, "test")
@@ -135,7 +138,7 @@ def trained(family: str, seed: int) -> dict[str, Path]:
     for number, task in enumerate(TASKS[family], 1):
         folders[task] = DATA / family / f"{seed}-{task}"
         if not folders[task].exists():
-            start = type(KINDS[family].build(seed)).from_pretrained(folders[PLAIN])
+            start = CLASSES[family].from_pretrained(folders[PLAIN])
             made = fitted(family, start, task, steps[1], RATES[1], 1000 * number + seed)
             made.save_pretrained(folders[task])
     return folders
@@ -153,19 +156,25 @@ def examples(family: str, tasks: tuple[str, ...], seed: int) -> Path:
     return file
 
 
+Said = dict[str, tuple[Tensor, dict[str, Tensor]]]
+"""By task what a model says of held-out examples, and these."""
+CLASSES = {"vit": ViTForImageClassification, "llama": LlamaForCausalLM}
+
+
 @torch.no_grad()
-def logits_of(family: str, folder: Path, task: str) -> tuple[Tensor, dict[str, Tensor]]:
-    """What a model says of a task's held-out examples, and these."""
-    model, batch = type(KINDS[family].build(0)).from_pretrained(folder).eval(), KINDS[family].held_out(task)
-    return KINDS[family].loss(model, batch), batch
+def said_by(family: str, folder: Path, tasks: tuple[str, ...]) -> Said:
+    """What a model says of the held-out examples of some tasks."""
+    model, kind = CLASSES[family].from_pretrained(folder).eval(), KINDS[family]
+    batches = {task: kind.held_out(task) for task in tasks}
+    return {task: (kind.loss(model, batch), batch) for task, batch in batches.items()}
 
 
 def score(family: str, folder: Path, tasks: tuple[str, ...]) -> dict[str, float]:
     """Of every task the accuracy of images, or the loss of text in nats per byte; and their mean."""
-    return scores(family, {task: logits_of(family, folder, task) for task in tasks})
+    return scores(family, said_by(family, folder, tasks))
 
 
-def scores(family: str, said: dict[str, tuple[Tensor, dict[str, Tensor]]]) -> dict[str, float]:
+def scores(family: str, said: Said) -> dict[str, float]:
     """The same from what a model says."""
     found = {}
     for task, (logits, batch) in said.items():
@@ -178,8 +187,6 @@ def scores(family: str, said: dict[str, tuple[Tensor, dict[str, Tensor]]]) -> di
 
 def ensemble(family: str, folders: list[Path], tasks: tuple[str, ...]) -> dict[str, float]:
     """The score of the mean of several models' probabilities."""
-    said = {}
-    for task in tasks:
-        every = [logits_of(family, folder, task) for folder in folders]
-        said[task] = (torch.stack([x.softmax(-1) for x, _ in every]).mean(0).log(), every[0][1])
-    return scores(family, said)
+    every = [said_by(family, folder, tasks) for folder in folders]
+    means = {task: torch.stack([said[task][0].softmax(-1) for said in every]).mean(0).log() for task in tasks}
+    return scores(family, {task: (mean, every[0][task][1]) for task, mean in means.items()})
