@@ -54,7 +54,8 @@ def merged(how: Method, folders: Sequence[Path], base: Path | None, data: Path, 
         base, models = folders[0], models[1:2]
     options: dict[str, Any] = {"base_model": str(base)} if how.base == "required" else {}
     if how.statistics or how.forward:
-        options |= {"data": str(data), "limit": 256}
+        own = data.with_name(f"{data.stem}-labelled.safetensors") if how.name == "greedy_soup" else data
+        options |= {"data": str(own), "limit": 256}
     if how.name == "passthrough":
         models, options = models[:1], {}
     if given:
@@ -93,7 +94,7 @@ def moved(family: str, source: Path, anchor: Path, way: str, data: Path) -> Path
 def fine_tunes(family: str, seed: int, found: dict[str, Any], save: Any) -> None:
     """All methods on the two fine-tunes of a seed's ancestor."""
     tasks, folders = TASKS[family], trained(family, seed)
-    data = examples(family, tasks, seed)
+    data, _ = (examples(family, tasks, seed, labelled=labelled) for labelled in (False, True))
     if "controls" not in found:
         rows = {name: score(family, folder, tasks) for name, folder in folders.items()}
         rows["ensemble"] = ensemble(family, [folders[task] for task in tasks], tasks)
@@ -102,7 +103,7 @@ def fine_tunes(family: str, seed: int, found: dict[str, Any], save: Any) -> None
     for way in (UNALIGNED, ALIGNED):
         models = [moved(family, folders[task], folders[PLAIN], way, data) for task in tasks]
         rows = found.setdefault(way, {})
-        for name in (n for n in methods() if n not in rows and n != "passthrough"):
+        for name in (n for n in methods() if "default" not in rows.get(n, {}) and n != "passthrough"):
             rows[name] = cell(
                 family, name, lambda how, more, m=models: merged(how, m, folders[PLAIN], data, more), tasks
             )
@@ -113,7 +114,7 @@ def fine_tunes(family: str, seed: int, found: dict[str, Any], save: Any) -> None
 def apart(family: str, seed: int, found: dict[str, Any], save: Any) -> None:
     """The methods that need no base, on the ancestors of a seed and of the next one."""
     one, two = (trained(family, s)[PLAIN] for s in (seed, (seed + 1) % len(SEEDS)))
-    data = examples(family, (PLAIN,), seed)
+    data, _ = (examples(family, (PLAIN,), seed, labelled=labelled) for labelled in (False, True))
     if "controls" not in found:
         rows = {name: score(family, folder, (PLAIN,)) for name, folder in (("first", one), ("second", two))}
         rows["ensemble"] = ensemble(family, [one, two], (PLAIN,))
@@ -122,7 +123,7 @@ def apart(family: str, seed: int, found: dict[str, Any], save: Any) -> None:
     for way in (UNALIGNED, ALIGNED, LEARNED):
         models = [one, moved(family, two, one, way, data)]
         rows = found.setdefault(way, {})
-        for name in (n for n in methods() if n not in rows and n != "passthrough"):
+        for name in (n for n in methods() if "default" not in rows.get(n, {}) and n != "passthrough"):
             if method(name).base == "required" and method(name).models[1] != 1:
                 continue
             rows[name] = cell(family, name, lambda how, more, m=models: merged(how, m, m[0], data, more), (PLAIN,))
