@@ -18,10 +18,8 @@ import os
 import random
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import dataclass
 from itertools import pairwise
@@ -29,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.performance.llamas import Llama, write
-from benchmarks.performance.processes import PAUSE, anonymous_bytes
+from benchmarks.performance.processes import measure
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "gpu.json"
@@ -79,18 +77,12 @@ def learned(row: Row, device: str, steps: int, folder: Path) -> dict[str, Any]:
     rng, data = random.Random(0), folder / "data.jsonl"
     rows = [{"input_ids": [rng.randrange(row.model.vocabulary) for _ in range(length)]} for _ in range(12 * count)]
     data.write_text("".join(json.dumps(one) + "\n" for one in rows))
-    peak, times = [0], []
-
-    def watch() -> None:
-        while True:
-            peak[0] = max(peak[0], anonymous_bytes(os.getpid()))
-            time.sleep(PAUSE)
+    times: list[float] = []
 
     def told(what: str, done: int, total: int) -> None:
         if what.startswith("learning"):
             times.append(time.perf_counter())
 
-    threading.Thread(target=watch, daemon=True).start()
     lean: dict[str, Any] = {"gradient_checkpointing": True, "precision": "bfloat16"} if row.lean else {}
     _, report = isomerge.align(
         models[1], onto=models[0], out=folder / "out", overwrite=True, align=True, spaces="default", rows=64,
@@ -102,7 +94,6 @@ def learned(row: Row, device: str, steps: int, folder: Path) -> dict[str, Any]:
         "parameters": row.model.parameters,
         "tokens": count * length,
         "seconds per step": round(statistics.median(apart), 2) if apart else None,
-        "peak anonymous bytes": peak[0],
         "history": report["streams"][0]["learned"]["history"],
         "device": torch.cuda.get_device_name() if device != CPU else f"CPU, {torch.get_num_threads()} threads",
     }
@@ -116,11 +107,13 @@ def child(name: str, device: str) -> dict[str, Any]:
     DATA.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=DATA))
     command = [sys.executable, "-m", "benchmarks.gpu", "--row", name, "--device", device, "--in", str(folder)]
+    log, threads = folder / "log", int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
     try:
-        said = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-        if said.returncode:
-            return {"failed": said.stderr.strip().splitlines()[-1:]}
-        return json.loads(said.stdout.splitlines()[-1])
+        cost = measure(command, threads=threads, log=log)
+        found = next(line for line in reversed(log.read_text().splitlines()) if line.startswith("{"))
+        return {**json.loads(found), "peak anonymous bytes": cost["peak_anonymous_bytes"]}
+    except RuntimeError:
+        return {"failed": log.read_text().strip().splitlines()[-1:]}
     finally:
         shutil.rmtree(folder)
 

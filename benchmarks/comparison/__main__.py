@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 import isomerge
-from benchmarks.comparison.models import DATA, PLAIN, TASKS, ensemble, examples, score, trained
+from benchmarks.comparison.models import DATA, PLAIN, TASKS, ensemble, examples, labelled, score, trained
 from isomerge.errors import IsomergeError
 from isomerge.fusion.registry import Method, method, methods
 
@@ -54,7 +54,7 @@ def merged(how: Method, folders: Sequence[Path], base: Path | None, data: Path, 
         base, models = folders[0], models[1:2]
     options: dict[str, Any] = {"base_model": str(base)} if how.base == "required" else {}
     if how.statistics or how.forward:
-        own = data.with_name(f"{data.stem}-labelled.safetensors") if how.name == "greedy_soup" else data
+        own = labelled(data) if how.name == "greedy_soup" else data
         options |= {"data": str(own), "limit": 256}
     if how.name == "passthrough":
         models, options = models[:1], {}
@@ -94,7 +94,7 @@ def moved(family: str, source: Path, anchor: Path, way: str, data: Path) -> Path
 def fine_tunes(family: str, seed: int, found: dict[str, Any], save: Any) -> None:
     """All methods on the two fine-tunes of a seed's ancestor."""
     tasks, folders = TASKS[family], trained(family, seed)
-    data, _ = (examples(family, tasks, seed, labelled=labelled) for labelled in (False, True))
+    data = examples(family, tasks, seed)
     if "controls" not in found:
         rows = {name: score(family, folder, tasks) for name, folder in folders.items()}
         rows["ensemble"] = ensemble(family, [folders[task] for task in tasks], tasks)
@@ -114,7 +114,7 @@ def fine_tunes(family: str, seed: int, found: dict[str, Any], save: Any) -> None
 def apart(family: str, seed: int, found: dict[str, Any], save: Any) -> None:
     """The methods that need no base, on the ancestors of a seed and of the next one."""
     one, two = (trained(family, s)[PLAIN] for s in (seed, (seed + 1) % len(SEEDS)))
-    data, _ = (examples(family, (PLAIN,), seed, labelled=labelled) for labelled in (False, True))
+    data = examples(family, (PLAIN,), seed)
     if "controls" not in found:
         rows = {name: score(family, folder, (PLAIN,)) for name, folder in (("first", one), ("second", two))}
         rows["ensemble"] = ensemble(family, [one, two], (PLAIN,))

@@ -144,16 +144,21 @@ def trained(family: str, seed: int) -> dict[str, Path]:
     return folders
 
 
-def examples(family: str, tasks: tuple[str, ...], seed: int, *, labelled: bool = False) -> Path:
-    """Training examples of some tasks in a file: what methods and learning may look at, mostly without labels."""
-    file = DATA / family / f"{seed}-{'-'.join(tasks)}{'-labelled' if labelled else ''}.safetensors"
-    if not file.exists():
+def labelled(file: Path) -> Path:
+    """The same examples as `examples` gives, with their labels."""
+    return file.with_name(f"{file.stem}-labelled.safetensors")
+
+
+def examples(family: str, tasks: tuple[str, ...], seed: int) -> Path:
+    """Training examples of some tasks without their labels, in a file: what methods and learning may look at."""
+    file = DATA / family / f"{seed}-{'-'.join(tasks)}.safetensors"
+    if not labelled(file).exists():
         rng = torch.Generator().manual_seed(7 + seed)
         count = 8 if family == "vit" else 64
         batches = [KINDS[family].batch(task, rng) for task in tasks for _ in range(count)]
-        if not labelled:
-            batches = [{name: x for name, x in batch.items() if name != "labels"} for batch in batches]
-        save_file({name: torch.cat([b[name] for b in batches]).contiguous() for name in batches[0]}, file)
+        whole = {name: torch.cat([b[name] for b in batches]).contiguous() for name in batches[0]}
+        save_file({name: x for name, x in whole.items() if name != "labels"}, file)
+        save_file(whole, labelled(file))
     return file
 
 

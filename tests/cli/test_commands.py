@@ -45,6 +45,10 @@ def tuned(stored: Callable, tmp_path: Path) -> Path:
 # ------------------------------------------------------------------------------------------------- inspect
 
 
+BERT = 3 * (6 * 8 * 8 + 6 * 8 * 8 + 48 + 48) + 34 + 3 * (48 + 1 + 40 + 1) + 3 * (144 + 40) + 48
+"""The dimensions that all heads of the toy have: inside layers, and along and against the ones."""
+
+
 @pytest.mark.parametrize(
     ("name", "count"),
     [
@@ -53,28 +57,13 @@ def tuned(stored: Callable, tmp_path: Path) -> Path:
         # and the gains of the last one. Positions trade a constant with types
         (
             "bert",
-            3 * (6 * 8 * 8 + 6 * 8 * 8 + 48 + 48)
-            + 34
-            + 3 * (48 + 1 + 40 + 1)
-            + 3 * (144 + 40)
-            + 48
-            + 8 * 48
-            + 48
-            + 48,
+            BERT + 8 * 48 + 48 + 48,
         ),
         # ReLU neurons have a positive scale each; a pooler in the place of the head, which has no norm. No head reads the
         # words, so that they have a part along the ones as well, and trade a constant with types as positions do
         (
             "bert-relu",
-            3 * (6 * 8 * 8 + 6 * 8 * 8 + 48 + 48 + 40)
-            + 34
-            + 3 * (48 + 1 + 40 + 1)
-            + 3 * (144 + 40)
-            + 48
-            + 7 * 48
-            + 48
-            + 67
-            + 2 * 48,
+            BERT + 3 * 40 + 7 * 48 + 48 + 67 + 2 * 48,
         ),
         # the same attention; LayerNorm leaves free what positions and layers write along the ones, what queries, keys,
         # values and neurons read against them, and two biases of norms (the last one's head is tied)

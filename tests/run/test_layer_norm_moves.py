@@ -76,6 +76,16 @@ def apart(one: Path, two: Path) -> float:
     return max(float((t - b[n]).norm() / t.norm().clamp_min(1e-3)) for n, t in a.items() if t.is_floating_point())
 
 
+def check_known(first: Toy, twin: Path, folder: Path) -> None:
+    """A twin has the same canonical form, which is the same function, and the same fingerprint; it is verified."""
+    for source, out in ((first.folder, "one"), (twin, "two")):
+        isomerge.canon(source, out=folder / out)
+    assert apart(folder / "one", folder / "two") < 1e-7
+    assert relative(outputs(folder / "one"), first.reference) < 1e-6
+    assert isomerge.fingerprint(first.folder).hash == isomerge.fingerprint(twin).hash
+    assert isomerge.verify(first.folder, twin)["same"] is True
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_twin_comes_back(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     """The same function: at distance zero once aligned; the alignment replays and undoes; merged into itself; one
@@ -108,12 +118,7 @@ def test_a_twin_comes_back(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     assert apart(twin, tmp_path / "back") < 1e-9
     isomerge.merge([first.folder, twin], out=tmp_path / "merged")
     assert relative(outputs(tmp_path / "merged"), first.reference) < 1e-6
-    for source, out in ((first.folder, "one"), (twin, "two")):
-        isomerge.canon(source, out=tmp_path / out)
-    assert apart(tmp_path / "one", tmp_path / "two") < 1e-7
-    assert relative(outputs(tmp_path / "one"), first.reference) < 1e-6
-    assert isomerge.fingerprint(first.folder).hash == isomerge.fingerprint(twin).hash
-    assert isomerge.verify(first.folder, twin)["same"] is True
+    check_known(first, twin, tmp_path)
 
 
 @pytest.mark.parametrize("name", [*more("bart", "mbart", "plbart", "blenderbot", "whisper")])
@@ -125,12 +130,7 @@ def test_a_twin_of_two_stacks_is_known(name: str, toy: ToyMaker, tmp_path: Path)
     run_apply(free_moves(model), model, Output(twin))
     assert apart(first.folder, twin) > 1
     assert relative(outputs(twin), first.reference) < 1e-4
-    for source, out in ((first.folder, "one"), (twin, "two")):
-        isomerge.canon(source, out=tmp_path / out)
-    assert apart(tmp_path / "one", tmp_path / "two") < 1e-7
-    assert relative(outputs(tmp_path / "one"), first.reference) < 1e-6
-    assert isomerge.fingerprint(first.folder).hash == isomerge.fingerprint(twin).hash
-    assert isomerge.verify(first.folder, twin)["same"] is True
+    check_known(first, twin, tmp_path)
 
 
 WRONG = {

@@ -17,7 +17,7 @@ from isomerge.errors import IsomergeError
 from isomerge.evidence.digits import example_models, held_out_digits
 from isomerge.models.recognised import recognise
 from isomerge.models.unit_plan import make_plan
-from isomerge.observe.live.layer_weights import LayerWeights, layers_of
+from isomerge.observe.live.layer_weights import ask_for_weights, layers_of
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.live.substitution import substituted
 from isomerge.solve.learn import learner as learned
@@ -264,7 +264,7 @@ def test_layers_that_have_no_weights_to_themselves() -> None:
     assert layers_of(module, ["0.weight"]) == {"0": {"0.weight"}}
     assert layers_of(module, []) == {}
     with pytest.raises(IsomergeError, match="leave --gradient-checkpointing out"):
-        LayerWeights(module, {}, lambda name: {})
+        ask_for_weights(module, {}, lambda name: {})
 
 
 def test_what_counts_of_a_decoder() -> None:

@@ -143,10 +143,11 @@ def forming(model: Model) -> Alignment:
 
 def _told_under_layer_norm(model: Model) -> LayerNorms:
     """What LayerNorm leaves free of what can be told (`Norm.told`)."""
-    free = free_under_layer_norm(model)
-    read = lambda norm: {b: model.assemble(b, torch.float64) for b in (norm.gain, norm.bias) if b is not None}  # noqa: E731
-    told = (norm.told(read(norm)) for norm in free.norms)
-    return LayerNorms(free.writers, [norm for norm in told if norm is not None])
+
+    def tensors_of(norm: Norm) -> Blocks:
+        return {b: model.assemble(b, torch.float64) for b in (norm.gain, norm.bias) if b is not None}
+
+    return free_under_layer_norm(model).told(tensors_of)
 
 
 def free_under_layer_norm(model: Model) -> LayerNorms:

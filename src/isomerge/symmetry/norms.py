@@ -37,17 +37,20 @@ class Norm:
     """Whether it has no tensors at all: its gains are one."""
 
     @property
+    def biased(self) -> set[Block]:
+        """The readers that have a bias."""
+        return {*self.reader_biases.values()}
+
+    @property
     def folds(self) -> bool:
         """Whether every reader can take what the norm's bias loses: in a bias, or against the ones."""
-        taken = not self.bound or self.bound <= {*self.reader_biases.values()}
-        return self.bias is not None and bool(self.readers) and taken and not self.sealed
+        return self.bias is not None and bool(self.readers) and self.bound <= self.biased and not self.sealed
 
     @property
     def opened(self) -> dict[Block, int]:
         """The readers without a bias of a norm that folds: W b stays, and they take against the ones what that asks
         for."""
-        biased = set(self.reader_biases.values())
-        return {block: k for block, k in self.readers.items() if block not in biased} if self.folds else {}
+        return {block: k for block, k in self.readers.items() if block not in self.biased} if self.folds else {}
 
     @property
     def scales(self) -> bool:
@@ -60,9 +63,8 @@ class Norm:
         that it is taken off again."""
         if self.gain is None and not self.plain:
             return {}
-        biased = set(self.reader_biases.values())
         free = {block: k for block, k in self.readers.items() if block not in self.bound}
-        return {block: k for block, k in free.items() if self.bias is None or block in biased}
+        return free if self.bias is None else {block: k for block, k in free.items() if block in self.biased}
 
     def is_invertible(self, tensors: Mapping[Block, Tensor]) -> bool:
         """Whether no gain is zero, of those in some tensors."""
@@ -78,6 +80,11 @@ class Norm:
         made = tensors[self.bias].double() / gain_along(self, tensors[self.gain], 1, 0)
         level = float(made.sum().abs()) <= LEVEL * float(made.abs().sum())
         return replace(self, sealed=True) if level else self
+
+    @property
+    def layers(self) -> set[tuple[str, tuple[int, ...]]]:
+        """The layers that read it, by stack."""
+        return {(block.line.stack, tuple(block.layers)) for block in self.readers if block.layers}
 
     @property
     def blocks(self) -> list[Block]:
@@ -104,8 +111,12 @@ class LayerNorms:
     def apart(self) -> LayerNorms:
         """What of it can be matched layer by layer: a norm that many layers read, as decoders read an encoder's,
         is compared, and not matched."""
-        layers = lambda norm: {(b.line.stack, b.layers) for b in norm.readers if b.layers}  # noqa: E731
-        return LayerNorms(self.writers, [norm for norm in self.norms if len(layers(norm)) < 2])
+        return LayerNorms(self.writers, [norm for norm in self.norms if len(norm.layers) < 2])
+
+    def told(self, tensors_of: Callable[[Norm], Mapping[Block, Tensor]]) -> LayerNorms:
+        """What of it can be told of some tensors (`Norm.told`), given those of every norm's gain and bias."""
+        told = (norm.told(tensors_of(norm)) for norm in self.norms)
+        return LayerNorms(self.writers, [norm for norm in told if norm is not None])
 
     def reader(self, block: Block) -> tuple[Norm, int] | None:
         """The norm that a block may read against the ones, and the axis."""

@@ -399,9 +399,9 @@ def free_part(shift: Shift, view: Tensor, atoms: tuple[Atom, ...]) -> Tensor:
     axis."""
     if shift.along is None:
         return view
-    if not view.numel():  # of the rows that are named, the table has none
-        return view.sum([a.name for a in atoms].index(shift.along), keepdim=True)
-    return view.mean([a.name for a in atoms].index(shift.along), keepdim=True)
+    at = [a.name for a in atoms].index(shift.along)
+    # of the rows that are named, a table may have none
+    return view.mean(at, keepdim=True) if view.numel() else view.sum(at, keepdim=True)
 
 
 def shift_scope(spec: Spec, shift: Shift, key: str) -> dict[str, int]:

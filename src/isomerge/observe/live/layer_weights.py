@@ -10,6 +10,7 @@ Source: Chen et al. 2016 (gradient checkpointing), here of the weights as well.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from isomerge.errors import IsomergeError
+from isomerge.observe.live.parameter_places import every_weight
 from isomerge.observe.live.substitution import substituted
 
 Give = Callable[[str], Mapping[str, Tensor]]
@@ -36,21 +38,15 @@ def layers_of(module: nn.Module, names: Iterable[str]) -> dict[str, set[str]]:
         By the name of a layer, up to the first number in it, the names of its weights. A weight that is used in
         several places is left out.
     """
-    used: dict[int, int] = {}
-    for part in module.modules():
-        for tensor in (*part._parameters.values(), *part._buffers.values()):
-            used[id(tensor)] = used.get(id(tensor), 0) + 1
-    weights = {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers())}
+    weights = every_weight(module)
+    places = Counter(map(id, weights.values()))
     found: dict[str, set[str]] = {}
     for name in names:
         parts = name.split(".")[:-1]
-        numbered = next((k for k, part in enumerate(parts, 1) if part.isdigit()), None)
-        if (
-            numbered
-            and used[id(weights[name])] == 1
-            and _computes(module.get_submodule(".".join(parts[:numbered])))
-        ):
-            found.setdefault(".".join(parts[:numbered]), set()).add(name)
+        numbered = next((k for k, part in enumerate(parts, 1) if part.isdigit()), 0)
+        layer = ".".join(parts[:numbered])
+        if layer and places[id(weights[name])] == 1 and _computes(module.get_submodule(layer)):
+            found.setdefault(layer, set()).add(name)
     return found
 
 
@@ -59,33 +55,31 @@ def _computes(part: nn.Module) -> bool:
     return type(part).forward is not nn.Module.forward and not isinstance(part, nn.ModuleList | nn.ModuleDict)
 
 
-class LayerWeights:
-    """Gives layers their weights for as long as they compute.
+def ask_for_weights(module: nn.Module, layers: Mapping[str, Iterable[str]], give: Give) -> None:
+    """Have layers take their weights from outside for as long as they compute, and let go of their own.
 
     Args:
-        module: of which the layers' own weights are let go.
+        module: a live one, in evaluation mode.
         layers: see `layers_of`.
         give: asked in the forward pass, and once more in the backward pass.
 
     Raises:
         IsomergeError: no layer has its weights to itself.
     """
-
-    def __init__(self, module: nn.Module, layers: Mapping[str, Iterable[str]], give: Give) -> None:
-        if not layers:
-            raise IsomergeError(
-                f"{type(module).__name__} has no layers with weights of their own to compute once more: leave "
-                "--gradient-checkpointing out"
-            )
-        for name, weights in layers.items():
-            layer = module.get_submodule(name)
-            for weight in weights:
-                owner, _, attribute = weight.rpartition(".")
-                _let_go(module.get_submodule(owner), attribute)
-            layer.forward = partial(_recomputing, layer, layer.forward, partial(give, name))
-        config: Any = getattr(module, "config", None)
-        if hasattr(config, "use_cache"):
-            config.use_cache = False  # a layer that is computed twice would write it twice
+    if not layers:
+        raise IsomergeError(
+            f"{type(module).__name__} has no layers with weights of their own to compute once more: leave "
+            "--gradient-checkpointing out"
+        )
+    for name, weights in layers.items():
+        layer = module.get_submodule(name)
+        for weight in weights:
+            owner, _, attribute = weight.rpartition(".")
+            _let_go(module.get_submodule(owner), attribute)
+        layer.forward = partial(_recomputing, layer, layer.forward, partial(give, name))
+    config: Any = getattr(module, "config", None)
+    if hasattr(config, "use_cache"):
+        config.use_cache = False  # a layer that is computed twice would write it twice
 
 
 def _let_go(owner: nn.Module, attribute: str) -> None:

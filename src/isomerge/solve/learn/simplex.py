@@ -25,7 +25,7 @@ from torch import Generator, Tensor
 
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import Plan
-from isomerge.observe.live.layer_weights import LayerWeights, layers_of
+from isomerge.observe.live.layer_weights import ask_for_weights, layers_of
 from isomerge.observe.live.parameter_places import places_of
 from isomerge.observe.live.substitution import substituted, untied_module
 from isomerge.observe.losses import logits_of
@@ -82,6 +82,9 @@ class MatchedSimplex:
             for block in first.blocks
             if block.key not in shared and block.canonical[0] in self.places
         }
+        asked = {block for blocks in self.layers.values() for block in blocks}
+        self.outside = [block for block in (*self.corners[0], *self.alone) if block not in asked]
+        """The blocks that the module is given whenever it stands somewhere."""
 
     def _ask_in_layers(self, blocks: Iterable[Block]) -> None:
         """Have layers ask for their weights: those of which every tensor lies in one layer alone. The module lets
@@ -91,7 +94,7 @@ class MatchedSimplex:
         for name, weights in layers.items():
             self.layers[name] = [block for block, names in live.items() if names and names <= weights]
         asked = {name: {n for block in blocks for n in live[block]} for name, blocks in self.layers.items()}
-        LayerWeights(self.module, asked, self._of_layer)
+        ask_for_weights(self.module, asked, self._of_layer)
 
     def _of_layer(self, name: str) -> dict[str, Tensor]:
         """The weights of a layer where the module stands now, by their names in it."""
@@ -155,11 +158,9 @@ class MatchedSimplex:
             point: barycentric coordinates.
             stages: what has been learned of every model but the first; None for nothing.
         """
-        asked = {block for blocks in self.layers.values() for block in blocks}
-        whole = [block for block in (*self.corners[0], *self.alone) if block not in asked]
         self.stands.append(partial(self._live, point=point, stages=stages))
         try:
-            with substituted(self.module, self.stands[-1](whole)):
+            with substituted(self.module, self.stands[-1](self.outside)):
                 yield
         finally:
             self.stands.pop()

@@ -243,10 +243,9 @@ class PairSolver:
     def _free(self, unit: Unit, *models: Blocks) -> LayerNorms:
         """What LayerNorm leaves free in a unit of what can be told of all models (`Norm.told`)."""
         free = self.plan.free(unit)
-        norms = list(free.norms)
         for blocks in models:
-            norms = [told for norm in norms if (told := norm.told(blocks)) is not None]
-        return LayerNorms(free.writers, norms)
+            free = free.told(lambda _, blocks=blocks: blocks)
+        return free
 
     def in_form(self) -> PairSolver | None:
         """A solver of the same models read without what LayerNorm leaves free, which has found nothing yet; None

@@ -102,6 +102,8 @@ class Line:
         return {k: v for number in self.numbers for k, v in number.binding(found[number.index]).items()}
 
 
+BESIDE = ("without", "except", "across")
+"""What statements of norms say of some lines, the last word first."""
 Rows = tuple[int, int | None]
 """Rows of an axis from one up to another, or to the last."""
 
@@ -200,25 +202,23 @@ class Spec:
     """The streams whose norms stand behind what they normalise; their lines stand in the order in which they act."""
     plain: tuple[str, ...] = ()
     """Those of `prenorm` whose norms have no tensors."""
-    apart: tuple[tuple[str, str], ...] = ()
-    """By stream, how the names of lines end whose writing no norm reads alone, or that read another thing as well."""
-    across: tuple[tuple[str, str], ...] = ()
-    """By stream, how the names of lines end that read what the stack of layers before theirs gives."""
-
-    unrelated: tuple[tuple[str, str], ...] = ()
-    """By stream, how the names of lines end that have its axes, and nothing to do with its norms."""
+    beside: tuple[tuple[str, str, str], ...] = ()
+    """Lines that statements of norms tell apart: the stream, the word (of `BESIDE`), and how the names of lines end."""
 
     def is_unrelated(self, stream: str, line: Line) -> bool:
-        """Whether a line has nothing to do with the norms of a stream."""
-        return any(s == stream and fnmatchcase(line.name, f"*{name}") for s, name in self.unrelated)
+        """Whether a line has the axes of a stream, and nothing to do with its norms."""
+        return self._is_beside(stream, "without", line)
 
     def stands_apart(self, stream: str, line: Line) -> bool:
         """Whether a line is none of those that write before norms alone, or read a norm and nothing else."""
-        return any(s == stream and fnmatchcase(line.name, f"*{name}") for s, name in self.apart)
+        return self._is_beside(stream, "except", line)
 
     def reads_across(self, stream: str, line: Line) -> bool:
         """Whether a line reads what the stack of layers before its own gives."""
-        return any(s == stream and fnmatchcase(line.name, f"*{name}") for s, name in self.across)
+        return self._is_beside(stream, "across", line)
+
+    def _is_beside(self, stream: str, word: str, line: Line) -> bool:
+        return any((s, w) == (stream, word) and fnmatchcase(line.name, f"*{name}") for s, w, name in self.beside)
 
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[str], Line]]:

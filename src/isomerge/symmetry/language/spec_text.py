@@ -68,7 +68,7 @@ from isomerge.symmetry.language.expansion import LINE, WORDS, Statement, Texts, 
 from isomerge.symmetry.language.expressions import evaluate
 from isomerge.symmetry.language.inclusion import check_apart, included, read_inclusion
 from isomerge.symmetry.language.names import MOST_LAYERS, bound, chosen, first_alternatives, read_layers
-from isomerge.symmetry.language.spec import Line, Shift, Space, Spec
+from isomerge.symmetry.language.spec import BESIDE, Line, Rows, Shift, Space, Spec
 from isomerge.symmetry.language.statements import FixedPart, Returned, read_fixed, read_returned
 from isomerge.symmetry.legality import check_legality
 from isomerge.symmetry.returned import task_of, without_returned
@@ -140,9 +140,7 @@ class _Reader:
         self.prenorm: list[str] = []
         self.normed_out: list[str] = []
         self.plain: list[str] = []
-        self.apart: list[tuple[str, str]] = []
-        self.across: list[tuple[str, str]] = []
-        self.unrelated: list[tuple[str, str]] = []
+        self.beside: list[tuple[str, str, str]] = []
         self.postnorm: list[str] = []
         self.depths: dict[str, tuple[int, int]] = {}
         self.numbered: dict[str, list[object]] = {}
@@ -218,9 +216,7 @@ class _Reader:
         self.prenorm += part.prenorm
         self.normed_out += part.normed_out
         self.plain += part.plain
-        self.apart += part.apart
-        self.across += part.across
-        self.unrelated += part.unrelated
+        self.beside += part.beside
         self.postnorm += part.postnorm
         self.depths |= part.depths
 
@@ -279,18 +275,19 @@ class _Reader:
                 f"shift {rest!r} is not understood: write NAME: BIAS [along AXIS] [-> OUT via WEIGHT | -> OUT [along AXIS]]"
             )
         name, bias, along, first, last, into, via, into_along, into_first, into_last = found.groups()
+        rows, into_rows = self.rows(first, last), self.rows(into_first, into_last)
         bias, _, block = bias.partition("#")
         into, _, into_block = (into or "").partition("#")
         bias, into, via = (part and chosen(part, self.value, self.layers) for part in (bias, into, via))
         assert bias is not None
-        blocks = (int(number) if number else None for number in (block, into_block))
-        rows = (
-            None if one is None else (int(self.value(one or "0")), int(self.value(other)) if other else None)
-            for one, other in ((first, last), (into_first, into_last))
+        block, into_block = (int(number) if number else None for number in (block, into_block))
+        self.shifts.append(
+            Shift(name, bias, block, into or None, via, along, into_block, into_along, rows, into_rows)
         )
-        ends = zip(blocks, (along, into_along), rows, strict=True)
-        (block, along, here), (into_block, into_along, there) = ends
-        self.shifts.append(Shift(name, bias, block, into or None, via, along, into_block, into_along, here, there))
+
+    def rows(self, first: str | None, last: str | None) -> Rows | None:
+        """The rows between two expressions; an empty one is the end."""
+        return None if first is None else (int(self.value(first or "0")), int(self.value(last)) if last else None)
 
     def read_prenorm(self, rest: str) -> None:
         rest = self.asides(rest)
@@ -305,13 +302,10 @@ class _Reader:
 
     def asides(self, rest: str) -> str:
         """Keep what lines a statement of norms says are no common ones, and give the rest of it."""
-        rest, _, unrelated = rest.partition(" without ")
-        rest, _, apart = rest.partition(" except ")
-        rest, _, across = rest.partition(" across ")
         stream = rest.partition(" ")[0]
-        self.unrelated += [(stream, name) for name in unrelated.split()]
-        self.apart += [(stream, name) for name in apart.split()]
-        self.across += [(stream, name) for name in across.split()]
+        for word in BESIDE:
+            rest, _, names = rest.partition(f" {word} ")
+            self.beside += [(stream, word, name) for name in names.split()]
         return rest
 
     def stream(self, word: str, name: str) -> str:
@@ -376,9 +370,7 @@ class _Reader:
             tuple(self.normed_out),
             tuple(self.postnorm),
             tuple(self.plain),
-            tuple(self.apart),
-            tuple(self.across),
-            tuple(self.unrelated),
+            tuple(self.beside),
         )
         check_legality(spec)
         check_fixed(spec)
