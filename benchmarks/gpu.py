@@ -83,11 +83,12 @@ def learned(row: Row, device: str, steps: int, folder: Path) -> dict[str, Any]:
         if what.startswith("learning"):
             times.append(time.perf_counter())
 
-    lean: dict[str, Any] = {"gradient_checkpointing": True, "precision": "bfloat16"} if row.lean else {}
+    lean: dict[str, Any] = {"gradient_checkpointing": True, "precision": "bfloat16"}
+    wide: dict[str, Any] = {"dtype": "float32"}  # many steps stretch random models by more than bfloat16 carries
     _, report = isomerge.align(
         models[1], onto=models[0], out=folder / "out", overwrite=True, align=True, spaces="default", rows=64,
         functional=False, learn=str(data), limit=None, length=length, steps=steps, batch_size=count, device=device,
-        observer=told, **lean,
+        observer=told, **(lean if row.lean else wide),
     )  # fmt: skip
     apart = [b - a for a, b in pairwise(times)]
     found = {
