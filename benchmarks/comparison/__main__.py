@@ -223,7 +223,8 @@ def draw(results: dict[str, Any]) -> None:
                     ax.plot(statistics.fmean(x), statistics.fmean(y), "o", color=colour, markersize=4)
         low, high = min(*ax.get_xlim(), *ax.get_ylim()), max(*ax.get_xlim(), *ax.get_ylim())
         ax.plot([low, high], [low, high], color="#999999", linewidth=0.8)
-        ax.set_title(f"{family}: {case}")
+        unit = "accuracy, higher is better" if family == "vit" else "nats per byte, lower is better"
+        ax.set_title(f"{family}: {case} ({unit})", fontsize=9)
         ax.set_xlabel("unaligned")
     axes[0].set_ylabel("aligned (blue), learned (orange)")
     figure.savefig(PICTURE, dpi=110)
