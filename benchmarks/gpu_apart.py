@@ -47,6 +47,8 @@ class Size:
     """Steps of learning."""
     examples: int
     """Of a step of learning."""
+    functional: bool = True
+    """Whether neurons are matched by what they compute before that."""
 
     @property
     def heads(self) -> int:
@@ -56,6 +58,7 @@ class Size:
 
 SIZES = {
     "tiny": Size(64, 2, 20, 8, 64, 2e-3, 5, 4),
+    "0.04b": Size(512, 12, 1200, 64, 256, 8e-4, 100, 32, functional=False),
     "0.09b": Size(768, 12, 2500, 64, 256, 6e-4, 300, 32),
 }
 ROWS = ("stored", "activations", "learned")
@@ -108,7 +111,7 @@ def train(name: str, seed: int, device: str) -> Path:
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
     groups = [{"params": matrices, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=device != "cpu")
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=device.startswith("cuda"))
     generator = torch.Generator().manual_seed(1000 + seed)
     state_file, step, spent = out.with_name(out.name + ".state"), 0, 0.0
     if state_file.exists():
@@ -161,6 +164,18 @@ def train(name: str, seed: int, device: str) -> Path:
     return out
 
 
+class Clock:
+    """Prints when another part of a run begins."""
+
+    def __init__(self) -> None:
+        self.began, self.part = time.perf_counter(), ""
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if what.split(":")[0] != self.part or (done == total and what.startswith("learning")):
+            self.part = what.split(":")[0]
+            print(f"  {time.perf_counter() - self.began:.0f} s {what} {done}/{total}", flush=True)
+
+
 def row_of(row: str, size: Size, a: Path, b: Path, device: str) -> dict[str, Any]:
     """The second model moved onto the first in one way, and the line between them on held-out text."""
     import torch
@@ -173,18 +188,19 @@ def row_of(row: str, size: Size, a: Path, b: Path, device: str) -> dict[str, Any
         how: dict[str, Any] = {"data": str(text["train"]), "limit": 64}
         if row == "learned":
             how = {"learn": str(text["train"]), "limit": size.learn * size.examples, "learn_target": "distill"}
-            how |= {"steps": size.learn, "batch_size": size.examples, "seed": 0}
+            how |= {"steps": size.learn, "batch_size": size.examples, "seed": 0, "functional": size.functional}
             if device != "cpu":
                 how["precision"] = "bfloat16"
         began = time.perf_counter()
         _, report = isomerge.align(
-            b, onto=a, out=moved, align=True, overwrite=True, spaces="all", length=size.window, device=device, **how
-        )
+            b, onto=a, out=moved, align=True, overwrite=True, spaces="all", length=size.window, device=device,
+            observer=Clock(), **how,
+        )  # fmt: skip
         told["seconds"] = round(time.perf_counter() - began, 1)
         told["distance"] = report["distance"]
         if row == "learned":
             told["learned"] = report["streams"][0]["learned"]
-        if device != "cpu":
+        if device.startswith("cuda"):
             told["peak device bytes"] = torch.cuda.max_memory_allocated()
     line = isomerge.barrier(
         a, moved, data=str(text["heldout"]), spaces="none", points=11, limit=512, batch_size=128,
@@ -201,16 +217,19 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--size", choices=SIZES, default="0.09b")
     parser.add_argument("--train", action="store_true", help="train only")
+    parser.add_argument("--seed", type=int, nargs="*", choices=(0, 1), default=[0, 1], help="with --train")
     parser.add_argument("--rows", nargs="*", choices=ROWS, default=list(ROWS))
     asked = parser.parse_args()
     import torch
 
-    a, b = (train(asked.size, seed, asked.device) for seed in (0, 1))
     if asked.train:
+        for seed in asked.seed:
+            train(asked.size, seed, asked.device)
         return
+    a, b = (train(asked.size, seed, asked.device) for seed in (0, 1))
     results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     here = results.setdefault(asked.size, {"rows": {}})
-    here["device"] = torch.cuda.get_device_name() if asked.device != "cpu" else "CPU"
+    here["device"] = torch.cuda.get_device_name() if asked.device.startswith("cuda") else "CPU"
     here["text"] = {
         "packages": {name: version(name) for name in PACKAGES},
         "bytes": {part: file.stat().st_size for part, file in corpus().items()},

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from threading import Thread
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -65,9 +67,9 @@ def computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 class _Device(TorchDispatchMode):
-    def __init__(self) -> None:
+    def __init__(self, done: Counter[str]) -> None:
         super().__init__()
-        self.done: Counter[str] = Counter()
+        self.done = done
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(isinstance(x, There) for x in pytree.tree_leaves((args, kwargs))):
@@ -87,6 +89,22 @@ class _Made(TorchFunctionMode):
 
 @contextmanager
 def pretended() -> Iterator[Counter[str]]:
-    """In this thread, ``meta`` is a device with memory; what was computed on it, by operation."""
-    with _Device() as mode, _Made():
-        yield mode.done
+    """In this thread and in those that it starts, ``meta`` is a device with memory; what was computed on it, by
+    operation. Products in half precision (`torch.autocast`) are products in full there."""
+    done: Counter[str] = Counter()
+    run, autocast = Thread.run, torch.autocast
+
+    def run_there(thread: Thread) -> None:
+        with _Device(done), _Made():
+            run(thread)
+
+    def autocast_there(device_type: str, *args: Any, **kwargs: Any) -> AbstractContextManager[Any]:
+        return nullcontext() if device_type == NAME else autocast(device_type, *args, **kwargs)
+
+    with (
+        patch.object(Thread, "run", run_there),
+        patch.object(torch, "autocast", autocast_there),
+        _Device(done),
+        _Made(),
+    ):
+        yield done

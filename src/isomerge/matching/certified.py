@@ -57,7 +57,8 @@ class _Search:
         reach = (p * p + m * m + self.best).clamp_min(0).sqrt()
         # widened by more than rounding; norms of zero leave x = y = 1, the minimum of the squares
         high, low = (p + reach).clamp_min(1).log() + 1e-6, -(m + reach).clamp_min(1).log() - 1e-6
-        return low[:, None] + (high - low)[:, None] * torch.linspace(0, 1, PIECES + 1, dtype=torch.float64)
+        shares = torch.linspace(0, 1, PIECES + 1, dtype=torch.float64, device=low.device)  # see `points.evenly`
+        return low[:, None] + (high - low)[:, None] * shares
 
 
 def certified_scale(

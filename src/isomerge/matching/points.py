@@ -64,6 +64,12 @@ def squared_norms(points: Points) -> Tensor:
     return sum(x.square().sum(1) for x in points.parts)  # type: ignore[return-value]
 
 
+def evenly(n: int, count: int, device: torch.device) -> Tensor:
+    """So many of n numbers, evenly spread, int64. The device is named: what transformers does to `torch.linspace` while
+    it loads a model may leave it on the processor, whatever the device around it is."""
+    return torch.linspace(0, n - 1, count, device=device).long()
+
+
 def _rows(x: Tensor, index: Tensor) -> Tensor:
     """Some rows of a matrix, in memory as it is."""
     return x.mT.index_select(1, index).mT if x.mT.is_contiguous() else x.index_select(0, index)

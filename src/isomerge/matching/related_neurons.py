@@ -17,7 +17,7 @@ from torch import Tensor
 
 from isomerge.matching.factors import Factors
 from isomerge.matching.neuron_scale import Neurons, neurons_of, scaled_pairs
-from isomerge.matching.points import Points, exact_distances, paired
+from isomerge.matching.points import Points, evenly, exact_distances, paired
 from isomerge.matching.sketch import DIRECTIONS, MARGIN, SAMPLE, SMALLEST, Sketch, directions_for
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Blocks
@@ -60,7 +60,7 @@ def _nearest(rows: Neurons, kind: Factors) -> tuple[Tensor, Tensor] | None:
     anchor, source = (Points(tuple(pair[side][0] for pair in rows.free)) for side in (0, 1))
     n, width = len(anchor.fixed[0]), sum(x.shape[1] for x in anchor.fixed)
     sketch = Sketch.of(anchor, source, min(DIRECTIONS, width))
-    some = torch.linspace(0, n - 1, min(SAMPLE, n)).long()
+    some = evenly(n, min(SAMPLE, n), anchor.fixed[0].device)
     best, _ = sketch.two_nearest(some)
     if len(best.unique()) < len(some):
         return None

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from isomerge.matching.gram import Cross, Leaf, signature
 from isomerge.matching.nested import NestedSolver, Solution
-from isomerge.matching.points import Points, exact_distances, in_groups, squared_norms
+from isomerge.matching.points import Points, evenly, exact_distances, in_groups, squared_norms
 from isomerge.symmetry.language.spec import Space, Spec
 
 SMALLEST = 256
@@ -194,7 +194,7 @@ def _directions(anchor: Points, source: Points, sketch: Sketch, width: int) -> i
     """
 
     n = len(anchor.parts[0])
-    some = torch.linspace(0, n - 1, min(SAMPLE, n)).long()
+    some = evenly(n, min(SAMPLE, n), anchor.parts[0].device)
     best, _ = sketch.two_nearest(some)
     if len(best.unique()) < len(some):
         return None
