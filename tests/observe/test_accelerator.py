@@ -3,6 +3,7 @@ rounding."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 import isomerge
 from depth import EVERY
 from isomerge.errors import IsomergeError
+from isomerge.matching import related_neurons, sketch
 from isomerge.solve.many import passes as many_passes
 from isomerge.solve.pairs import stream_descent as streams
 from observe.pretended_device import NAME, pretended
@@ -54,6 +56,27 @@ def test_a_device_finds_what_the_processor_finds(name: str, tmp_path: Path) -> N
     assert weights_of(tmp_path / "there") == weights_of(tmp_path / "here")
     assert done["linalg_eigh"] + done["_linalg_eigh"] + done["_linalg_svd"] > 0, done
     assert done["mm"] + done["bmm"] + done["addmm_"] > 0, done
+
+
+LEARNING: dict[str, dict[str, Any]] = {
+    "llama": {"spaces": "default", "functional": False, "gradient_checkpointing": True, "precision": "bfloat16"},
+    "gpt2": {"untie": True},
+}
+
+
+@pytest.mark.parametrize("name", [n for n in LEARNING if EVERY or n != "gpt2"])
+def test_a_device_learns(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models, what they are moved by and the assignments that are proven without all pairs: nothing stays behind."""
+    for module in (sketch, related_neurons):
+        monkeypatch.setattr(module, "SMALLEST", 4)
+    a, b = pair(name, tmp_path)
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps({"input_ids": [k, k + 1, 2 * k, 3]}) + "\n" for k in range(8)))
+    how = {"learn": str(data), "steps": 1, "batch_size": 4, "length": 4, "seed": 0, **LEARNING[name]}
+    with pretended() as done:
+        _, report = isomerge.align(b, onto=a, out=tmp_path / "there", align=True, device=NAME, **how)
+    assert report["streams"][0]["learned"]["history"]
+    assert done["mm"] + done["bmm"] > 0, done
 
 
 def test_the_pretended_device_has_the_rules_of_a_real_one() -> None:
