@@ -1,0 +1,115 @@
+"""What the frame does in which models are merged: the anchor's own, the canonical one, random ones.
+
+    python -m benchmarks.comparison.frames          # writes results/frames.json and the table of docs/lab/comparison.md
+
+Fisher's diagonal, and the magnitudes by which TIES, DARE and others choose entries, are of a frame: turned together,
+two models have other diagonals and other large entries, while their mean and every function stay what they are. All
+methods run on the fine-tunes of `benchmarks.comparison`, aligned onto their ancestor, in the frame of the ancestor as
+it was trained, in its canonical form, and turned by random elements of every symmetry, streams included.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import isomerge
+from benchmarks.comparison.__main__ import ALIGNED, PAGE, SEEDS, cell, merged, moved
+from benchmarks.comparison.models import PLAIN, TASKS, examples, trained
+from isomerge.evidence.law import random_turn, with_streams
+from isomerge.fusion.registry import methods
+from isomerge.models.recognised import recognise
+
+RESULTS = Path(__file__).parents[1] / "results" / "frames.json"
+OWN, CANONICAL, RANDOM = "own", "canonical", "random"
+FRAMES = (OWN, CANONICAL, RANDOM)
+FAMILY = "vit"
+START, END = "<!-- frames: begin -->", "<!-- frames: end -->"
+
+
+def into(frame: str, ancestor: Path, seed: int) -> Any:
+    """The element that takes the ancestor to a frame; None for its own."""
+    if frame == OWN:
+        return None
+    if frame == CANONICAL:
+        out = ancestor.with_name(f"{ancestor.name}-canonical")
+        isomerge.canon(ancestor, out=out, overwrite=True)
+        found, _ = isomerge.align(ancestor, onto=out, spaces="all", align=True)
+        return found
+    model = recognise(ancestor)
+    spec = with_streams(model.spec, "largest")
+    rng = torch.Generator().manual_seed(seed)
+    return random_turn(spec, model.blocks, lambda block: model.assemble(block, torch.float64), rng, condition=1.0)
+
+
+def framed(frame: str, models: list[Path], element: Any) -> list[Path]:
+    """All models in a frame."""
+    if element is None:
+        return models
+    found = []
+    for model in models:
+        out = model.with_name(f"{model.name}-{frame}")
+        isomerge.apply(element, model, out=out, overwrite=True)
+        found.append(out)
+    return found
+
+
+def measure(seed: int, found: dict[str, Any], save: Any) -> None:
+    """All frames and methods of one seed."""
+    tasks, folders = TASKS[FAMILY], trained(FAMILY, seed)
+    data = examples(FAMILY, tasks, seed)
+    here = [folders[PLAIN], *(moved(FAMILY, folders[task], folders[PLAIN], ALIGNED, data) for task in tasks)]
+    for frame in FRAMES:
+        rows = found.setdefault(frame, {})
+        missing = [name for name in methods() if name not in rows and name not in ("passthrough", "greedy_soup")]
+        if not missing:
+            continue
+        base, *models = framed(frame, here, into(frame, folders[PLAIN], seed))
+        for name in missing:
+            rows[name] = cell(
+                FAMILY, name, lambda how, more, m=models, b=base: merged(how, m, b, data, more), tasks
+            )
+            save()
+            print(seed, frame, name, rows[name].get("default", rows[name]), flush=True)
+
+
+def table(results: dict[str, Any]) -> str:
+    """Methods, from where the frame matters most; means and deviations over seeds."""
+    rows = []
+    for name in next(iter(results.values()))[OWN]:
+        every = [[one[frame][name] for one in results.values() if name in one.get(frame, {})] for frame in FRAMES]
+        if any("default" not in row for some in every for row in some):
+            continue
+        values = [[100 * row["default"]["mean"] for row in some] for some in every]
+        means = [statistics.fmean(some) for some in values]
+        rows.append((max(means) - min(means), name, values))
+    lines = ["| method | own frame | canonical | random |", "|---|---|---|---|"]
+    for _, name, values in sorted(rows, reverse=True):
+        shown = [
+            f"{statistics.fmean(some):.1f}" + (f" ± {statistics.stdev(some):.1f}" if len(some) > 1 else "")
+            for some in values
+        ]
+        lines.append(f"| `{name}` | {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure what is missing, and write the table."""
+    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+
+    def save() -> None:
+        RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+
+    for seed in SEEDS:
+        measure(seed, results.setdefault(str(seed), {}), save)
+    page = PAGE.read_text()
+    head, rest = page.split(START)
+    PAGE.write_text(f"{head}{START}\n\n{table(results)}\n\n{END}{rest.split(END)[1]}")
+
+
+if __name__ == "__main__":
+    main()
