@@ -1,11 +1,13 @@
-"""What the frame does in which models are merged: the anchor's own, the canonical one, random ones.
+"""What the frame does in which models are merged: the anchor's own, the balanced one, random ones.
 
     python -m benchmarks.comparison.frames          # writes results/frames.json and the table of docs/lab/comparison.md
 
 Fisher's diagonal, and the magnitudes by which TIES, DARE and others choose entries, are of a frame: turned together,
 two models have other diagonals and other large entries, while their mean and every function stay what they are. All
-methods run on the fine-tunes of `benchmarks.comparison`, aligned onto their ancestor, in the frame of the ancestor as
-it was trained, in its canonical form, and turned by random elements of every symmetry, streams included.
+methods run on the fine-tunes of `benchmarks.comparison`, aligned onto their ancestor, with the heads of all models in
+the frame in which the ancestor was trained, balanced (queries against keys, values against outputs: what isomerge
+calls the canonical gauge), turned by random rotations, and by random matrices of condition 4. Streams stay as they
+are: fine-tunes have gains of their own, between which nothing can be turned in all of them alike.
 """
 
 from __future__ import annotations
@@ -20,13 +22,15 @@ import torch
 import isomerge
 from benchmarks.comparison.__main__ import ALIGNED, PAGE, SEEDS, cell, merged, moved
 from benchmarks.comparison.models import PLAIN, TASKS, examples, trained
-from isomerge.evidence.law import random_turn, with_streams
+from isomerge.evidence.law import random_alignment
 from isomerge.fusion.registry import methods
+from isomerge.matching.balance import canonical_gauge
+from isomerge.matching.selection import select_spaces
 from isomerge.models.recognised import recognise
 
 RESULTS = Path(__file__).parents[1] / "results" / "frames.json"
-OWN, CANONICAL, RANDOM = "own", "canonical", "random"
-FRAMES = (OWN, CANONICAL, RANDOM)
+OWN, BALANCED, TURNED, SHEARED = "own", "balanced", "turned", "sheared"
+FRAMES = (OWN, BALANCED, TURNED, SHEARED)
 FAMILY = "vit"
 START, END = "<!-- frames: begin -->", "<!-- frames: end -->"
 
@@ -35,15 +39,13 @@ def into(frame: str, ancestor: Path, seed: int) -> Any:
     """The element that takes the ancestor to a frame; None for its own."""
     if frame == OWN:
         return None
-    if frame == CANONICAL:
-        out = ancestor.with_name(f"{ancestor.name}-canonical")
-        isomerge.canon(ancestor, out=out, overwrite=True)
-        found, _ = isomerge.align(ancestor, onto=out, spaces="all", align=True)
-        return found
     model = recognise(ancestor)
-    spec = with_streams(model.spec, "largest")
-    rng = torch.Generator().manual_seed(seed)
-    return random_turn(spec, model.blocks, lambda block: model.assemble(block, torch.float64), rng, condition=1.0)
+    spec = select_spaces(model.spec, "qk,ov").spec
+    if frame == BALANCED:
+        blocks = {block: model.assemble(block, torch.float64) for block in model.blocks}
+        return canonical_gauge(spec, blocks)[0]
+    rng, condition = torch.Generator().manual_seed(seed), 1.0 if frame == TURNED else 4.0
+    return random_alignment(spec, model.blocks, rng, ("qk", "ov"), condition=condition)
 
 
 def framed(frame: str, models: list[Path], element: Any) -> list[Path]:
@@ -87,7 +89,7 @@ def table(results: dict[str, Any]) -> str:
         values = [[100 * row["default"]["mean"] for row in some] for some in every]
         means = [statistics.fmean(some) for some in values]
         rows.append((max(means) - min(means), name, values))
-    lines = ["| method | own frame | canonical | random |", "|---|---|---|---|"]
+    lines = ["| method | own frame | balanced | turned | sheared |", "|---|---|---|---|---|"]
     for _, name, values in sorted(rows, reverse=True):
         shown = [
             f"{statistics.fmean(some):.1f}" + (f" ± {statistics.stdev(some):.1f}" if len(some) > 1 else "")

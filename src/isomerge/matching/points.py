@@ -65,8 +65,8 @@ def squared_norms(points: Points) -> Tensor:
 
 
 def evenly(n: int, count: int, device: torch.device) -> Tensor:
-    """So many of n numbers, evenly spread, int64. The device is named: what transformers does to `torch.linspace` while
-    it loads a model may leave it on the processor, whatever the device around it is."""
+    """So many of n numbers, evenly spread, int64. The device is named: what transformers does to `torch.linspace`
+    while it loads a model may leave it on the processor, whatever the device around it is."""
     return torch.linspace(0, n - 1, count, device=device).long()
 
 
