@@ -29,6 +29,8 @@ from isomerge.symmetry.language.spec import Spec
 SAMPLE = Atom("sample")
 # Rows that are kept of every tap: neuron matching needs about a thousand (docs/lab/experiments.md).
 ROWS = 1024
+TOKENS_PER_ROW = 32
+"""Of text: rows that follow each other closely say little that is new, and reading texts takes time."""
 
 
 @dataclass(frozen=True)
@@ -230,6 +232,13 @@ def captured(
     taps = {tap.key: tap for tap, _ in places if tap.key in found}
     values = {key: torch.cat(found.pop(key))[:rows] for key in taps}  # parts are let go
     return Activations(taps, values, pairing(examples, rows, batch_size))
+
+
+def enough(examples: Examples, rows: int) -> Examples:
+    """As many examples as so many rows are drawn from: one of each, or one of `TOKENS_PER_ROW` tokens of text."""
+    ids = examples.tensors.get("input_ids")
+    count = rows if ids is None else max(1, TOKENS_PER_ROW * rows // ids.shape[1])
+    return examples.head(min(len(examples), count, rows))
 
 
 def shared_out(examples: Examples, rows: int, batch_size: int) -> Iterator[tuple[dict[str, Tensor], int]]:

@@ -36,6 +36,9 @@ from isomerge.symmetry.stage import Stage
 
 # Seconds between two saved states.
 SAVE_EVERY = 20.0
+LOOKS = (5, 7, 8, 9)
+"""Tenths of the steps at which a path is judged, beside its start and its end: before, it is far from what it will
+be."""
 
 
 @dataclass
@@ -173,7 +176,7 @@ class Learner:
         """Learn; an interrupted run goes on where its state was saved."""
         self._resume()
         steps, saved = self.settings.steps, monotonic()
-        looks = {0, steps, *(steps * k // 10 for k in range(4, 10))}
+        looks = {0, steps, *(steps * k // 10 for k in LOOKS)}
         for batch in self._batches(self.elements.steps_taken):
             number = self.elements.steps_taken
             if number in looks:

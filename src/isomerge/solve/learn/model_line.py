@@ -13,8 +13,8 @@ from isomerge.solve.pairs.stream_descent import StreamSolver
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.stage import Stage
 
-# The points at which a line is judged: its maximum is what counts.
-PATH = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+PATH = (0.25, 0.4, 0.5, 0.6, 0.75)
+"""The points at which a line is judged: its maximum is what counts. A look costs as much as some steps of learning."""
 
 
 class MatchedLine(MatchedSimplex):
@@ -32,7 +32,7 @@ class MatchedLine(MatchedSimplex):
         super().__init__(plan, anchor, placed, lambda block: solver.units.folded(0, block), (0.5, 0.5), settings)
 
     def points(self) -> list[list[float]]:
-        """Nine points, the midpoint among them."""
+        """Points of the middle half, the midpoint among them."""
         return [[1 - t, t] for t in PATH]
 
     def drawn(self, rng: Generator) -> list[float]:

@@ -15,7 +15,7 @@ from isomerge.observe.read_files import shown
 from isomerge.observe.stats.gathering import gather
 from isomerge.observe.stats.statistics import Statistics, read_activations, read_statistics
 from isomerge.observe.stats.statistics_header import check_same_data
-from isomerge.observe.stats.taps import Activations, capture
+from isomerge.observe.stats.taps import Activations, capture, enough
 from isomerge.progress import Observer
 from isomerge.solve.match_inputs import open_given
 from isomerge.solve.match_options import Matching
@@ -111,6 +111,6 @@ class MatchEvidence:
         if how.input_metric:
             return self._both(model, place).activations.centred()
 
-        examples = self.examples.head(min(len(self.examples), how.rows))
+        examples = enough(self.examples, how.rows)
         self.observer(f"reading activations of {model.ref}", 0, 1)
         return capture(model, load_module(model, device=how.device), examples, rows=how.rows).centred()

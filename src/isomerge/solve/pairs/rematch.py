@@ -23,6 +23,7 @@ from isomerge.matching.functional import (
 )
 from isomerge.matching.local import unit_keys
 from isomerge.observe.data.examples import Examples
+from isomerge.observe.stats.taps import enough
 from isomerge.solve.canonical.canonical_units import SHARES, weights_of
 from isomerge.solve.pairs.midpoint import Midpoint, unpadded_batches
 from isomerge.solve.pairs.stream_descent import StreamSolver
@@ -32,8 +33,6 @@ from isomerge.symmetry.units import Unit
 
 # Rows that the functional cost is computed from (docs/lab/experiments.md: about a thousand suffice).
 ROWS = 1024
-# Tokens of text that these rows are drawn from.
-DRAWN_FROM = 32 * ROWS
 # Layers whose hidden values are read in one pass: 1024 rows of 11008 neurons are 45 MB.
 TOGETHER = 8
 # The names under which configs say which activation function their layers have.
@@ -196,14 +195,6 @@ class FunctionalMatch:
         return found
 
 
-def enough(examples: Examples) -> Examples:
-    """As many examples as the rows are drawn from: each forward pass, of which every layer needs one, reads them
-    all."""
-    ids = examples.tensors.get("input_ids")
-    count = ROWS if ids is None else max(1, DRAWN_FROM // ids.shape[1])
-    return examples.head(min(len(examples), count, ROWS))
-
-
 def match_functionally(solver: StreamSolver, examples: Examples, device: str = "cpu") -> list[str]:
     """Match every feed-forward layer of a solver again by what its neurons compute; returns the units that were.
 
@@ -211,6 +202,6 @@ def match_functionally(solver: StreamSolver, examples: Examples, device: str = "
     """
 
     with torch.no_grad():
-        found = FunctionalMatch(Midpoint(solver, device), unpadded_batches(enough(examples))).sequence()
+        found = FunctionalMatch(Midpoint(solver, device), unpadded_batches(enough(examples, ROWS))).sequence()
     solver.inner |= found
     return list(found)
