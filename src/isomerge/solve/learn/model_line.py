@@ -14,7 +14,7 @@ from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.stage import Stage
 
 PATH = (0.25, 0.4, 0.5, 0.6, 0.75)
-"""The points at which a line is judged: its maximum is what counts. A look costs as much as some steps of learning."""
+"""The points at which a line is judged: its maximum counts. A look costs as much as some steps of learning."""
 
 
 class MatchedLine(MatchedSimplex):
