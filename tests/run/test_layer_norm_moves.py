@@ -42,7 +42,7 @@ MODELS = [
     *more("albert", "rembert", "roformer", "roformer-plain", "jina_embeddings_v3", "megatron-bert-words"),
     *more("esm-rotary", "esmc", "gpt_neox-full", "modernbert-decoder", "biogpt", "gpt_bigcode"),
     *more("roberta", "distilbert", "electra", "electra-wide", "mpnet", "longformer", "lilt", "gte", "nomic_bert"),
-    *more("openai-gpt", "deit", "siglip", "gpt_neox", "opt", "phi", "mpt", "falcon", "starcoder2", "clip"),
+    *more("xglm", "openai-gpt", "deit", "siglip", "gpt_neox", "opt", "phi", "mpt", "falcon", "starcoder2", "clip"),
 ]
 
 
@@ -125,7 +125,9 @@ def test_a_twin_comes_back(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     check_known(first, twin, tmp_path)
 
 
-@pytest.mark.parametrize("name", [*more("bart", "mbart", "plbart", "blenderbot", "whisper")])
+@pytest.mark.parametrize(
+    "name", [*more("bart", "mbart", "plbart", "blenderbot", "whisper", "marian", "pegasus", "m2m_100")]
+)
 def test_a_twin_of_two_stacks_is_known(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     """What decoders read of an encoder's last norm is compared, and not matched: verified, one form, one
     fingerprint."""

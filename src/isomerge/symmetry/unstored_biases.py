@@ -63,7 +63,9 @@ class UnstoredBias:
         assert self.via is not None
         assert self.into is not None
         view, names = self._view(delta)
-        return projection(self.spec, self.via, tensors[self.via].double(), names, self.into), view.double().flatten()
+        return projection(
+            self.spec, self.via, tensors[self.via].double(), names, self.into
+        ), view.double().flatten()
 
     def spread(self, vector: Tensor, weight: Tensor) -> Tensor:
         """The inverse of what `map` makes a vector: of the weight's shape, 1 long along the stream."""
