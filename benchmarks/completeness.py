@@ -145,6 +145,7 @@ FIRST = [
 """What people merge most, first."""
 NEEDED: dict[str, dict[str, Any]] = {
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
+    "hunyuan_v1_dense": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
     "rembert": {"input_embedding_size": 8, "output_embedding_size": 8},
 }
 """What a config must say of model types of which the default builds no model, or none that is small enough."""

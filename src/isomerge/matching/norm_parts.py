@@ -153,8 +153,8 @@ def made_elements(
     Args:
         norms: of a unit.
         tensors: its blocks, the norms' biases being the target's already.
-        target: the anchor's, to which readers and the biases of outputs come nearest, a least-squares problem; None:
-            readers make nothing of it.
+        target: the anchor's, to which readers and the biases of outputs come nearest, a least-squares problem;
+            None: readers make nothing of it.
         centred: writers of which what they write along the ones is matched apart.
     """
     found: dict[str, Tensor] = {}

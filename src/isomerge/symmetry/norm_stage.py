@@ -8,8 +8,8 @@ Its elements are vectors, by the block that they are added to:
 * ``norm.fold.BLOCK``: what a norm's bias has more; [width]. Its readers' biases lose what they make of it; readers
   without a bias take so much against the ones that they make of the new bias what they made of the old one.
 * ``norm.made.BLOCK``: what a reader without a bias makes more of its norm's bias, where that is free
-  (`isomerge.symmetry.unstored_biases`): W + c (1/g)^T with c sum(b/g) so much; of the shape of the second. An output's
-  bias loses what it adds.
+  (`isomerge.symmetry.unstored_biases`): W + c (1/g)^T with c sum(b/g) so much; of the shape of the second. An
+  output's bias loses what it adds.
 * ``norm.scale.BLOCK``: by what a norm's gains are multiplied, and its bias; [width]. Its readers are divided by it.
 
 The first two commute with each other, and so do those of each other kind: a stage has elements of one kind, so that
@@ -200,8 +200,8 @@ def _take_against(norm: Norm, reader: Block, axis: int, delta: Tensor, tensors: 
 
 
 def make_more(norm: Norm, reader: Block, delta: Tensor, tensors: Mapping[Block, Tensor]) -> None:
-    """Add c (1/g)^T to a reader without a bias, in place, so that it makes delta more of its norm's bias, and take off
-    an output's bias what that adds."""
+    """Add c (1/g)^T to a reader without a bias, in place, so that it makes delta more of its norm's bias, and take
+    off an output's bias what that adds."""
     assert norm.gain is not None
     assert norm.bias is not None
     weight = tensors[reader]

@@ -1,8 +1,8 @@
 """Biases that are not stored: what a reader without one makes of its norm's bias, where a shift leaves it free.
 
-``W b`` is a bias by another name (`isomerge.symmetry.norm_stage`). Where a spec has a shift of the bias that a reader
-would have, such as a key's, which softmax drops, or a value's, which passes on to the output's, it moves ``W b``: the
-reader takes against the ones of the norm what that asks for.
+``W b`` is a bias by another name (`isomerge.symmetry.norm_stage`). Where a spec has a shift of the bias that a
+reader would have, such as a key's, which softmax drops, or a value's, which passes on to the output's, it moves
+``W b``: the reader takes against the ones of the norm what that asks for.
 """
 
 from __future__ import annotations
