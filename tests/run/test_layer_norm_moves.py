@@ -42,7 +42,21 @@ MODELS = [
     *more("albert", "rembert", "roformer", "roformer-plain", "jina_embeddings_v3", "megatron-bert-words"),
     *more("esm-rotary", "esmc", "gpt_neox-full", "modernbert-decoder", "biogpt", "gpt_bigcode"),
     *more("roberta", "distilbert", "electra", "electra-wide", "mpnet", "longformer", "lilt", "gte", "nomic_bert"),
-    *more("xglm", "big_bird-sparse", "nystromformer", "openai-gpt", "deit", "siglip", "gpt_neox", "opt", "phi", "mpt", "falcon", "starcoder2", "clip"),
+    *more(
+        "xglm",
+        "big_bird-sparse",
+        "nystromformer",
+        "openai-gpt",
+        "deit",
+        "siglip",
+        "gpt_neox",
+        "opt",
+        "phi",
+        "mpt",
+        "falcon",
+        "starcoder2",
+        "clip",
+    ),
 ]
 
 

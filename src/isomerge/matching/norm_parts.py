@@ -56,8 +56,9 @@ def ones_elements(
     found = {}
     carried = {norm.carried: norm for norm in free.norms if folding and norm.folds and norm.carried}
     paid: dict[Block, list[UnstoredBias]] = {}
-    for one in (one for norm in free.norms for one in norm.made if one.into is not None):
-        paid.setdefault(one.into, []).append(one)
+    for one in (one for norm in free.norms for one in norm.made):
+        if one.into is not None:
+            paid.setdefault(one.into, []).append(one)
     for block, axis in free.writers.items():
         gap = _gap(tensors, target, block)
         if (norm := carried.get(block)) is not None and norm.bias is not None:
