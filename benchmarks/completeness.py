@@ -145,6 +145,11 @@ FIRST = [
 """What people merge most, first."""
 NEEDED: dict[str, dict[str, Any]] = {
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 1, "clip_qkv": 100.0, "rope_theta": 10000.0, "attn_pdrop": 0.0},
+        "ffn_config": {"ffn_hidden_size": 12, "moe_num_experts": 2, "moe_top_k": 2},
+    },
+    "hunyuan_v1_dense": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "head_dim": 128},
     "rembert": {"input_embedding_size": 8, "output_embedding_size": 8},
 }
 """What a config must say of model types of which the default builds no model, or none that is small enough."""

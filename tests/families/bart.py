@@ -140,10 +140,8 @@ MORE_NAMES: dict[str, Saved] = {
 }
 
 STREAMS: dict[str, Streams] = {
-    **{
-        key: {}
-        for key in ["marian", "pegasus", "m2m_100", "nllb-moe", "pegasus_x", "pegasus_x-relu", "fsmt", "fsmt-gelu"]
-    },
+    **{key: {} for key in ["nllb-moe", "pegasus_x", "pegasus_x-relu", "fsmt", "fsmt-gelu"]},
+    **dict.fromkeys(["marian", "pegasus", "m2m_100"], "Fixed"),
     "blenderbot-untied": "OFixingOnes",
 }
 

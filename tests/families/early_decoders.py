@@ -82,7 +82,8 @@ MORE_NAMES: dict[str, Saved] = {
 
 STREAMS: dict[str, Streams] = {
     **dict.fromkeys(["biogpt", "dbrx"], "OFixingOnes"),
-    **{key: {} for key in ["xglm", "xglm-relu", "ctrl"]},
+    "ctrl": {},
+    **dict.fromkeys(["xglm", "xglm-relu"], "Fixed"),
     "cpmant": "O",
 }
 

@@ -25,7 +25,7 @@ from isomerge.run.writing_run import Output
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.layer_norms import norm_spec
-from isomerge.symmetry.norm_stage import FOLD, GAIN, ONES, SCALE, norm_keys, norm_stages
+from isomerge.symmetry.norm_stage import FOLD, GAIN, MADE, ONES, SCALE, norm_keys, norm_stages
 from toys import Toy, outputs, overwrite, relative, tensors
 
 ToyMaker = Callable[..., Toy]
@@ -42,7 +42,21 @@ MODELS = [
     *more("albert", "rembert", "roformer", "roformer-plain", "jina_embeddings_v3", "megatron-bert-words"),
     *more("esm-rotary", "esmc", "gpt_neox-full", "modernbert-decoder", "biogpt", "gpt_bigcode"),
     *more("roberta", "distilbert", "electra", "electra-wide", "mpnet", "longformer", "lilt", "gte", "nomic_bert"),
-    *more("openai-gpt", "deit", "siglip", "gpt_neox", "opt", "phi", "mpt", "falcon", "starcoder2", "clip"),
+    *more(
+        "xglm",
+        "big_bird-sparse",
+        "nystromformer",
+        "openai-gpt",
+        "deit",
+        "siglip",
+        "gpt_neox",
+        "opt",
+        "phi",
+        "mpt",
+        "falcon",
+        "starcoder2",
+        "clip",
+    ),
 ]
 
 
@@ -63,6 +77,10 @@ def free_moves(model: Model, seed: int = 1) -> Alignment:
         elements |= {GAIN + block.key: draw(block, axis) for block, axis in norm.slack.items()}
         if norm.bias is not None and norm.folds:
             elements[FOLD + norm.bias.key] = draw(norm.bias, None)
+        for one in norm.made:
+            weight = model.assemble(one.reader, torch.float64)
+            here = torch.where(one.rows(weight), draw(one.reader, one.axis), torch.zeros(()).double())
+            elements[MADE + one.reader.key] = elements.get(MADE + one.reader.key, 0) + here
         if norm.gain is not None and norm.scales:
             elements[SCALE + norm.gain.key] = 0.5 + draw(norm.gain, None).abs()
     assert elements.keys() == norm_keys(free)
@@ -121,7 +139,9 @@ def test_a_twin_comes_back(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     check_known(first, twin, tmp_path)
 
 
-@pytest.mark.parametrize("name", [*more("bart", "mbart", "plbart", "blenderbot", "whisper")])
+@pytest.mark.parametrize(
+    "name", [*more("bart", "mbart", "plbart", "blenderbot", "whisper", "marian", "pegasus", "m2m_100")]
+)
 def test_a_twin_of_two_stacks_is_known(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     """What decoders read of an encoder's last norm is compared, and not matched: verified, one form, one
     fingerprint."""
@@ -141,7 +161,7 @@ WRONG = {
         (FOLD, "cls.predictions.bias"),
         (SCALE, "encoder.layer.2.output.LayerNorm.bias"),
     ],
-    "gpt_neo": [(FOLD, "h.1.attn.attention.q_proj.weight")],
+    "gpt_neo": [(FOLD, "h.1.attn.attention.q_proj.weight"), (MADE, "h.1.attn.attention.out_proj.bias")],
     "bart": [
         (GAIN, "decoder.layers.0.encoder_attn.q_proj.bias"),
         (GAIN, "decoder.layers.1.encoder_attn.v_proj.bias"),

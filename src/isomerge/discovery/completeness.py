@@ -9,7 +9,7 @@ from typing import Any
 from isomerge.discovery.bound_specimen import BoundSpecimen, SpecOf
 from isomerge.discovery.building import real_config
 from isomerge.discovery.inner_axes import InnerAxis, inner_axes
-from isomerge.discovery.redundancy import TINY, TOKENS, WIDER, Count, Redundancy, tiny_specimen
+from isomerge.discovery.redundancy import MORE_HEADS, TINY, TOKENS, WIDER, Count, Redundancy, tiny_specimen
 from isomerge.discovery.specimen import Specimen
 from isomerge.errors import IsomergeError
 
@@ -54,7 +54,7 @@ def try_completeness(
     if specimen is not None:
         return _counted(spec_of, lambda: specimen).told()
     real = real_config(config)
-    for tiny in (TINY, WIDER):
+    for tiny in (TINY, WIDER, MORE_HEADS):
         found = _counted(spec_of, lambda tiny=tiny: tiny_specimen(real, seed, tiny))
         if found.count is not None:
             break

@@ -35,6 +35,8 @@ TINY = Scale(2, 2, 1, 4, 0, 12, 2, 22, 6, 14)
 tokens would look redundant."""
 WIDER = replace(TINY, head=8)
 """Where a quarter of a head of four would be turned."""
+MORE_HEADS = replace(TINY, heads=4, head=2)
+"""Where heads stand in four groups."""
 TOKENS = 50
 """How many where a layer reads single tokens alone: of twenty-two it is a table, which leaves much of it free."""
 LENGTHS = (14, 12, 11, 10, 9, 8)

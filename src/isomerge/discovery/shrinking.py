@@ -216,8 +216,8 @@ def _length(
         return values["width"]
     if kind == "neurons":  # one length for each key: which key an axis follows must show
         return values[kind] + APART[before.count(kind) % len(APART)]
-    if kind == "latent" or key == "v_head_dim":
-        return values[kind] + 8 * (key != "kv_lora_rank")
+    if kind == "latent" or key == "v_head_dim":  # no latent is wider than the stream that it reads
+        return values[kind] + min(8, values["width"] // 4) * (key != "kv_lora_rank")
     if kind == "width" and key.startswith("decoder") and value != width:
         return 2 * values[kind]
     if kind == "heads" and key.startswith("decoder") and kind in before:

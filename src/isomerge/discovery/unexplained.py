@@ -103,7 +103,7 @@ def _constants(point: Point, lines: Mapping[Line, Tensor]) -> Iterator[tuple[Lin
             rows = []
             for name in names:
                 shape = point.seen.specimen.stored[name].shape
-                if k >= len(shape) or shape[k] < 2:
+                if k >= len(shape) or shape[k] < 2 or 0 in shape:
                     continue
                 rest = [n for i, n in enumerate(shape) if i != k]
                 count = int(torch.tensor(rest).prod()) if rest else 1

@@ -66,12 +66,13 @@ def _settled(moved: list[float], tensors: Mapping[Block, Tensor]) -> bool:
 def fold_biases(spec: Spec, tensors: dict[Block, Tensor]) -> Alignment:
     """Zero every free bias; what it carried goes into the output bias. What is changed is replaced by new
     tensors."""
-    elements = {}
-    for shift, key, blocks in find_shifts(spec, list(tensors)):
-        free = free_part(shift, *bias_view(spec, shift, blocks[shift.bias], tensors[blocks[shift.bias]]))
-        elements[key] = -free.double().clone()
-    found = Alignment(spec, elements)
-    tensors.update(found.applied(tensors))
+    found = Alignment(spec)
+    for shift, key, blocks in find_shifts(spec, list(tensors)):  # in order: one may take up what the next one moves
+        here = {block: tensors[block] for block in blocks.values()}
+        free = free_part(shift, *bias_view(spec, shift, blocks[shift.bias], here[blocks[shift.bias]]))
+        step = Alignment(spec, {key: -free.double().clone()})
+        tensors.update(step.applied(here))
+        found = step @ found
     return found
 
 

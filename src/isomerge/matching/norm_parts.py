@@ -7,7 +7,7 @@ nearest to the anchor's; and a norm's bias is the anchor's, where its readers' b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -17,8 +17,9 @@ from isomerge.matching.rescale import quartic_scale
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.norm_stage import FOLD, GAIN, ONES, SCALE, NormStage
+from isomerge.symmetry.norm_stage import FOLD, GAIN, MADE, ONES, SCALE, NormStage
 from isomerge.symmetry.norms import LayerNorms, Norm, gain_across, gain_along
+from isomerge.symmetry.unstored_biases import UnstoredBias
 
 WORTH = 0.05
 """The least part of a unit's squared distance for which they are moved, and `CHANCE` parts in the width of the
@@ -36,7 +37,12 @@ SAMPLE = 256
 
 
 def ones_elements(
-    free: LayerNorms, tensors: Blocks, target: Mapping[Block, Tensor] | None, *, folding: bool = False
+    free: LayerNorms,
+    tensors: Blocks,
+    target: Mapping[Block, Tensor] | None,
+    *,
+    folding: bool = False,
+    made: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """What brings every writer's part along the ones, and every reader's against them, to a target's.
 
@@ -45,13 +51,20 @@ def ones_elements(
         tensors: the unit's blocks.
         target: the anchor's; None: to none at all.
         folding: whether `fold_elements` follow, which take off some writers' biases what streams carry on.
+        made: the `made_elements` that follow, which take off an output's bias what readers make more.
     """
     found = {}
     carried = {norm.carried: norm for norm in free.norms if folding and norm.folds and norm.carried}
+    paid: dict[Block, list[UnstoredBias]] = {}
+    for one in (one for norm in free.norms for one in norm.made):
+        if one.into is not None:
+            paid.setdefault(one.into, []).append(one)
     for block, axis in free.writers.items():
         gap = _gap(tensors, target, block)
         if (norm := carried.get(block)) is not None and norm.bias is not None:
             gap = gap + _fold_gap(norm, norm.bias, tensors, target)
+        if target is not None and made:
+            gap = gap + sum(_passed_on(one, made, target) for one in paid.get(block, ()))
         found[ONES + block.key] = gap.mean(axis, keepdim=True)
     for norm in free.norms:
         for block, axis in norm.slack.items():
@@ -130,6 +143,67 @@ def _fold_gap(norm: Norm, bias: Block, tensors: Blocks, target: Mapping[Block, T
     return gap if target is not None or not norm.opened else gap + level_bias(norm, tensors)
 
 
+def made_elements(
+    norms: list[Norm],
+    tensors: Blocks,
+    target: Mapping[Block, Tensor] | None,
+    centred: Collection[Block] = (),
+) -> dict[str, Tensor]:
+    """What readers without a bias are to make more of their norm's, where it may be anything.
+
+    Args:
+        norms: of a unit.
+        tensors: its blocks, the norms' biases being the target's already.
+        target: the anchor's, to which readers and the biases of outputs come nearest, a least-squares problem;
+            None: readers make nothing of it.
+        centred: writers of which what they write along the ones is matched apart.
+    """
+    found: dict[str, Tensor] = {}
+    for norm in norms:
+        for one in norm.made:
+            assert norm.gain is not None
+            assert norm.bias is not None
+            weight = tensors[one.reader].double()
+            gain = gain_along(norm, tensors[norm.gain], weight.ndim, one.axis)
+            bias = tensors[norm.bias].double().reshape(gain.shape)
+            if target is None:
+                delta = -(weight * bias).sum(one.axis, keepdim=True)
+            else:
+                along, part = gain.reciprocal(), (bias / gain).sum()
+                delta = (_gap(tensors, target, one.reader) * along).sum(one.axis, keepdim=True)
+                delta = delta * part / along.square().sum()
+                if one.into is not None:
+                    delta = _paid(one, delta, float(along.square().sum() / part.square()), tensors, target, centred)
+            whole = torch.where(one.rows(weight), delta, torch.zeros_like(delta))
+            key = MADE + one.reader.key
+            found[key] = found[key] + whole if key in found else whole
+    return {key: c for key, c in found.items() if bool(c.any())}
+
+
+def _paid(
+    one: UnstoredBias,
+    delta: Tensor,
+    weight: float,
+    tensors: Blocks,
+    target: Mapping[Block, Tensor],
+    centred: Collection[Block],
+) -> Tensor:
+    """The nearest bias where an output's pays for it: ``weight |d - delta|^2 + |into - W d - target|^2``."""
+    assert one.into is not None
+    w, wanted = one.map(delta, tensors)
+    rest = (tensors[one.into].double() - target[one.into].double()).flatten()
+    if one.into in centred:
+        w, rest = w - w.mean(0), rest - rest.mean()
+    cost = weight * torch.eye(len(wanted), dtype=torch.float64, device=w.device) + w.mT @ w
+    return one.spread(torch.linalg.solve(cost, weight * wanted + w.mT @ rest), tensors[one.reader])
+
+
+def _passed_on(one: UnstoredBias, made: Mapping[str, Tensor], tensors: Mapping[Block, Tensor]) -> Tensor | float:
+    """What is taken off an output's bias where a reader makes more of its norm's."""
+    delta = made.get(MADE + one.reader.key)
+    return 0.0 if delta is None else one.through(delta, tensors)
+
+
 def level_bias(norm: Norm, tensors: Mapping[Block, Tensor]) -> Tensor:
     """The bias that a norm has in the form of `isomerge.models.layer_norm_form`, where a reader has none: one
     everywhere behind its gains; float64."""
@@ -172,8 +246,11 @@ def brought_onto(
 
 def _additive(spec: Spec, free: LayerNorms, anchor: Blocks, moved: Blocks) -> list[NormStage]:
     """What is added along and against the ones, and what biases fold."""
-    ones = NormStage(spec, ones_elements(free, moved, anchor, folding=True))
-    return [ones, NormStage(spec, fold_elements(free.norms, ones.applied(moved), anchor))]
+    folded = NormStage(spec, fold_elements(free.norms, moved, anchor)).applied(moved)
+    made = made_elements(free.norms, folded, anchor, free.writers)
+    ones = NormStage(spec, ones_elements(free, moved, anchor, folding=True, made=made))
+    fold = NormStage(spec, fold_elements(free.norms, ones.applied(moved), anchor))
+    return [ones, fold, NormStage(spec, made)]
 
 
 def _distance(anchor: Blocks, blocks: Blocks) -> float:
@@ -183,6 +260,7 @@ def _distance(anchor: Blocks, blocks: Blocks) -> float:
 def _at_most(free: LayerNorms, shares: Sequence[Share], gaps: Mapping[Block, float]) -> float:
     """What of a unit's squared distance moves of norms could take away, by a sample of every tensor."""
     vectors = {b for norm in free.norms for b in (norm.bias, norm.carried, *norm.reader_biases) if b is not None}
+    vectors |= {one.into for norm in free.norms for one in norm.made if one.into is not None}
     vectors |= {b for norm in free.norms if norm.scales and norm.gain for b in (norm.gain, *norm.readers)}
     along = sum(share * gaps[block] for block, _, share in shares if block not in vectors)
     return along + sum(gaps[block] for block in vectors)

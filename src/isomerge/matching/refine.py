@@ -64,8 +64,7 @@ def refine(
             step.act_linearly(block, tensor)
         found = step @ found
     if shift:
-        for match in (_match_biases, match_trades):
-            step = match(spec, anchor, moved)
+        for step in _matched_shifts(spec, anchor, moved):
             step.act(moved)
             found = step @ found
     return found
@@ -134,7 +133,40 @@ def _dropped(spec: Spec, tensors: Blocks) -> Alignment:
     return Alignment(spec, elements)
 
 
-def _match_biases(spec: Spec, anchor: Blocks, moved: Blocks) -> Alignment:
+def _matched_shifts(spec: Spec, anchor: Blocks, moved: Blocks) -> list[Alignment]:
+    """The shifts that bring a unit closest, one after the other: biases, then trades where they are worth it.
+
+    An output that trades its bias with another one takes up what both have left, half in each, so that biases are
+    solved for the sum of both; where that trade is not worth it, for the one output alone.
+    """
+    partners = _partners(spec, moved)
+    if partners:
+        biases = _match_biases(spec, anchor, moved, partners)
+        trades = match_trades(spec, anchor, biases.applied(moved))
+        if all(key in trades for key in {key for key, _ in partners.values()}):
+            return [biases, trades]
+    biases = _match_biases(spec, anchor, moved, {})
+    return [biases, match_trades(spec, anchor, biases.applied(moved))]
+
+
+Partners = Mapping[Block, tuple[str, Block]]
+"""Of outputs that trade a whole bias with another one's: the key of the trade, and the other one's bias."""
+
+
+def _partners(spec: Spec, blocks: Blocks) -> Partners:
+    """The outputs that pay for a bias and trade what they have with another one's."""
+    found = find_shifts(spec, list(blocks))
+    paid = {parts[shift.into] for shift, _, parts in found if shift.into is not None and shift.via is not None}
+    partners: dict[Block, tuple[str, Block]] = {}
+    for shift, key, parts in found:
+        whole = shift.trades and shift.along is None and shift.into_along is None
+        for side in (shift, shift.swapped()) if whole else ():
+            if parts[side.bias] in paid and side.into is not None:
+                partners.setdefault(parts[side.bias], (key, parts[side.into]))
+    return partners
+
+
+def _match_biases(spec: Spec, anchor: Blocks, moved: Blocks, partners: Partners) -> Alignment:
     """The shifts that bring the biases closest: exact for free biases, least squares where an output pays for
     it."""
 
@@ -149,9 +181,11 @@ def _match_biases(spec: Spec, anchor: Blocks, moved: Blocks) -> Alignment:
         if shift.into is not None and shift.via is not None:
             via, into = blocks[shift.via], blocks[shift.into]
             w = projection(spec, via, moved[via].double(), atoms, into)
-            rest = (moved[into] - anchor[into]).double().flatten()
+            ends = [into, partners[into][1]] if into in partners else [into]
+            rest = torch.stack([(moved[end] - anchor[end]).double().flatten() for end in ends]).mean(0)
             eye = torch.eye(w.shape[1], dtype=torch.float64)
-            gap = torch.linalg.solve(eye + w.mT @ w, gap.flatten() + w.mT @ rest).reshape(gap.shape)
+            cost = eye + w.mT @ w / len(ends)
+            gap = torch.linalg.solve(cost, gap.flatten() + w.mT @ rest).reshape(gap.shape)
         elements[key] = gap.clone()
     return Alignment(spec, elements)
 

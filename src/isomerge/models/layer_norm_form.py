@@ -14,7 +14,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from isomerge.matching.norm_parts import fold_elements, level_bias, ones_elements, scale_elements
+from isomerge.matching.norm_parts import (
+    fold_elements,
+    level_bias,
+    made_elements,
+    ones_elements,
+    scale_elements,
+)
 from isomerge.models.free_streams import given_out
 from isomerge.models.recognised import Model
 from isomerge.symmetry.alignment import Alignment
@@ -52,6 +58,10 @@ class LayerNormForm:
         for norm in self.free.norms:
             if block == norm.carried and norm.bias is not None and norm.folds:
                 made = made.double() + stored(norm.bias).double() - self._bias(norm, stored)
+            for one in (one for one in norm.made if one.into == block):
+                tensors = {b: stored(b) for b in (one.via, one.into) if b is not None}
+                delta = self._made(norm, one.reader, stored).unsqueeze(-1).movedim(-1, one.axis)
+                made = made.double() + one.through(delta, tensors)
         if (axis := self.free.writers.get(block)) is not None:
             made = made.to(wide)
             made = made - made.mean(axis, keepdim=True, dtype=torch.float64).to(wide)
@@ -67,7 +77,10 @@ class LayerNormForm:
                 free = block in norm.slack or block in norm.opened
                 whole = whole - whole.mean(axis, keepdim=True) if free else whole
                 if block in norm.opened:
-                    whole = whole + self._made(norm, block, stored).unsqueeze(-1).movedim(-1, axis) / gain.numel()
+                    kept = self._made(norm, block, stored).unsqueeze(-1).movedim(-1, axis)
+                    for one in (one for one in norm.made if one.reader == block):
+                        kept = torch.where(one.rows(tensor), torch.zeros_like(kept), kept)
+                    whole = whole + kept / gain.numel()
                 made = whole if norm.scales else whole / gain if free else made
             if (reader := norm.reader_biases.get(block)) is not None and norm.bias is not None:
                 made = made.double() + self._carried(norm, reader, stored)
@@ -137,7 +150,9 @@ def forming(model: Model) -> Alignment:
             tensors = NormStage(spec, scales).applied(tensors)
             ones = ones_elements(here, tensors, None, folding=True)
             tensors = NormStage(spec, ones).applied(tensors)
-            elements |= scales | ones | fold_elements(here.norms, tensors, None)
+            folds = fold_elements(here.norms, tensors, None)
+            made = made_elements(here.norms, NormStage(spec, folds).applied(tensors), None)
+            elements |= scales | ones | folds | made
     return Alignment.of(norm_stages(spec, elements), spec)
 
 

@@ -21,6 +21,7 @@ from isomerge.symmetry.language.spec import Line, Spec
 from isomerge.symmetry.norms import LayerNorms, Norm
 from isomerge.symmetry.post_norms import Order, Place, generic, order_of
 from isomerge.symmetry.stage import FIXED, element_key
+from isomerge.symmetry.unstored_biases import unstored_biases
 
 NORMS = "norms"
 """What this freedom is called among spaces."""
@@ -110,7 +111,7 @@ def _under_pre_norms(
     for key, norm in norms.items():
         norm.sealed |= seen.last and key.partition("[")[0] in outer
     kept = [norm for key, norm in norms.items() if key not in mixed]
-    _add_biases(kept, blocks, writers)
+    _add_biases(spec, kept, blocks, writers)
     writers = _unseen(spec, stream, seen, writers)
     return LayerNorms(writers, [norm for norm in kept if (norm.gain is not None or norm.plain) and norm.readers])
 
@@ -136,7 +137,7 @@ def _before_layers(spec: Spec, stream: str) -> list[Line]:
     return []
 
 
-def _add_biases(norms: Sequence[Norm], blocks: Sequence[Block], writers: Collection[Block]) -> None:
+def _add_biases(spec: Spec, norms: Sequence[Norm], blocks: Sequence[Block], writers: Collection[Block]) -> None:
     """The biases of what reads norms."""
     by_name = {block.canonical[0]: block for block in blocks if not block.lead}
     for norm in norms:
@@ -145,6 +146,8 @@ def _add_biases(norms: Sequence[Norm], blocks: Sequence[Block], writers: Collect
             rest = tuple(axis for i, axis in enumerate(block.axes or ()) if i != k)
             if bias is not None and bias.axes == rest and not block.lead and bias not in writers:
                 norm.reader_biases[bias] = block
+        bare = {block: k for block, k in norm.readers.items() if block not in norm.biased}
+        norm.unstored = unstored_biases(spec, bare, blocks)
 
 
 def _is_read_plainly(spec: Spec, stream: str) -> bool:
@@ -192,7 +195,7 @@ def _under_ordered_norms(
             norm.readers[block] = k
         else:
             norm.carried = block
-    _add_biases(list(norms.values()), blocks, writers)
+    _add_biases(spec, list(norms.values()), blocks, writers)
     stored, aliases = {block.line for block in blocks}, [line for line in spec.lines if line.tied]
     for line in aliases:
         norm = norm_at(order.reads.get((line.name, True)), None)
@@ -284,7 +287,8 @@ def _scales(spec: Spec, block: Block, stream: str) -> list[Atom]:
 def norm_spec(spec: Spec) -> Spec:
     """The spec with streams and gains alone, the streams fixed: what moves of LayerNorms know. Beside another spec,
     streams are what they are there (`isomerge.symmetry.stage.joined`)."""
-    found, centred = replace(spec.restrict([*spec.streams, *spec.gains]), shifts=()), centred_streams(spec)
+    biases = [shift.name for shift in spec.shifts if not shift.constant]  # of biases that are not stored
+    found, centred = spec.restrict([*spec.streams, *spec.gains, *biases]), centred_streams(spec)
     fixed = {
         name: replace(spec.spaces[name], group_name=FIXED, folded=CENTRED if name in centred else None)
         for name in spec.streams

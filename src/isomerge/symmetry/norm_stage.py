@@ -7,6 +7,9 @@ Its elements are vectors, by the block that they are added to:
   Its bias loses c sum(b/g).
 * ``norm.fold.BLOCK``: what a norm's bias has more; [width]. Its readers' biases lose what they make of it; readers
   without a bias take so much against the ones that they make of the new bias what they made of the old one.
+* ``norm.made.BLOCK``: what a reader without a bias makes more of its norm's bias, where that is free
+  (`isomerge.symmetry.unstored_biases`): W + c (1/g)^T with c sum(b/g) so much; of the shape of the second. An
+  output's bias loses what it adds.
 * ``norm.scale.BLOCK``: by what a norm's gains are multiplied, and its bias; [width]. Its readers are divided by it.
 
 The first two commute with each other, and so do those of each other kind: a stage has elements of one kind, so that
@@ -28,14 +31,15 @@ from isomerge.symmetry.norms import LayerNorms, Norm, gain_across, gain_along
 from isomerge.symmetry.stage import Stage
 
 PREFIX = "norm."
-ONES, GAIN, FOLD, SCALE = "norm.ones.", "norm.gain.", "norm.fold.", "norm.scale."
-KINDS = (ONES, GAIN, FOLD, SCALE)
+ONES, GAIN, FOLD, SCALE, MADE = "norm.ones.", "norm.gain.", "norm.fold.", "norm.scale.", "norm.made."
+KINDS = (ONES, GAIN, FOLD, SCALE, MADE)
 
 
 def norm_keys(free: LayerNorms) -> set[str]:
     """The keys of all elements that move what LayerNorm leaves free."""
     found = {ONES + block.key for block in free.writers}
     found |= {GAIN + block.key for norm in free.norms for block in norm.slack}
+    found |= {MADE + one.reader.key for norm in free.norms for one in norm.made}
     found |= {SCALE + norm.gain.key for norm in free.norms if norm.gain is not None and norm.scales}
     return found | {FOLD + norm.bias.key for norm in free.norms if norm.bias is not None and norm.folds}
 
@@ -48,7 +52,7 @@ def norm_stages(spec: Spec, elements: Mapping[str, Tensor]) -> list[NormStage]:
         elements: by key, without numbers of stages.
     """
     norms = {key: c for key, c in elements.items() if is_norm_key(key)}
-    parts = ({key: c for key, c in norms.items() if kind_of(key) == kind} for kind in (SCALE, PREFIX, FOLD))
+    parts = ({key: c for key, c in norms.items() if kind_of(key) == kind} for kind in (SCALE, PREFIX, FOLD, MADE))
     return [NormStage(spec, part) for part in parts if part]
 
 
@@ -59,7 +63,7 @@ def is_norm_key(key: str) -> bool:
 
 def kind_of(key: str) -> str:
     """What elements a stage may have beside one, by its key: those of one kind commute."""
-    return next((kind for kind in (FOLD, SCALE, PREFIX) if key.startswith(kind)), "")
+    return next((kind for kind in (FOLD, SCALE, MADE, PREFIX) if key.startswith(kind)), "")
 
 
 class NormStage(Stage):
@@ -83,6 +87,10 @@ class NormStage(Stage):
                 for norm in free.norms:
                     if norm.bias == block:
                         fold_back(norm, delta, tensors)
+            if (delta := self.elements.get(MADE + block.key)) is not None:
+                for norm in free.norms:
+                    if block in norm.opened:
+                        make_more(norm, block, delta, tensors)
 
     def applied(self, tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
         """See `Stage.applied`."""
@@ -101,15 +109,27 @@ class NormStage(Stage):
             found |= {b for b, r in norm.reader_biases.items() if folded or GAIN + r.key in self.elements}
             found |= {norm.carried} if folded and norm.carried is not None else set()
             found |= {*norm.opened} if folded else set()
+            moved = [one for one in norm.made if MADE + one.reader.key in self.elements]
+            found |= {one.into for one in moved if one.into is not None}
             if norm.gain is not None and SCALE + norm.gain.key in self.elements:
                 found |= {*norm.readers} | ({norm.bias} if norm.bias is not None else set())
         return found
 
     def opened(self, blocks: Iterable[Block]) -> list[tuple[Norm, Block, int]]:
-        """The readers that take against the ones what a norm's bias has less: norm, reader, axis."""
+        """The readers that take against the ones what a norm's bias has less, or what they make of it has more:
+        norm, reader, axis."""
         norms = layer_norms(self.spec, list(blocks)).norms if self.elements else []
-        folded = [norm for norm in norms if norm.bias is not None and FOLD + norm.bias.key in self.elements]
-        return [(norm, reader, axis) for norm in folded for reader, axis in norm.opened.items()]
+        opened = [
+            (norm, norm.bias, reader, axis)
+            for norm in norms
+            for reader, axis in norm.opened.items()
+            if norm.bias is not None
+        ]
+        return [
+            (norm, reader, axis)
+            for norm, bias, reader, axis in opened
+            if FOLD + bias.key in self.elements or MADE + reader.key in self.elements
+        ]
 
     def only(self, blocks: Iterable[Block]) -> NormStage:
         """The part that acts on some blocks."""
@@ -177,6 +197,20 @@ def _take_against(norm: Norm, reader: Block, axis: int, delta: Tensor, tensors: 
     made = weight.double().movedim(axis, -1) @ delta.double()
     c = -made / (tensors[norm.bias].double() / gain.flatten()).sum()
     weight.add_((c.unsqueeze(-1).movedim(-1, axis) / gain).to(weight))
+
+
+def make_more(norm: Norm, reader: Block, delta: Tensor, tensors: Mapping[Block, Tensor]) -> None:
+    """Add c (1/g)^T to a reader without a bias, in place, so that it makes delta more of its norm's bias, and take
+    off an output's bias what that adds."""
+    assert norm.gain is not None
+    assert norm.bias is not None
+    weight = tensors[reader]
+    gain = gain_along(norm, tensors[norm.gain], weight.ndim, norm.opened[reader])
+    c = delta.double() / (tensors[norm.bias].double() / gain.flatten()).sum()
+    weight.add_((c / gain).to(weight))
+    for one in norm.made:
+        if one.reader == reader and one.into is not None:
+            tensors[one.into].sub_(one.through(delta, tensors).to(tensors[one.into]))
 
 
 def take_gains(norm: Norm, factor: Tensor, tensors: Mapping[Block, Tensor]) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from isomerge.symmetry.axes import length
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.unstored_biases import UnstoredBias
 
 LEVEL = 1e-9
 """The part of a norm's bias along the ones, of all of it, up to which nothing can be read from it."""
@@ -35,6 +36,8 @@ class Norm:
     """Whether no stream goes on from it, and no scale of the spec is of its gains."""
     plain: bool = False
     """Whether it has no tensors at all: its gains are one."""
+    unstored: list[UnstoredBias] = field(default_factory=list)
+    """The free biases of readers that have none."""
 
     @property
     def biased(self) -> set[Block]:
@@ -51,6 +54,11 @@ class Norm:
         """The readers without a bias of a norm that folds: W b stays, and they take against the ones what that asks
         for."""
         return {block: k for block, k in self.readers.items() if block not in self.biased} if self.folds else {}
+
+    @property
+    def made(self) -> list[UnstoredBias]:
+        """What opened readers make of the norm's bias, where it may be anything."""
+        return [one for one in self.unstored if one.reader in self.opened]
 
     @property
     def scales(self) -> bool:
@@ -90,7 +98,8 @@ class Norm:
     def blocks(self) -> list[Block]:
         """All that a move of this norm changes or looks at."""
         own = [block for block in (self.gain, self.bias, self.carried) if block is not None]
-        return [*own, *self.readers, *self.reader_biases]
+        paid = [block for one in self.unstored for block in (one.via, one.into) if block is not None]
+        return [*own, *self.readers, *self.reader_biases, *paid]
 
 
 @dataclass
@@ -150,4 +159,5 @@ def free_dimensions(free: LayerNorms, spec: Spec, entries: Callable[[Block], int
     folded = [norm.bias for norm in free.norms if norm.bias is not None and norm.folds]
     folded += [norm.gain for norm in free.norms if norm.gain is not None and norm.scales]
     vectors = sum(entries(b) // length((b.axes or ())[k], spec.sizes) for b, k in (*free.writers.items(), *slack))
-    return vectors + sum(map(entries, folded))
+    made = sum(one.entries for norm in free.norms for one in norm.made)
+    return vectors + made + sum(map(entries, folded))

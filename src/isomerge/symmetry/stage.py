@@ -112,7 +112,9 @@ class Stage(Mapping[str, "Tensor"]):
     def element(self, name: str, scope: Mapping[str, int]) -> Tensor | None:
         """The element of a space at a scope, None for the identity."""
         space = self.spec.spaces.get(name)
-        return None if space is None else self.elements.get(element_key(self.spec, space, scope))
+        if space is None or space.group_name == FIXED:
+            return None
+        return self.elements.get(element_key(self.spec, space, scope))
 
     # ------------------------------------------------------------------ action
 
