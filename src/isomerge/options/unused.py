@@ -250,6 +250,10 @@ def _judged(a: Asked) -> str | None:
     return None if a.judge_data is None else "--judge-data says what the result is judged on"
 
 
+def _descends(a: Asked) -> str | None:
+    return None if a.sampler == "gradient" else f"--sampler {a.sampler} takes no steps along a gradient"
+
+
 def _prunes(a: Asked) -> str | None:
     prunes = a.method.startswith(("ties", "dare", "magnitude"))
     return None if prunes else f"the method {a.method} keeps all entries"
@@ -380,6 +384,8 @@ TABLE: dict[str, dict[str, Any]] = {
     },
     "tune": {
         **dict.fromkeys(("recipe", "out", "data", "trials", "search", "sampler", "timeout", "seed"), ALWAYS),
+        **dict.fromkeys(("by", "objective"), ALWAYS),
+        "rate": _descends,
         "layer_groups": LATE,
         "judge_data": ALWAYS,
         "judge_share": _judged,
