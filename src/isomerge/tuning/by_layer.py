@@ -1,5 +1,5 @@
-"""A search with a value for every layer: what is said of a parameter becomes a gradient with as many values as there
-are layers, and one value for what lies before the layers and one for what lies after, named by filters."""
+"""A search with a value for every layer: what is said of a parameter becomes a gradient with as many values as
+there are layers, and one value for what lies before the layers and one for what lies after, named by filters."""
 
 from __future__ import annotations
 

@@ -94,8 +94,8 @@ def _entropy(module: nn.Module, kind: Prediction, batch: Mapping[str, Tensor]) -
     if found is None:
         what = "numbers" if logits.ndim == 2 else "tokens"
         raise IsomergeError(
-            f"--objective entropy is for classifiers, and {type(module).__name__} predicts {what}: take --objective "
-            f"loss"
+            f"--objective entropy is for classifiers, and {type(module).__name__} predicts {what}: take "
+            f"--objective loss"
         )
     return found.sum(), len(found)
 
