@@ -369,9 +369,10 @@ def restore_task(
     mask: str | Path,
     *,
     out: str | Path,
+    overwrite: bool = False,
+    imports: str | Path | Sequence[str | Path] = (),
     spec: str | Path | None = None,
     allow_pickle: bool = False,
-    overwrite: bool = False,
 ) -> dict[str, Any]: ...
 def similarity(
     one: Any,
@@ -411,11 +412,12 @@ def task_mask(
     task: Any,
     *,
     out: str | Path,
+    overwrite: bool = False,
     kind: str = "emr",
     tall_lambda: float = 0.4,
+    imports: str | Path | Sequence[str | Path] = (),
     spec: str | Path | None = None,
     allow_pickle: bool = False,
-    overwrite: bool = False,
 ) -> dict[str, Any]: ...
 def transplant_tokenizer(
     model: Any,
@@ -444,6 +446,9 @@ def tune(
     trials: int = 50,
     search: Mapping[str, Any] | None = None,
     sampler: str = "tpe",
+    by: str = "task",
+    rate: float = 0.03,
+    objective: str = "loss",
     layer_groups: int | None = None,
     timeout: float | None = None,
     judge_data: Any = None,

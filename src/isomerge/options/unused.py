@@ -512,9 +512,9 @@ TABLE: dict[str, dict[str, Any]] = {
     "task_mask": {
         **dict.fromkeys(("merged", "base", "task", "out", "overwrite", "kind"), ALWAYS),
         "tall_lambda": _tall,
-        **dict.fromkeys(("spec", "allow_pickle"), ALWAYS),
+        **_OPENING,
     },
-    "restore_task": dict.fromkeys(("merged", "base", "mask", "out", "overwrite", "spec", "allow_pickle"), ALWAYS),
+    "restore_task": {**dict.fromkeys(("merged", "base", "mask", "out", "overwrite"), ALWAYS), **_OPENING},
     "merge_lora": {
         **dict.fromkeys(("adapters", "out", "overwrite", "allow_pickle", "method", "weights"), ALWAYS),
         "density": _prunes,
