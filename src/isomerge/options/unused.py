@@ -408,6 +408,8 @@ TABLE: dict[str, dict[str, Any]] = {
     "transplant_tokenizer": {
         **dict.fromkeys(("model", "tokenizer", "missing", "pad_to_multiple_of"), ALWAYS),
         "neighbours": LATE,
+        "data": ALWAYS,
+        "limit": _measured,
         **_OPENING,
         **_OUTPUT,
     },
