@@ -118,7 +118,7 @@ def test_the_loss_on_text(isomerge: Callable, tmp_path: Path) -> None:
     assert found["after"]["nats_per_byte"] != pytest.approx(found["before"]["nats_per_byte"], rel=1e-3)
 
 
-def test_text_that_measures_nothing_is_refused(tmp_path: Path, refuses: Callable, stored: Callable) -> None:
+def test_text_that_measures_nothing_is_refused(tmp_path: Path, refuses: Callable) -> None:
     """Before anything is written."""
     one = llama(tmp_path / "one", words(WORDS))
     (tmp_path / "t.jsonl").write_text('{"label": 1}\n')
@@ -127,4 +127,3 @@ def test_text_that_measures_nothing_is_refused(tmp_path: Path, refuses: Callable
     refuses(*given, tmp_path / "t.jsonl", words=["t.jsonl", "a field"])
     refuses(*given, tmp_path / "empty.txt", words=["there is no text"])
     refuses(*given, tmp_path / "none.txt", words=["none.txt"])
-    refuses(*given, tmp_path / "empty.txt", "--limit", "0", words=["--limit"])
