@@ -86,6 +86,8 @@ DIRECT: dict[tuple[str, str], tuple[dict[str, Any], Any]] = {
     ("merge_lora", "majority_sign"): ({"method": "linear"}, "frequency"),
     ("merge_lora", "seed"): ({"method": "svd"}, 3),
     ("task_mask", "tall_lambda"): ({"kind": "emr"}, 0.3),
+    ("transplant_tokenizer", "limit"): ({"out": "x"}, 3),
+    ("tune", "rate"): ({"sampler": "tpe"}, 0.5),
     ("tune", "judge_share"): ({"judge_data": "x"}, 0.2),
     ("prove", "inputs"): ({"model": "x"}, (1,)),
     ("prove", "forward"): ({"model": "x"}, print),

@@ -19,6 +19,7 @@ COMMANDS: dict[str, Callable[[Path, Path, Path], list[object]]] = {
     "canon": lambda a, b, _: ["canon", a],
     "apply": lambda a, b, w: ["apply", w / "patch.safetensors", a],
     "extract-lora": lambda a, b, _: ["extract-lora", b, a],
+    "restore-task": lambda a, b, w: ["restore-task", b, a, w / "patch.safetensors"],
     "recipe": lambda a, b, w: ["merge", recipe(w, a, b)],
 }
 

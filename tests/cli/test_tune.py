@@ -136,11 +136,11 @@ def killed_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """The process dies at the measurement after so many."""
     measure, left = TrialModel.measure, [count]
 
-    def dying(self: TrialModel, examples: Any) -> Any:
+    def dying(self: TrialModel, *examples: Any) -> Any:
         if not left[0]:
             raise Killed
         left[0] -= 1
-        return measure(self, examples)
+        return measure(self, *examples)
 
     monkeypatch.setattr(TrialModel, "measure", dying)
 
@@ -158,7 +158,7 @@ def test_a_killed_search_goes_on(here: Path, sampler: str, monkeypatch: pytest.M
     assert not Path("out").exists()
     measured: list[Any] = []
     measure = TrialModel.measure
-    monkeypatch.setattr(TrialModel, "measure", lambda self, data: measured.append(data) or measure(self, data))
+    monkeypatch.setattr(TrialModel, "measure", lambda self, *data: measured.append(data) or measure(self, *data))
     library.tune(text, out="out", search={"weight": (0, 1)}, **how)
     assert len(measured) == 14 - 6 + 2  # the recipe's own values and the trials; the judgement of two
     assert files(Path("out")) == files(Path("whole"))

@@ -5,7 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
+import torch
+import transformers as tf
+
+import isomerge as library
 from models.test_token_vectors import WORDS, llama, words
 from toys import config_of
 
@@ -72,3 +78,52 @@ def test_transplant_tokenizer(isomerge: Callable, tmp_path: Path) -> None:
     refused = isomerge("transplant-tokenizer", one, "--tokenizer", two, "-o", out, "--missing", "knn")
     assert refused.code == 2
     assert "--missing knn: choose from omp, nearest, subword, mean, zero" in refused.err
+
+
+def test_the_loss_on_text(isomerge: Callable, tmp_path: Path) -> None:
+    """Tokens of other ids are the same function of texts; the loss is that of every token after the one that ends
+    texts, over all bytes; new tokens make another one."""
+    one = llama(tmp_path / "one", words(WORDS))
+    same = llama(tmp_path / "same", words([*WORDS[2:], *WORDS[:2]]), seed=1)
+    texts = ["a b c d", "j i h"]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    given = (
+        "transplant-tokenizer",
+        one,
+        "--tokenizer",
+        same,
+        "-o",
+        tmp_path / "out",
+        "--data",
+        tmp_path / "t.jsonl",
+    )
+    said = isomerge(*given, "--json", tmp_path / "r.json")
+    assert said.code == 0, said.err
+    assert "2 texts, 12 bytes" in said.out
+    loss = json.loads((tmp_path / "r.json").read_text())["loss"]
+    assert (loss["before"]["tokens"], loss["texts"], loss["bytes"]) == (7, 2, 12)
+    assert loss["after"]["nats_per_byte"] == pytest.approx(loss["before"]["nats_per_byte"], rel=1e-5)
+    module: Any = tf.AutoModelForCausalLM.from_pretrained(one, dtype=torch.float64)
+    total = 0.0
+    for text in texts:
+        ids = torch.tensor([[1, *(WORDS.index(word) for word in text.split())]])
+        with torch.no_grad():
+            total += float(module(ids, labels=ids).loss) * (ids.shape[1] - 1)
+    assert loss["before"]["nats_per_byte"] == pytest.approx(total / 12, rel=1e-5)
+    more = words([*WORDS, "aa"])
+    more.save_pretrained(tmp_path / "more")
+    how: dict[str, Any] = {"tokenizer": tmp_path / "more", "out": tmp_path / "two"}
+    found = library.transplant_tokenizer(one, data=["a aa b"] * 300 + ["a " * 600], limit=301, **how)["loss"]
+    assert found["before"]["tokens"] == found["after"]["tokens"] == 3 * 300 + 600
+    assert found["after"]["nats_per_byte"] != pytest.approx(found["before"]["nats_per_byte"], rel=1e-3)
+
+
+def test_text_that_measures_nothing_is_refused(tmp_path: Path, refuses: Callable) -> None:
+    """Before anything is written."""
+    one = llama(tmp_path / "one", words(WORDS))
+    (tmp_path / "t.jsonl").write_text('{"label": 1}\n')
+    (tmp_path / "empty.txt").write_text("\n")
+    given = ("transplant-tokenizer", one, "--tokenizer", one, "-o", tmp_path / "out", "--data")
+    refuses(*given, tmp_path / "t.jsonl", words=["t.jsonl", "a field"])
+    refuses(*given, tmp_path / "empty.txt", words=["there is no text"])
+    refuses(*given, tmp_path / "none.txt", words=["none.txt"])

@@ -31,6 +31,7 @@ from isomerge.options import (
     AdapterOptions,
     FusingOptions,
     ImportOptions,
+    MaskOptions,
     MatchingOptions,
     OpeningOptions,
     OutputOptions,
@@ -264,18 +265,9 @@ def merge_lora(
     return Report({"command": "merge-lora", "adapters": [str(ref) for ref in asked.adapters], **report})
 
 
-@checked()
+@checked(MaskOptions, OpeningOptions)
 def task_mask(
-    merged: Any,
-    base: Any,
-    task: Any,
-    *,
-    out: str | Path,
-    kind: str = "emr",
-    tall_lambda: float = 0.4,
-    spec: str | Path | None = None,
-    allow_pickle: bool = False,
-    overwrite: bool = False,
+    merged: Any, base: Any, task: Any, *, out: str | Path, overwrite: bool = False, **options: Any
 ) -> dict[str, Any]:
     """Write the mask by which `restore_task` gives back the model of one task from a merged one: a safetensors file
     of one bit per weight (EMR, Huang et al. 2024; TALL masks, Wang et al. 2024).
@@ -285,7 +277,7 @@ def task_mask(
         base: the base that it was merged around.
         task: the model of the task, in the merged model's coordinates: after an aligned merge, aligned.
         out: the file.
-        kind: ``emr`` or ``tall``; ``tall_lambda`` is the latter's threshold.
+        options: which weights are in the mask, and how models are read.
 
     Returns:
         ``kind``, ``factor``, ``share`` (of the weights in the mask) and ``error``: how far the restored model will
@@ -294,25 +286,19 @@ def task_mask(
     Raises:
         IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
     """
-    path = Path(os.path.expanduser(out))
-    with recognised([merged, base, task], spec, allow_pickle, proven=False) as (one, origin, tuned):
-        report = write_task_mask(one, origin, tuned, path, kind=kind, tall_lambda=tall_lambda, overwrite=overwrite)
+    path, opening, masking = Path(os.path.expanduser(out)), OpeningOptions.of(options), MaskOptions.of(options)
+    how: dict[str, Any] = {**masking.given(), "overwrite": overwrite}
+    with recognised([merged, base, task], opening.spec, opening.allow_pickle, proven=False) as (one, origin, tuned):
+        report = write_task_mask(one, origin, tuned, path, **how)
         doubt = f"the restored model is no nearer to {tuned.ref} than the base is: is {tuned.ref} aligned with "
         notes = [doubt + f"{one.ref}, and {one.ref} merged by emr?"] if report["error"] >= 1 else []
         refs = [one.ref, origin.ref, tuned.ref]
         return Report({"command": "task-mask", "models": refs, **report, "notes": notes})
 
 
-@checked()
+@checked(OpeningOptions)
 def restore_task(
-    merged: Any,
-    base: Any,
-    mask: str | Path,
-    *,
-    out: str | Path,
-    spec: str | Path | None = None,
-    allow_pickle: bool = False,
-    overwrite: bool = False,
+    merged: Any, base: Any, mask: str | Path, *, out: str | Path, overwrite: bool = False, **options: Any
 ) -> dict[str, Any]:
     """Write the model of one task from a merged model, its base and a file of `task_mask`: ``base + factor mask
     (merged - base)``, with the merged model's config and files.
@@ -320,7 +306,7 @@ def restore_task(
     Raises:
         IsomergeError: the mask was made for other models, or an option is wrong; nothing is written.
     """
-    folder, file = (Path(os.path.expanduser(path)) for path in (out, mask))
-    with recognised([merged, base], spec, allow_pickle, proven=False) as (one, origin):
+    (folder, file), opening = (Path(os.path.expanduser(path)) for path in (out, mask)), OpeningOptions.of(options)
+    with recognised([merged, base], opening.spec, opening.allow_pickle, proven=False) as (one, origin):
         report = write_restored(one, origin, read_task_mask(file), folder, overwrite=overwrite)
         return Report({"command": "restore-task", "models": [one.ref, origin.ref], **report})

@@ -74,7 +74,9 @@ def transplant_tokenizer(
 
     Returns:
         The report: ``rows`` before and after, ``tokens``, ``missing`` and ``neighbours``, and ``filled``: how many
-        tokens have the model's own vector (``own``), and how many what else.
+        tokens have the model's own vector (``own``), and how many what else; with ``data`` also ``loss``:
+        ``before`` (the model with its own tokenizer) and ``after``, each ``nats_per_byte`` and ``tokens``, and
+        ``texts`` and ``bytes``.
 
     Raises:
         IsomergeError: a tokenizer that cannot be read, a way that needs weights where there are none, or a model

@@ -26,6 +26,8 @@ COMMANDS = {
     "generate": "Write examples for matching where you have none.",
     "extract-lora": "Write a difference of two models as a LoRA adapter.",
     "merge-lora": "Merge LoRA adapters into one, without their base.",
+    "task-mask": "Write the mask that gives one task its model back.",
+    "restore-task": "Write one task's model, from its mask.",
     "inspect": "Show architecture, symmetries and work units.",
     "discover": "Derive the spec of an unknown architecture, proven.",
     "prove": "Prove a spec text by the law, on tiny random models.",

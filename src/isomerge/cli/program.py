@@ -30,6 +30,7 @@ from isomerge.cli.relational import relational
 from isomerge.cli.report import report
 from isomerge.cli.stats import stats
 from isomerge.cli.stopping import Commands
+from isomerge.cli.task_mask import restore_task, task_mask
 from isomerge.cli.transplant_tokenizer import transplant_tokenizer
 from isomerge.cli.tune import tune
 from isomerge.cli.verify import verify
@@ -67,6 +68,8 @@ _FUNCTIONS = (
     generate,
     extract_lora,
     merge_lora,
+    task_mask,
+    restore_task,
     inspect,
     discover,
     prove,

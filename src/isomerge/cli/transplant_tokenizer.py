@@ -69,3 +69,9 @@ def _tell(voice: Voice, report: dict[str, Any]) -> None:
     rows = [[WAYS.get(how, how), str(number)] for how, number in report["filled"].items() if number]
     voice.table("", ["tokens", "number"], rows)
     voice.say(f"Rows: {report['rows']['before']} before, {report['rows']['after']} after.")
+    if loss := report.get("loss"):
+        rows = [
+            [when, f"{loss[when]['nats_per_byte']:.4g}", str(loss[when]["tokens"])] for when in ("before", "after")
+        ]
+        voice.say("")
+        voice.table("", [f"{loss['texts']} texts, {loss['bytes']} bytes", "loss (nats per byte)", "tokens"], rows)

@@ -94,6 +94,8 @@ def _tell(voice: Voice, report: dict[str, Any], out: Path) -> None:
         f"{found['data'][part]['examples']} examples {word}"
         for part, word in (("search", "searched on"), ("judge", "held out"))
     ]
+    if found["search_unit"] != found["unit"]:
+        sizes[0] += f" ({found['search_unit']})"
     voice.table("", [f"loss ({found['unit']})", *sizes, "accuracy"], rows)
     made = len(found["trials"])
     voice.say(

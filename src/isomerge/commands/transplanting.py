@@ -8,15 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from isomerge.checkpoint.companion_folder import companion_folder
 from isomerge.checkpoint.hub import local_folder
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.vocabulary import MISSING, NEIGHBOURS, Vocabulary
 from isomerge.checkpoint.weights import find_weights
 from isomerge.commands.opening import destination, recognised
 from isomerge.errors import IsomergeError
+from isomerge.models.model_inputs import Inputs
 from isomerge.models.recognised import Model, recognise
 from isomerge.models.references import open_model_ref
 from isomerge.models.vocabulary_views import with_vocabulary
+from isomerge.observe.data.text import text_encoder
+from isomerge.observe.live.modules import load_module
+from isomerge.observe.text_losses import WINDOW, TextLoss, check_predicts_text, text_loss, texts_of
 from isomerge.options import OpeningOptions, OutputOptions, TransplantOptions
 from isomerge.options.unused import note
 from isomerge.progress import Observer, quiet
@@ -42,6 +47,8 @@ class Transplant:
     missing: str
     before: int
     output: Output
+    texts: tuple[str, ...] = ()
+    """On which the loss is measured, before and after."""
 
     def document(self) -> dict[str, Any]:
         """What becomes of the tokens: plain values."""
@@ -65,9 +72,22 @@ class Transplant:
         self.output.check([self.made])
 
     def run(self) -> dict[str, Any]:
-        """Write it; the report."""
+        """Write it, and measure it where there are texts; the report."""
         how = ("transplant-tokenizer", "Checkpoint with another tokenizer", TEXT)
-        return write_view(self.made, self.output, *how, self.document())
+        before = self._measured(self.model) if self.texts else None
+        report = write_view(self.made, self.output, *how, self.document())
+        if before is not None:
+            after = self._measured(recognise(open_model_ref(str(self.output.out)), spec_file=self.model.spec_file))
+            size = {"texts": len(self.texts), "bytes": sum(len(text.encode()) for text in self.texts)}
+            report["loss"] = {"before": before.document(), "after": after.document(), **size}
+        return report
+
+    def _measured(self, model: Model) -> TextLoss:
+        """The loss of a model on the texts, by its own tokenizer."""
+        self.output.observer(f"measuring {model.ref}", 0, 1)
+        with companion_folder(model.checkpoint) as folder:
+            encoder = text_encoder(folder, Inputs(model.checkpoint.config), WINDOW)
+        return text_loss(load_module(model), encoder, self.texts)
 
 
 @contextmanager
@@ -115,7 +135,22 @@ def planned_transplant(
         )
         made = recognise(view, spec_file=opening.spec)
         before = one.spec.sizes["vocab"]
-        yield Transplant(one, made, vocabulary, ref, missing, before, output)
+        texts = _texts(one, transplant)
+        yield Transplant(one, made, vocabulary, ref, missing, before, output, texts)
+
+
+def _texts(model: Model, transplant: TransplantOptions) -> tuple[str, ...]:
+    """The texts on which the loss is measured.
+
+    Raises:
+        IsomergeError: there are none, or the model does not predict text.
+    """
+    if transplant.data is None:
+        return ()
+    inputs = Inputs(model.checkpoint.config)
+    check_predicts_text(inputs, model.ref)
+    with companion_folder(model.checkpoint) as folder:
+        return tuple(texts_of(transplant.data, folder, inputs, transplant.limit))
 
 
 def _donor(ref: str, allow_pickle: bool) -> Checkpoint | None:

@@ -32,7 +32,9 @@ from isomerge.progress import Observer, quiet
 from isomerge.run.connectivity import check_labelled
 from isomerge.run.forward_cost import Cost, tune_cost
 from isomerge.solve.match_inputs import data_for
-from isomerge.tuning.sampling import check_sampler, points_of
+from isomerge.tuning.by_layer import by_layer
+from isomerge.tuning.objective import LOSS
+from isomerge.tuning.sampling import GRADIENT, check_sampler, points_of
 from isomerge.tuning.trial_model import check_tunable
 from isomerge.tuning.tuner import Judged, Search, Tuner
 
@@ -73,7 +75,8 @@ def tuning_recipe(recipe: str | Path, tuning: TuningOptions) -> SearchedRecipe:
     tuning.check()
     if steps_of(recipe) is not None:
         raise IsomergeError(f"{recipe}: tune searches for one merge, and this recipe has several steps: give one")
-    found = searched_recipe(recipe, tuning.search, tuning.layer_groups)
+    preferred = "weight" if tuning.sampler == GRADIENT else None
+    found = searched_recipe(recipe, tuning.search, tuning.layer_groups, preferred)
     check_sampler(tuning.sampler, found.dimensions)
     return found
 
@@ -105,6 +108,8 @@ def planned_tune(
         merge.told(),
     ):
         plan = merging.plan
+        if tuning.by == "layer":
+            searched = by_layer(searched, plan.fuser)
         check_tunable(plan, {d.option for d in searched.dimensions})
         plan.output.check([*plan.models, *plan.read])
         judged = _judged(named, merging, tuning, examples)
@@ -120,10 +125,20 @@ def planned_tune(
             tuning.batch_size,
             examples.device,
             tuning.timeout,
+            tuning.rate,
+            tuning.objective,
         )
         tuner = Tuner(searched, how, judged, recipe_of)
         tuner.stamp(plan).check(plan.output.out)
-        cost = tune_cost(plan.donor, plan.models, judged.search, judged.judge, how.trials, tuning.batch_size)
+        cost = tune_cost(
+            plan.donor,
+            plan.models,
+            judged.search,
+            judged.judge,
+            how.trials,
+            tuning.batch_size,
+            gradients=how.sampler == GRADIENT,
+        )
         yield Tuning(merging, tuner, cost)
 
 
@@ -164,7 +179,7 @@ def _judged(named: Mapping[str, Any], merging: Merging, tuning: TuningOptions, h
             found[option] = data_for(
                 donor.checkpoint, str(given), limit=how.limit, length=how.length, option=option
             )
-        if option in found and not found[option].labelled:
+        if option in found and tuning.objective == LOSS and not found[option].labelled:
             check_labelled(found[option] if option == "--data" else None)
     if "--data" not in found:
         raise IsomergeError("nothing says what the merge is measured on: add --data DATA")

@@ -156,6 +156,10 @@ class Fuser:
             given["stacked"] = stacked_axes(block, self.donor.spec)
         return given
 
+    def is_after(self, block: Block) -> bool:
+        """Whether a block outside of the layers comes after them, as a head does."""
+        return block.line.name in self._after
+
     def name(self, block: Block, number: int = 0) -> str:
         """The donor's name of a stored tensor."""
         canonical = block.canonical[number]

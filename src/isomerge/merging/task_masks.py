@@ -102,7 +102,7 @@ def write_task_mask(
         IsomergeError: another word for ``kind``, models that do not fit together, a task's model that is the base,
             or a file that exists.
     """
-    check_file(out, "out", overwrite=overwrite)
+    check_file(out, f"--out {out}", overwrite=overwrite)
     if kind not in KINDS:
         raise IsomergeError(f"--kind {kind}: give one of {', '.join(KINDS)}")
     if tall_lambda < 0:

@@ -67,6 +67,11 @@ class Prediction(ABC):
         """How far logits are from those of a target (of `mean`), per position: [n] or [n, length]; 0 where they are
         equal."""
 
+    def entropy(self, logits: Tensor) -> Tensor | None:
+        """How undecided predictions are in nats, per position, with gradients; None where predictions are numbers,
+        which do not say how sure they are."""
+        return None
+
     def rounding(self, target: Tensor) -> float:
         """What a float32 `divergence` from a target may be, of either sign, where there is none: the terms of a KL
         cancel, and each is as large as a probability."""
@@ -97,6 +102,10 @@ class Classes(Prediction):
     def gap(self, logits: Tensor, wanted: Tensor) -> Tensor:
         """The cross-entropy."""
         return -(wanted * logits.log_softmax(-1)).sum(-1)
+
+    def entropy(self, logits: Tensor) -> Tensor:
+        """Shannon's, of the classes."""
+        return -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1)
 
     def divergence(self, target: Tensor, logits: Tensor) -> Tensor:
         """KL(target || model)."""
@@ -134,6 +143,11 @@ class Labels(Prediction):
         """The binary cross-entropy, the mean over labels."""
 
         return torch.nn.functional.binary_cross_entropy_with_logits(logits, wanted, reduction="none").mean(-1)
+
+    def entropy(self, logits: Tensor) -> Tensor:
+        """Shannon's of whether a label holds, the mean over labels."""
+        holds = logits.sigmoid()
+        return -(holds * logsigmoid(logits) + (1 - holds) * logsigmoid(-logits)).mean(-1)
 
     def divergence(self, target: Tensor, logits: Tensor) -> Tensor:
         """KL(target || model), the mean over labels."""
@@ -242,6 +256,10 @@ class OwnLoss(Prediction):
     def divergence(self, target: Tensor, logits: Tensor) -> Tensor:
         """As of ``base``."""
         return self.base.divergence(target, logits)
+
+    def entropy(self, logits: Tensor) -> Tensor | None:
+        """As of ``base``."""
+        return self.base.entropy(logits)
 
     def rounding(self, target: Tensor) -> float:
         """As of ``base``."""

@@ -13,6 +13,7 @@ from isomerge.options.files import ReportOptions as ReportOptions
 from isomerge.options.files import SpecOptions as SpecOptions
 from isomerge.options.files import TellingOptions as TellingOptions
 from isomerge.options.fusing import FusingOptions as FusingOptions
+from isomerge.options.masks import MaskOptions as MaskOptions
 from isomerge.options.matching import MatchingOptions as MatchingOptions
 from isomerge.options.option import switches
 from isomerge.options.running import ExamplesOptions as ExamplesOptions

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from isomerge.options.option import FIRST, Options, option
 
@@ -21,4 +23,11 @@ class TransplantOptions(Options):
         "--missing", shown=False, panel=FIRST,
     )  # fmt: skip
     neighbours: int = option(64, "How many rows omp and nearest sum, at most.", least=1, panel=FIRST)
+    data: str | Path | Sequence[str] | None = option(
+        None,
+        "Measure the loss on this text before and after, in nats per byte: a file of text, or of records with a "
+        "field text.",
+        "--data", kind=str | None, panel=FIRST,
+    )  # fmt: skip
+    limit: int | None = option(256, "With --data: use no more than so many texts.", least=1, panel=FIRST)
     pad_to_multiple_of: int | None = option(None, MULTIPLE, "--pad-to-multiple-of", panel=FIRST)

@@ -10,6 +10,7 @@ from isomerge.errors import IsomergeError
 from isomerge.options.option import FIRST, Options, option
 
 SEARCH, JUDGING = "Search", "Examples"
+BY, OBJECTIVES = ("task", "layer"), ("loss", "entropy")
 
 
 def _named(texts: Sequence[str] | None) -> dict[str, str] | None:
@@ -38,7 +39,26 @@ class TuningOptions(Options):
         "--search", kind=list[str] | None, read=_named, panel=FIRST,
     )  # fmt: skip
     sampler: str = option(
-        "tpe", "What chooses the next trial: tpe, cmaes, random, or grid (every choice).", panel=SEARCH
+        "tpe",
+        "What chooses the next trial: tpe, cmaes, random, grid (every choice), or gradient (of the loss, by Adam).",
+        panel=SEARCH,
+    )
+    by: str = option(
+        "task",
+        "task: one value of a parameter per model; layer: one per model and layer, and of what lies before and "
+        "after the layers.",
+        panel=SEARCH,
+    )
+    rate: float = option(
+        0.03,
+        "With --sampler gradient: the share of its range by which a parameter changes in the first step.",
+        panel=SEARCH,
+    )
+    objective: str = option(
+        "loss",
+        "What the search lowers: loss (labels, or the next tokens of text), or entropy (of a classifier's "
+        "predictions; needs no labels).",
+        panel=SEARCH,
     )
     layer_groups: int | None = option(
         None, "Search so many values of every number, interpolated from the first layer to the last.", panel=SEARCH
@@ -69,5 +89,12 @@ class TuningOptions(Options):
             raise IsomergeError(f"--batch-size {self.batch_size}: at least one example is needed")
         if not 0 < self.judge_share < 1:
             raise IsomergeError(f"--judge-share {self.judge_share:g}: give a share between 0 and 1")
+        for name, words in (("by", BY), ("objective", OBJECTIVES)):
+            if getattr(self, name) not in words:
+                raise IsomergeError(f"--{name} {getattr(self, name)}: choose from {', '.join(words)}")
+        if self.by == "layer" and self.layer_groups is not None:
+            raise IsomergeError("--by layer gives every layer a value of its own: leave --layer-groups out")
+        if not 0 < self.rate <= 1:
+            raise IsomergeError(f"--rate {self.rate:g}: give a share of the range, above 0 and at most 1")
         if not 0 <= self.seed < 2**32:
             raise IsomergeError(f"--seed {self.seed}: give a whole number from 0 to {2**32 - 1}")

@@ -250,6 +250,10 @@ def _judged(a: Asked) -> str | None:
     return None if a.judge_data is None else "--judge-data says what the result is judged on"
 
 
+def _descends(a: Asked) -> str | None:
+    return None if a.sampler == "gradient" else f"--sampler {a.sampler} takes no steps along a gradient"
+
+
 def _prunes(a: Asked) -> str | None:
     prunes = a.method.startswith(("ties", "dare", "magnitude"))
     return None if prunes else f"the method {a.method} keeps all entries"
@@ -380,6 +384,8 @@ TABLE: dict[str, dict[str, Any]] = {
     },
     "tune": {
         **dict.fromkeys(("recipe", "out", "data", "trials", "search", "sampler", "timeout", "seed"), ALWAYS),
+        **dict.fromkeys(("by", "objective"), ALWAYS),
+        "rate": _descends,
         "layer_groups": LATE,
         "judge_data": ALWAYS,
         "judge_share": _judged,
@@ -402,6 +408,8 @@ TABLE: dict[str, dict[str, Any]] = {
     "transplant_tokenizer": {
         **dict.fromkeys(("model", "tokenizer", "missing", "pad_to_multiple_of"), ALWAYS),
         "neighbours": LATE,
+        "data": ALWAYS,
+        "limit": _measured,
         **_OPENING,
         **_OUTPUT,
     },
@@ -506,9 +514,9 @@ TABLE: dict[str, dict[str, Any]] = {
     "task_mask": {
         **dict.fromkeys(("merged", "base", "task", "out", "overwrite", "kind"), ALWAYS),
         "tall_lambda": _tall,
-        **dict.fromkeys(("spec", "allow_pickle"), ALWAYS),
+        **_OPENING,
     },
-    "restore_task": dict.fromkeys(("merged", "base", "mask", "out", "overwrite", "spec", "allow_pickle"), ALWAYS),
+    "restore_task": {**dict.fromkeys(("merged", "base", "mask", "out", "overwrite"), ALWAYS), **_OPENING},
     "merge_lora": {
         **dict.fromkeys(("adapters", "out", "overwrite", "allow_pickle", "method", "weights"), ALWAYS),
         "density": _prunes,

@@ -20,8 +20,8 @@ from isomerge.observe.stats.fisher_information import WIDE
 from isomerge.observe.stats.gathering import StatsOptions
 from isomerge.run.barrier_options import BarrierOptions
 from isomerge.run.cost import FLOPS, LIBRARIES, check_bound, estimate, memory_needed
+from isomerge.run.running_cost import GRAPH, LOGITS, Running
 from isomerge.run.running_cost import LIBRARIES as RUNNING
-from isomerge.run.running_cost import Running
 from isomerge.solve.match_options import WEIGHTS
 
 GRADIENTS = 5
@@ -197,7 +197,14 @@ def barrier_cost(
 
 
 def tune_cost(
-    donor: Model, models: Sequence[Model], search: Examples, judge: Examples, trials: int, batch_size: int
+    donor: Model,
+    models: Sequence[Model],
+    search: Examples,
+    judge: Examples,
+    trials: int,
+    batch_size: int,
+    *,
+    gradients: bool = False,
 ) -> Cost:
     """What the trials of a search take: one module, which is run on the examples of the search for every trial, and
     on all for the judgement; merging is not in it.
@@ -208,11 +215,16 @@ def tune_cost(
         search, judge: the examples.
         trials: how many.
         batch_size: examples that are read at a time.
+        gradients: whether trials take the gradient of the loss as well.
     """
     run = _running(donor, search)
     read = batch_size * run.positions
     memory = run.weights + 16.0 * read * run.widest + JUDGED * 4.0 * read * run.outputs
-    passes = (1 + trials) * len(search) + 2 * len(judge) + len(models) * (len(search) + len(judge))
+    each = 1.0
+    if gradients:  # of all weights, and what is kept of all layers
+        kept = GRAPH * 4.0 * read * run.width + (LOGITS - JUDGED) * 4.0 * read * run.outputs
+        memory, each = memory + run.weights + kept, BACKWARD
+    passes = each * (1 + trials) * len(search) + 2 * len(judge) + len(models) * (len(search) + len(judge))
     return Cost(RUNNING + _held(search) + _held(judge) + memory, _seconds(run, 1, passes))
 
 

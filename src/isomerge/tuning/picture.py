@@ -19,7 +19,7 @@ def search_picture(report: Mapping[str, Any]) -> bytes:
 
     Args:
         report: ``trials`` (``values``, ``loss``), ``start`` and ``best`` (``values``, ``search``), ``searched``,
-            ``unit``.
+            ``search_unit``.
     """
     from matplotlib import style
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -54,7 +54,7 @@ def _over_trials(axes: Any, report: Mapping[str, Any]) -> None:
     axes.step([0, *numbers], [start, *so_far], where="post", color=BEST, label="best so far")
     axes.axhline(start, color=OWN, linestyle=":", label="the recipe's own")
     axes.set_xlabel("trial")
-    axes.set_ylabel(f"loss ({report['unit']})")
+    axes.set_ylabel(f"loss ({report['search_unit']})")
     axes.legend(frameon=False, fontsize="small")
 
 

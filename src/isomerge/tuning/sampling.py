@@ -1,4 +1,4 @@
-"""Where the next trial is: Optuna's samplers, and a grid of choices."""
+"""Where the next trial is: Optuna's samplers, a grid of choices, and steps along the gradient."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.merging.recipe.dimensions import Dimension
+from isomerge.tuning.adam_steps import AdamSteps, check_gradient
 
-SAMPLERS = ("tpe", "cmaes", "random", "grid")
+SAMPLERS = ("tpe", "cmaes", "random", "grid", "gradient")
+GRADIENT = "gradient"
+WITHOUT_OPTUNA = ("grid", GRADIENT)
 MOST_DRAWN = 10
 """Trials that are drawn evenly before TPE's model chooses, which is Optuna's number; of few dimensions fewer."""
 
@@ -26,6 +29,8 @@ def check_sampler(sampler: str, dimensions: Sequence[Dimension]) -> None:
     """
     if sampler not in SAMPLERS:
         raise IsomergeError(f"--sampler {sampler}: choose from {', '.join(SAMPLERS)}")
+    if sampler == GRADIENT:
+        check_gradient(dimensions)
     numbers = [d for d in dimensions if not d.choices]
     if sampler == "grid" and numbers:
         raise IsomergeError(
@@ -34,7 +39,7 @@ def check_sampler(sampler: str, dimensions: Sequence[Dimension]) -> None:
         )
     if sampler == "cmaes" and len(numbers) < max(2, len(dimensions)):
         raise IsomergeError("--sampler cmaes searches ranges of two or more numbers, and no choices: take tpe")
-    for name in () if sampler == "grid" else ("optuna", *(["cmaes"] if sampler == "cmaes" else [])):
+    for name in () if sampler in WITHOUT_OPTUNA else ("optuna", *(["cmaes"] if sampler == "cmaes" else [])):
         try:
             import_module(name)
         except ImportError:
@@ -50,7 +55,12 @@ def points_of(dimensions: Sequence[Dimension]) -> int:
 
 def version_of(sampler: str) -> str:
     """Of the library that draws, on which the trials depend."""
-    return "" if sampler == "grid" else import_module("optuna").__version__
+    return "" if sampler in WITHOUT_OPTUNA else import_module("optuna").__version__
+
+
+def study_of(dimensions: Sequence[Dimension], sampler: str, seed: int, rate: float) -> Study | AdamSteps:
+    """What asks for points; ``rate`` is that of steps along the gradient."""
+    return AdamSteps(dimensions, rate) if sampler == GRADIENT else Study(dimensions, sampler, seed)
 
 
 class Study:
@@ -75,7 +85,7 @@ class Study:
             self._study = self._optuna.create_study(sampler=self._sampler(sampler, seed), direction="minimize")
         self._asked: Any = None
 
-    def know(self, values: Mapping[str, Any], loss: float) -> None:
+    def know(self, values: Mapping[str, Any], loss: float, _gradient: Any = None) -> None:
         """Told of a point that was not asked for; one outside of the ranges says nothing."""
         if self._grid is not None or not all(values[d.name] in d for d in self.dimensions):
             return
@@ -93,7 +103,7 @@ class Study:
             self._asked = self._study.ask(self._ranges)
         return {d.name: d.rounded(self._asked.params[d.name]) for d in self.dimensions}
 
-    def tell(self, loss: float | None) -> None:
+    def tell(self, loss: float | None, _gradient: Any = None) -> None:
         """What the last point is worth; None: it was refused."""
         if self._grid is not None:
             return

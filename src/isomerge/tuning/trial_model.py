@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,13 @@ from isomerge.models.stored_form import StoredForm
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.parameter_places import every_weight, places_of
 from isomerge.observe.live.substitution import module_as_told
-from isomerge.observe.losses import Measure, evaluate
+from isomerge.observe.losses import Measure
 from isomerge.run.streaming import stream_units, write_alone
 from isomerge.run.writing_run import Output, StreamWriter, run_key
 from isomerge.symmetry.units import Unit
+from isomerge.tuning.objective import LOSS, descent, measured
 from isomerge.tuning.operands import Operands
+from isomerge.tuning.slopes import Slopes
 
 
 class TrialModel:
@@ -97,13 +100,24 @@ class TrialModel:
             count += 1
         return count
 
-    def measure(self, examples: Examples) -> Measure:
-        """The module's loss.
+    def measure(self, examples: Examples, objective: str = LOSS) -> Measure:
+        """The module's loss, or what is measured in its place.
 
         Raises:
             IsomergeError: it gives no numbers, or the examples are not made for it.
         """
-        return evaluate(self.module, examples, self.batch_size)
+        return measured(self.module, examples, self.batch_size, objective)
+
+    def descent(
+        self, examples: Examples, objective: str, slopes: Slopes, values: Mapping[str, Any]
+    ) -> tuple[Measure, dict[str, float]]:
+        """The same, and its derivatives by the dimensions of a search at the values that are merged now.
+
+        Raises:
+            IsomergeError: as of `measure`, or a value near these is refused.
+        """
+        measure, gradients = descent(self.module, examples, self.batch_size, objective)
+        return measure, slopes(values, self._weights, gradients, self._places)
 
 
 def check_tunable(plan: MergePlan, searched: set[str]) -> None:

@@ -21,12 +21,14 @@ from isomerge.merging.recipe.recipe_job import job_of_recipe
 from isomerge.merging.recipe.searched import SearchedRecipe
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.substitution import module_as_told
-from isomerge.observe.losses import Measure, evaluate
+from isomerge.observe.losses import Measure
 from isomerge.run.unit_work import UnitSolver
 from isomerge.run.writing_run import StreamWriter
+from isomerge.tuning.objective import CHANCE, ENTROPY, LOSS, NATS, measured
 from isomerge.tuning.operands import Operands, align_once
 from isomerge.tuning.picture import PICTURE, search_picture
-from isomerge.tuning.sampling import Study, version_of
+from isomerge.tuning.sampling import GRADIENT, study_of, version_of
+from isomerge.tuning.slopes import Slopes
 from isomerge.tuning.stamp import STAMP, Stamp
 from isomerge.tuning.trial_model import TrialModel
 from isomerge.tuning.verdict import verdict_of
@@ -45,6 +47,9 @@ class Search:
     batch_size: int
     device: str
     timeout: float | None = None
+    rate: float = 0.03
+    """Of steps along the gradient, in shares of ranges."""
+    objective: str = LOSS
 
 
 @dataclass(frozen=True)
@@ -72,19 +77,26 @@ class Tuner:
     recipe_of: Callable[[MergeJob], Callable[[str, bool], str]]
     report: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    _slopes: Slopes | None = None
+    """Where trials are steps along the gradient."""
     clock: dict[str, Any] = field(default_factory=dict)
     """How long it took and what was not done again: what a run that was killed in between tells otherwise, so that
     it stands in no file of the output."""
 
     def stamp(self, plan: MergePlan) -> Stamp:
         """What the trials depend on, in parts."""
-        dimensions = [d.document() for d in self.recipe.dimensions]
-        how, data = self.how, self.data
+        data = self.data
         return Stamp(
             merge=plan.key(),
-            search=json.dumps([dimensions, how.sampler, how.seed, version_of(how.sampler)], sort_keys=True),
+            search=json.dumps(self._identity(), sort_keys=True),
             data=f"{data.search.fingerprint} {data.judge.fingerprint}",
         )
+
+    def _identity(self) -> list[Any]:
+        """What decides which trials are made, and what they are worth."""
+        how, dimensions = self.how, [d.document() for d in self.recipe.dimensions]
+        found: list[Any] = [dimensions, how.sampler, how.seed, version_of(how.sampler)]
+        return [*found, how.objective, *([how.rate] if how.sampler == GRADIENT else [])]
 
     def key(self, plan: MergePlan) -> str:
         """What the output depends on; the number of trials may grow from one run to the next."""
@@ -99,6 +111,8 @@ class Tuner:
         operands = align_once(plan, stream, used)
         aligned = time.monotonic() - began
         model = TrialModel(plan, stream, operands, device=self.how.device, batch_size=self.how.batch_size)
+        if self.how.sampler == GRADIENT:
+            self._slopes = Slopes(plan, operands, self.recipe.dimensions, self._fusion, self.recipe.start)
         rows = self._searched(model, stream)
         best = min((row for row in rows if row["loss"] is not None), key=lambda row: row["loss"])
         judged = self._judged(model, plan, stream, rows, best)
@@ -116,12 +130,12 @@ class Tuner:
 
     def _searched(self, model: TrialModel, stream: StreamWriter) -> list[dict[str, Any]]:
         """A row for the recipe's own values, and one for every trial, as far as time goes."""
-        study = Study(self.recipe.dimensions, self.how.sampler, self.how.seed)
+        study = study_of(self.recipe.dimensions, self.how.sampler, self.how.seed, self.how.rate)
         ended = time.monotonic() + (self.how.timeout or float("inf"))
         start = self._row(model, stream, "start", self.recipe.start)
         if start["loss"] is None:
             raise IsomergeError(f"{self.recipe.path}: the recipe's own values cannot be merged: {start['refused']}")
-        study.know(self.recipe.start, start["loss"])
+        study.know(self.recipe.start, start["loss"], start.get("gradient"))
         rows, known = [start], {_key(start["values"]): start}
         chosen = stream.done("chosen")
         count = self.how.trials if chosen is None else chosen["trials"]
@@ -132,16 +146,22 @@ class Tuner:
                 break
             stream.observer("trials", number, count)
             row = self._row(model, stream, f"trial {number}", values, known.get(_key(values)))
-            study.tell(row["loss"])
+            study.tell(row["loss"], row.get("gradient"))
             rows.append(row)
             known.setdefault(_key(values), row)
         made = len(rows) - 1
         if chosen is None:
             stream.commit("chosen", {"trials": made})
         if made < self.how.trials:
-            why = "the grid has no more points" if self.how.sampler == "grid" else "--timeout was over"
-            self.notes.append(f"{made} of {self.how.trials} trials were made: {why}")
+            self.notes.append(f"{made} of {self.how.trials} trials were made: {self._end(rows)}")
         return rows
+
+    def _end(self, rows: Sequence[Mapping[str, Any]]) -> str:
+        """Why there were no more trials."""
+        if self.how.sampler == "grid":
+            return "the grid has no more points"
+        refused = self.how.sampler == GRADIENT and rows[-1]["loss"] is None
+        return "the last one was refused, and no gradient leads on" if refused else "--timeout was over"
 
     def _row(
         self,
@@ -171,16 +191,25 @@ class Tuner:
         began, row = time.monotonic(), {"values": values, "loss": None, "accuracy": None, "units_merged": 0}
         try:
             row["units_merged"] = model.merge(self._fusion(values))
-            measure = model.measure(self.data.search)
+            if self._slopes is None:
+                measure = model.measure(self.data.search, self.how.objective)
+            else:
+                measure, slope = model.descent(self.data.search, self.how.objective, self._slopes, values)
+                row["gradient"] = slope
             row |= {"loss": measure.loss, "accuracy": measure.accuracy}
         except IsomergeError as error:  # values that do not go together, or a model that gives no numbers
             row["refused"] = error.sentence
         return {**row, "seconds": time.monotonic() - began}
 
-    def _fusion(self, values: Values) -> Fusion:
+    def _fusion(self, values: Mapping[str, Any]) -> Fusion:
         return job_of_recipe(self.recipe.filled(values)).fusion
 
     # -------------------------------------------------------------------------------------------- the judgement
+
+    @property
+    def _judging(self) -> str:
+        """What is measured on the examples that were held out: the loss, wherever they have labels."""
+        return LOSS if self.data.judge.labelled else self.how.objective
 
     def _judged(
         self,
@@ -198,17 +227,17 @@ class Tuner:
         for name, row in (("best", best), ("start", rows[0])):
             stream.observer(f"judging: {name}", len(found), 2 + len(plan.read))
             model.merge(self._fusion(row["values"]))
-            measure = model.measure(self.data.judge)
+            measure = model.measure(self.data.judge, self._judging)
             found[name] = {"search": row["loss"], "judge": _figures(measure)}
             found |= {"unit": measure.unit}
+        found["search_unit"] = NATS if self.how.objective == ENTROPY else found["unit"]
         found["models"] = []
         for number, one in enumerate({one.ref: one for one in plan.models}.values()):
             stream.observer(f"judging: {one.ref}", 2 + number, 2 + len(plan.read))
             try:
                 module = module_as_told(one, self.how.device)
-                measures = [
-                    evaluate(module, part, self.how.batch_size) for part in (self.data.search, self.data.judge)
-                ]
+                parts = ((self.data.search, self.how.objective), (self.data.judge, self._judging))
+                measures = [measured(module, part, self.how.batch_size, what) for part, what in parts]
             except IsomergeError as error:  # such as a base without a head
                 found["models"].append({"model": one.ref, "search": None, "judge": None, "refused": error.sentence})
                 continue
@@ -225,10 +254,12 @@ class Tuner:
                 f"{len(refused)} of {len(rows) - 1} trials were refused, the first because: {refused[0]['refused']}"
             )
         sentence, notes = verdict_of(judged, own=best is rows[0])
-        self.notes += notes
-        plain = [{key: value for key, value in row.items() if key not in CLOCK} for row in rows]
+        self.notes += [*notes, *([CHANCE] if self._judging == ENTROPY else [])]
+        plain = [{key: value for key, value in row.items() if key not in (*CLOCK, "gradient")} for row in rows]
         self.report |= {
             "sampler": self.how.sampler,
+            "objective": self.how.objective,
+            **({"rate": self.how.rate} if self.how.sampler == GRADIENT else {}),
             "seed": self.how.seed,
             "searched": [d.document() for d in self.recipe.dimensions],
             "data": {
@@ -236,6 +267,7 @@ class Tuner:
                 for part, found in (("search", self.data.search), ("judge", self.data.judge))
             },
             "unit": judged["unit"],
+            "search_unit": judged["search_unit"],
             "start": {"values": rows[0]["values"], **judged["start"]},
             "best": {
                 "values": best["values"],

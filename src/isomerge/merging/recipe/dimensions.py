@@ -37,12 +37,16 @@ class Dimension:
     """Whether only whole numbers are taken."""
     log: bool = False
     """Whether orders of magnitude are searched evenly."""
+    label: str = ""
+    """Its name, where the place says little."""
+    also: tuple[Place, ...] = ()
+    """Further places that have the same value."""
 
     @property
     def name(self) -> str:
         """The place without the keys that say nothing: ``models.0.weight``, ``lambda``, ``lambda.2`` of a
         gradient."""
-        return place_text(tuple(part for part in self.place if part not in ("parameters", "value")))
+        return self.label or place_text(tuple(part for part in self.place if part not in ("parameters", "value")))
 
     def __contains__(self, value: Any) -> bool:
         """Whether a value is one of those that are tried."""

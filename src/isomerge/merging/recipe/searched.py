@@ -63,7 +63,8 @@ class SearchedRecipe:
 
     def filled(self, values: Mapping[str, Any] | None = None) -> Filled:
         """The recipe with values by the names of the dimensions; with its own, when None."""
-        given = {d.place: d.start if values is None else values[d.name] for d in self.dimensions}
+        chosen = [(d, d.start if values is None else values[d.name]) for d in self.dimensions]
+        given = {place: value for d, value in chosen for place in (d.place, *d.also)}
         return Filled(self.path, None, with_values(self.content, given))
 
     @property
@@ -73,7 +74,10 @@ class SearchedRecipe:
 
 
 def searched_recipe(
-    path: str | Path, said: Mapping[str, Any] | None = None, groups: int | None = None
+    path: str | Path,
+    said: Mapping[str, Any] | None = None,
+    groups: int | None = None,
+    preferred: str | None = None,
 ) -> SearchedRecipe:
     """Read a recipe and what is searched for in it: what it says, what is said beside it, or, where neither says
     anything, all numbers that its method has (`isomerge.fusion.search_range`), in every model's own place.
@@ -83,6 +87,7 @@ def searched_recipe(
         said: by the names of the method's parameters, ``LOW:HIGH``, ``A,B,C``, a pair of numbers, a mapping as in a
             recipe, or nothing (None, an empty text) for what is natural.
         groups: how many values a parameter has over the layers, where it does not say that itself.
+        preferred: what alone is searched for where nothing is said, of methods that have it.
 
     Raises:
         IsomergeError: the recipe is wrong, a place or a range is, or nothing can be searched for.
@@ -99,6 +104,7 @@ def searched_recipe(
     names = dict(said or {})
     if not wanted and not names:
         names = {name: None for name, option in method.options.items() if is_chosen_by(option)}
+        names = {preferred: None} if preferred in names else names
         if not names:
             raise IsomergeError(
                 f"{path}: the method {method.name} has no number that could be searched for: name another method, "

@@ -114,12 +114,12 @@ def open_data(
     reader = Reader(folder, inputs, length)
     rows = reader.images(path) if inputs.images else reader.texts(path)
     if rows is None:
-        rows = (reader.row(record) for record in _records(ref, path, inputs, option))
+        rows = (reader.row(record) for record in records_of(ref, path, inputs, option))
     found = list(islice(rows, limit))  # the padding is known once the tokenizer is
     return finish(stack(found, reader.pad, where), inputs, where, mask=reader.mask, special=reader.special)
 
 
-def _records(ref: str, path: Path, inputs: Inputs, option: str) -> Iterator[Record]:
+def records_of(ref: str, path: Path, inputs: Inputs, option: str) -> Iterator[Record]:
     """Records of every form but images and plain text."""
     folder, split = saved_split(os.path.expanduser(ref))
     if folder and is_saved(folder):

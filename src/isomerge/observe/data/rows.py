@@ -86,13 +86,16 @@ class Reader:
 
     def texts(self, path: Path) -> Iterator[dict[str, Any]] | None:
         """Rows of a text file or a folder of them, as windows; None when it is none."""
+        files = self.files(path)
+        return self._windows(files) if files else None
+
+    def files(self, path: Path) -> list[Path]:
+        """The files of plain text that a path names; none where it holds records, or what is no text."""
         if path.is_dir() and not holds_set(path):
             found = (p for p in path.rglob("*") if p.suffix.lower() in TEXTS and p.is_file())
-            files = sorted(p for p in found if p.name.lower() != "readme.md")  # it is about the data
-        else:
-            records = path.suffix.lower() in (*LINES, *TABLES, PARQUET)
-            files = [path] if path.is_file() and not records else []
-        return self._windows(files) if files else None
+            return sorted(p for p in found if p.name.lower() != "readme.md")  # it is about the data
+        records = path.suffix.lower() in (*LINES, *TABLES, PARQUET)
+        return [path] if path.is_file() and not records else []
 
     def _windows(self, files: list[Path]) -> Iterator[dict[str, Any]]:
         encoder = self.encoder
