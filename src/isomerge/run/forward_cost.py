@@ -220,7 +220,7 @@ def tune_cost(
     run = _running(donor, search)
     read = batch_size * run.positions
     memory = run.weights + 16.0 * read * run.widest + JUDGED * 4.0 * read * run.outputs
-    each = 1.0
+    each = 1
     if gradients:  # of all weights, and what is kept of all layers
         kept = GRAPH * 4.0 * read * run.width + (LOGITS - JUDGED) * 4.0 * read * run.outputs
         memory, each = memory + run.weights + kept, BACKWARD
