@@ -183,7 +183,7 @@ def test_what_is_moved_wrongly_is_another_function(name: str, toy: ToyMaker, tmp
         near = tmp_path / f"{kind}{bias}"
         run_apply(Alignment.of(norm_stages(moves.spec, kept), moves.spec), model, Output(near))
         new, name = tensors(near), model.names[bias]
-        assert relative(outputs(near), first.reference) < 1e-9
+        assert relative(outputs(near), first.reference) < 1e-6  # GPT-Neo's scores are float32
         new[name] = first.stored[name]
         overwrite(near, new)
         assert relative(outputs(near), first.reference) > 1e-3
