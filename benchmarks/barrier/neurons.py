@@ -1,6 +1,6 @@
 """What of the barrier is neurons without a partner: they are kept apart, in a merged model with a wider MLP.
 
-    python benchmarks/barrier/neurons.py vit-digits --row distilled-quick      # as run.py names rows; writes results/barrier/neurons.json
+    python benchmarks/barrier/neurons.py vit-digits --row distilled-quick      # as run.py names rows; writes results/neurons.json
 
 The second model is aligned onto the first as in a row of `run.py`. The middle of the line is built anew: of every
 layer the pairs of neurons that lie farthest apart, an eighth of them to all, stand side by side, each with half of its
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--row", default="distilled-quick")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    path = RESULTS / "neurons.json"
+    path = RESULTS.parent / "neurons.json"
     results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     here = results.setdefault(f"{named(asked.family, None, False)}, {asked.row}", {})
     for pair in asked.pairs:

@@ -37,7 +37,7 @@ DISENTANGLED = {
 
 
 def _deberta(model: Any, share: bool, terms: list[str], **changes: Any) -> Any:
-    return model(tf.DebertaV2Config(**DISENTANGLED, share_att_key=share, pos_att_type=terms, **changes))
+    return model(tf.DebertaV2Config(**{**DISENTANGLED, **changes}, share_att_key=share, pos_att_type=terms))
 
 
 ESM: dict[str, Any] = {
@@ -56,7 +56,10 @@ ESMC: dict[str, Any] = {**PLAIN, "attention_bias": True, "mlp_bias": True}
 
 TOYS: dict[str, Toy] = {
     "deberta-shared": (lambda: _deberta(tf.DebertaV2ForMaskedLM, True, ["c2p", "p2c"]), 1e-9),
-    "deberta-unshared": (lambda: _deberta(tf.DebertaV2ForSequenceClassification, False, ["c2p", "p2c"]), 1e-9),
+    "deberta-unshared": (
+        lambda: _deberta(tf.DebertaV2ForSequenceClassification, False, ["c2p", "p2c"], position_biased_input=True),
+        1e-9,
+    ),
     "deberta-c2p": (lambda: _deberta(tf.DebertaV2ForMaskedLM, False, ["c2p"]), 1e-9),
     "deberta-conv": (
         lambda: _deberta(
