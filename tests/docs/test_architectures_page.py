@@ -13,11 +13,17 @@ from isomerge.models.recognised import recognise
 from toys import Toy, config_of
 
 DOCS = Path(__file__).parents[2] / "docs"
+LAYOUTS = [f"{axis}_position_embeddings" for axis in "hwxy"]
+"""Tables that kin of BERT have, and BERT has not."""
 
 
 @pytest.mark.parametrize(
     ("name", "layers", "without"),
-    [("bert", {"": 3}, []), ("llama", {"": 3}, [".bias"]), ("llava", {"": 2}, ["_proj.bias$text"])],
+    [
+        ("bert", {"": 3}, [*LAYOUTS, "task_type_embeddings"]),
+        ("llama", {"": 3}, [".bias"]),
+        ("llava", {"": 2}, ["_proj.bias$text"]),
+    ],
 )
 def test_dimensions(name: str, layers: dict[str, int], without: list[str], toy: Callable[..., Toy]) -> None:
     """From sizes alone, as from the tensors themselves."""
