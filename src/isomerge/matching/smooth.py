@@ -2,7 +2,8 @@
 
 Every continuous space starts at the identity, from a solution that was found without gradients:
 
-* rotations (O, OFixingOnes): a matrix kept on the group by its steps (`isomerge.matching.orbit_optimiser`);
+* rotations (O, OFixingOnes): a matrix kept on the group; its gradient is pulled to the Lie algebra, Adam works
+  there, and the step is taken along the geodesic, ``R <- exp(-step) R`` (Riemannian Adam with the exponential map);
 * GL: ``exp(X)`` with the symmetric part of X bounded, so that the condition number never exceeds ``CONDITION``;
 * Complex: ``exp(s + i t)``; Scale, PositiveScale: ``exp(s)`` (signs are settled before).
 
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 from isomerge.symmetry.groups.discrete import assign
+from isomerge.symmetry.groups.polar import nearer_orthogonal
 from isomerge.symmetry.language.spec import Spec
 
 ROTATIONS = ("O", "OFixingOnes")
@@ -149,3 +151,86 @@ def _element(group: str, x: Tensor) -> Tensor:
         size, angle = (x[..., 0] - x[..., 0].mean()).exp(), x[..., 1]
         return torch.stack([size * angle.cos(), size * angle.sin()], -1)
     return (x - x.mean()).exp()
+
+
+class RiemannianAdam:
+    """Adam for gauges, and Adam in the Lie algebra for rotations, with one cosine schedule.
+
+    Args:
+        elements: what is learned; gradients must have been computed before a step.
+        rotation_rate: radians per step of a rotation's entries at the peak.
+        gauge_rate: step of log-scales, phases and logarithms of GL at the peak.
+        steps, warmup: the schedule: linear to the peak, then a cosine to zero.
+    """
+
+    BETAS, EPS, SCORE_RATE = (0.9, 0.999), 1e-8, 2e-2
+
+    def __init__(
+        self, elements: SmoothElements, rotation_rate: float, gauge_rate: float, steps: int, warmup: int
+    ) -> None:
+        self.elements = elements
+        self.rates = (rotation_rate, gauge_rate)
+        self.steps, self.warmup, self.step_number = steps, warmup, 0
+        self.moments: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def factor(self) -> float:
+        """The schedule at the current step."""
+        at = self.step_number
+        if at < self.warmup:
+            return (at + 1) / self.warmup
+        return 0.5 * (1 + math.cos(math.pi * (at - self.warmup) / max(self.steps - self.warmup, 1)))
+
+    def step(self) -> None:
+        """One step; gradients are cleared."""
+
+        rate = self.factor()
+        self.step_number += 1
+        with torch.no_grad():
+            for key, r in self.elements.rotations.items():
+                if r.grad is None:
+                    continue
+                lie = r.grad @ r.mT  # dL/dR of exp(S) R at S = 0 is G R^T, of which the skew part is the gradient
+                skew = self._adam(key, (lie - lie.mT) / 2) * (self.rates[0] * rate)
+                skew = (skew - skew.mT) / 2
+                if self.elements.spec.spaces[key.partition("[")[0]].group_name == "OFixingOnes":
+                    skew = skew - skew.mean(-1, keepdim=True)
+                    skew = skew - skew.mean(-2, keepdim=True)
+                r.copy_(torch.linalg.matrix_exp(-skew) @ r)
+                if self.step_number % 50 == 0:  # float32 drifts off the group, by 1e-5
+                    r.copy_(nearer_orthogonal(r))
+                r.grad = None
+            slow = dict.fromkeys(self.elements.scores, self.SCORE_RATE)
+            for key, x in (*self.elements.gauges.items(), *self.elements.scores.items()):
+                if x.grad is None:
+                    continue
+                x -= self._adam(key, x.grad) * (slow.get(key, self.rates[1]) * rate)
+                x.grad = None
+        if self.step_number % 10 == 0:
+            self.elements.restrain()
+
+    def _adam(self, key: str, gradient: Tensor) -> Tensor:
+
+        if key not in self.moments:
+            self.moments[key] = (torch.zeros_like(gradient), torch.zeros_like(gradient))
+        first, second = self.moments[key]
+        first.lerp_(gradient, 1 - self.BETAS[0])
+        second.lerp_(gradient.square(), 1 - self.BETAS[1])
+        n = self.step_number
+        return (first / (1 - self.BETAS[0] ** n)) / ((second / (1 - self.BETAS[1] ** n)).sqrt() + self.EPS)
+
+    def state(self) -> dict[str, Tensor]:
+        """Moments and step number, for a file."""
+
+        found = {"step": torch.tensor(self.step_number)}
+        for key, (first, second) in self.moments.items():
+            found |= {f"first.{key}": first.cpu().clone(), f"second.{key}": second.cpu().clone()}
+        return found
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Take a `state` back."""
+        self.step_number = int(state["step"])
+        device = next(iter(self.elements.parameters().values())).device
+        for name, x in state.items():
+            kind, _, key = name.partition(".")
+            if kind == "first":
+                self.moments[key] = (x.to(device), state[f"second.{key}"].to(device))

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from isomerge.errors import IsomergeError
-from isomerge.matching.orbit_optimiser import OrbitOptimiser
-from isomerge.matching.smooth import SmoothElements
+from isomerge.matching.smooth import RiemannianAdam, SmoothElements
 from isomerge.solve.learn.settings import LearnSettings
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import Stage
@@ -34,7 +33,7 @@ class LearnedElements:
         if not self.parts[0].parameters():
             raise IsomergeError("nothing can be learned: no continuous space is chosen; add some with --spaces")
         rates = (settings.rotation_rate, settings.gauge_rate, settings.steps, min(20, settings.steps))
-        self.optimisers = [OrbitOptimiser(part, *rates) for part in self.parts]
+        self.optimisers = [RiemannianAdam(part, *rates) for part in self.parts]
 
     def stages(self) -> list[Stage]:
         """The elements as they act now, with gradients."""

@@ -8,7 +8,7 @@ the step whose worst judged point is lowest, on examples that are held out: one 
 the barrier elsewhere. The result is an exact symmetry, whatever was learned.
 
 Sources: Theus et al. 2025 (learned matching of residual streams), Ainsworth et al. 2023 and Pena et al. 2023
-(straight-through and Sinkhorn permutations), Jordan et al. 2024 (orthogonalised momentum).
+(straight-through and Sinkhorn permutations), Becigneul and Ganea 2019 (Riemannian Adam).
 """
 
 from __future__ import annotations
