@@ -124,10 +124,9 @@ def main() -> None:
     parser.add_argument("--before", required=True, help="the older commit")
     parser.add_argument("--part", choices=("cost", "gain"), help="one of them alone")
     asked = parser.parse_args()
-    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
 
-    def save() -> None:
-        RESULTS.write_text(json.dumps({**results, "before": asked.before}, indent=1, sort_keys=True) + "\n")
+    def kept() -> dict[str, Any]:
+        return json.loads(RESULTS.read_text()) if RESULTS.exists() else {"before": asked.before}
 
     with tempfile.TemporaryDirectory() as held:
         folder = Path(held)
@@ -138,7 +137,14 @@ def main() -> None:
         try:
             for part, work in (("cost", costs), ("gain", gains)):
                 if asked.part in (None, part):
-                    work(sources, folder, results.setdefault(part, {}), save)
+                    rows = kept().get(part, {})
+
+                    def save(
+                        part: str = part, rows: dict[str, Any] = rows
+                    ) -> None:  # the parts may run side by side
+                        RESULTS.write_text(json.dumps({**kept(), part: rows}, indent=1, sort_keys=True) + "\n")
+
+                    work(sources, folder, rows, save)
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", str(sources["before"])], cwd=ROOT, check=True)
 

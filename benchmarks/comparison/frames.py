@@ -3,8 +3,8 @@
     python -m benchmarks.comparison.frames          # writes results/frames.json and the table of docs/lab/comparison.md
 
 Fisher's diagonal, and the magnitudes by which TIES, DARE and others choose entries, are of a frame: turned together,
-two models have other diagonals and other large entries, while their mean and every function stay what they are. All
-methods run on the fine-tunes of `benchmarks.comparison`, aligned onto their ancestor, with the heads of all models in
+two models have other diagonals and other large entries, while their mean and every function stay what they are. Methods
+run on the fine-tunes of `benchmarks.comparison`, aligned onto their ancestor, with the heads of all models in
 the frame in which the ancestor was trained, balanced (queries against keys, values against outputs: what isomerge
 calls the canonical gauge), turned by random rotations, and by random matrices of condition 4. Streams stay as they
 are: fine-tunes have gains of their own, between which nothing can be turned in all of them alike.
@@ -20,10 +20,10 @@ from typing import Any
 import torch
 
 import isomerge
-from benchmarks.comparison.__main__ import ALIGNED, PAGE, SEEDS, cell, merged, moved
-from benchmarks.comparison.models import PLAIN, TASKS, examples, trained
+from benchmarks.comparison.__main__ import ALIGNED, PAGE, SEEDS, merged, moved
+from benchmarks.comparison.models import PLAIN, TASKS, examples, score, trained
 from isomerge.evidence.law import random_alignment
-from isomerge.fusion.registry import methods
+from isomerge.fusion.registry import method
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.selection import select_spaces
 from isomerge.models.recognised import recognise
@@ -32,6 +32,11 @@ RESULTS = Path(__file__).parents[1] / "results" / "frames.json"
 OWN, BALANCED, TURNED, SHEARED = "own", "balanced", "turned", "sheared"
 FRAMES = (OWN, BALANCED, TURNED, SHEARED)
 FAMILY = "vit"
+METHODS = (
+    "linear", "task_arithmetic", "ties", "dare_ties", "della", "breadcrumbs", "sce", "emr", "consensus", "pcb", "fisher", "regmean",
+    "svd_task_arithmetic", "tsv_m", "wudi",
+)  # fmt: skip
+"""Means, which no frame changes, as a control; what chooses entries; diagonals and Grams; spectra of matrices."""
 START, END = "<!-- frames: begin -->", "<!-- frames: end -->"
 
 
@@ -67,16 +72,14 @@ def measure(seed: int, found: dict[str, Any], save: Any) -> None:
     here = [folders[PLAIN], *(moved(FAMILY, folders[task], folders[PLAIN], ALIGNED, data) for task in tasks)]
     for frame in FRAMES:
         rows = found.setdefault(frame, {})
-        missing = [name for name in methods() if name not in rows and name not in ("passthrough", "greedy_soup")]
+        missing = [name for name in METHODS if name not in rows]
         if not missing:
             continue
         base, *models = framed(frame, here, into(frame, folders[PLAIN], seed))
         for name in missing:
-            rows[name] = cell(
-                FAMILY, name, lambda how, more, m=models, b=base: merged(how, m, b, data, more), tasks
-            )
+            rows[name] = score(FAMILY, merged(method(name), models, base, data, {}), tasks)
             save()
-            print(seed, frame, name, rows[name].get("default", rows[name]), flush=True)
+            print(seed, frame, name, rows[name], flush=True)
 
 
 def table(results: dict[str, Any]) -> str:
@@ -84,9 +87,7 @@ def table(results: dict[str, Any]) -> str:
     rows = []
     for name in next(iter(results.values()))[OWN]:
         every = [[one[frame][name] for one in results.values() if name in one.get(frame, {})] for frame in FRAMES]
-        if any("default" not in row for some in every for row in some):
-            continue
-        values = [[100 * row["default"]["mean"] for row in some] for some in every]
+        values = [[100 * row["mean"] for row in some] for some in every]
         means = [statistics.fmean(some) for some in values]
         rows.append((max(means) - min(means), name, values))
     lines = ["| method | own frame | balanced | turned | sheared |", "|---|---|---|---|---|"]
