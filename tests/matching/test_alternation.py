@@ -72,6 +72,25 @@ def test_groups_of_experts_one_by_one(tmp_path: Path, monkeypatch: pytest.Monkey
     assert report["distance"]["after"] <= 1e-4 * report["distance"]["before"]
 
 
+@pytest.mark.parametrize("budget", [0, 1e12])
+def test_what_meets_inside_a_block_takes_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: float
+) -> None:
+    """Channels, states and steps of time inside the heads of Zamba's mixers: a twin comes back where their cross-Gram
+    does not fit, whether pairs of heads are scored by profiles or by what they reach."""
+    a = single("zamba", tmp_path / "a")
+    moved = disguise("zamba", a, tmp_path / "moved", 3)
+    turned = []
+    take_turns = experts._in_turns
+    monkeypatch.setattr(experts, "_in_turns", lambda *args: turned.append(1) or take_turns(*args))
+    monkeypatch.setattr(experts, "LARGEST", 0)
+    monkeypatch.setattr(experts, "BUDGET", budget)
+    _, report = isomerge.align(moved, onto=a)
+    assert turned
+    assert report["distance"]["before"] > 1
+    assert report["distance"]["after"] <= 1e-4 * report["distance"]["before"]
+
+
 def test_a_number_that_factors(toy: Callable[..., Toy]) -> None:
     """Experts stored one by one by one number are two axes: groups (slow) and experts (fast)."""
     model = toy("deepseek_v3")

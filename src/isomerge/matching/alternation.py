@@ -9,13 +9,12 @@ found at once where a base has a tensor of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torch import Tensor
 
-from isomerge.matching.experts import solve_leaves
 from isomerge.matching.gram import Leaf, in_order, signature
-from isomerge.matching.nested import NestedSolver
+from isomerge.matching.nested import NestedSolver, Solution
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom, leaf_atoms
 from isomerge.symmetry.blocks import Block
@@ -32,13 +31,18 @@ def trees(spec: Spec, blocks: Iterable[Block]) -> dict[str, frozenset[str]]:
         spec: the spec with the active spaces.
         blocks: the unit's.
     """
-    signatures = {signature(spec, atoms) for block in blocks for atoms in leaf_atoms(block.axes or ())}
+    found = meeting(spec, (atoms for block in blocks for atoms in leaf_atoms(block.axes or ())))
+    return found if any(len(names) > 1 for names in found.values()) else {}
+
+
+def meeting(spec: Spec, views: Iterable[tuple[Atom, ...]]) -> dict[str, frozenset[str]]:
+    """The same of leaves with these axes, and also where nothing lies over any of the bases that meet."""
+    signatures = {signature(spec, atoms) for atoms in views}
     used = [n for n in spec.ordered if any(n in sig for sig in signatures)]
     roots: dict[str, str] = {}
     for name in used:  # bases come first
         roots[name] = next((roots[i] for i in spec.spaces[name].index if i in roots), name)
-    meet = any(len({roots[n] for n in sig}) > 1 for sig in signatures)
-    if not meet or len(set(roots.values())) == len(roots):
+    if not any(len({roots[n] for n in sig}) > 1 for sig in signatures):
         return {}
     return {top: frozenset(n for n, root in roots.items() if root == top) for top in dict.fromkeys(roots.values())}
 
@@ -49,8 +53,9 @@ def alternate(
     bases: Mapping[str, frozenset[str]],
     keys: Mapping[str, str],
     scope: Mapping[str, int],
-) -> dict[str, Tensor]:
-    """The compact elements of a unit whose bases meet, by element key.
+    solve: Callable[[NestedSolver, list[Leaf]], Solution],
+) -> tuple[dict[str, Tensor], float]:
+    """The compact elements of a unit whose bases meet, by element key, and their score.
 
     Args:
         solver: the spec with the active spaces, and what the whole stack has decided.
@@ -58,11 +63,12 @@ def alternate(
         bases: see `trees`.
         keys: the element key of every space.
         scope: the layer, by scope index.
+        solve: finds the elements of one base with all that is fibred over it.
     """
     spec = solver.spec
     found: dict[str, dict[str, Tensor]] = {}
     order = sorted(bases, key=lambda top: (-_alone(spec, leaves, bases[top]), list(bases).index(top)))
-    before, g = float("-inf"), Alignment(spec)
+    before, score, g = float("-inf"), 0.0, Alignment(spec)
     for _ in range(ROUNDS):
         for top in order:
             others = Alignment(spec, {k: g for name, own in found.items() if name != top for k, g in own.items()})
@@ -71,14 +77,14 @@ def alternate(
             clear = [leaf for leaf in here if not waiting & set(signature(spec, leaf[2]))]
             moved = [(x, _moved(others, y, atoms, scope), atoms) for x, y, atoms in clear or here]
             part = NestedSolver(spec.restrict(bases[top]), solver.given)
-            elements = solve_leaves(part, moved).elements
+            elements = solve(part, moved).elements
             found[top] = {keys[n]: in_order(spec, n, g) for n, g in elements.items()}
         g = Alignment(spec, {k: v for part in found.values() for k, v in part.items()})
         score = sum(float((x.double() * _moved(g, y, atoms, scope)).sum()) for x, y, atoms in leaves)
         if score - before <= 1e-9 * abs(score):  # rounding
             break
         before = score
-    return dict(g.elements)
+    return dict(g.elements), score
 
 
 def _alone(spec: Spec, leaves: Sequence[Leaf], names: frozenset[str]) -> float:

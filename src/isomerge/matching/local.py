@@ -222,7 +222,7 @@ def compact_solution(
     solver, pairs = NestedSolver(turned, votes), [*paired_leaves(turned, anchor, source), *more]
     if bases := trees(turned, anchor):
         scope = {i: v for block in anchor for i, v in block.scope}
-        return Alignment(spec, alternate(solver, pairs, bases, keys, scope))
+        return Alignment(spec, alternate(solver, pairs, bases, keys, scope, solve_leaves)[0])
     solution = solve_leaves(solver, pairs)
     return Alignment(spec, {keys[n]: in_order(spec, n, g) for n, g in solution.elements.items()})
 

@@ -77,18 +77,20 @@ class Coupled:
             for p in permutations(range(n)):
                 yield {pivot: torch.tensor(p).expand(*self.extent(pivot), n)}, True
             return
-        # Every pair of query heads scored with fibres of its own gives one assignment, and each of its pairs one
-        # more
-        # start: the fibres that are best for this pair. None depends on the order in which heads are stored.
+        # Every pair of query heads scored with fibres of its own gives one assignment, and each of its best pairs
+        # one more start: the fibres that are best for this pair. None depends on the order in which heads are
+        # stored.
         meeting = {
             (pivot, *(name for name in sig if name != pivot)): cross
             for sig, cross in self.crosses.items()
             if pivot in sig
         }
-        p, _ = self.spec.spaces[pivot].group.solve(self.solver.profit(pivot, meeting, dims))
+        profit = self.solver.profit(pivot, meeting, dims)
+        p, _ = self.spec.spaces[pivot].group.solve(profit)
         yield {pivot: p}, False
         chosen = {sig[1:]: pick(c, pivot, p, dims) for sig, c in meeting.items() if len(sig) > 1}
-        for head in range(n):
+        scores = profit.gather(-1, p[..., None]).squeeze(-1).reshape(-1, n).sum(0)
+        for head in scores.argsort(descending=True, stable=True)[:EXHAUSTIVE].tolist():
             yield self._for_one({sig: _select(c, pivot, head) for sig, c in chosen.items()}), False
 
     def _for_one(self, alone: Crosses) -> dict[str, Tensor]:
