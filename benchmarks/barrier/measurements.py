@@ -123,6 +123,48 @@ def several() -> Measurement:
     )
 
 
+def apart() -> Measurement:
+    """Neurons that stand apart in a wider MLP."""
+    shares = ("0.0", "0.125", "0.25", "0.5", "1.0")
+    rows = (("llama", "activations", ("0-1",)), ("vit-digits", "activations", ("0-1",)))
+    middles = (*rows, ("vit-digits", "all", ("0-1",)), ("vit-digits", "distilled-quick", ("0-1",)))
+    told = [(one, "middle", ()) for one in middles] + [(one, LEARNED_APART, ("--learn", "300")) for one in rows]
+    return Measurement(
+        name="neurons",
+        commands=tuple(
+            ("neurons.py", family, "--row", row, *more, "--pairs", *pairs) for (family, row, pairs), _, more in told
+        ),
+        models=tuple((family, seed, None, None) for family in ("llama", "vit-digits") for seed in range(2)),
+        keys=tuple(
+            (f"{family}, {row}", pair, kind, share)
+            for (family, row, pairs), kind, _ in told
+            for pair in pairs
+            for share in shares
+        ),
+    )
+
+
+LEARNED_APART = "learned, 300 steps"
+SIMPLEX_STEPS = "300"
+
+
+def inside() -> Measurement:
+    """The loss inside the simplex between three and five models."""
+    return Measurement(
+        name="simplex",
+        commands=(("simplex.py", "--steps", SIMPLEX_STEPS),),
+        models=tuple(("vit-digits", seed, None, None) for seed in range(5)),
+        keys=tuple((count, SIMPLEX_STEPS, row) for count in ("3", "5") for row in ("matched by weights", "learned")),
+    )
+
+
+def of_other_data() -> Measurement:
+    """Models that have learned different things; the script trains them."""
+    last = "300 steps onto the ensemble, from the first model"
+    keys = tuple((case, seed, last) for case in ("digits", "texts") for seed in ("0", "1", "2"))
+    return Measurement("other-data", (("other_data.py",),), (), keys)
+
+
 def costs() -> Measurement:
     """Time and memory of each kind of matching; its models are random."""
     sizes = [" ".join(f"{k} {v}" for k, v in size.items()) for size in SIZES]
@@ -159,6 +201,9 @@ MEASUREMENTS = (
     ),
     several(),
     diagnosis(),
+    apart(),
+    inside(),
+    of_other_data(),
     costs(),
 )
 """Every file of results, cheap ones of a family first."""

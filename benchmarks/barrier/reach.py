@@ -8,22 +8,18 @@ from statistics import fmean
 from typing import Any
 
 DATA_FREE = {
-    "all": "data-free",
-    "generated": "data-free, activations on generated examples",
-    "generated-distilled": "data-free, learned from generated examples",
+    "all": "by weights",
+    "generated": "no data, activations",
+    "generated-distilled": "no data, learned",
 }
 LEARNED = ("thorough", "distilled", "learned", "distilled-quick", "learned-quick")
 HEAD = [
     "## What was aimed at",
     "",
-    "*Short by* is the mean over the pairs less the aim, a dash where the mean meets it. *Worst pair* is the "
-    "largest figure of a "
-    "single pair: where it is above the aim, that pair misses it, whatever the mean. Accuracy and loss of the "
-    "midpoint stand side by "
-    "side: the one may meet what the other misses.",
+    "By means over the pairs; in brackets the mean, and the worst pair where there are several.",
     "",
-    "| models | aim | pairs | mean | worst pair | short by |",
-    "|---|---|---|---|---|---|",
+    "| aim | met | missed |",
+    "|---|---|---|",
 ]
 
 
@@ -37,7 +33,6 @@ class Aim:
         unit: of the figures, with a space in front.
         measured: the figure of every pair.
         mean: over the pairs; of shares the ratio of means, in which a pair counts by its unmatched barrier.
-        side: what a figure is counted from, behind the unit.
         strict: whether ``most`` itself misses the aim.
     """
 
@@ -46,36 +41,50 @@ class Aim:
     unit: str
     measured: Sequence[float]
     mean: float
-    side: str = ""
     strict: bool = False
 
-    def row(self, models: str) -> str:
-        """The line of the table."""
-        mean, worst = (f"{figure:.3g}{self.unit}{self.side}" for figure in (self.mean, max(self.measured)))
-        over = self.mean - self.most
-        met = over < 0 or (over == 0 and not self.strict)
-        short = "–" if met else f"{over:.3g}{self.unit}" if over else "equal"
-        return f"| {models} | {self.what} | {len(self.measured)} | {mean} | {worst} | {short} |"
+    @property
+    def met(self) -> bool:
+        """Whether the mean meets it."""
+        return self.mean < self.most or (self.mean == self.most and not self.strict)
+
+    def told(self, models: str) -> str:
+        """The models with their mean, and the worst pair, which the mean does not hide."""
+        worst = f", worst {max(self.measured):.3g}" if len(self.measured) > 1 else ""
+        return f"{models} ({self.mean:.3g}{self.unit}{worst})"
 
 
-def reach(found: dict[str, Any], named: Callable[[dict[str, Any], str], str]) -> list[str]:
-    """The rows of one family.
+def section(families: Sequence[dict[str, Any]], named: Callable[[str], str]) -> list[str]:
+    """Every aim with the families that meet it and those that do not.
 
     Args:
-        found: its results.
-        named: what a row of them is called.
+        families: their results.
+        named: what a family is called.
     """
-    aims = [
-        _share(found, row, f"{how}: barrier at most 20 % of the unmatched", 20)
+    rows: dict[str, tuple[list[str], list[str]]] = {}
+    for found in families:
+        for aim in aims(found):
+            rows.setdefault(aim.what, ([], []))[not aim.met].append(aim.told(named(found["family"])))
+    return [*HEAD, *(f"| {what} | {_list(met)} | {_list(missed)} |" for what, (met, missed) in rows.items()), ""]
+
+
+def _list(told: Sequence[str]) -> str:
+    return "; ".join(told) or "–"
+
+
+def aims(found: dict[str, Any]) -> list[Aim]:
+    """The aims of one family."""
+    free = [
+        _share(found, row, f"{how}: at most 20 % of the barrier as stored", 20)
         for row, how in DATA_FREE.items()
         if row in found["summary"]
     ]
     best = best_learned(found)
-    if best is not None and found["family"].startswith("vit"):
-        aims += _of_images(found, best, named(found, best))
-    elif best is not None:
-        aims.append(_share(found, best, f"{named(found, best)}: barrier at most 5 % of the unmatched", 5))
-    return [aim.row(found["family"]) for aim in aims]
+    if best is None:
+        return free
+    if found["family"].startswith("vit"):
+        return [*free, *_of_images(found, best)]
+    return [*free, _share(found, best, "learned: at most 5 % of the barrier as stored", 5)]
 
 
 def best_learned(found: dict[str, Any]) -> str | None:
@@ -100,7 +109,7 @@ def _share(found: dict[str, Any], row: str, what: str, most: float) -> Aim:
     return Aim(what, most, " %", shares, 100 * sum(barriers) / sum(unmatched))
 
 
-def _of_images(found: dict[str, Any], row: str, label: str) -> list[Aim]:
+def _of_images(found: dict[str, Any], row: str) -> list[Aim]:
     """What classifiers were to reach: no barrier, and a midpoint as good as the models, then better than both."""
     barrier, lost, behind, excess = [], [], [], []
     for entry in _pairs(found, row):
@@ -109,31 +118,13 @@ def _of_images(found: dict[str, Any], row: str, label: str) -> list[Aim]:
         lost.append(100 * (fmean(end["accuracy"] for end in ends) - middle["accuracy"]))
         behind.append(100 * (max(end["accuracy"] for end in ends) - middle["accuracy"]))
         excess.append(middle["loss"] - min(end["loss"] for end in ends))
+    below, above = (
+        "learned: midpoint's accuracy at most 0.3 points below the ends'",
+        "learned: midpoint more accurate",
+    )
     return [
-        Aim(f"{label}: barrier at most 0.02 nats", 0.02, " nats", barrier, fmean(barrier)),
-        Aim(
-            f"{label}: midpoint's accuracy at most 0.3 points below the endpoints' mean",
-            0.3,
-            " points",
-            lost,
-            fmean(lost),
-        ),
-        Aim(
-            f"{label}: midpoint's accuracy above both endpoints'",
-            0,
-            " points",
-            behind,
-            fmean(behind),
-            " below the better",
-            strict=True,
-        ),
-        Aim(
-            f"{label}: midpoint's loss below both endpoints'",
-            0,
-            " nats",
-            excess,
-            fmean(excess),
-            " above the better",
-            strict=True,
-        ),
+        Aim("learned: a barrier of at most 0.02 nats", 0.02, " nats", barrier, fmean(barrier)),
+        Aim(below, 0.3, " points below", lost, fmean(lost)),
+        Aim(f"{above} than both ends", 0, " points below the better", behind, fmean(behind), strict=True),
+        Aim("learned: midpoint's loss below both ends'", 0, " nats above", excess, fmean(excess), strict=True),
     ]

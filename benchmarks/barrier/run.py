@@ -4,7 +4,7 @@
 
 For every pair, the second model is aligned onto the first in every way (a row), and loss and accuracy are measured
 on test data along the line between them. Rows of pairs that are already in the results file are skipped, so that a
-run goes on where it stopped. Writes ``benchmarks/results/barrier/FAMILY.json`` and ``FAMILY.png``. The models come
+run goes on where it stopped. Writes ``benchmarks/results/barrier/FAMILY.json``. The models come
 from ``benchmarks/barrier/train.py``. Matching never sees test data.
 """
 
@@ -246,32 +246,6 @@ def summary(pairs: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def draw(family: str, pairs: dict[str, Any], path: Path) -> None:
-    """All rows of all pairs: loss along the line."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7.5, 4.6), layout="constrained")
-    colours = dict(zip(ROWS, pyplot.get_cmap("tab20").colors, strict=False))  # pyright: ignore[reportAttributeAccessIssue]
-    for entry in pairs.values():
-        for row, found in entry.get("rows", {}).items():
-            axes.plot(entry["points"], found["losses"], color=colours[row], alpha=0.75, linewidth=1.6)
-    for row in ROWS:
-        here = [e["rows"][row]["barrier"]["entezari"] for e in pairs.values() if row in e.get("rows", {})]
-        if here:
-            axes.plot([], [], color=colours[row], label=f"{row}: barrier {statistics.fmean(here):.3f}")
-    axes.set_xlabel("position on the line from the anchor to the aligned model")
-    axes.set_ylabel("test loss (nats)")
-    axes.legend(frameon=False, fontsize=8)
-    axes.grid(axis="y", alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title(f"{family}: models from different seeds, pairs {', '.join(pairs)}")
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
-
-
 def main() -> None:
     """Read the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -297,7 +271,6 @@ def main() -> None:
             "versions": {"torch": torch.__version__},
         }
         path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
-        draw(name, found["pairs"], path.with_suffix(".png"))
 
     for pair in arguments.pairs:
         a, b = (folder_of(family, seed, arguments.width, arguments.half) for seed in pair.split("-"))
