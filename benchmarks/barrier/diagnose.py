@@ -161,7 +161,7 @@ def diagnose(
     solutions.MatchedLine, solutions.Learner = PartLine, UnseenLearner
     began = time.perf_counter()
     how = {k: v for k, v in learning(family, width).items() if k != "steps"}
-    untie = {"untie": True} if family == "gpt2" else {}
+    untie: dict[str, Any] = {"untie": True} if family == "gpt2" else {}
     _, report = isomerge.align(
         two,
         onto=one,

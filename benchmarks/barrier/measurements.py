@@ -154,7 +154,20 @@ def inside() -> Measurement:
         name="simplex",
         commands=(("simplex.py", "--steps", SIMPLEX_STEPS),),
         models=tuple(("vit-digits", seed, None, None) for seed in range(5)),
-        keys=tuple((count, SIMPLEX_STEPS, row) for count in ("3", "5") for row in ("matched by weights", "learned")),
+        keys=tuple(
+            (count, SIMPLEX_STEPS, row) for count in ("3", "5") for row in ("matched by weights", "learned")
+        ),
+    )
+
+
+def sides() -> Measurement:
+    """One model moved, or both."""
+    families = ("vit-digits", "llama")
+    return Measurement(
+        name="two-sided",
+        commands=(("two_sided.py",),),
+        models=tuple((family, seed, None, None) for family in families for seed in (0, 1)),
+        keys=tuple((family, way, str(seed)) for family in families for way in ("one", "both") for seed in range(3)),
     )
 
 
@@ -202,6 +215,7 @@ MEASUREMENTS = (
     several(),
     diagnosis(),
     apart(),
+    sides(),
     inside(),
     of_other_data(),
     costs(),

@@ -1,0 +1,120 @@
+"""Figure 6 at the depth of the paper's models: 24 layers, of which a part is matched.
+
+    python -m benchmarks.paper.vision.deep       # trains two models (width 64, digits), measures, draws; an hour on one core
+
+As `layers`, for one pair of digits ViTs of 24 layers from seeds 0 and 1: one layer alone, or every fourth number of first or
+last ones, matched the paper's way, with activations, and learned in 300 steps. Loss and accuracy of the mean on the 450 test
+images. What is there is kept; ``benchmarks/results/paper/deep-layers.json`` and ``figure6-deep.png``.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import ViTConfig, ViTForImageClassification
+
+import isomerge
+from benchmarks.barrier.data import BARRIER
+from benchmarks.barrier.other_data import BOTH, CASES, fitted, scored
+from benchmarks.paper.results import Results
+from benchmarks.paper.vision.drawing import COLOURS, LABELS, figure, save
+from benchmarks.paper.vision.endpoints import MADE, RESULTS, prepare
+from benchmarks.paper.vision.layers import name_of, only
+from isomerge.matching.selection import select_layers
+from isomerge.models.recognised import recognise
+from isomerge.symmetry.alignment import Alignment
+
+DEPTH, WIDTH, STEPS, RATE = 24, 64, 1200, 1e-3
+TRAIN = str(BARRIER / "digits" / "train.safetensors")
+WAYS: dict[str, dict[str, Any]] = {
+    "paper": {"spaces": "paper"},
+    "activations": {"spaces": "all", "data": TRAIN, "limit": 512},
+    "learned": {"spaces": "all", "learn": TRAIN, "steps": 300, "seed": 0},
+}
+CHOICES = {
+    "single": [str(k) for k in range(DEPTH)],
+    "tail": [f"tail:{n}" for n in range(0, DEPTH + 1, 4)],
+    "head": [f"head:{n}" for n in range(0, DEPTH + 1, 4)],
+}
+TITLES = {"single": "one layer", "tail": "the last layers", "head": "the first layers"}
+
+
+def built(seed: int) -> ViTForImageClassification:
+    """A fresh model; the deeper, the smaller its weights begin."""
+    config = ViTConfig(
+        hidden_size=WIDTH, num_hidden_layers=DEPTH, num_attention_heads=4, intermediate_size=2 * WIDTH, hidden_act="gelu",
+        image_size=8, patch_size=2, num_channels=1, layer_norm_eps=1e-6, initializer_range=0.1 * math.sqrt(4 / DEPTH), id2label={k: str(k) for k in range(10)},
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    return ViTForImageClassification(config)
+
+
+def trained(seed: int) -> Path:
+    """A model of a seed, made once."""
+    folder = MADE / f"deep-{seed}"
+    if not folder.exists():
+        fitted(built(seed), CASES["digits"], BOTH, STEPS, RATE, 1000 + seed, []).save_pretrained(folder)
+    return folder
+
+
+def measured(*folders: Path) -> dict[str, float]:
+    """Loss and accuracy on the test images, of the mean of the probabilities where there are several."""
+    found = scored(
+        CASES["digits"], *(ViTForImageClassification.from_pretrained(folder).eval() for folder in folders)
+    )
+    return {name: found[name] for name in ("loss", "accuracy")}
+
+
+def measure(found: Results) -> None:
+    """Every choice of every way that is missing."""
+    ends = [trained(seed) for seed in (0, 1)]
+    for number, end in enumerate(ends):
+        if not found.has(f"end {number}"):
+            found.put(f"end {number}", measured(end))
+    for way, how in WAYS.items():
+        out = MADE / f"deep-{way}"
+        if not out.exists():
+            isomerge.align(ends[1], onto=ends[0], out=out, align=True, **how)
+        alignment = Alignment.load(out / "alignment.safetensors", recognise(ends[1]).declared)
+        for chosen in [select_layers(text, DEPTH) or set() for choices in CHOICES.values() for text in choices]:
+            if found.has(key := f"{way}/{name_of(chosen)}"):
+                continue
+            with tempfile.TemporaryDirectory(dir=MADE) as folder:
+                moved, mean = Path(folder) / "moved", Path(folder) / "mean"
+                isomerge.apply(only(alignment, chosen), ends[1], out=moved)
+                isomerge.merge([ends[0], moved], out=mean, align=False)
+                found.put(key, measured(mean))
+            print(f"{key:32s} {found.get(key)}", flush=True)
+
+
+def draw(found: Results) -> None:
+    """One layer, the last and the first ones side by side."""
+    drawn, axes = figure(1, 3, size=(9.6, 3.6), sharey=True)
+    for part, (kind, choices) in zip(axes, CHOICES.items(), strict=True):
+        for way in WAYS:
+            chosen = [select_layers(text, DEPTH) or set() for text in choices]
+            at = [int(text.rpartition(":")[2]) for text in choices]
+            losses = [found.get(f"{way}/{name_of(layers)}")["loss"] for layers in chosen]
+            part.plot(at, losses, color=COLOURS[way], label=LABELS[way], marker="o", markersize=3)
+        part.set_title(f"{TITLES[kind]} matched", fontsize=10)
+        part.set_xlabel("layer" if kind == "single" else "number of layers")
+    axes[0].set_ylabel("test loss of the mean (nats)")
+    axes[0].legend(frameon=False, fontsize=8)
+    save(drawn, "figure6-deep")
+
+
+def main() -> None:
+    """Measure what is missing, and draw."""
+    prepare()
+    about = {"models": "two digits ViTs of 24 layers, width 64", "steps": STEPS, "tested_on": "450 test images"}
+    found = Results(RESULTS / "deep-layers.json", about)
+    measure(found)
+    draw(found)
+
+
+if __name__ == "__main__":
+    main()
