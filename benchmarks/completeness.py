@@ -4,6 +4,7 @@
     python -m benchmarks.completeness llama bert     # these, anew
     python -m benchmarks.completeness --page         # the table in docs/lab/completeness.md from what is there
     python -m benchmarks.completeness --within 300   # at most so many seconds for a type (600); the page lists what took longer
+    python -m benchmarks.completeness --memory 4     # at most so many gigabytes for a type (8); the page lists what took more
 
 For every model type a tiny random model of its class (about 1,500 parameters, float64): the dimensions that change no
 output, those that the spec's groups explain, the gap between the least singular value that counts and the largest that
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -153,6 +155,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "rembert": {"input_embedding_size": 8, "output_embedding_size": 8},
 }
 """What a config must say of model types of which the default builds no model, or none that is small enough."""
+NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 START, END = "<!-- completeness: begin -->", "<!-- completeness: end -->"
 
 
@@ -172,12 +175,25 @@ def uncounted(why: str) -> dict[str, Any]:
     return {"complete": None, "redundancy": None, "redundancy_note": why, "inner": []}
 
 
-def measured_within(kind: str, seconds: float) -> dict[str, Any]:
+def measured_in(kind: str, gigabytes: float) -> dict[str, Any]:
+    """The report of one model type in at most so many gigabytes of this process, whose limit it sets."""
+    resource.setrlimit(resource.RLIMIT_DATA, (int(gigabytes * 1e9),) * 2)
+    too_much = uncounted(f"took over {gigabytes:g} GB")
+    try:
+        report = measured(kind)
+    except (MemoryError, RuntimeError) as error:  # torch raises a RuntimeError for memory that it does not get
+        if isinstance(error, MemoryError) or NO_MEMORY in str(error):
+            return too_much
+        raise
+    return too_much if NO_MEMORY in (report["redundancy_note"] or "") else report
+
+
+def measured_within(kind: str, seconds: float, gigabytes: float) -> dict[str, Any]:
     """The report of one model type from a process of its own, which is ended where it takes too long: what runs
     inside of LAPACK hears no signal."""
     context = multiprocessing.get_context("fork")  # what is imported stays: several seconds a type otherwise
     here, there = context.Pipe(duplex=False)
-    process = context.Process(target=lambda: there.send(measured(kind)))
+    process = context.Process(target=lambda: there.send(measured_in(kind, gigabytes)))
     process.start()
     there.close()
     try:
@@ -238,6 +254,7 @@ def main() -> None:
     parser.add_argument("kinds", nargs="*", metavar="TYPE", help="model types; all that are not there yet")
     parser.add_argument("--page", action="store_true", help="only write the table into its page")
     parser.add_argument("--within", type=float, default=600, metavar="SECONDS", help="for each type (600)")
+    parser.add_argument("--memory", type=float, default=8, metavar="GB", help="for each type (8)")
     asked = parser.parse_args()
     if asked.page:
         page(stored())
@@ -245,7 +262,7 @@ def main() -> None:
     torch.set_num_threads(1)
     before = stored()
     for kind in asked.kinds or [k for k in dict.fromkeys([*FIRST, *spec_texts()]) if k not in before]:
-        report = measured_within(kind, asked.within)
+        report = measured_within(kind, asked.within, asked.memory)
         results = stored() | {kind: report}  # another process may have counted others meanwhile
         RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
         count = report["redundancy"]
