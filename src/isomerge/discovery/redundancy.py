@@ -12,6 +12,7 @@ of the largest, nine orders of magnitude above that of a true symmetry, and it d
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,6 +43,11 @@ TOKENS = 50
 LENGTHS = (14, 12, 11, 10, 9, 8)
 """Lengths of inputs that are tried: the longest one reaches all places."""
 CLEAR, ROUNDING = 1e3, 1e-13
+CLAMPS, REACHED = ("limit", "swiglu_limit", "clip_qkv"), 0.3
+"""What modules call the number beyond which they cut, and the one with which redundancy is counted: a clamp that no
+input reaches hides that factors of what it cuts are no symmetries."""
+NEURONS = "n_inner"
+"""A key that, where it is empty, stands for four times the width: more neurons than a few tokens tell apart."""
 EPS_NAMES, EPS = ("eps", "variance_epsilon", "epsilon"), 1e-3
 """What norms call the number that they add to a variance, and the least one with which redundancy is counted: under
 1e-12 (BERT) the scale of what is normed cannot be told from a symmetry."""
@@ -60,6 +66,9 @@ class Redundancy:
     """How many of the declared ones only LayerNorm explains (`isomerge.models.layer_norm_form`), no space."""
     gap: tuple[float, float]
     """The least singular value that is not zero, and the largest that is, as shares of the largest of all."""
+    unread: tuple[str, ...]
+    """The tensors that the class stores and does not run, such as a pooler that its head does not read: in neither
+    count."""
     left: tuple[Left, ...]
 
     @property
@@ -82,6 +91,7 @@ class Redundancy:
             "complete": self.complete,
             "gap": list(self.gap),
             "clear": self.clear,
+            "unread": list(self.unread),
             "left": [left.report() for left in self.left],
         }
 
@@ -99,13 +109,19 @@ def tiny_specimen(config: Any, seed: int = 0, tiny: Scale = TINY) -> Specimen:
     """
     grouped = (getattr(config.get_text_config(), "n_group", None) or 1) > 1
     scale = replace(tiny, experts=4) if grouped else tiny
+    if getattr(config, NEURONS, 0) is None:
+        config = deepcopy(config)
+        setattr(config, NEURONS, 4 * config.hidden_size)
     wider = lambda scale: replace(scale, head=2 * scale.head)  # noqa: E731  before more heads: four times the numbers
     specimen = make_specimen(config, scale, seed, untied=False, fallbacks=(wider, *FALLBACKS))
     for module in specimen.module.modules():
         for name in EPS_NAMES:
             if isinstance(eps := getattr(module, name, None), float) and 0 < eps < EPS:
                 setattr(module, name, EPS)
-    parameters = sum(t.numel() for t in specimen.stored.values() if t.is_floating_point())
+        for name in CLAMPS:
+            if isinstance(bound := getattr(module, name, None), float) and REACHED < bound < float("inf"):
+                setattr(module, name, REACHED)
+    parameters = sum(t.numel() for t in specimen.module.parameters() if t.is_floating_point())
     inputs = InputsOf.of(specimen.module, specimen.module.config)
     first: Exception | None = None
     for length in LENGTHS:
@@ -168,7 +184,8 @@ class Count:
         """The count, with what is left by tensors."""
         left = tuple(unexplained(self.point, self.null, self.declared))
         norms = len(self.declared) - self.by_spaces
-        return Redundancy(self.point.size, len(self.null), len(self.declared), norms, self.gap, left)
+        unread = tuple(self.point.unread)
+        return Redundancy(self.point.size, len(self.null), len(self.declared), norms, self.gap, unread, left)
 
 
 def _check(point: Point, changes: Tensor, owners: list[str]) -> None:
