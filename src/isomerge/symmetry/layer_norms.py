@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from isomerge.symmetry.axes import Atom, Concat, atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Line, Spec
-from isomerge.symmetry.norms import LayerNorms, Norm
+from isomerge.symmetry.norms import LayerNorms, Norm, TiedTrade
 from isomerge.symmetry.post_norms import Order, Place, generic, order_of
 from isomerge.symmetry.stage import FIXED, element_key
 from isomerge.symmetry.unstored_biases import unstored_biases
@@ -201,6 +201,7 @@ def _under_ordered_norms(
         norm = norm_at(order.reads.get((line.name, True)), None)
         if line not in stored and norm is not None:
             _add_tied(norm, line, by_name, aliases)
+            norm.tied_trades = list(_tied_trades(spec, norm, blocks))
     for norm in norms.values():
         assert norm.gain is not None
         last = _is_last(spec, order, norm.gain)
@@ -232,6 +233,17 @@ def _add_tied(norm: Norm, line: Line, by_name: Mapping[str, Block], aliases: Seq
     norm.readers[table] = len(table.axes or ()) - 1
     norm.bound.add(table)
     norm.reader_biases[biases[0]] = table
+
+
+def _tied_trades(spec: Spec, norm: Norm, blocks: Sequence[Block]) -> Iterator[TiedTrade]:
+    """What the table that reads a norm trades with others, where all three tensors are there."""
+    named = {block.line.name: block for block in blocks if not block.layers and not block.lead}
+    biases = {reader: bias for bias, reader in norm.reader_biases.items() if reader in norm.bound}
+    for trade in spec.tied_trades:
+        table, partner = named.get(trade.bias), named.get(trade.into or "")
+        if norm.gain is None or trade.against != norm.gain.line.name or table not in biases or partner is None:
+            continue
+        yield TiedTrade(table, partner, biases[table], trade.rows or (0, None), trade.into_rows or (0, None))
 
 
 def _bias_of(name: str) -> str:
