@@ -211,7 +211,9 @@ def measured_within(kind: str, seconds: float, gigabytes: float) -> dict[str, An
     except EOFError:
         process.join()
         late = process.exitcode in (-signal.SIGXCPU, -signal.SIGKILL)
-        report = uncounted(f"took over {seconds:g} s" if late else "the process that counted it ended without a result")
+        report = uncounted(
+            f"took over {seconds:g} s" if late else "the process that counted it ended without a result"
+        )
     process.join()
     return report
 

@@ -38,6 +38,8 @@ FORMED = [
         "mpt",
         "falcon",
         "cohere",
+        "roberta",
+        "mpnet",
     ),
 ]
 GPT2, VIT = "transformer.h.1.", "vit.encoder.layer.1."

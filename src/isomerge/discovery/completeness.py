@@ -61,11 +61,11 @@ def try_completeness(
         found = _counted(spec_of, lambda tiny=tiny: tiny_specimen(real, seed, tiny))
         if found.count is not None:
             break
-    for more in range(1, TRIES):
+    richer = replace(tiny, vocabulary=TOKENS)
+    for other in range(seed + 1, seed + TRIES):
         if found.count is None or not found.count.missing:
             break
-        richer = replace(tiny, vocabulary=TOKENS)
-        again = _counted(spec_of, lambda seed=seed + more: tiny_specimen(real, seed, richer))
+        again = _counted(spec_of, lambda other=other: tiny_specimen(real, other, richer))
         # at no point is less free than at a generic one: a unit that few inputs switch on only seems free
         if again.count is not None and again.count.missing < found.count.missing:
             found = again

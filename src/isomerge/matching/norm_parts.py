@@ -200,7 +200,7 @@ def tied_elements(norms: list[Norm], tensors: Blocks, target: Mapping[Block, Ten
 
 
 def tied_constants(norm: Norm, gap: Tensor) -> Tensor:
-    """The constants [trades] whose sums over the rows that trade are nearest to what is asked for [rows], float64."""
+    """The constants [trades] of which the sums in every row are nearest to what is asked for [rows]; float64."""
     rows = torch.zeros(len(gap), len(norm.trades), dtype=torch.float64, device=gap.device)
     for column, trade in zip(rows.unbind(1), norm.trades, strict=True):
         column[slice(*trade.rows)] = 1

@@ -3,8 +3,8 @@
 Writers have mean zero, ``W diag(g)`` of readers has rows of mean zero, a norm's bias is zero wherever all its
 readers have biases, and its gains where one has none, whose rows then have the mean that ``W b`` asks for; and a
 last norm's gains are one where its readers can take them; and rows of embeddings that are the head as well have on
-average nothing along the reciprocals of the gains of the norm that it reads (`isomerge.symmetry.layer_norms`). Models that are one
-function up to these moves are equal in this form.
+average nothing along the reciprocals of the gains of the norm that it reads (`isomerge.symmetry.layer_norms`).
+Models that are one function up to these moves are equal in this form.
 """
 
 from __future__ import annotations
@@ -101,7 +101,9 @@ class LayerNormForm:
             tensor = tensor.double().clone()
             for trade in trades:
                 mine = block == trade.table
-                tensor[slice(*(trade.rows if mine else trade.partner_rows))] += (1 if mine else -1) * much[trade] * along
+                tensor[slice(*(trade.rows if mine else trade.partner_rows))] += (
+                    (1 if mine else -1) * much[trade] * along
+                )
         return tensor
 
     def of_unit(self, blocks: Blocks) -> Blocks:

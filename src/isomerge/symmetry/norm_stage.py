@@ -10,8 +10,8 @@ Its elements are vectors, by the block that they are added to:
 * ``norm.made.BLOCK``: what a reader without a bias makes more of its norm's bias, where that is free
   (`isomerge.symmetry.unstored_biases`): W + c (1/g)^T with c sum(b/g) so much; of the shape of the second. An
   output's bias loses what it adds.
-* ``norm.tied.BLOCK``: what a table that is the head as well trades with others, along the reciprocals of the gains of
-  the norm that the head reads; [trades of the table].
+* ``norm.tied.BLOCK``: what a table that is the head as well trades with others, along the reciprocals of the gains
+  of the norm that the head reads; [trades of the table].
 * ``norm.scale.BLOCK``: by what a norm's gains are multiplied, and its bias; [width]. Its readers are divided by it.
 
 The first two commute with each other, and so do those of each other kind: a stage has elements of one kind, so that
@@ -56,7 +56,9 @@ def norm_stages(spec: Spec, elements: Mapping[str, Tensor]) -> list[NormStage]:
         elements: by key, without numbers of stages.
     """
     norms = {key: c for key, c in elements.items() if is_norm_key(key)}
-    parts = ({key: c for key, c in norms.items() if kind_of(key) == kind} for kind in (SCALE, TIED, PREFIX, FOLD, MADE))
+    parts = (
+        {key: c for key, c in norms.items() if kind_of(key) == kind} for kind in (SCALE, TIED, PREFIX, FOLD, MADE)
+    )
     return [NormStage(spec, part) for part in parts if part]
 
 

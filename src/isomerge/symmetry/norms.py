@@ -19,9 +19,9 @@ LEVEL = 1e-9
 
 @dataclass(frozen=True)
 class TiedTrade:
-    """What a table of embeddings that is the head as well may trade with another table: c / g, the gains being those
-    of the norm that the head reads. That norm gives x * g + b, and x has the mean zero, so that every logit gets
-    c sum(b / g) more, which the head's bias loses."""
+    """What a table of embeddings that is the head as well may trade with another table: c / g, the gains being
+    those of the norm that the head reads. That norm gives x * g + b, and x has the mean zero, so that every logit
+    gets c sum(b / g) more, which the head's bias loses."""
 
     table: Block
     partner: Block

@@ -19,10 +19,10 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``shift NAME: BIAS [if E]``                     a bias that no output depends on
 ``shift NAME: BIAS -> OUT via WEIGHT [if E]``   adding d to BIAS and subtracting WEIGHT d from OUT is free
 ``shift NAME: LINE along AXIS [if E]``          no output depends on a constant along an axis of a tensor
-``shift NAME: A along X -> B along Y against GAIN``  the same where A is the head as well: c / GAIN is free, and the
-                                               head's bias pays
 ``shift NAME: A [along X] -> B [along Y]``      adding a constant to the line A and subtracting it from B is free;
                                                 ``along X[1:]``: along some rows of it
+``shift NAME: A along X -> B along Y against GAIN``  the same of a table A that is the head as well, behind the norm
+                                                of GAIN: c / GAIN is free, and the head's bias pays
 ``prenorm STREAM [returned] [if E]``            a stream is read through LayerNorms alone (also: ``folded OFixingOnes``); returned: also where a class returns it
 ``prenorm STREAM plain [returned] [if E]``      the same, through LayerNorms that have no tensors
 ``... except NAME ...``                         lines (a name ends so, ``*`` is anything) that write before something else than a norm, or read another thing as well
@@ -77,7 +77,9 @@ from isomerge.symmetry.returned import task_of, without_returned
 
 _SPACE = re.compile(r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\s*(?:folded\s+(\w+))?$")
 _ALONG = r"(?:\s+along\s+(\w+)(?:\[(\S*?):(\S*?)\])?)?"
-_SHIFT = re.compile(rf"(\w+)\s*:\s*(\S+){_ALONG}(?:\s*->\s*(\S+)(?:\s+via\s+(\S+)|{_ALONG}))?(?:\s+against\s+(\S+))?$")
+_SHIFT = re.compile(
+    rf"(\w+)\s*:\s*(\S+){_ALONG}(?:\s*->\s*(\S+)(?:\s+via\s+(\S+)|{_ALONG}))?(?:\s+against\s+(\S+))?$"
+)
 _INFINITE = " infinite"
 RETURNED, PLAIN = " returned", " plain"
 BEHIND_PADDING = "behind padding"
