@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from isomerge.discovery.bound_specimen import BoundSpecimen
 from isomerge.discovery.building import first_line, make_specimen
 from isomerge.discovery.redundancy_point import ENOUGH, Point
-from isomerge.discovery.shrinking import FALLBACKS, Scale
+from isomerge.discovery.shrinking import FALLBACKS, Scale, kind_of
 from isomerge.discovery.specimen import Specimen
 from isomerge.discovery.specimen_inputs import InputsOf
 from isomerge.discovery.unexplained import NONE, Left, span_of, unexplained
@@ -136,11 +136,34 @@ def tiny_specimen(config: Any, seed: int = 0, tiny: Scale = TINY) -> Specimen:
         except Exception as error:  # whatever the code of a model raises for lengths that it refuses
             first = first or error
             continue
+        centre_neurons(specimen)
         return specimen
     raise IsomergeError(
         f"a tiny {type(specimen.module).__name__} does not run on many inputs ({type(first).__name__}: "
         f"{first_line(first) if first else ''})"
     )
+
+
+def centre_neurons(specimen: Specimen) -> None:
+    """Give neurons that have biases the mean zero over the last input: under ReLU one that all inputs switch on is
+    linear, so that its bias may as well stand in the next one, and one that none does is not there."""
+    keys = specimen.keys
+    sizes = {keys[key] for key in keys if kind_of(key, keys) == "neurons"}
+
+    def centred(module: nn.Linear, inputs: Any, output: Tensor) -> Tensor:
+        mean = output.reshape(-1, output.shape[-1]).mean(0)
+        module.bias.sub_(mean)
+        return output - mean
+
+    layers = [m for m in specimen.module.modules() if isinstance(m, nn.Linear) and m.bias is not None]
+    handles = [m.register_forward_hook(centred) for m in layers if m.out_features in sizes]
+    with torch.no_grad():
+        specimen.flat_outputs()
+    for handle in handles:
+        handle.remove()
+    for name in specimen.places if handles else ():
+        if specimen.stored[name].is_floating_point():
+            specimen.stored[name] = specimen.live(name).clone().contiguous()
 
 
 def measure_redundancy(seen: BoundSpecimen) -> Redundancy:
