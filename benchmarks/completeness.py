@@ -156,6 +156,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "gpt_neox": {"rotary_pct": 0.5},
     "stablelm": {"partial_rotary_factor": 0.5},
     "nemotron": {"num_key_value_heads": 8},  # as in Nemotron-4 and Minitron
+    "dinov2": {"architectures": ["Dinov2Model"]},  # as its checkpoints are
     "yolos": {"num_detection_tokens": 4},
     "minimax": {"block_size": 16},
     "deepseek_v2": {"n_shared_experts": 1},
