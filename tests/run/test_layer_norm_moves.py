@@ -365,3 +365,22 @@ def test_a_damaged_alignment_is_refused(toy: ToyMaker, tmp_path: Path) -> None:
         Alignment(moves.spec, {**{k: v for k, v in moves.items() if k != key}, name: c.contiguous()}).save(file)
         with pytest.raises(IsomergeError, match=text):
             isomerge.apply(file, model.ref, out=tmp_path / "out")
+
+
+def test_a_token_for_masked_patches_follows_their_bias(tmp_path: Path) -> None:
+    """What patches' bias trades with their places the token that stands for masked ones has as well."""
+    torch.manual_seed(0)
+    config = tf.Dinov2Config(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4)
+    model = tf.Dinov2Model(config).double().eval()
+    model.save_pretrained(tmp_path / "one")
+    first = recognise(tmp_path / "one")
+    moves = random_alignment(first.spec.restrict(["pp"]), first.blocks, torch.Generator().manual_seed(1))
+    run_apply(moves, first, Output(tmp_path / "two"))
+    twin = tf.Dinov2Model.from_pretrained(tmp_path / "two", dtype=torch.float64)
+    pixels, masked = torch.randn(2, 3, 8, 8).double(), torch.tensor([[True, False, True, False]] * 2)
+    for where in (None, masked):
+        with torch.no_grad():
+            one, two = (m(pixels, bool_masked_pos=where).last_hidden_state for m in (model, twin))
+        assert float((one - two).abs().max()) < 1e-9
+    assert apart(tmp_path / "one", tmp_path / "two") > 1
+    assert isomerge.verify(tmp_path / "one", tmp_path / "two")["same"] is True

@@ -172,7 +172,7 @@ def rounded_by(g: Alignment, blocks: Blocks) -> set[Block]:
         spec = stage.spec
         for shift, key, parts in find_shifts(spec, list(blocks)):
             if key in stage:
-                found |= {parts[name] for name in (shift.bias, shift.into) if name is not None}
+                found |= {parts[name] for name in (shift.bias, shift.into, shift.beside) if name in parts}
         for block in blocks:
             keys = elements_of(spec, block).items()
             if any(key in stage and space.group_name not in MONOMIAL for key, space in keys):

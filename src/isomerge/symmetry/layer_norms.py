@@ -88,7 +88,9 @@ def _under_pre_norms(
     for block, k, atom, scales in _places(spec, blocks, stream):
         if scales is None and _reads_normed_parts(spec, block, k):
             for scale in _scales(spec, block, stream):
-                norms.setdefault(element_key(spec, spec.spaces[scale.name], dict(block.scope)), Norm()).sealed = True
+                norms.setdefault(
+                    element_key(spec, spec.spaces[scale.name], dict(block.scope)), Norm()
+                ).sealed = True
             continue
         if scales is None:  # a part of a concatenation, or other axes beside it: not known here
             return LayerNorms()

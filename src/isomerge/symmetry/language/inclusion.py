@@ -193,13 +193,12 @@ def _line(inclusion: Inclusion, part: Spec, line: Line) -> Line:
 
 
 def _shift(inclusion: Inclusion, part: Spec, shift: Shift) -> Shift:
-    names = (shift.bias, shift.into, shift.via, shift.against)
-    bias, into, via, against = (None if name is None else _name(inclusion, part, name) for name in names)
+    names = (shift.bias, shift.into, shift.via, shift.against, shift.beside)
+    bias, into, via, against, beside = (None if name is None else _name(inclusion, part, name) for name in names)
     assert bias is not None
     along, into_along = (
         None if axis is None else inclusion.called(axis) for axis in (shift.along, shift.into_along)
     )
     name = inclusion.called(shift.name)
-    return replace(
-        shift, name=name, bias=bias, into=into, via=via, along=along, into_along=into_along, against=against
-    )
+    lines = {"bias": bias, "into": into, "via": via, "against": against, "beside": beside}
+    return replace(shift, name=name, along=along, into_along=into_along, **lines)

@@ -132,6 +132,10 @@ class Shift:
     """Of a table that is the head as well: the gain of the norm that the head reads. Then only what lies along the
     reciprocals of its gains is free, and the head's bias pays."""
 
+    beside: str | None = None
+    """Of a trade: what takes the place of ``bias`` now and then, such as a token for patches that are masked, and so
+    has as much more as it has."""
+
     @property
     def trades(self) -> bool:
         """Whether two tensors trade a constant."""

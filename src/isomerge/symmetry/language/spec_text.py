@@ -20,7 +20,8 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``shift NAME: BIAS -> OUT via WEIGHT [if E]``   adding d to BIAS and subtracting WEIGHT d from OUT is free
 ``shift NAME: LINE along AXIS [if E]``          no output depends on a constant along an axis of a tensor
 ``shift NAME: A [along X] -> B [along Y]``      adding a constant to the line A and subtracting it from B is free;
-                                                ``along X[1:]``: along some rows of it
+                                                ``along X[1:]``: along some rows of it; ``with LINE``: what stands for A
+                                                now and then, and has as much more
 ``shift NAME: A along X -> B along Y against GAIN``  the same of a table A that is the head as well, behind the norm
                                                 of GAIN: c / GAIN is free, and the head's bias pays
 ``prenorm STREAM [returned] [if E]``            a stream is read through LayerNorms alone (also: ``folded OFixingOnes``); returned: also where a class returns it
@@ -78,7 +79,8 @@ from isomerge.symmetry.returned import task_of, without_returned
 _SPACE = re.compile(r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\s*(?:folded\s+(\w+))?$")
 _ALONG = r"(?:\s+along\s+(\w+)(?:\[(\S*?):(\S*?)\])?)?"
 _SHIFT = re.compile(
-    rf"(\w+)\s*:\s*(\S+){_ALONG}(?:\s*->\s*(\S+)(?:\s+via\s+(\S+)|{_ALONG}))?(?:\s+against\s+(\S+))?$"
+    rf"(\w+)\s*:\s*(\S+){_ALONG}(?:\s*->\s*(\S+)(?:\s+via\s+(\S+)|{_ALONG}))?"
+    r"(?:\s+with\s+(\S+))?(?:\s+against\s+(\S+))?$"
 )
 _INFINITE = " infinite"
 RETURNED, PLAIN = " returned", " plain"
@@ -281,15 +283,16 @@ class _Reader:
             raise IsomergeError(
                 f"shift {rest!r} is not understood: write NAME: BIAS [along AXIS] [-> OUT via WEIGHT | -> OUT [along AXIS]]"
             )
-        name, bias, along, first, last, into, via, into_along, into_first, into_last, against = found.groups()
+        name, bias, along, first, last, into, via, into_along, into_first, into_last, *rest = found.groups()
         rows, into_rows = self.rows(first, last), self.rows(into_first, into_last)
         bias, _, block = bias.partition("#")
         into, _, into_block = (into or "").partition("#")
-        names = (part and chosen(part, self.value, self.layers) for part in (bias, into, via, against))
-        bias, into, via, against = names
+        names = (part and chosen(part, self.value, self.layers) for part in (bias, into, via, *rest))
+        bias, into, via, beside, against = names
         assert bias is not None
         block, into_block = (int(number) if number else None for number in (block, into_block))
-        shift = Shift(name, bias, block, into or None, via, along, into_block, into_along, rows, into_rows, against)
+        trade = (into_block, into_along, rows, into_rows, against, beside)
+        shift = Shift(name, bias, block, into or None, via, along, *trade)
         (self.shifts if against is None else self.tied_trades).append(shift)
 
     def rows(self, first: str | None, last: str | None) -> Rows | None:
