@@ -156,6 +156,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "gpt_neox": {"rotary_pct": 0.5},
     "stablelm": {"partial_rotary_factor": 0.5},
     "nemotron": {"num_key_value_heads": 8},  # as in Nemotron-4 and Minitron
+    "electra": {"embedding_size": 256},  # as wide as the stream: the base and large ones
     "dinov2": {"architectures": ["Dinov2Model"]},  # as its checkpoints are
     "yolos": {"num_detection_tokens": 4},
     "minimax": {"block_size": 16},
@@ -187,8 +188,9 @@ def uncounted(why: str) -> dict[str, Any]:
 def measured_in(kind: str, seconds: float, gigabytes: float) -> dict[str, Any]:
     """The report of one model type in at most so many seconds of CPU and gigabytes of this process, whose limits it
     sets."""
-    resource.setrlimit(resource.RLIMIT_DATA, (int(gigabytes * 1e9),) * 2)
-    resource.setrlimit(resource.RLIMIT_CPU, (ceil(seconds + time.process_time()),) * 2)
+    room, last = int(gigabytes * 1e9), ceil(seconds + time.process_time())
+    resource.setrlimit(resource.RLIMIT_DATA, (room, room))
+    resource.setrlimit(resource.RLIMIT_CPU, (last, last))
     too_much = uncounted(f"took over {gigabytes:g} GB")
     try:
         report = measured(kind)

@@ -283,11 +283,11 @@ class _Reader:
             raise IsomergeError(
                 f"shift {rest!r} is not understood: write NAME: BIAS [along AXIS] [-> OUT via WEIGHT | -> OUT [along AXIS]]"
             )
-        name, bias, along, first, last, into, via, into_along, into_first, into_last, *rest = found.groups()
+        name, bias, along, first, last, into, via, into_along, into_first, into_last, *more = found.groups()
         rows, into_rows = self.rows(first, last), self.rows(into_first, into_last)
         bias, _, block = bias.partition("#")
         into, _, into_block = (into or "").partition("#")
-        names = (part and chosen(part, self.value, self.layers) for part in (bias, into, via, *rest))
+        names = (part and chosen(part, self.value, self.layers) for part in (bias, into, via, *more))
         bias, into, via, beside, against = names
         assert bias is not None
         block, into_block = (int(number) if number else None for number in (block, into_block))
