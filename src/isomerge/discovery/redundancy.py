@@ -43,7 +43,7 @@ TOKENS = 50
 LENGTHS = (14, 12, 11, 10, 9, 8)
 """Lengths of inputs that are tried: the longest one reaches all places."""
 CLEAR, ROUNDING = 1e3, 1e-13
-CLAMPS, REACHED = ("limit", "swiglu_limit", "clip_qkv"), 0.15
+CLAMPS, REACHED = ("limit", "swiglu_limit", "clip_qkv"), 0.6
 """What modules call the number beyond which they cut, and the one with which redundancy is counted: a clamp that no
 input reaches hides that factors of what it cuts are no symmetries."""
 NEURONS = "n_inner"
