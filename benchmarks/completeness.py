@@ -3,7 +3,8 @@
     python -m benchmarks.completeness                # all that are not there yet; half a minute each on one core
     python -m benchmarks.completeness llama bert     # these, anew
     python -m benchmarks.completeness --page         # the table in docs/lab/completeness.md from what is there
-    python -m benchmarks.completeness --within 300   # at most so many seconds for a type (600); the page lists what took longer
+    python -m benchmarks.completeness --within 300   # at most so many seconds of CPU for a type (600); the page lists what took longer
+    python -m benchmarks.completeness --memory 4     # at most so many gigabytes for a type (8); the page lists what took more
 
 For every model type a tiny random model of its class (about 1,500 parameters, float64): the dimensions that change no
 output, those that the spec's groups explain, the gap between the least singular value that counts and the largest that
@@ -15,7 +16,10 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import resource
+import signal
 import time
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -146,25 +150,34 @@ FIRST = [
 NEEDED: dict[str, dict[str, Any]] = {
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
     "dbrx": {
-        "attn_config": {"kv_n_heads": 1, "clip_qkv": 100.0, "rope_theta": 10000.0, "attn_pdrop": 0.0},
+        "attn_config": {"kv_n_heads": 1, "clip_qkv": 8.0, "rope_theta": 10000.0, "attn_pdrop": 0.0},
         "ffn_config": {"ffn_hidden_size": 12, "moe_num_experts": 2, "moe_top_k": 2},
     },
+    "gpt_neox": {"rotary_pct": 0.5},
+    "stablelm": {"partial_rotary_factor": 0.5},
+    "nemotron": {"num_key_value_heads": 8},  # as in Nemotron-4 and Minitron
+    "electra": {"embedding_size": 256},  # as wide as the stream: the base and large ones
+    "dinov2": {"architectures": ["Dinov2Model"]},  # as its checkpoints are
+    "yolos": {"num_detection_tokens": 4},
+    "minimax": {"block_size": 16},
+    "deepseek_v2": {"n_shared_experts": 1},
     "hunyuan_v1_dense": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "head_dim": 128},
     "rembert": {"input_embedding_size": 8, "output_embedding_size": 8},
 }
 """What a config must say of model types of which the default builds no model, or none that is small enough."""
+NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 START, END = "<!-- completeness: begin -->", "<!-- completeness: end -->"
 
 
 def measured(kind: str) -> dict[str, Any]:
-    """The report of one model type, with the seconds it took."""
-    began = time.monotonic()
+    """The report of one model type, with the seconds of CPU it took."""
+    began = time.process_time()
     try:
         config = transformers.AutoConfig.for_model(kind, **NEEDED.get(kind, {})).to_dict() | {"model_type": kind}
     except ValueError as error:
         return uncounted(str(error).splitlines()[0])
     report = try_completeness(text_of(None)[1], config).report()
-    return {**report, "seconds": round(time.monotonic() - began)}
+    return {**report, "seconds": round(time.process_time() - began)}
 
 
 def uncounted(why: str) -> dict[str, Any]:
@@ -172,19 +185,38 @@ def uncounted(why: str) -> dict[str, Any]:
     return {"complete": None, "redundancy": None, "redundancy_note": why, "inner": []}
 
 
-def measured_within(kind: str, seconds: float) -> dict[str, Any]:
-    """The report of one model type from a process of its own, which is ended where it takes too long: what runs
-    inside of LAPACK hears no signal."""
+def measured_in(kind: str, seconds: float, gigabytes: float) -> dict[str, Any]:
+    """The report of one model type in at most so many seconds of CPU and gigabytes of this process, whose limits it
+    sets."""
+    room, last = int(gigabytes * 1e9), ceil(seconds + time.process_time())
+    resource.setrlimit(resource.RLIMIT_DATA, (room, room))
+    resource.setrlimit(resource.RLIMIT_CPU, (last, last))
+    too_much = uncounted(f"took over {gigabytes:g} GB")
+    try:
+        report = measured(kind)
+    except (MemoryError, RuntimeError) as error:  # torch raises a RuntimeError for memory that it does not get
+        if isinstance(error, MemoryError) or NO_MEMORY in str(error):
+            return too_much
+        raise
+    return too_much if NO_MEMORY in (report["redundancy_note"] or "") else report
+
+
+def measured_within(kind: str, seconds: float, gigabytes: float) -> dict[str, Any]:
+    """The report of one model type from a process of its own, which the system ends where it takes too long: what
+    runs inside of LAPACK hears no handler."""
     context = multiprocessing.get_context("fork")  # what is imported stays: several seconds a type otherwise
     here, there = context.Pipe(duplex=False)
-    process = context.Process(target=lambda: there.send(measured(kind)))
+    process = context.Process(target=lambda: there.send(measured_in(kind, seconds, gigabytes)))
     process.start()
     there.close()
     try:
-        report = here.recv() if here.poll(seconds) else uncounted(f"took over {seconds:g} s")
+        report = here.recv()
     except EOFError:
-        report = uncounted("the process that counted it ended without a result")
-    process.kill()
+        process.join()
+        late = process.exitcode in (-signal.SIGXCPU, -signal.SIGKILL)
+        report = uncounted(
+            f"took over {seconds:g} s" if late else "the process that counted it ended without a result"
+        )
     process.join()
     return report
 
@@ -238,6 +270,7 @@ def main() -> None:
     parser.add_argument("kinds", nargs="*", metavar="TYPE", help="model types; all that are not there yet")
     parser.add_argument("--page", action="store_true", help="only write the table into its page")
     parser.add_argument("--within", type=float, default=600, metavar="SECONDS", help="for each type (600)")
+    parser.add_argument("--memory", type=float, default=8, metavar="GB", help="for each type (8)")
     asked = parser.parse_args()
     if asked.page:
         page(stored())
@@ -245,7 +278,7 @@ def main() -> None:
     torch.set_num_threads(1)
     before = stored()
     for kind in asked.kinds or [k for k in dict.fromkeys([*FIRST, *spec_texts()]) if k not in before]:
-        report = measured_within(kind, asked.within)
+        report = measured_within(kind, asked.within, asked.memory)
         results = stored() | {kind: report}  # another process may have counted others meanwhile
         RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
         count = report["redundancy"]

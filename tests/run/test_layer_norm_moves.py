@@ -25,7 +25,7 @@ from isomerge.run.writing_run import Output
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.layer_norms import norm_spec
-from isomerge.symmetry.norm_stage import FOLD, GAIN, MADE, ONES, SCALE, norm_keys, norm_stages
+from isomerge.symmetry.norm_stage import FOLD, GAIN, MADE, ONES, SCALE, TIED, norm_keys, norm_stages
 from toys import Toy, outputs, overwrite, relative, tensors
 
 ToyMaker = Callable[..., Toy]
@@ -38,6 +38,7 @@ MODELS = [
     *more(
         "modernbert", "bloom", "olmo", "gpt_neo", "codegen", "persimmon", "stablelm", "nemotron", "cohere2", "esm"
     ),
+    *more("dinov2", "beit"),
     *more("gpt_neox_japanese", "deberta", "deberta-shared", "deberta-unshared"),
     *more("albert", "rembert", "roformer", "roformer-plain", "jina_embeddings_v3", "megatron-bert-words"),
     *more("esm-rotary", "esmc", "gpt_neox-full", "modernbert-decoder", "biogpt", "gpt_bigcode"),
@@ -81,6 +82,8 @@ def free_moves(model: Model, seed: int = 1) -> Alignment:
             weight = model.assemble(one.reader, torch.float64)
             here = torch.where(one.rows(weight), draw(one.reader, one.axis), torch.zeros(()).double())
             elements[MADE + one.reader.key] = elements.get(MADE + one.reader.key, 0) + here
+        if norm.trades:
+            elements[TIED + norm.trades[0].table.key] = torch.randn(len(norm.trades), generator=rng).double()
         if norm.gain is not None and norm.scales:
             elements[SCALE + norm.gain.key] = 0.5 + draw(norm.gain, None).abs()
     assert elements.keys() == norm_keys(free)
@@ -159,6 +162,8 @@ WRONG = {
         (GAIN, "encoder.layer.1.intermediate.dense.bias"),
         (FOLD, "encoder.layer.1.output.dense.bias"),
         (FOLD, "cls.predictions.bias"),
+        (TIED, "cls.predictions.bias"),
+        (TIED, "embeddings.token_type_embeddings.weight"),
         (SCALE, "encoder.layer.2.output.LayerNorm.bias"),
     ],
     "gpt_neo": [(FOLD, "h.1.attn.attention.q_proj.weight"), (MADE, "h.1.attn.attention.out_proj.bias")],
@@ -189,6 +194,26 @@ def test_what_is_moved_wrongly_is_another_function(name: str, toy: ToyMaker, tmp
         assert relative(outputs(near), first.reference) > 1e-3
         assert isomerge.verify(first.folder, near)["same"] is False
         assert isomerge.fingerprint(first.folder).hash != isomerge.fingerprint(near).hash
+
+
+def test_words_of_padding_trade_with_their_place_alone(toy: ToyMaker) -> None:
+    """RoBERTa's table is the head as well: two constants are free, one of all words and one of padding's row."""
+    model = recognise(toy("roberta").folder)
+    free, spec = free_under_layer_norm(model), norm_spec(model.declared)
+    (norm,) = (norm for norm in free.norms if norm.trades)
+    table, places = (trade for trade in (norm.trades[0].table, norm.trades[1].partner))
+    source = {block: model.assemble(block, torch.float64) for block in model.blocks}
+    (stage,) = norm_stages(spec, {TIED + table.key: torch.tensor([0.5, -2.0], dtype=torch.float64)})
+    moved = stage.applied(source)
+    changed = (moved[places] != source[places]).any(1).nonzero().flatten().tolist()
+    assert changed == [model.config["pad_token_id"]]
+    assert norm.bias is not None
+    paid = moved[norm.trades[0].bias] - source[norm.trades[0].bias]
+    made = (moved[table] - source[table]) @ source[
+        norm.bias
+    ]  # what a head makes of a norm's bias it has in its own
+    assert torch.allclose(paid, -made)
+    assert len({round(float(x), 9) for x in paid}) == 2
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -341,3 +366,22 @@ def test_a_damaged_alignment_is_refused(toy: ToyMaker, tmp_path: Path) -> None:
         Alignment(moves.spec, {**{k: v for k, v in moves.items() if k != key}, name: c.contiguous()}).save(file)
         with pytest.raises(IsomergeError, match=text):
             isomerge.apply(file, model.ref, out=tmp_path / "out")
+
+
+def test_a_token_for_masked_patches_follows_their_bias(tmp_path: Path) -> None:
+    """What patches' bias trades with their places the token that stands for masked ones has as well."""
+    torch.manual_seed(0)
+    config = tf.Dinov2Config(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4)
+    model = tf.Dinov2Model(config).double().eval()
+    model.save_pretrained(tmp_path / "one")
+    first = recognise(tmp_path / "one")
+    moves = random_alignment(first.spec.restrict(["pp"]), first.blocks, torch.Generator().manual_seed(1))
+    run_apply(moves, first, Output(tmp_path / "two"))
+    twin = tf.Dinov2Model.from_pretrained(tmp_path / "two", dtype=torch.float64)
+    pixels, masked = torch.randn(2, 3, 8, 8).double(), torch.tensor([[True, False, True, False]] * 2)
+    for where in (None, masked):
+        with torch.no_grad():
+            one, two = (m(pixels, bool_masked_pos=where).last_hidden_state for m in (model, twin))
+        assert float((one - two).abs().max()) < 1e-9
+    assert apart(tmp_path / "one", tmp_path / "two") > 1
+    assert isomerge.verify(tmp_path / "one", tmp_path / "two")["same"] is True

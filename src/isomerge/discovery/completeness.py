@@ -13,6 +13,9 @@ from isomerge.discovery.redundancy import MORE_HEADS, TINY, TOKENS, WIDER, Count
 from isomerge.discovery.specimen import Specimen
 from isomerge.errors import IsomergeError
 
+TRIES = 3
+"""Specimens that are counted where something is missing: one may have a unit that all inputs switch on, or few."""
+
 
 @dataclass(frozen=True)
 class Completeness:
@@ -58,9 +61,11 @@ def try_completeness(
         found = _counted(spec_of, lambda tiny=tiny: tiny_specimen(real, seed, tiny))
         if found.count is not None:
             break
-    if found.count is not None and found.count.missing:
-        richer = replace(tiny, vocabulary=TOKENS)
-        again = _counted(spec_of, lambda: tiny_specimen(real, seed + 1, richer))
+    richer = replace(tiny, vocabulary=TOKENS)
+    for other in range(seed + 1, seed + TRIES):
+        if found.count is None or not found.count.missing:
+            break
+        again = _counted(spec_of, lambda other=other: tiny_specimen(real, other, richer))
         # at no point is less free than at a generic one: a unit that few inputs switch on only seems free
         if again.count is not None and again.count.missing < found.count.missing:
             found = again

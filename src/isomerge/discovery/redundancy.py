@@ -12,16 +12,17 @@ of the largest, nine orders of magnitude above that of a true symmetry, and it d
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from isomerge.discovery.bound_specimen import BoundSpecimen
 from isomerge.discovery.building import first_line, make_specimen
 from isomerge.discovery.redundancy_point import ENOUGH, Point
-from isomerge.discovery.shrinking import FALLBACKS, Scale
+from isomerge.discovery.shrinking import FALLBACKS, Scale, kind_of
 from isomerge.discovery.specimen import Specimen
 from isomerge.discovery.specimen_inputs import InputsOf
 from isomerge.discovery.unexplained import NONE, Left, span_of, unexplained
@@ -42,6 +43,11 @@ TOKENS = 50
 LENGTHS = (14, 12, 11, 10, 9, 8)
 """Lengths of inputs that are tried: the longest one reaches all places."""
 CLEAR, ROUNDING = 1e3, 1e-13
+CLAMPS, REACHED = ("limit", "swiglu_limit", "clip_qkv"), 0.6
+"""What modules call the number beyond which they cut, and the one with which redundancy is counted: a clamp that no
+input reaches hides that factors of what it cuts are no symmetries."""
+NEURONS = "n_inner"
+"""A key that, where it is empty, stands for four times the width: more neurons than a few tokens tell apart."""
 EPS_NAMES, EPS = ("eps", "variance_epsilon", "epsilon"), 1e-3
 """What norms call the number that they add to a variance, and the least one with which redundancy is counted: under
 1e-12 (BERT) the scale of what is normed cannot be told from a symmetry."""
@@ -60,6 +66,9 @@ class Redundancy:
     """How many of the declared ones only LayerNorm explains (`isomerge.models.layer_norm_form`), no space."""
     gap: tuple[float, float]
     """The least singular value that is not zero, and the largest that is, as shares of the largest of all."""
+    unread: tuple[str, ...]
+    """The tensors that the class stores and does not run, such as a pooler that its head does not read: in neither
+    count."""
     left: tuple[Left, ...]
 
     @property
@@ -82,6 +91,7 @@ class Redundancy:
             "complete": self.complete,
             "gap": list(self.gap),
             "clear": self.clear,
+            "unread": list(self.unread),
             "left": [left.report() for left in self.left],
         }
 
@@ -99,13 +109,19 @@ def tiny_specimen(config: Any, seed: int = 0, tiny: Scale = TINY) -> Specimen:
     """
     grouped = (getattr(config.get_text_config(), "n_group", None) or 1) > 1
     scale = replace(tiny, experts=4) if grouped else tiny
+    if getattr(config, NEURONS, 0) is None:
+        config = deepcopy(config)
+        setattr(config, NEURONS, 4 * config.hidden_size)
     wider = lambda scale: replace(scale, head=2 * scale.head)  # noqa: E731  before more heads: four times the numbers
     specimen = make_specimen(config, scale, seed, untied=False, fallbacks=(wider, *FALLBACKS))
     for module in specimen.module.modules():
         for name in EPS_NAMES:
             if isinstance(eps := getattr(module, name, None), float) and 0 < eps < EPS:
                 setattr(module, name, EPS)
-    parameters = sum(t.numel() for t in specimen.stored.values() if t.is_floating_point())
+        for name in CLAMPS:
+            if isinstance(bound := getattr(module, name, None), float) and REACHED < bound < float("inf"):
+                setattr(module, name, REACHED)
+    parameters = sum(t.numel() for t in specimen.module.parameters() if t.is_floating_point())
     inputs = InputsOf.of(specimen.module, specimen.module.config)
     first: Exception | None = None
     for length in LENGTHS:
@@ -120,11 +136,34 @@ def tiny_specimen(config: Any, seed: int = 0, tiny: Scale = TINY) -> Specimen:
         except Exception as error:  # whatever the code of a model raises for lengths that it refuses
             first = first or error
             continue
+        centre_neurons(specimen)
         return specimen
     raise IsomergeError(
         f"a tiny {type(specimen.module).__name__} does not run on many inputs ({type(first).__name__}: "
         f"{first_line(first) if first else ''})"
     )
+
+
+def centre_neurons(specimen: Specimen) -> None:
+    """Give neurons that have biases the mean zero over the last input: under ReLU one that all inputs switch on is
+    linear, so that its bias may as well stand in the next one, and one that none does is not there."""
+    keys = specimen.keys
+    sizes = {keys[key] for key in keys if kind_of(key, keys) == "neurons"}
+
+    def centred(module: nn.Linear, inputs: Any, output: Tensor) -> Tensor:
+        mean = output.reshape(-1, output.shape[-1]).mean(0)
+        module.bias.sub_(mean)
+        return output - mean
+
+    layers = [m for m in specimen.module.modules() if isinstance(m, nn.Linear) and m.bias is not None]
+    handles = [m.register_forward_hook(centred) for m in layers if m.out_features in sizes]
+    with torch.no_grad():
+        specimen.flat_outputs()
+    for handle in handles:
+        handle.remove()
+    for name in specimen.places if handles else ():
+        if specimen.stored[name].is_floating_point():
+            specimen.stored[name] = specimen.live(name).clone().contiguous()
 
 
 def measure_redundancy(seen: BoundSpecimen) -> Redundancy:
@@ -168,7 +207,8 @@ class Count:
         """The count, with what is left by tensors."""
         left = tuple(unexplained(self.point, self.null, self.declared))
         norms = len(self.declared) - self.by_spaces
-        return Redundancy(self.point.size, len(self.null), len(self.declared), norms, self.gap, left)
+        unread = tuple(self.point.unread)
+        return Redundancy(self.point.size, len(self.null), len(self.declared), norms, self.gap, unread, left)
 
 
 def _check(point: Point, changes: Tensor, owners: list[str]) -> None:

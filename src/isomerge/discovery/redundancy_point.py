@@ -77,6 +77,8 @@ class Point:
                 f"a model of {self.whole:,} parameters is too large for its Jacobian: at most {MOST:,}"
             )
         self.read: Tensor = torch.ones(self.whole, dtype=torch.bool)
+        self.unread: list[str] = []
+        """The tensors that stand in no way to any output: the class stores them and does not run them."""
 
     @property
     def size(self) -> int:
@@ -118,6 +120,9 @@ class Point:
             slopes = _slopes(outputs, wanted, weights)
             pairs = zip(parameters.items(), slopes, strict=True)
             by_name = {n: p.new_zeros(here, *p.shape) if slope is None else slope for (n, p), slope in pairs}
+            if not start:
+                idle = {n for (n, _), slope in zip(parameters.items(), slopes, strict=True) if slope is None}
+                self.unread = [n for n in self.names if self._parameter(n, parameters) in idle]
             for at in range(here):
                 each = {name: slope[at] for name, slope in by_name.items()}
                 rows[start + at] = torch.cat(
@@ -142,10 +147,12 @@ class Point:
         sizes = rows.norm(dim=0)
         unread = sizes <= UNREACHED * sizes.max()
         reached = torch.ones_like(unread)
+        for name in self.unread:
+            reached[self.spans[name]] = False
         for name, span in self.spans.items():
             shape = self.seen.specimen.stored[name].shape
             here = unread[span].reshape(shape)
-            if bool(here.all()):
+            if bool(here.all()):  # run, and free: a key's bias
                 continue
             axes = self.seen.matches[name].line.axes or ()
             for axis in range(len(shape)):

@@ -178,6 +178,7 @@ def _lengths(
     stated = _first(kinds, config, "head")
     free = bool(stated) and any(key in ("head_dim", "d_kv") for key in kinds)
     small_width = count * (scale.head + (scale.width if free else 0))
+    wider = min(8, small_width // 4)
     values = {
         "layers": scale.layers,
         "shared": kv,
@@ -189,7 +190,8 @@ def _lengths(
         "picked": 2,
         "vocabulary": scale.vocabulary,
         "embedding": scale.embedding,
-        "latent": max(scale.embedding - 18, scale.head),
+        "latent": max(scale.embedding - 18, scale.head + wider * ("v_head_dim" in config)),
+        "wider": wider,
         "positions": scale.positions,
     }
     kinds_seen: list[str] = []
@@ -217,7 +219,7 @@ def _length(
     if kind == "neurons":  # one length for each key: which key an axis follows must show
         return values[kind] + APART[before.count(kind) % len(APART)]
     if kind == "latent" or key == "v_head_dim":  # no latent is wider than the stream that it reads
-        return values[kind] + min(8, values["width"] // 4) * (key != "kv_lora_rank")
+        return values[kind] + values["wider"] * (key != "kv_lora_rank")
     if kind == "width" and key.startswith("decoder") and value != width:
         return 2 * values[kind]
     if kind == "heads" and key.startswith("decoder") and kind in before:

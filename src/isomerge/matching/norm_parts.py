@@ -17,7 +17,7 @@ from isomerge.matching.rescale import quartic_scale
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.norm_stage import FOLD, GAIN, MADE, ONES, SCALE, NormStage
+from isomerge.symmetry.norm_stage import FOLD, GAIN, MADE, ONES, SCALE, TIED, NormStage
 from isomerge.symmetry.norms import LayerNorms, Norm, gain_across, gain_along
 from isomerge.symmetry.unstored_biases import UnstoredBias
 
@@ -180,6 +180,33 @@ def made_elements(
     return {key: c for key, c in found.items() if bool(c.any())}
 
 
+def tied_elements(norms: list[Norm], tensors: Blocks, target: Mapping[Block, Tensor] | None) -> dict[str, Tensor]:
+    """What tables that are heads as well trade with others (`isomerge.symmetry.norms.TiedTrade`).
+
+    Args:
+        norms: of a unit.
+        tensors: its blocks.
+        target: the anchor's, to whose rows the table's come nearest, by least squares; None: to none along the
+            reciprocals of the gains on average.
+    """
+    found = {}
+    for norm in norms:
+        if norm.trades and norm.gain is not None:
+            table = norm.trades[0].table
+            along = gain_along(norm, tensors[norm.gain], 1, 0).reciprocal()
+            gap = _gap(tensors, target, table) @ along / along.square().sum()
+            found[TIED + table.key] = tied_constants(norm, gap)
+    return {key: c for key, c in found.items() if bool(c.any())}
+
+
+def tied_constants(norm: Norm, gap: Tensor) -> Tensor:
+    """The constants [trades] of which the sums in every row are nearest to what is asked for [rows]; float64."""
+    rows = torch.zeros(len(gap), len(norm.trades), dtype=torch.float64, device=gap.device)
+    for column, trade in zip(rows.unbind(1), norm.trades, strict=True):
+        column[slice(*trade.rows)] = 1
+    return torch.linalg.solve(rows.mT @ rows, rows.mT @ gap)
+
+
 def _paid(
     one: UnstoredBias,
     delta: Tensor,
@@ -245,12 +272,14 @@ def brought_onto(
 
 
 def _additive(spec: Spec, free: LayerNorms, anchor: Blocks, moved: Blocks) -> list[NormStage]:
-    """What is added along and against the ones, and what biases fold."""
+    """What tied tables trade, what is added along and against the ones, and what biases fold."""
+    tied = NormStage(spec, tied_elements(free.norms, moved, anchor))
+    moved = tied.applied(moved)
     folded = NormStage(spec, fold_elements(free.norms, moved, anchor)).applied(moved)
     made = made_elements(free.norms, folded, anchor, free.writers)
     ones = NormStage(spec, ones_elements(free, moved, anchor, folding=True, made=made))
     fold = NormStage(spec, fold_elements(free.norms, ones.applied(moved), anchor))
-    return [ones, fold, NormStage(spec, made)]
+    return [tied, ones, fold, NormStage(spec, made)]
 
 
 def _distance(anchor: Blocks, blocks: Blocks) -> float:
@@ -260,6 +289,7 @@ def _distance(anchor: Blocks, blocks: Blocks) -> float:
 def _at_most(free: LayerNorms, shares: Sequence[Share], gaps: Mapping[Block, float]) -> float:
     """What of a unit's squared distance moves of norms could take away, by a sample of every tensor."""
     vectors = {b for norm in free.norms for b in (norm.bias, norm.carried, *norm.reader_biases) if b is not None}
+    vectors |= {block for norm in free.norms for trade in norm.trades for block in (trade.partner, trade.bias)}
     vectors |= {one.into for norm in free.norms for one in norm.made if one.into is not None}
     vectors |= {b for norm in free.norms if norm.scales and norm.gain for b in (norm.gain, *norm.readers)}
     along = sum(share * gaps[block] for block, _, share in shares if block not in vectors)
@@ -287,6 +317,7 @@ def _shares(free: LayerNorms, anchor: Blocks, source: Blocks) -> Iterator[Share]
     places = [(block, axis, None) for block, axis in free.writers.items()]
     read = [(norm.gain, place) for norm in free.norms for place in (norm.slack | norm.opened).items()]
     places += [(block, axis, gain) for gain, (block, axis) in read]
+    places += [(table, 1, norm.gain) for norm in free.norms for table in {trade.table for trade in norm.trades}]
     for block, axis, gain in places:
         gap = _sampled(anchor[block], axis) - _sampled(source[block], axis)
         along = torch.ones_like(gap[0])

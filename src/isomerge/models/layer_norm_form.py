@@ -2,8 +2,9 @@
 
 Writers have mean zero, ``W diag(g)`` of readers has rows of mean zero, a norm's bias is zero wherever all its
 readers have biases, and its gains where one has none, whose rows then have the mean that ``W b`` asks for; and a
-last norm's gains are one where its readers can take them (`isomerge.symmetry.layer_norms`). Models that are one
-function up to these moves are equal in this form.
+last norm's gains are one where its readers can take them; and rows of embeddings that are the head as well have on
+average nothing along the reciprocals of the gains of the norm that it reads (`isomerge.symmetry.layer_norms`).
+Models that are one function up to these moves are equal in this form.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from isomerge.matching.norm_parts import (
     made_elements,
     ones_elements,
     scale_elements,
+    tied_constants,
+    tied_elements,
 )
 from isomerge.models.free_streams import given_out
 from isomerge.models.recognised import Model
@@ -54,7 +57,7 @@ class LayerNormForm:
             The block, in float32 where it was stored in half precision; sums are float64.
         """
         wide = torch.promote_types(tensor.dtype, torch.float32)
-        made = tensor
+        made = self._traded(block, tensor, stored)
         for norm in self.free.norms:
             if block == norm.carried and norm.bias is not None and norm.folds:
                 made = made.double() + stored(norm.bias).double() - self._bias(norm, stored)
@@ -85,6 +88,23 @@ class LayerNormForm:
             if (reader := norm.reader_biases.get(block)) is not None and norm.bias is not None:
                 made = made.double() + self._carried(norm, reader, stored)
         return made if made is tensor else made.to(wide).contiguous()
+
+    def _traded(self, block: Block, tensor: Tensor, stored: Callable[[Block], Tensor]) -> Tensor:
+        """A table after what tied heads leave free is traded away."""
+        for norm in self.free.norms:
+            trades = [trade for trade in norm.trades if block in (trade.table, trade.partner)]
+            if not trades or norm.gain is None:
+                continue
+            along = _gain(norm, stored).reciprocal()
+            gap = -(stored(norm.trades[0].table).double() @ along) / along.square().sum()
+            much = dict(zip(norm.trades, tied_constants(norm, gap), strict=True))
+            tensor = tensor.double().clone()
+            for trade in trades:
+                mine = block == trade.table
+                tensor[slice(*(trade.rows if mine else trade.partner_rows))] += (
+                    (1 if mine else -1) * much[trade] * along
+                )
+        return tensor
 
     def of_unit(self, blocks: Blocks) -> Blocks:
         """All blocks of a unit in the form; those that it leaves alone are the given ones."""
@@ -148,11 +168,13 @@ def forming(model: Model) -> Alignment:
             tensors = {block: model.assemble(block, torch.float64) for block in unit.blocks}
             scales = scale_elements(here.norms, tensors, None)
             tensors = NormStage(spec, scales).applied(tensors)
+            tied = tied_elements(here.norms, tensors, None)
+            tensors = NormStage(spec, tied).applied(tensors)
             ones = ones_elements(here, tensors, None, folding=True)
             tensors = NormStage(spec, ones).applied(tensors)
             folds = fold_elements(here.norms, tensors, None)
             made = made_elements(here.norms, NormStage(spec, folds).applied(tensors), None)
-            elements |= scales | ones | folds | made
+            elements |= scales | tied | ones | folds | made
     return Alignment.of(norm_stages(spec, elements), spec)
 
 

@@ -32,6 +32,7 @@ from isomerge.models.recognised import Model
 from isomerge.models.stored_form import StoredForm
 from isomerge.symmetry.alignment import Alignment, Stage, element_key
 from isomerge.symmetry.axes import Atom, leaf_atoms
+from isomerge.symmetry.axes import atoms as every_atom
 from isomerge.symmetry.blocks import Block, Blocks, leaves
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.norm_stage import NormStage
@@ -137,13 +138,16 @@ class RoundingOf:
 
     @cached_property
     def _norm_biases(self) -> dict[str, Block]:
-        """The bias of every norm whose gain has a scale, by the scale's element key."""
+        """The bias of every norm whose gain has a scale, by the scale's element key; what layer scales multiply is
+        none."""
+        lines = (every_atom(line.axes or ()) for line in self.spec.lines)
+        layer_scales = {a.name for here in lines for a in here if a.diag and a.dual}
         return {
             key: block
             for block in self.model.blocks
             if block.axes and all(is_folded_bias(self.spec, atoms) for atoms in leaf_atoms(block.axes))
             for key, space in elements_of(self.spec, block).items()
-            if space.name in self.spec.gains
+            if space.name in self.spec.gains and space.name not in layer_scales
         }
 
 
@@ -172,7 +176,7 @@ def rounded_by(g: Alignment, blocks: Blocks) -> set[Block]:
         spec = stage.spec
         for shift, key, parts in find_shifts(spec, list(blocks)):
             if key in stage:
-                found |= {parts[name] for name in (shift.bias, shift.into) if name is not None}
+                found |= {parts[name] for name in (shift.bias, shift.into, shift.beside) if name in parts}
         for block in blocks:
             keys = elements_of(spec, block).items()
             if any(key in stage and space.group_name not in MONOMIAL for key, space in keys):

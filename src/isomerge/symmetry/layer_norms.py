@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from isomerge.symmetry.axes import Atom, Concat, atoms
+from isomerge.symmetry.axes import Atom, Concat, atoms, leaf_atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Line, Spec
-from isomerge.symmetry.norms import LayerNorms, Norm
+from isomerge.symmetry.norms import LayerNorms, Norm, TiedTrade
 from isomerge.symmetry.post_norms import Order, Place, generic, order_of
 from isomerge.symmetry.stage import FIXED, element_key
 from isomerge.symmetry.unstored_biases import unstored_biases
@@ -84,16 +84,27 @@ def _under_pre_norms(
     writers: dict[Block, int] = {}
     outer = {gain for gain in spec.gains if not spec.scope(spec.spaces[gain])}
     branch = {s.name for block in blocks for s in _scales(spec, block, stream) if s.dual and s.diag}
+    layer_scales: dict[str, Norm] = {}
     for block, k, atom, scales in _places(spec, blocks, stream):
+        if scales is None and _reads_normed_parts(spec, block, k):
+            for scale in _scales(spec, block, stream):
+                norms.setdefault(
+                    element_key(spec, spec.spaces[scale.name], dict(block.scope)), Norm()
+                ).sealed = True
+            continue
         if scales is None:  # a part of a concatenation, or other axes beside it: not known here
             return LayerNorms()
+        if scales and scales[0].name in branch:
+            key = element_key(spec, spec.spaces[scales[0].name], dict(block.scope))
+            _add_to_layer_scale(layer_scales.setdefault(key, Norm()), block, k, atom)
+            continue
         aside = spec.stands_apart(stream, block.line)
         if plain and atom.dual:
             held = aside or (seen.last and not block.layers)
             norms[block.key] = Norm(readers={} if held else {block: k}, plain=True)
             continue
         key = element_key(spec, spec.spaces[scales[0].name], dict(block.scope)) if scales else ""
-        norm = norms.setdefault(key, Norm()) if key and not {s.name for s in scales} & branch else None
+        norm = norms.setdefault(key, Norm()) if key else None
         if atom.diag and norm is not None:
             norm.gain = block
         elif atom.dual and not scales and not block.line.tied:
@@ -113,12 +124,36 @@ def _under_pre_norms(
     kept = [norm for key, norm in norms.items() if key not in mixed]
     _add_biases(spec, kept, blocks, writers)
     writers = _unseen(spec, stream, seen, writers)
+    if not _is_seen_raw(spec, stream, seen):
+        kept += [norm for norm in layer_scales.values() if norm.gain is not None]
     return LayerNorms(writers, [norm for norm in kept if (norm.gain is not None or norm.plain) and norm.readers])
+
+
+def _reads_normed_parts(spec: Spec, block: Block, k: int) -> bool:
+    """Whether an axis is a concatenation of what norms give, such as a token's and the mean of all others."""
+    axis = (block.axes or ())[k]
+    return isinstance(axis, Concat) and all(
+        all(a.dual for a in part) and any(a.name in spec.gains for a in part) for part in leaf_atoms((axis,))
+    )
+
+
+def _add_to_layer_scale(norm: Norm, block: Block, k: int, atom: Atom) -> None:
+    """A layer scale, or what it multiplies: W diag(g) is written, so that W + (1/g) c^T writes along the ones. That
+    is what a reader behind a gain may have, and what has no tensor for its bias."""
+    if atom.diag:
+        norm.gain = block
+    else:
+        norm.readers[block] = k
+
+
+def _is_seen_raw(spec: Spec, stream: str, seen: _Seen) -> bool:
+    """Whether a class returns a stream before a norm takes its mean away."""
+    return seen.states or (seen.last and stream not in spec.normed_out)
 
 
 def _unseen(spec: Spec, stream: str, seen: _Seen, writers: dict[Block, int]) -> dict[Block, int]:
     """The writers of which a norm takes the mean away before a class returns anything."""
-    if not seen.states and (not seen.last or stream in spec.normed_out):
+    if not _is_seen_raw(spec, stream, seen):
         return writers
     first = _before_layers(spec, stream)
     return {block: k for block, k in writers.items() if block.line in first}
@@ -201,6 +236,7 @@ def _under_ordered_norms(
         norm = norm_at(order.reads.get((line.name, True)), None)
         if line not in stored and norm is not None:
             _add_tied(norm, line, by_name, aliases)
+            norm.tied_trades = list(_tied_trades(spec, norm, blocks))
     for norm in norms.values():
         assert norm.gain is not None
         last = _is_last(spec, order, norm.gain)
@@ -232,6 +268,17 @@ def _add_tied(norm: Norm, line: Line, by_name: Mapping[str, Block], aliases: Seq
     norm.readers[table] = len(table.axes or ()) - 1
     norm.bound.add(table)
     norm.reader_biases[biases[0]] = table
+
+
+def _tied_trades(spec: Spec, norm: Norm, blocks: Sequence[Block]) -> Iterator[TiedTrade]:
+    """What the table that reads a norm trades with others, where all three tensors are there."""
+    named = {block.line.name: block for block in blocks if not block.layers and not block.lead}
+    biases = {reader: bias for bias, reader in norm.reader_biases.items() if reader in norm.bound}
+    for trade in spec.tied_trades:
+        table, partner = named.get(trade.bias), named.get(trade.into or "")
+        if norm.gain is None or trade.against != norm.gain.line.name or table not in biases or partner is None:
+            continue
+        yield TiedTrade(table, partner, biases[table], trade.rows or (0, None), trade.into_rows or (0, None))
 
 
 def _bias_of(name: str) -> str:

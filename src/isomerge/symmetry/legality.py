@@ -50,8 +50,8 @@ def check_legality(spec: Spec) -> None:
     if unused := [name for name in spec.spaces if name not in used]:
         raise IsomergeError(f"{spec.origin}: space {unused[0]} is declared, but no line uses it")
     names = {line.name for line in spec.lines}
-    for shift in spec.shifts:
-        for part in (shift.bias, shift.into, shift.via):
+    for shift in spec.shifts + spec.tied_trades:
+        for part in (shift.bias, shift.into, shift.via, shift.against, shift.beside):
             if part is not None and part not in names:
                 raise IsomergeError(f"{spec.origin}: shift {shift.name} names {part}, which is no line of the spec")
         if shift.along is not None and [a.name for a in shift_atoms(spec, shift)].count(shift.along) != 1:

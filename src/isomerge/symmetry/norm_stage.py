@@ -10,6 +10,8 @@ Its elements are vectors, by the block that they are added to:
 * ``norm.made.BLOCK``: what a reader without a bias makes more of its norm's bias, where that is free
   (`isomerge.symmetry.unstored_biases`): W + c (1/g)^T with c sum(b/g) so much; of the shape of the second. An
   output's bias loses what it adds.
+* ``norm.tied.BLOCK``: what a table that is the head as well trades with others, along the reciprocals of the gains
+  of the norm that the head reads; [trades of the table].
 * ``norm.scale.BLOCK``: by what a norm's gains are multiplied, and its bias; [width]. Its readers are divided by it.
 
 The first two commute with each other, and so do those of each other kind: a stage has elements of one kind, so that
@@ -32,7 +34,8 @@ from isomerge.symmetry.stage import Stage
 
 PREFIX = "norm."
 ONES, GAIN, FOLD, SCALE, MADE = "norm.ones.", "norm.gain.", "norm.fold.", "norm.scale.", "norm.made."
-KINDS = (ONES, GAIN, FOLD, SCALE, MADE)
+TIED = "norm.tied."
+KINDS = (ONES, GAIN, FOLD, SCALE, MADE, TIED)
 
 
 def norm_keys(free: LayerNorms) -> set[str]:
@@ -40,6 +43,7 @@ def norm_keys(free: LayerNorms) -> set[str]:
     found = {ONES + block.key for block in free.writers}
     found |= {GAIN + block.key for norm in free.norms for block in norm.slack}
     found |= {MADE + one.reader.key for norm in free.norms for one in norm.made}
+    found |= {TIED + trade.table.key for norm in free.norms for trade in norm.trades}
     found |= {SCALE + norm.gain.key for norm in free.norms if norm.gain is not None and norm.scales}
     return found | {FOLD + norm.bias.key for norm in free.norms if norm.bias is not None and norm.folds}
 
@@ -52,7 +56,9 @@ def norm_stages(spec: Spec, elements: Mapping[str, Tensor]) -> list[NormStage]:
         elements: by key, without numbers of stages.
     """
     norms = {key: c for key, c in elements.items() if is_norm_key(key)}
-    parts = ({key: c for key, c in norms.items() if kind_of(key) == kind} for kind in (SCALE, PREFIX, FOLD, MADE))
+    parts = (
+        {key: c for key, c in norms.items() if kind_of(key) == kind} for kind in (SCALE, TIED, PREFIX, FOLD, MADE)
+    )
     return [NormStage(spec, part) for part in parts if part]
 
 
@@ -63,7 +69,7 @@ def is_norm_key(key: str) -> bool:
 
 def kind_of(key: str) -> str:
     """What elements a stage may have beside one, by its key: those of one kind commute."""
-    return next((kind for kind in (FOLD, SCALE, MADE, PREFIX) if key.startswith(kind)), "")
+    return next((kind for kind in (FOLD, SCALE, MADE, TIED, PREFIX) if key.startswith(kind)), "")
 
 
 class NormStage(Stage):
@@ -82,6 +88,9 @@ class NormStage(Stage):
                 for norm in free.norms:
                     if norm.gain == block:
                         take_gains(norm, factor, tensors)
+            if (c := self.elements.get(TIED + block.key)) is not None:
+                for norm in free.norms:
+                    trade_tied(norm, block, c, tensors)
             if (delta := self.elements.get(FOLD + block.key)) is not None:
                 tensors[block].add_(delta.to(tensors[block]))
                 for norm in free.norms:
@@ -111,6 +120,8 @@ class NormStage(Stage):
             found |= {*norm.opened} if folded else set()
             moved = [one for one in norm.made if MADE + one.reader.key in self.elements]
             found |= {one.into for one in moved if one.into is not None}
+            traded = [trade for trade in norm.trades if TIED + trade.table.key in self.elements]
+            found |= {block for trade in traded for block in (trade.partner, trade.bias)}
             if norm.gain is not None and SCALE + norm.gain.key in self.elements:
                 found |= {*norm.readers} | ({norm.bias} if norm.bias is not None else set())
         return found
@@ -213,6 +224,16 @@ def make_more(norm: Norm, reader: Block, delta: Tensor, tensors: Mapping[Block, 
             tensors[one.into].sub_(one.through(delta, tensors).to(tensors[one.into]))
 
 
+def trade_tied(norm: Norm, table: Block, c: Tensor, tensors: Mapping[Block, Tensor]) -> None:
+    """Trade constants between a table that is the head as well and others, in place: c[k] / g by the k-th trade."""
+    trades = [trade for trade in norm.trades if trade.table == table]
+    if trades and norm.gain is not None and norm.bias is not None:
+        along = gain_along(norm, tensors[norm.gain], 1, 0).reciprocal()
+        paid = (tensors[norm.bias].double() * along).sum()
+        for trade, much in zip(trades, c.double(), strict=True):
+            trade.add(much, along, paid, tensors)
+
+
 def take_gains(norm: Norm, factor: Tensor, tensors: Mapping[Block, Tensor]) -> None:
     """Multiply a norm's gains and its bias by factors, in place, and divide its readers by them."""
     assert norm.gain is not None
@@ -246,6 +267,8 @@ def check_norm_element(spec: Spec, key: str, c: Tensor) -> bool:
     line = spec.match(key.removeprefix(kind)).line
     if line.axes is None or not bool(c.isfinite().all()):
         return False
+    if kind == TIED:
+        return c.shape == (sum(trade.bias == line.name for trade in spec.tied_trades),)
     wanted = [n for i in line.indices if (n := spec.sizes.get(i)) is not None] + list(shape(line.axes, spec.sizes))
     if kind in (FOLD, SCALE):
         return c.ndim == 1 and c.shape[0] == wanted[-1] and (kind == FOLD or bool((c != 0).all()))

@@ -17,6 +17,35 @@ LEVEL = 1e-9
 """The part of a norm's bias along the ones, of all of it, up to which nothing can be read from it."""
 
 
+@dataclass(frozen=True)
+class TiedTrade:
+    """What a table of embeddings that is the head as well may trade with another table: c / g, the gains being
+    those of the norm that the head reads. That norm gives x * g + b, and x has the mean zero, so that every logit
+    gets c sum(b / g) more, which the head's bias loses."""
+
+    table: Block
+    partner: Block
+    bias: Block
+    """Of the head."""
+    rows: tuple[int, int | None]
+    partner_rows: tuple[int, int | None]
+
+    def add(self, c: Tensor, along: Tensor, paid: Tensor, tensors: Mapping[Block, Tensor]) -> None:
+        """Trade so much, in place.
+
+        Args:
+            c: a number.
+            along: the reciprocals of the norm's gains [width].
+            paid: what the norm's bias makes of them, a number.
+            tensors: with the three blocks.
+        """
+        table, partner, bias = (tensors[block] for block in (self.table, self.partner, self.bias))
+        here, there = slice(*self.rows), slice(*self.partner_rows)
+        table[here] += (c * along).to(table)
+        partner[there] -= (c * along).to(partner)
+        bias[here] -= (c * paid).to(bias)
+
+
 @dataclass
 class Norm:
     """One LayerNorm: its gain, its bias, and who reads it, by block and axis."""
@@ -38,6 +67,8 @@ class Norm:
     """Whether it has no tensors at all: its gains are one."""
     unstored: list[UnstoredBias] = field(default_factory=list)
     """The free biases of readers that have none."""
+    tied_trades: list[TiedTrade] = field(default_factory=list)
+    """What a table that is a reader's weight trades with others; all of one table, in the order of the spec."""
 
     @property
     def biased(self) -> set[Block]:
@@ -59,6 +90,11 @@ class Norm:
     def made(self) -> list[UnstoredBias]:
         """What opened readers make of the norm's bias, where it may be anything."""
         return [one for one in self.unstored if one.reader in self.opened]
+
+    @property
+    def trades(self) -> list[TiedTrade]:
+        """What its tied reader trades, of a norm that folds."""
+        return self.tied_trades if self.folds else []
 
     @property
     def scales(self) -> bool:
@@ -99,7 +135,8 @@ class Norm:
         """All that a move of this norm changes or looks at."""
         own = [block for block in (self.gain, self.bias, self.carried) if block is not None]
         paid = [block for one in self.unstored for block in (one.via, one.into) if block is not None]
-        return [*own, *self.readers, *self.reader_biases, *paid]
+        traded = [block for trade in self.tied_trades for block in (trade.table, trade.partner, trade.bias)]
+        return [*own, *self.readers, *self.reader_biases, *paid, *traded]
 
 
 @dataclass
@@ -160,4 +197,5 @@ def free_dimensions(free: LayerNorms, spec: Spec, entries: Callable[[Block], int
     folded += [norm.gain for norm in free.norms if norm.gain is not None and norm.scales]
     vectors = sum(entries(b) // length((b.axes or ())[k], spec.sizes) for b, k in (*free.writers.items(), *slack))
     made = sum(one.entries for norm in free.norms for one in norm.made)
-    return vectors + made + sum(map(entries, folded))
+    traded = sum(len(norm.trades) for norm in free.norms)
+    return vectors + made + traded + sum(map(entries, folded))

@@ -317,6 +317,7 @@ def find_shifts(spec: Spec, blocks: list[Block]) -> list[tuple[Shift, str, dict[
     for shift in spec.shifts:
         for scope, here in by_scope.items():
             names = [n for n in (shift.bias, shift.into, shift.via) if n is not None]
+            names += [shift.beside] if shift.beside in here else []  # not every class has it
             if all(n in here for n in names):
                 found.append((shift, shift_key(shift, dict(scope)), {n: here[n] for n in names}))
     return found
@@ -357,7 +358,8 @@ def projection(spec: Spec, via: Block, weight: Tensor, atoms: tuple[Atom, ...], 
 def shifted_blocks(spec: Spec, elements: Mapping[str, Tensor], blocks: list[Block]) -> set[Block]:
     """The blocks that the shifts among ``elements`` change."""
     found = [(shift, parts) for shift, key, parts in find_shifts(spec, blocks) if key in elements]
-    return {parts[name] for shift, parts in found for name in (shift.bias, shift.into) if name is not None}
+    names = ((parts, (shift.bias, shift.into, shift.beside)) for shift, parts in found)
+    return {parts[name] for parts, moved in names for name in moved if name in parts}
 
 
 def add_shifts(spec: Spec, elements: Mapping[str, Tensor], tensors: dict[Block, Tensor]) -> None:
@@ -374,6 +376,9 @@ def add_shifts(spec: Spec, elements: Mapping[str, Tensor], tensors: dict[Block, 
             if not view.numel() or not room.numel():  # a table may have no rows but those of tokens
                 continue
             room -= as_traded(shift, delta, atoms, there).to(room.dtype)
+            if shift.beside in blocks:
+                (stead,), here, _ = next(leaves(spec, blocks[shift.beside], tensors[blocks[shift.beside]]))
+                stead += as_traded(shift, delta, atoms, here).to(stead.dtype)
         view += delta.to(view.dtype)
         if shift.into is not None and shift.via is not None:
             via = blocks[shift.via]

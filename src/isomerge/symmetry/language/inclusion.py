@@ -143,6 +143,7 @@ def included(inclusion: Inclusion, part: Spec) -> Spec:
         spaces={space.name: space for space in spaces},
         lines=tuple(_line(inclusion, part, line) for line in part.lines),
         shifts=tuple(_shift(inclusion, part, shift) for shift in part.shifts),
+        tied_trades=tuple(_shift(inclusion, part, shift) for shift in part.tied_trades),
         config_keys=tuple(f"{inclusion.group}.{key}" for key in part.config_keys),
         fixed=tuple(one.renamed(lambda name: _name(inclusion, part, name)) for one in part.fixed),
         prenorm=tuple(inclusion.called(name) for name in part.prenorm if name not in inclusion.without),
@@ -192,12 +193,12 @@ def _line(inclusion: Inclusion, part: Spec, line: Line) -> Line:
 
 
 def _shift(inclusion: Inclusion, part: Spec, shift: Shift) -> Shift:
-    bias, into, via = (
-        None if name is None else _name(inclusion, part, name) for name in (shift.bias, shift.into, shift.via)
-    )
+    names = (shift.bias, shift.into, shift.via, shift.against, shift.beside)
+    bias, into, via, against, beside = (None if name is None else _name(inclusion, part, name) for name in names)
     assert bias is not None
     along, into_along = (
         None if axis is None else inclusion.called(axis) for axis in (shift.along, shift.into_along)
     )
     name = inclusion.called(shift.name)
-    return replace(shift, name=name, bias=bias, into=into, via=via, along=along, into_along=into_along)
+    lines = {"bias": bias, "into": into, "via": via, "against": against, "beside": beside}
+    return replace(shift, name=name, along=along, into_along=into_along, **lines)

@@ -128,6 +128,13 @@ class Shift:
     into_along: str | None = None
     rows: Rows | None = None
     into_rows: Rows | None = None
+    against: str | None = None
+    """Of a table that is the head as well: the gain of the norm that the head reads. Then only what lies along the
+    reciprocals of its gains is free, and the head's bias pays."""
+
+    beside: str | None = None
+    """Of a trade: what takes the place of ``bias`` now and then, such as a token for patches that are masked, and so
+    has as much more as it has."""
 
     @property
     def trades(self) -> bool:
@@ -204,6 +211,8 @@ class Spec:
     """Those of `prenorm` whose norms have no tensors."""
     beside: tuple[tuple[str, str, str], ...] = ()
     """Lines that statements of norms tell apart: the stream, the word (of `BESIDE`), and how the names of lines end."""
+    tied_trades: tuple[Shift, ...] = ()
+    """What tables that are heads as well trade with others (`Shift.against`): moves of the norm that the head reads."""
 
     def is_unrelated(self, stream: str, line: Line) -> bool:
         """Whether a line has the axes of a stream, and nothing to do with its norms."""

@@ -20,7 +20,10 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``shift NAME: BIAS -> OUT via WEIGHT [if E]``   adding d to BIAS and subtracting WEIGHT d from OUT is free
 ``shift NAME: LINE along AXIS [if E]``          no output depends on a constant along an axis of a tensor
 ``shift NAME: A [along X] -> B [along Y]``      adding a constant to the line A and subtracting it from B is free;
-                                                ``along X[1:]``: along some rows of it
+                                                ``along X[1:]``: along some rows of it; ``with LINE``: what stands for A
+                                                now and then, and has as much more
+``shift NAME: A along X -> B along Y against GAIN``  the same of a table A that is the head as well, behind the norm
+                                                of GAIN: c / GAIN is free, and the head's bias pays
 ``prenorm STREAM [returned] [if E]``            a stream is read through LayerNorms alone (also: ``folded OFixingOnes``); returned: also where a class returns it
 ``prenorm STREAM plain [returned] [if E]``      the same, through LayerNorms that have no tensors
 ``... except NAME ...``                         lines (a name ends so, ``*`` is anything) that write before something else than a norm, or read another thing as well
@@ -75,7 +78,10 @@ from isomerge.symmetry.returned import task_of, without_returned
 
 _SPACE = re.compile(r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\s*(?:folded\s+(\w+))?$")
 _ALONG = r"(?:\s+along\s+(\w+)(?:\[(\S*?):(\S*?)\])?)?"
-_SHIFT = re.compile(rf"(\w+)\s*:\s*(\S+){_ALONG}(?:\s*->\s*(\S+)(?:\s+via\s+(\S+)|{_ALONG}))?$")
+_SHIFT = re.compile(
+    rf"(\w+)\s*:\s*(\S+){_ALONG}(?:\s*->\s*(\S+)(?:\s+via\s+(\S+)|{_ALONG}))?"
+    r"(?:\s+with\s+(\S+))?(?:\s+against\s+(\S+))?$"
+)
 _INFINITE = " infinite"
 RETURNED, PLAIN = " returned", " plain"
 BEHIND_PADDING = "behind padding"
@@ -132,6 +138,7 @@ class _Reader:
         self.spaces: dict[str, Space] = {}
         self.lines: list[Line] = []
         self.shifts: list[Shift] = []
+        self.tied_trades: list[Shift] = []
         self.keys: list[str] = []
         self.fixed: list[FixedPart] = []
         self.headed: list[str] = []
@@ -208,6 +215,7 @@ class _Reader:
         self.spaces |= part.spaces
         self.lines += part.lines
         self.shifts += part.shifts
+        self.tied_trades += part.tied_trades
         self.keys += part.config_keys
         if inclusion.stands_in(self.config):
             # what transformers reads may be flat as well (DPT), or have the group (Qwen2-VL)
@@ -275,16 +283,17 @@ class _Reader:
             raise IsomergeError(
                 f"shift {rest!r} is not understood: write NAME: BIAS [along AXIS] [-> OUT via WEIGHT | -> OUT [along AXIS]]"
             )
-        name, bias, along, first, last, into, via, into_along, into_first, into_last = found.groups()
+        name, bias, along, first, last, into, via, into_along, into_first, into_last, *more = found.groups()
         rows, into_rows = self.rows(first, last), self.rows(into_first, into_last)
         bias, _, block = bias.partition("#")
         into, _, into_block = (into or "").partition("#")
-        bias, into, via = (part and chosen(part, self.value, self.layers) for part in (bias, into, via))
+        names = (part and chosen(part, self.value, self.layers) for part in (bias, into, via, *more))
+        bias, into, via, beside, against = names
         assert bias is not None
         block, into_block = (int(number) if number else None for number in (block, into_block))
-        self.shifts.append(
-            Shift(name, bias, block, into or None, via, along, into_block, into_along, rows, into_rows)
-        )
+        trade = (into_block, into_along, rows, into_rows, against, beside)
+        shift = Shift(name, bias, block, into or None, via, along, *trade)
+        (self.shifts if against is None else self.tied_trades).append(shift)
 
     def rows(self, first: str | None, last: str | None) -> Rows | None:
         """The rows between two expressions; an empty one is the end."""
@@ -372,6 +381,7 @@ class _Reader:
             tuple(self.postnorm),
             tuple(self.plain),
             tuple(self.beside),
+            tuple(self.tied_trades),
         )
         check_legality(spec)
         check_fixed(spec)
