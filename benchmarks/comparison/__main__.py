@@ -28,17 +28,7 @@ from typing import Any
 import torch
 
 import isomerge
-from benchmarks.comparison.models import (
-    CLASSIFIERS,
-    DATA,
-    PLAIN,
-    TASKS,
-    ensemble,
-    examples,
-    labelled,
-    score,
-    trained,
-)
+from benchmarks.comparison.models import DATA, PLAIN, TASKS, ensemble, examples, labelled, score, trained
 from isomerge.errors import IsomergeError
 from isomerge.fusion.registry import Method, method, methods
 
@@ -86,7 +76,7 @@ def cell(family: str, name: str, run: Any, tasks: tuple[str, ...]) -> dict[str, 
         found[1.0 if value is None else value] = {
             **score(family, folder, tasks), "seconds": round(time.perf_counter() - began, 2),
         }  # fmt: skip
-    best = (max if family in CLASSIFIERS else min)(found, key=lambda value: found[value]["mean"])
+    best = (max if family == "vit" else min)(found, key=lambda value: found[value]["mean"])
     return {"default": found[1.0], "best": found[best], "lambda": best if len(found) > 1 else None}
 
 
@@ -157,7 +147,7 @@ def spread(values: Sequence[float], family: str) -> str:
     """Mean and standard deviation over seeds."""
     if not values:
         return "–"
-    scale, digits = (100, 1) if family in CLASSIFIERS else (1, 3)
+    scale, digits = (100, 1) if family == "vit" else (1, 3)
     deviation = f" ± {scale * statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{scale * statistics.fmean(values):.{digits}f}{deviation}"
 
@@ -185,7 +175,7 @@ def table(results: dict[str, Any], family: str, case: str) -> list[str]:
         values = [over_seeds(results, family, case, way, name, which) for way, which in columns]
         if any(values):
             means = [statistics.fmean(v) for v in values if v]
-            rows[name] = (max(means) if family in CLASSIFIERS else -min(means), [spread(v, family) for v in values])
+            rows[name] = (max(means) if family == "vit" else -min(means), [spread(v, family) for v in values])
     for name, (_, shown) in sorted(rows.items(), key=lambda row: -row[1][0]):
         lines.append(f"| `{name}` | {' | '.join(shown)} |")
     return lines
@@ -197,7 +187,6 @@ def tables(results: dict[str, Any]) -> str:
     for family, title, unit in (
         ("vit", "Vision transformers of digits", "accuracy in %, higher is better"),
         ("llama", "Llama-like models that read bytes", "nats per byte, lower is better"),
-        ("bert", "BERT-like models that tell books and times apart", "accuracy in %, higher is better"),
     ):
         for case, said in (
             ("fine-tunes", f"two fine-tunes of one ancestor ({' and '.join(TASKS[family])}), mean of both tasks"),
@@ -225,8 +214,7 @@ def draw(results: dict[str, Any]) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, grid = pyplot.subplots(2, len(TASKS), figsize=(4 * len(TASKS), 8), layout="constrained")
-    axes = grid.T.flatten()
+    figure, axes = pyplot.subplots(1, 4, figsize=(15, 4), layout="constrained")
     for ax, (family, case) in zip(axes, [(f, c) for f in TASKS for c in ("fine-tunes", "apart")], strict=True):
         for name in methods():
             for way, colour in ((ALIGNED, "#2060a0"), (LEARNED, "#c05020")):
@@ -235,7 +223,7 @@ def draw(results: dict[str, Any]) -> None:
                     ax.plot(statistics.fmean(x), statistics.fmean(y), "o", color=colour, markersize=4)
         low, high = min(*ax.get_xlim(), *ax.get_ylim()), max(*ax.get_xlim(), *ax.get_ylim())
         ax.plot([low, high], [low, high], color="#999999", linewidth=0.8)
-        unit = "accuracy, higher is better" if family in CLASSIFIERS else "nats per byte, lower is better"
+        unit = "accuracy, higher is better" if family == "vit" else "nats per byte, lower is better"
         ax.set_title(f"{family}: {case} ({unit})", fontsize=9)
         ax.set_xlabel("unaligned")
     axes[0].set_ylabel("aligned (blue), learned (orange)")

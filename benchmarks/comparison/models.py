@@ -1,7 +1,6 @@
 """The models that methods are compared on: fine-tunes of one ancestor on two tasks, and models trained apart.
 
-Small ones, trained here in a few minutes: vision transformers of digits, Llama-like models that read bytes, and
-BERT-like ones that tell books and times apart. A seed
+Small ones, trained here in a few minutes: vision transformers of digits, and Llama-like models that read bytes. A seed
 sets the ancestor's initialisation and the order of its data. Its fine-tunes learn one task each, of which the
 ancestor can do neither; models that are trained apart are the ancestors of two seeds.
 """
@@ -18,29 +17,22 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import BertConfig, BertForSequenceClassification, LlamaForCausalLM, ViTForImageClassification
+from transformers import LlamaForCausalLM, ViTForImageClassification
 
 from benchmarks.barrier.data import BARRIER, WINDOW, load_images, load_text, windows
 from benchmarks.barrier.train import llama, plan, vit_digits
 from examples import train_digits
 
 DATA = BARRIER.parent / "comparison"
-TASKS = {"vit": ("turned", "inverted"), "llama": ("novel", "capitals"), "bert": ("capitals", "mirrored")}
-"""Digits lying on their side and white on black; Moby Dick, and speeches in capital letters; texts in capital letters
-and from their last letter to their first."""
+TASKS = {"vit": ("turned", "inverted"), "llama": ("novel", "capitals")}
+"""Digits lying on their side and white on black; Moby Dick, and speeches in capital letters."""
 PLAIN = "plain"
-LENGTHS = {"vit": (2500, 250), "llama": (1500, 200), "bert": (1200, 150)}
+LENGTHS = {"vit": (2500, 250), "llama": (1500, 200)}
 """Steps of an ancestor, and of a fine-tune."""
 WIDTH = 64
 RATES = (2e-3, 1e-3)
 HELD_OUT = 192
 """Windows of text that a score is the mean of."""
-CLASSIFIERS = ("vit", "bert")
-"""Families whose score is the accuracy, which shall be high."""
-ERAS = (1861, 1946)
-"""The years that begin the second and the third time of speeches: classes 1, 2 and 3, beside Moby Dick, 0."""
-HELD_YEARS = 6
-"""Speeches of years that this divides are held out."""
 
 
 @dataclass(frozen=True)
@@ -82,56 +74,6 @@ def text_of(task: str, split: str) -> Tensor:
     return torch.where(small, speeches - 32, speeches)
 
 
-@cache
-def classed_texts(split: str) -> tuple[Tensor, ...]:
-    """The bytes of every class: Moby Dick, and speeches by their time."""
-    whole = load_text("moby-dick")
-    border = len(whole) * 11 // 12
-    parts = [[], [], []]
-    for file in sorted((BARRIER.parent / "sotu").glob("*.txt")):
-        year = int(file.name[:4])
-        if (year % HELD_YEARS == 0) == (split == "test"):
-            parts[sum(year >= start for start in ERAS)].append(file.read_bytes())
-    speeches = [torch.frombuffer(bytearray(b"\n\n".join(part)), dtype=torch.uint8) for part in parts]
-    return (whole[:border] if split == "train" else whole[border:], *speeches)
-
-
-def shown(task: str, ids: Tensor) -> Tensor:
-    """Bytes [n, length] as a task shows them."""
-    small = (ids >= ord("a")) & (ids <= ord("z"))
-    return {PLAIN: ids, "capitals": torch.where(small, ids - 32, ids), "mirrored": ids.flip(-1)}[task].contiguous()
-
-
-def classed_windows(task: str, labels: Tensor, split: str, at: Tensor) -> dict[str, Tensor]:
-    """Windows of classes, from shares ``at`` of their texts on."""
-    texts = classed_texts(split)
-    starts = [int(share * (len(texts[k]) - WINDOW)) for k, share in zip(labels.tolist(), at.tolist(), strict=True)]
-    ids = torch.stack([texts[k][s : s + WINDOW].long() for k, s in zip(labels.tolist(), starts, strict=True)])
-    return {"input_ids": shown(task, ids), "labels": labels}
-
-
-def class_batch(task: str, rng: torch.Generator) -> dict[str, Tensor]:
-    """16 windows of texts and their classes."""
-    labels = torch.randint(4, (16,), generator=rng)
-    return classed_windows(task, labels, "train", torch.rand(16, generator=rng))
-
-
-@cache
-def held_out_classes(task: str) -> dict[str, Tensor]:
-    """As many windows of every class, evenly over the texts that nobody learned from."""
-    at = torch.linspace(0, 1, HELD_OUT // 2)
-    return classed_windows(task, torch.arange(4).repeat_interleave(len(at)), "test", at.repeat(4))
-
-
-def bert(seed: int) -> Any:
-    """A classifier of bytes."""
-    torch.manual_seed(seed)
-    sizes = {"hidden_size": WIDTH, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 2 * WIDTH}
-    return BertForSequenceClassification(
-        BertConfig(**sizes, vocab_size=256, max_position_embeddings=WINDOW, num_labels=4)
-    )
-
-
 def image_batch(task: str, rng: torch.Generator) -> dict[str, Tensor]:
     """64 training images of a task, moved and turned a little."""
     images, labels = load_images("digits", "train")
@@ -168,9 +110,8 @@ KINDS = {
         text_batch, lambda model, batch: model(input_ids=batch["input_ids"], use_cache=False).logits, held_out_text,
         lambda seed: llama(plan("llama", seed, WIDTH, None)),
     ),
-    "bert": Kind(class_batch, lambda model, batch: model(input_ids=batch["input_ids"]).logits, held_out_classes, bert),
 }  # fmt: skip
-LOSSES = {"vit": loss_of_images, "llama": loss_of_text, "bert": loss_of_images}
+LOSSES = {"vit": loss_of_images, "llama": loss_of_text}
 
 
 def fitted(family: str, model: Any, task: str, steps: int, rate: float, seed: int) -> Any:
@@ -213,7 +154,7 @@ def examples(family: str, tasks: tuple[str, ...], seed: int) -> Path:
     file = DATA / family / f"{seed}-{'-'.join(tasks)}.safetensors"
     if not labelled(file).exists():
         rng = torch.Generator().manual_seed(7 + seed)
-        count = {"vit": 8, "llama": 64, "bert": 16}[family]
+        count = 8 if family == "vit" else 64
         batches = [KINDS[family].batch(task, rng) for task in tasks for _ in range(count)]
         whole = {name: torch.cat([b[name] for b in batches]).contiguous() for name in batches[0]}
         save_file({name: x for name, x in whole.items() if name != "labels"}, file)
@@ -223,7 +164,7 @@ def examples(family: str, tasks: tuple[str, ...], seed: int) -> Path:
 
 Said = dict[str, tuple[Tensor, dict[str, Tensor]]]
 """By task what a model says of held-out examples, and these."""
-CLASSES = {"vit": ViTForImageClassification, "llama": LlamaForCausalLM, "bert": BertForSequenceClassification}
+CLASSES = {"vit": ViTForImageClassification, "llama": LlamaForCausalLM}
 
 
 @torch.no_grad()
@@ -243,7 +184,7 @@ def scores(family: str, said: Said) -> dict[str, float]:
     """The same from what a model says."""
     found = {}
     for task, (logits, batch) in said.items():
-        if family in CLASSIFIERS:
+        if family == "vit":
             found[task] = float((logits.argmax(-1) == batch["labels"]).double().mean())
         else:
             found[task] = float(loss_of_text(logits.double(), batch))

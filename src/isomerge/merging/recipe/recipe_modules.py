@@ -54,8 +54,8 @@ def _common(path: str | Path, modules: Mapping[str, Mapping[str, Any]]) -> Mappi
             return found
         if differing:
             raise IsomergeError(
-                f"{path}: `modules.{first}` and `modules.{other}` have different `{differing[0]}`, which takes a "
-                "merge for each: that is done by a recipe of one document that isomerge merge writes to a folder"
+                f"{path}: `modules.{first}` and `modules.{other}` have different `{differing[0]}`: isomerge merge "
+                "makes a merge of each, where this recipe is the only document of its file and goes to a folder"
             )
     return modules[first]
 
