@@ -75,6 +75,7 @@ def test_what_a_head_takes() -> None:
     )
     found = Correction(down, up, shift)
     head, constant = found.folded(weight, bias)
+    assert constant is not None
     torch.testing.assert_close(z @ head.T + constant, found(z) @ weight.T + bias)
     head, none = Correction(down, up, None).folded(weight, None)
     assert none is None

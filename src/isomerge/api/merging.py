@@ -351,9 +351,8 @@ def surgery(
     Raises:
         IsomergeError: models or data do not fit together, or an option is wrong; nothing is written.
     """
-    operating, examples, opening = (
-        group.of(options) for group in (SurgeryOptions, ExamplesOptions, OpeningOptions)
-    )
+    operating, examples = SurgeryOptions.of(options), ExamplesOptions.of(options)
+    opening = OpeningOptions.of(options)
     operating.check()
     merged, task = own_models([merged, task])
     data = opened_data(data, merged, tokenizer, limit=examples.limit, length=examples.length)

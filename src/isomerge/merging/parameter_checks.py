@@ -52,9 +52,10 @@ def idle_filters(fuser: Fuser) -> list[str]:
     """A note on filters that are in no tensor's name: a part of the model that it does not have, or a slip. Slices,
     whose filters look into names of other layers as well, are left out."""
     parameters = fuser.fusion.parameters
-    if len(parameters.slices) > 1 or any(part.starts for part in parameters.slices):
+    parts = parameters.slices
+    if len(parts) > 1 or any(part.starts for part in parts):
         return []
-    settings = [*parameters.slices[0].sources, parameters.slices[0].own, parameters.common]
+    settings = [parameters.common, *(found for part in parts for found in (*part.sources, part.own))]
     values = (value for found in settings for value in found.values())
     wanted = dict.fromkeys(name for value in values for name in filter_names(value))
     if not wanted:

@@ -62,16 +62,12 @@ def _of_module(shared: Mapping[str, Any], module: Mapping[str, Any], name: str) 
         beside.pop("parameters", None)  # of the other method
     found = {**beside, "name": name, "modules": {name: dict(module)}}
     models = module.get("models")
-    alone = (
-        isinstance(models, list) and len(models) == 1 and module.get("base_model", beside.get("base_model")) is None
-    )
-    if (
-        alone
-        and isinstance(models[0], Mapping)
-        and module.get("merge_method", beside.get("merge_method")) == "linear"
-    ):
+    only = models[0] if isinstance(models, list) and len(models) == 1 else None
+    based = module.get("base_model", beside.get("base_model")) is not None
+    averaged = module.get("merge_method", beside.get("merge_method")) == "linear"
+    if isinstance(only, Mapping) and averaged and not based:
         # the average of one model, which mergekit takes and a merge of whole models does not
-        entry = {k: v for k, v in models[0].items() if k != "parameters"}
+        entry = {k: v for k, v in only.items() if k != "parameters"}
         kept = {k: v for k, v in found.items() if k != "parameters"}
         return {**kept, "merge_method": "passthrough", "modules": {name: {"models": [entry]}}}
     return found

@@ -125,8 +125,8 @@ def filters_of(values: Mapping[str, Any], order: Sequence[str]) -> list[dict[str
 def filtered_modules(modules: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
     """One module for several that differ in parameters alone, of the same models; None where there is none."""
     plain = [{k: v for k, v in module.items() if k not in ("models", "parameters")} for module in modules.values()]
-    entries = [module.get("models") for module in modules.values()]
-    if any(part != plain[0] for part in plain[1:]) or not all(isinstance(e, list) for e in entries):
+    entries = [listed for module in modules.values() if isinstance(listed := module.get("models"), list)]
+    if any(part != plain[0] for part in plain[1:]) or len(entries) < len(modules):
         return None
     stripped = [[_without_parameters(entry) for entry in listed] for listed in entries]
     if any(listed != stripped[0] for listed in stripped[1:]):
