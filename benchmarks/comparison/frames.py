@@ -6,7 +6,7 @@ Fisher's diagonal, and the magnitudes by which TIES, DARE and others choose entr
 two models have other diagonals and other large entries, while their mean and every function stay what they are. Methods
 run on the fine-tunes of `benchmarks.comparison`, aligned onto their ancestor, with the heads of all models in
 the frame in which the ancestor was trained, balanced (queries against keys, values against outputs: what isomerge
-calls the canonical gauge), turned by random rotations, and by random matrices of condition 4. Streams stay as they
+calls the canonical gauge), in the eigenframe of their pooled Gram, turned by random rotations, and by random matrices of condition 4. Streams stay as they
 are: fine-tunes have gains of their own, between which nothing can be turned in all of them alike.
 """
 
@@ -25,12 +25,16 @@ from benchmarks.comparison.models import PLAIN, TASKS, examples, score, trained
 from isomerge.evidence.law import random_alignment
 from isomerge.fusion.registry import method
 from isomerge.matching.balance import canonical_gauge
+from isomerge.matching.gram import self_grams
 from isomerge.matching.selection import select_spaces
-from isomerge.models.recognised import recognise
+from isomerge.models.recognised import Model, recognise
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.units import elements_of
 
 RESULTS = Path(__file__).parents[1] / "results" / "frames.json"
-OWN, BALANCED, TURNED, SHEARED = "own", "balanced", "turned", "sheared"
-FRAMES = (OWN, BALANCED, TURNED, SHEARED)
+OWN, BALANCED, EIGEN, TURNED, SHEARED = "own", "balanced", "eigen", "turned", "sheared"
+FRAMES = (OWN, BALANCED, EIGEN, TURNED, SHEARED)
 FAMILY = "vit"
 METHODS = (
     "linear", "task_arithmetic", "ties", "dare_ties", "della", "breadcrumbs", "sce", "emr", "consensus", "pcb", "fisher", "regmean",
@@ -40,12 +44,32 @@ METHODS = (
 START, END = "<!-- frames: begin -->", "<!-- frames: end -->"
 
 
-def into(frame: str, ancestor: Path, seed: int) -> Any:
-    """The element that takes the ancestor to a frame; None for its own."""
+def eigenframe(spec: Spec, models: list[Model]) -> Alignment:
+    """The balanced frame of the first model, turned so that the sum of all models' Grams of a head, of what writes it
+    and of what reads it, is diagonal: its coordinates are the principal ones, from the weakest to the strongest."""
+    weights = [{block: model.assemble(block, torch.float64) for block in model.blocks} for model in models]
+    balance, _ = canonical_gauge(spec, weights[0])
+    moved = [weights[0], *(balance.applied(part) for part in weights[1:])]
+    turn: dict[str, torch.Tensor] = {}
+    for key in balance:
+        name = key.partition("[")[0]
+        if name not in spec.spaces:
+            continue
+        unit = {block for block in models[0].blocks if key in elements_of(spec, block)}
+        grams = [self_grams(spec, name, {b: part[b] for b in unit}) for part in moved]
+        pooled = torch.stack([side for both in grams if both is not None for side in both]).sum(0)
+        turn[key] = torch.linalg.eigh(pooled)[1].mT.contiguous()
+    return Alignment(spec, turn) @ balance
+
+
+def into(frame: str, models: list[Path], seed: int) -> Any:
+    """The element that takes the ancestor, the first of the models, to a frame; None for its own."""
     if frame == OWN:
         return None
-    model = recognise(ancestor)
+    model = recognise(models[0])
     spec = select_spaces(model.spec, "qk,ov").spec
+    if frame == EIGEN:
+        return eigenframe(spec, [model, *map(recognise, models[1:])])
     if frame == BALANCED:
         blocks = {block: model.assemble(block, torch.float64) for block in model.blocks}
         return canonical_gauge(spec, blocks)[0]
@@ -75,7 +99,7 @@ def measure(seed: int, found: dict[str, Any], save: Any) -> None:
         missing = [name for name in METHODS if name not in rows]
         if not missing:
             continue
-        base, *models = framed(frame, here, into(frame, folders[PLAIN], seed))
+        base, *models = framed(frame, here, into(frame, here, seed))
         for name in missing:
             rows[name] = score(FAMILY, merged(method(name), models, base, data, {}), tasks)
             save()
@@ -90,7 +114,7 @@ def table(results: dict[str, Any]) -> str:
         values = [[100 * row["mean"] for row in some] for some in every]
         means = [statistics.fmean(some) for some in values]
         rows.append((max(means) - min(means), name, values))
-    lines = ["| method | own frame | balanced | turned | sheared |", "|---|---|---|---|---|"]
+    lines = ["| method | own frame | balanced | eigenframe | turned | sheared |", "|---|---|---|---|---|---|"]
     for _, name, values in sorted(rows, reverse=True):
         shown = [
             f"{statistics.fmean(some):.1f}" + (f" ± {statistics.stdev(some):.1f}" if len(some) > 1 else "")

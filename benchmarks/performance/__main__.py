@@ -11,7 +11,7 @@ import sys
 
 from benchmarks.performance.tables import write_tables
 
-MODULES = ("startup", "alignment", "merging", "split", "scaling")
+MODULES = ("startup", "alignment", "merging", "methods", "split", "scaling")
 
 
 def main() -> None:

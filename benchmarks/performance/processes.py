@@ -31,6 +31,15 @@ def anonymous_bytes(pid: int) -> int:
     return own + sum(anonymous_bytes(int(child)) for child in children)
 
 
+def processor_seconds(pid: int) -> float:
+    """What a process has used, user and system; 0 once it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def environment(threads: int) -> dict[str, str]:
     """Variables for a command: so many threads of the numerical libraries, nothing from the network, modules
     compiled once.
@@ -58,7 +67,14 @@ def memory_at_hand() -> None:
     mmap.mmap(-1, AT_HAND, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()
 
 
-def measure(command: Sequence[str], *, threads: int, log: Path, inputs: Iterable[Path] = ()) -> dict[str, Any]:
+def measure(
+    command: Sequence[str],
+    *,
+    threads: int,
+    log: Path,
+    inputs: Iterable[Path] = (),
+    limit: float | None = None,
+) -> dict[str, Any]:
     """One run of a command from start to end: imports, and flushing of what it flushes, included.
 
     Args:
@@ -66,10 +82,12 @@ def measure(command: Sequence[str], *, threads: int, log: Path, inputs: Iterable
         threads: of the numerical libraries.
         log: where its output goes.
         inputs: folders whose weights are in the page cache when it starts.
+        limit: processor seconds of its own after which it is stopped (others may use the machine as well); None:
+            never.
 
     Returns:
         ``seconds``, ``cpu_seconds`` (user and system, with children), ``peak_anonymous_bytes``, ``load`` before and
-        after; ``work_seconds`` where the last line of its output is a number.
+        after; ``work_seconds`` where the last line of its output is a number; ``stopped`` where it took too long.
 
     Raises:
         RuntimeError: the command failed.
@@ -81,13 +99,16 @@ def measure(command: Sequence[str], *, threads: int, log: Path, inputs: Iterable
     load, before = os.getloadavg()[0], resource.getrusage(resource.RUSAGE_CHILDREN)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as stream:
-        start, peak = time.perf_counter(), 0
+        start, peak, stopped = time.perf_counter(), 0, False
         process = subprocess.Popen(list(command), env=settings, stdout=stream, stderr=stream)
         while process.poll() is None:
             peak = max(peak, anonymous_bytes(process.pid))
             time.sleep(PAUSE)
+            if limit is not None and not stopped and processor_seconds(process.pid) > limit:
+                process.kill()
+                stopped = True
         seconds = time.perf_counter() - start
-    if process.returncode:
+    if process.returncode and not stopped:
         raise RuntimeError(f"{' '.join(map(str, command))} failed: see {log}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     found: dict[str, Any] = {
@@ -99,6 +120,8 @@ def measure(command: Sequence[str], *, threads: int, log: Path, inputs: Iterable
         "peak_anonymous_bytes": peak,
         "load": [round(load, 2), round(os.getloadavg()[0], 2)],
     }
+    if stopped:
+        return {**found, "stopped": True}
     last = log.read_text().strip().rpartition("\n")[2]
     if last.replace(".", "", 1).isdigit():
         found["work_seconds"] = round(float(last), 3)

@@ -120,9 +120,30 @@ def split(found: dict[str, Any]) -> list[str]:
     return lines
 
 
+def methods(found: dict[str, Any]) -> list[str]:
+    """Every method that needs no data."""
+    sizes = {kind: f"{count / 1e9:.2f}" for kind, count in found["parameters"].items()}
+    loads = [load for row in found["rows"].values() for load in row["load"]]
+    lines = [
+        f"Two fine-tunes of a random Llama in bfloat16 and their base, merged as they are (`--no-align`) by each "
+        f"method's defaults, {found['threads']} threads, one run each, on a machine of {found['cores']} cores that "
+        f"others used as well (load {min(loads):.1f} to {max(loads):.1f}): processor seconds count, and wall seconds "
+        f"are an upper bound. Methods of whole matrices have a pair of {sizes['small']} billion parameters.",
+        "",
+        "| method | billion parameters | processor seconds | seconds | memory (MB) |",
+        "|---|---|---|---|---|",
+    ]
+    for name, row in sorted(found["rows"].items(), key=lambda pair: (pair[1]["pair"], pair[1]["cpu_seconds"])):
+        memory = f"{row['peak_anonymous_bytes'] / 1e6:.0f}"
+        busy = f"stopped after {row['cpu_seconds']:.0f}" if row.get("stopped") else f"{row['cpu_seconds']:.0f}"
+        lines.append(f"| `{name}` | {sizes[row['pair']]} | {busy} | {row['seconds']:.0f} | {memory} |")
+    return lines
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "startup": startup,
     "merging": merging,
+    "methods": methods,
     "split": split,
     "scaling": scaling,
     "bounds": bounds,

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from isomerge.api import restore_task as restore_task
     from isomerge.api import similarity as similarity
     from isomerge.api import stats as stats
+    from isomerge.api import surgery as surgery
     from isomerge.api import task_mask as task_mask
     from isomerge.api import transplant_tokenizer as transplant_tokenizer
     from isomerge.api import tune as tune
@@ -72,6 +73,7 @@ _HOMES = {
             "restore_task",
             "similarity",
             "stats",
+            "surgery",
             "task_mask",
             "transplant_tokenizer",
             "tune",
@@ -109,6 +111,7 @@ __all__ = [
     "restore_task",
     "similarity",
     "stats",
+    "surgery",
     "task_mask",
     "transplant_tokenizer",
     "tune",

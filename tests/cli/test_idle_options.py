@@ -109,6 +109,8 @@ ELSEWHERE = {
     # tests/run/test_live_texts.py, tests/run/test_own_modules.py
     *((function, name) for function in ("align", "merge", "barrier", "evaluate") for name in ("loss", "tokenizer")),
     ("stats", "tokenizer"),
+    ("surgery", "length"),
+    ("surgery", "tokenizer"),
     *(("tune", name) for name in ("layer_groups", "length", "address")),  # tests/cli/test_tune.py, as of barrier and merge
 }  # fmt: skip
 

@@ -97,6 +97,7 @@ def check_recipe(fence: Fence, folder: Path) -> None:
     from isomerge.fusion.registry import methods
     from isomerge.merging.adapter.adapter_recipe import asked_of_recipe
     from isomerge.merging.experts.expert_checks import check_experts_recipe
+    from isomerge.merging.recipe.module_steps import module_steps
     from isomerge.merging.recipe.recipe_components import component_step
     from isomerge.merging.recipe.recipe_job import job_of_recipe
     from isomerge.merging.recipe.schema import makes_experts, read_experts_recipe
@@ -114,7 +115,10 @@ def check_recipe(fence: Fence, folder: Path) -> None:
     own = {name: content[name] for name in ("unet", "text_encoder", "vae") if name in content}
     read = asked_of_recipe if of_adapters else searched_recipe if "{search: " in fence.text else job_of_recipe
     with importing(content.get("import")):
-        if not own:
+        if steps := [] if own or of_adapters else module_steps(file):
+            for step in steps:
+                job_of_recipe(step)
+        elif not own:
             read(file)
         for name in (name for name, words in own.items() if isinstance(words, dict)):
             job_of_recipe(component_step(str(file), content, name, own, {}))

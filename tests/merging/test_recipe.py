@@ -72,6 +72,29 @@ def test_modules_that_say_the_same_are_one(tmp_path: Path) -> None:
     assert read_recipe(write(tmp_path, text)) == read_recipe(write(tmp_path, plain))
 
 
+def test_modules_that_differ_in_parameters_have_filters(tmp_path: Path) -> None:
+    """Encoder and decoder by their names, and what is in neither; what one does not say is the recipe's."""
+    text = (
+        "merge_method: ties\nbase_model: c\nparameters: {weight: 3}\nmodules:\n"
+        "  shared: {models: [{model: a, parameters: {density: 0.7}}, {model: b}], parameters: {lambda: 1}}\n"
+        "  decoder: {models: [{model: a, parameters: {density: [0.1, 0.2]}}, {model: b}], parameters: {lambda: 1}}\n"
+        "  encoder: {models: [{model: a, parameters: {density: 0.5, weight: 2}}, {model: b}], "
+        "parameters: {lambda: 1}}\n"
+    )
+    recipe = read_recipe(write(tmp_path, text))
+    assert recipe.parameters == {"weight": 3, "lambda": 1}
+    assert recipe.models is not None
+    assert [entry.parameters for entry in recipe.models] == [
+        {
+            "density": [
+                {"filter": "encoder.", "value": 0.5}, {"filter": "decoder.", "value": [0.1, 0.2]}, {"value": 0.7},
+            ],
+            "weight": [{"filter": "encoder.", "value": 2}],
+        },
+        {},
+    ]  # fmt: skip
+
+
 def test_parameters_of_a_module_and_beside_it(tmp_path: Path) -> None:
     """The module's come first; what it does not say is the recipe's."""
     inside = "modules: {default: {models: [{model: a}], parameters: {weight: 2}}}\n"
@@ -212,7 +235,7 @@ WRONG = [
     ("modules: {a: 1}\nmerge_method: linear", "`modules` is a mapping from modules to what each has"),
     ("modules: {}\nmerge_method: linear", "`modules` is a mapping from modules to what each has"),
     ("modules: {a: {models: []}, b: {models: [{model: x}]}}\nmerge_method: linear", "`modules.a` and `modules.b` have different `models`"),
-    ("modules: {a: {models: [], parameters: {t: 1}}, b: {models: []}}\nmerge_method: linear", "have different `parameters`"),
+    ("modules: {encoder: {models: []}, b: {models: [], parameters: {t: 1}}}\nmerge_method: linear", "`modules.b` is no known part of a model; known are"),
     ("modules: {a: {slices: []}, b: {slices: []}}\nmerge_method: linear", "`modules.b.slices`: layers are sliced where"),
     ("models: []\nmodules: {a: {models: []}}\nmerge_method: linear", "`models` stands beside `modules`"),
     ("models: [{model: 3}]\nmerge_method: linear", "`models.0.model`: input should be a valid string"),

@@ -15,7 +15,7 @@ HOMES = {
     "generating": ["generate"],
     "listing": ["architectures", "methods"],
     "measuring": ["barrier", "report", "stats"],
-    "merging": ["extract_lora", "merge", "merge_lora", "restore_task", "task_mask"],
+    "merging": ["extract_lora", "merge", "merge_lora", "restore_task", "surgery", "task_mask"],
     "moving": ["align", "apply", "canon"],
     "opening": ["open"],
     "proving": ["prove"],

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.api.live import live
-from isomerge.api.live_inputs import own_models, with_examples
+from isomerge.api.live_inputs import opened_data, own_models, with_examples
 from isomerge.checkpoint.single_file import is_assembled
 from isomerge.commands.experts import planned_experts
 from isomerge.commands.experts_asked import experts_of
@@ -24,11 +24,13 @@ from isomerge.merging.adapter.adapter_recipe import asked_of_recipe
 from isomerge.merging.adapter.extract_lora import extract_lora as extract
 from isomerge.merging.adapter.merge_lora import Asked
 from isomerge.merging.adapter.merge_lora import merge_lora as merge_adapters
+from isomerge.merging.adapter.surgery import write_surgery
 from isomerge.merging.recipe.schema import makes_experts
 from isomerge.merging.task_masks import read_task_mask, write_task_mask
 from isomerge.merging.task_masks import restore_task as write_restored
 from isomerge.options import (
     AdapterOptions,
+    ExamplesOptions,
     FusingOptions,
     ImportOptions,
     MaskOptions,
@@ -37,10 +39,12 @@ from isomerge.options import (
     OutputOptions,
     RunningOptions,
     SpacesOptions,
+    SurgeryOptions,
 )
 from isomerge.options.unused import note
 from isomerge.progress import Observer, quiet
 from isomerge.run.arguments import checked, defaults_in
+from isomerge.solve.match_inputs import data_for
 
 
 @checked(
@@ -310,3 +314,55 @@ def restore_task(
     with recognised([merged, base], opening.spec, opening.allow_pickle, proven=False) as (one, origin):
         report = write_restored(one, origin, read_task_mask(file), folder, overwrite=overwrite)
         return Report({"command": "restore-task", "models": [one.ref, origin.ref], **report})
+
+
+@checked(SurgeryOptions, ExamplesOptions, OpeningOptions)
+def surgery(
+    merged: Any,
+    task: Any,
+    *,
+    data: Any,
+    out: str | Path,
+    tokenizer: Any = None,
+    overwrite: bool = False,
+    observer: Observer = quiet,
+    **options: Any,
+) -> dict[str, Any]:
+    """Correct what the head of a task reads in a merged model, and write the corrected head as an adapter on it in
+    peft's format: ``merged+out`` is the model of the task (representation surgery, Yang et al. 2024, in the form
+    that is part of an ordinary checkpoint; see `isomerge.fusion.forward.surgery`).
+
+    Args:
+        merged: the merged model.
+        task: the task's own model, in the merged model's coordinates: after an aligned merge, aligned.
+        data: examples of the task, as of `stats`; labels are not used. A share of them is held out.
+        out: the adapter's folder.
+        tokenizer: of texts; see `isomerge.merge`.
+        observer: told of progress.
+        options: the size of the correction and how it is learned, how many examples, where models run, and how
+            they are opened.
+
+    Returns:
+        ``head``, ``width``, ``rank``, ``rows``; on held-out examples ``before`` and ``after``, the mean absolute
+        difference of what the head reads from what it reads in the task's own model, as a share of that, and
+        ``agreement`` with the task's predictions (``before``, ``after``; None where these are one number);
+        ``notes`` where nothing was gained.
+
+    Raises:
+        IsomergeError: models or data do not fit together, or an option is wrong; nothing is written.
+    """
+    operating, examples = SurgeryOptions.of(options), ExamplesOptions.of(options)
+    opening = OpeningOptions.of(options)
+    operating.check()
+    merged, task = own_models([merged, task])
+    data = opened_data(data, merged, tokenizer, limit=examples.limit, length=examples.length)
+    folder = Path(os.path.expanduser(out))
+    with recognised([merged, task], opening.spec, opening.allow_pickle, proven=False) as (one, two):
+        if isinstance(data, (str, Path)):
+            data = data_for(two.checkpoint, str(data), limit=examples.limit, length=examples.length)
+        elif examples.limit is not None:
+            data = data.head(examples.limit)
+        report = write_surgery(
+            one, two, data, folder, operating, device=examples.device, overwrite=overwrite, observer=observer
+        )
+        return Report({"command": "surgery", "models": [one.ref, two.ref], **report})

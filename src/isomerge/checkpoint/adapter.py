@@ -34,6 +34,8 @@ _PARTS = re.compile(
     r"|lora_embedding_(?P<table>[AB])(?:\.\w+)?"
     r"|(?P<magnitude>lora_magnitude_vector)(?:\.\w+)*)"
 )
+NO_TARGETS = "dummy-target-modules"
+"""What peft wants for ``target_modules`` where an adapter has whole modules alone; it refuses an empty list."""
 _WRAPPERS = re.compile(r"\.(?:base_layer|modules_to_save)(?=\.)(?:\.default(?=\.))?")
 # What the file may set without changing what the two halves mean; anything else that is set is refused.
 _UNSUPPORTED = (

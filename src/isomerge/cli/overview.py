@@ -28,6 +28,7 @@ COMMANDS = {
     "merge-lora": "Merge LoRA adapters into one, without their base.",
     "task-mask": "Write the mask that gives one task its model back.",
     "restore-task": "Write one task's model, from its mask.",
+    "surgery": "Correct what a task's head reads in a merged model.",
     "inspect": "Show architecture, symmetries and work units.",
     "discover": "Derive the spec of an unknown architecture, proven.",
     "prove": "Prove a spec text by the law, on tiny random models.",

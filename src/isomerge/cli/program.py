@@ -30,6 +30,7 @@ from isomerge.cli.relational import relational
 from isomerge.cli.report import report
 from isomerge.cli.stats import stats
 from isomerge.cli.stopping import Commands
+from isomerge.cli.surgery import surgery
 from isomerge.cli.task_mask import restore_task, task_mask
 from isomerge.cli.transplant_tokenizer import transplant_tokenizer
 from isomerge.cli.tune import tune
@@ -70,6 +71,7 @@ _FUNCTIONS = (
     merge_lora,
     task_mask,
     restore_task,
+    surgery,
     inspect,
     discover,
     prove,

@@ -31,6 +31,7 @@ FOLDERS = (
     "merge-lora",
     "relational",
     "restore-task",
+    "surgery",
     "transplant-tokenizer",
     "tune",
     "widen",

@@ -13,9 +13,11 @@ import yaml
 from isomerge.commands.pipeline_runs import PIPELINE_REPORT
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors, write_whole
+from isomerge.merging.recipe.module_steps import module_steps
 from isomerge.merging.recipe.recipe_components import pipelines_of
 from isomerge.merging.recipe.recipe_job import job_of_recipe
 from isomerge.merging.recipe.recipe_steps import Step, steps_of
+from isomerge.merging.recipe.yaml_text import read_documents
 from isomerge.options import OutputOptions
 from isomerge.options.unused import note
 
@@ -60,7 +62,7 @@ def step_merges(
     Raises:
         IsomergeError: a step is wrong, or there is no place to write.
     """
-    steps = steps_of(models) if isinstance(models, (str, Path)) else None
+    steps = asked_steps(models)
     if steps is None:
         if folder is not None:
             note("intermediate_dir", "one merge is asked for, not several steps of a recipe")
@@ -95,6 +97,21 @@ def step_merges(
         kept = not last and _is_made(record, text, folders[name]) and _all_kept(step.needs, found)
         found.append(StepMerge(asked, whole if last else folders[name], last, record, text, kept))
     return found
+
+
+def asked_steps(models: Any) -> list[Step] | None:
+    """The steps of a recipe, of several documents or of modules that differ; None where there is one merge.
+
+    Raises:
+        IsomergeError: see `steps_of` and `module_steps`.
+    """
+    if not isinstance(models, (str, Path)):
+        return None
+    found = steps_of(models)
+    if found is not None or not os.path.isfile(os.path.expanduser(models)):
+        return found
+    documents = read_documents(os.path.expanduser(models))
+    return None if pipelines_of(documents[0] if documents else None) else module_steps(models)
 
 
 def _is_made(record: Path, text: str, out: Path) -> bool:

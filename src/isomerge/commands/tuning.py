@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.commands.merging import Merge, Merging, merge_of, planned_merge
+from isomerge.commands.step_merges import asked_steps
 from isomerge.errors import IsomergeError
 from isomerge.merging.merge_job import MergeJob
 from isomerge.merging.merge_run import run_plan
-from isomerge.merging.recipe.recipe_steps import steps_of
 from isomerge.merging.recipe.searched import SearchedRecipe, searched_recipe
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.data.live_data import as_data
@@ -73,7 +73,7 @@ def tuning_recipe(recipe: str | Path, tuning: TuningOptions) -> SearchedRecipe:
         IsomergeError: an option is wrong, or the recipe is, or has several steps.
     """
     tuning.check()
-    if steps_of(recipe) is not None:
+    if asked_steps(recipe) is not None:
         raise IsomergeError(f"{recipe}: tune searches for one merge, and this recipe has several steps: give one")
     preferred = "weight" if tuning.sampler == GRADIENT else None
     found = searched_recipe(recipe, tuning.search, tuning.layer_groups, preferred)

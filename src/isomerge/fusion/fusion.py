@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
@@ -29,6 +29,20 @@ class Fusion:
     def start(self) -> int:
         """The number of the first model that is fused."""
         return 0 if self.first == "model" else 1
+
+    @property
+    def picks(self) -> bool:
+        """Whether every tensor is one model's, as it is: an average whose weights, behind filters, are all 0 or 1,
+        as where parts of a model come from merges of their own."""
+        parts = self.parameters.slices
+        alone = self.method.name == "linear" and len(parts) == 1 and not (parts[0].own or self.parameters.common)
+        settings = [settings.get("weight") for settings in parts[0].sources]
+        listed = alone and all(isinstance(setting, list) for setting in settings)
+        return listed and all(
+            isinstance(entry, Mapping) and entry.get("value") in (0, 1)
+            for setting in settings
+            for entry in setting or ()
+        )
 
     def key(self) -> list[Any]:
         """What determines the result beside the models: for the key of a run."""

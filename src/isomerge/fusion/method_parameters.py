@@ -64,7 +64,7 @@ def check_together(method: Method, levels: Sequence[Level]) -> None:
         return
     options = [method.options[name] for name in together.options]
     known = [[s[option.name] for s, _ in levels if option.name in s] for option in options]
-    filters = [{f for setting in settings for f in _filters(setting)} for settings in known]
+    filters = [{f for setting in settings for f in filter_names(setting)} for settings in known]
     if len({frozenset(found) for found in filters if found}) > 1:
         return
     place = next(f"{where}.{given[0]}" for settings, where in levels if given[0] in settings)
@@ -88,7 +88,8 @@ def _parts(setting: Any) -> list[Any]:
     return list(setting) if is_list(setting) else []
 
 
-def _filters(setting: Any) -> Iterator[str]:
+def filter_names(setting: Any) -> Iterator[str]:
+    """The filters of a setting, but for those that fit every tensor."""
     for part in _parts(setting):
         if isinstance(part, Mapping) and part.get("filter") not in (None, "*"):
             yield str(part["filter"])

@@ -71,6 +71,8 @@ class Fuser:
         """The gains that all models take on, where streams were turned; blocks come with the anchor's."""
         self.report: dict[str, Any] = {}
         """What a method that runs models has to tell."""
+        self.notes: list[str] = []
+        """What is to be told of its parameters."""
         self.told: list[tuple[str, str]] = []
         """What the method has said of tensors, by their names."""
         self._depths = stacks_of(donor.blocks)
@@ -356,7 +358,7 @@ class Fuser:
             "base": fusion.first == "base",
             "seed": fusion.seed if fusion.method.random else None,
             "kept_from_first": [block.key for block in self.plan.alone],
-            "notes": [*self.plan.selection.notes, *fusion.notes, *_joined(self.told)],
+            "notes": [*self.plan.selection.notes, *fusion.notes, *self.notes, *_joined(self.told)],
         }
 
 

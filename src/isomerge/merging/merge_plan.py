@@ -24,7 +24,7 @@ from isomerge.merging.merge_checks import (
     statistics_of,
 )
 from isomerge.merging.merge_options import MergeOptions
-from isomerge.merging.parameter_checks import check_parameters
+from isomerge.merging.parameter_checks import check_parameters, idle_filters
 from isomerge.merging.recipe.yaml_text import plain_value
 from isomerge.models.compatible import check_compatible
 from isomerge.models.recognised import Model, working_dtype
@@ -187,6 +187,8 @@ class MergePlan:
     def pairs(self, report: dict[str, Any] | None = None) -> list[Pair]:
         """Every model with what it is brought to, with the distances of a report; and fine-tunes that are none of
         what they are said to be tuned from."""
+        if self.fusion.picks and not self.aligns:
+            return []  # no two are averaged
         how = {"align": self.aligns, "left": self.left, "helps": self.helps}
         base = self.fusion.first == "base" and not self.options.onto
         found = pairs_of(self.standings, self.models, base=base, **how)
@@ -222,6 +224,7 @@ class MergePlan:
         """
         fuser = Fuser(fusion, self.plan, self.donor, self.statistics, self.dtype)
         check_parameters(fuser)
+        fuser.notes = idle_filters(fuser)
         fuser.places, fuser.gains = self.places, self.gains
         return fuser
 

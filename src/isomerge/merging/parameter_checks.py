@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from isomerge.errors import IsomergeError, is_overflow_error
+from isomerge.fusion.method_parameters import filter_names
 from isomerge.merging.fusing import Fuser
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.units import Unit
@@ -45,6 +46,23 @@ def check_parameters(fuser: Fuser) -> None:
                     f"tensor {name}: parameters of {method.name} leave the range of numbers of its dtype; give "
                     f"smaller ones"
                 ) from None
+
+
+def idle_filters(fuser: Fuser) -> list[str]:
+    """A note on filters that are in no tensor's name: a part of the model that it does not have, or a slip. Slices,
+    whose filters look into names of other layers as well, are left out."""
+    parameters = fuser.fusion.parameters
+    parts = parameters.slices
+    if len(parts) > 1 or any(part.starts for part in parts):
+        return []
+    settings = [parameters.common, *(found for part in parts for found in (*part.sources, part.own))]
+    values = (value for found in settings for value in found.values())
+    wanted = dict.fromkeys(name for value in values for name in filter_names(value))
+    if not wanted:
+        return []
+    names = [fuser.name(block, number) for _, block, number in _tensors(fuser)]
+    idle = [part for part in wanted if not any(part in name for name in names)]
+    return [f"the filter {', '.join(idle)} is in no tensor's name: what it says counts nowhere"] if idle else []
 
 
 def _tensors(fuser: Fuser) -> Iterator[tuple[Unit, Block, int]]:

@@ -23,6 +23,7 @@ from isomerge.options.running import RunningOptions as RunningOptions
 from isomerge.options.spaces import LayersOptions as LayersOptions
 from isomerge.options.spaces import SpacesOptions as SpacesOptions
 from isomerge.options.spaces import UntieOptions as UntieOptions
+from isomerge.options.surgery import SurgeryOptions as SurgeryOptions
 from isomerge.options.transplanting import TransplantOptions as TransplantOptions
 from isomerge.options.tuning import TuningOptions as TuningOptions
 from isomerge.options.widening import WideningOptions as WideningOptions

@@ -517,6 +517,15 @@ TABLE: dict[str, dict[str, Any]] = {
         **_OPENING,
     },
     "restore_task": {**dict.fromkeys(("merged", "base", "mask", "out", "overwrite"), ALWAYS), **_OPENING},
+    "surgery": {
+        **dict.fromkeys(
+            ("merged", "task", "data", "out", "overwrite", "rank", "steps", "rate", "judge_share"), ALWAYS
+        ),
+        "seed": ALWAYS,
+        **_OPENING,
+        **{name: acts for name, acts in _EXAMPLES.items() if name != "max_memory"},
+        "tokenizer": LATE,
+    },
     "merge_lora": {
         **dict.fromkeys(("adapters", "out", "overwrite", "allow_pickle", "method", "weights"), ALWAYS),
         "density": _prunes,

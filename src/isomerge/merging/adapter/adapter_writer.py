@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isomerge.checkpoint.adapter import PREFIX
+from isomerge.checkpoint.adapter import NO_TARGETS, PREFIX
 from isomerge.checkpoint.growing_file import GrowingFile
 from isomerge.fusion.low_rank import Cut, factors, norm
 from isomerge.models.adapter_names import input_axis
@@ -152,7 +152,7 @@ class AdapterWriter:
             "lora_dropout": 0.0,
             "bias": "all" if biases else "none",
             "fan_in_fan_out": "columns" in self.layouts,
-            "target_modules": sorted(self.ranks),
+            "target_modules": sorted(self.ranks) or NO_TARGETS,
             "modules_to_save": sorted(self.whole) or None,
         }
 

@@ -1,9 +1,10 @@
-"""mergekit's ``modules`` in a recipe, where they all say the same: their keys in place of them, and those beside
-for what they do not say."""
+"""mergekit's ``modules`` in a recipe: their keys in place of them where they all say the same, and those beside for
+what they do not say; filters where they differ in parameters alone. What else they differ in takes a merge for each
+(`isomerge.merging.recipe.module_steps`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,23 +40,134 @@ def of_one_module(path: str | Path, content: dict[str, Any]) -> dict[str, Any]:
 def _common(path: str | Path, modules: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
     """What all modules say.
 
-    Several that have the same models and parameters are merged as one model is, whose parts are all merged alike.
+    Several that have the same models and parameters are merged as one model is, whose parts are all merged alike;
+    those that differ in parameters alone are merged as one model whose parameters have filters.
     """
     first, *others = modules
     for other in others:
         one, two = ({k: v for k, v in modules[name].items() if v is not None} for name in (first, other))
-        if differing := sorted(key for key in {*one, *two} if one.get(key) != two.get(key)):
+        differing = sorted(key for key in {*one, *two} if one.get(key) != two.get(key))
+        if "slices" in one or "slices" in two:
+            raise sliced(path, other if "slices" in two else first)
+        if differing and (found := filtered_modules(modules)) is not None:
+            check_known(path, modules)
+            return found
+        if differing:
             raise IsomergeError(
-                f"{path}: `modules.{first}` and `modules.{other}` have different `{differing[0]}`: all parts "
-                "of a model are merged alike here, so give both the same, or name tensors by `filter` under "
-                "`parameters`"
-            )
-        if "slices" in one:
-            raise IsomergeError(
-                f"{path}: `modules.{other}.slices`: layers are sliced where a model has one stack of "
-                "them: give `models`"
+                f"{path}: `modules.{first}` and `modules.{other}` have different `{differing[0]}`: isomerge merge "
+                "makes a merge of each, where this recipe is the only document of its file and goes to a folder"
             )
     return modules[first]
+
+
+def sliced(path: str | Path, name: str) -> IsomergeError:
+    """Of layers that are sliced in one of several modules."""
+    return IsomergeError(
+        f"{path}: `modules.{name}.slices`: layers are sliced where a model has one stack of them, and not in "
+        "one of several modules: give `models`"
+    )
+
+
+REST = ("shared", "text_decoder")
+"""Modules that have what no other one has: T5's embeddings and head, a language model beside a vision tower."""
+PARTS = {
+    "multi_modal_projector": ("multi_modal_projector.", "visual.merger."),
+    "vision_tower": ("vision_tower.", "visual."),
+    **{name: (f"{name}.",) for name in ("encoder", "decoder", "vision_model", "text_model", "language_model")},
+    **{name: (f"{name}.",) for name in ("audio_tower", "visual")},
+}
+"""What is in the names of a module's tensors; the first that fits a name counts."""
+
+
+def check_known(path: str | Path, modules: Iterable[str]) -> None:
+    """Refuse modules of which nobody knows what their tensors are called.
+
+    Raises:
+        IsomergeError: naming the known ones.
+    """
+    if unknown := next((name for name in modules if name not in PARTS and name not in REST), None):
+        raise IsomergeError(
+            f"{path}: `modules.{unknown}` is no known part of a model; known are {', '.join((*PARTS, *REST))}"
+        )
+
+
+def ordered(modules: Collection[str]) -> list[str]:
+    """The order in which modules are looked for; the last one has all that is in no other: one of `REST`, else the
+    first that is listed."""
+    rest = next((name for name in modules if name in REST), next(iter(modules)))
+    ranks = list(PARTS)
+    others = [name for name in modules if name != rest]
+    return [*sorted(others, key=lambda name: ranks.index(name) if name in ranks else len(ranks)), rest]
+
+
+def filters_of(values: Mapping[str, Any], order: Sequence[str]) -> list[dict[str, Any]] | None:
+    """One setting whose filters give every module its own.
+
+    Args:
+        values: of the modules that have one: scalars or gradients.
+        order: of `ordered`.
+
+    Returns:
+        The filters; None where there are none for it: a module has filters of its own, or only what is in no other
+        module has a value, or a module has none before it.
+    """
+    if any(_filtered([value] if isinstance(value, Mapping) else value) for value in values.values()):
+        return None
+    *named, rest = order
+    if rest in values and any(name not in values for name in named):
+        return None
+    found = [
+        {"filter": part, "value": values[name]} for name in named if name in values for part in PARTS.get(name, ())
+    ]
+    return [*found, {"value": values[rest]}] if rest in values else found
+
+
+def filtered_modules(modules: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+    """One module for several that differ in parameters alone, of the same models; None where there is none."""
+    plain = [{k: v for k, v in module.items() if k not in ("models", "parameters")} for module in modules.values()]
+    entries = [listed for module in modules.values() if isinstance(listed := module.get("models"), list)]
+    if any(part != plain[0] for part in plain[1:]) or len(entries) < len(modules):
+        return None
+    stripped = [[_without_parameters(entry) for entry in listed] for listed in entries]
+    if any(listed != stripped[0] for listed in stripped[1:]):
+        return None
+    order = ordered(modules)
+    own = _joined({name: module.get("parameters") for name, module in modules.items()}, order)
+    each = [
+        _joined({name: _parameters_of(module["models"][k]) for name, module in modules.items()}, order)
+        for k in range(len(stripped[0]))
+    ]
+    if own is None or any(settings is None for settings in each):
+        return None
+    models = [
+        {**entry, "parameters": settings} if settings else entry
+        for entry, settings in zip(stripped[0], each, strict=True)
+    ]
+    return {**plain[0], "models": models, **({"parameters": own} if own else {})}
+
+
+def _without_parameters(entry: Any) -> Any:
+    return {k: v for k, v in entry.items() if k != "parameters"} if isinstance(entry, Mapping) else entry
+
+
+def _parameters_of(entry: Any) -> Any:
+    return entry.get("parameters") if isinstance(entry, Mapping) else None
+
+
+def _joined(settings: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any] | None:
+    """The parameters of several modules in one; None where no filters say them."""
+    given = {name: {} if value is None else value for name, value in settings.items()}
+    if not all(isinstance(value, Mapping) for value in given.values()):
+        return None
+    found: dict[str, Any] = {}
+    for key in dict.fromkeys(key for value in given.values() for key in value):
+        values = {name: value[key] for name, value in given.items() if key in value}
+        alike = len(values) == len(given) and all(v == next(iter(values.values())) for v in values.values())
+        made = next(iter(values.values())) if alike else filters_of(values, order)
+        if made is None:
+            return None
+        found[key] = made
+    return found
 
 
 def _before(nearer: Any, wider: Any) -> Any:

@@ -1,0 +1,225 @@
+"""Surgery on a merged model for one task, written as an adapter on it: a head that reads corrected representations.
+
+`isomerge.fusion.forward.surgery` has the mathematics. The adapter is in peft's format and has one module, the head,
+whole (``modules_to_save``): a few kilobytes for a classifier beside one merged model that all tasks share.
+``merged+adapter`` is the model of the task, wherever a model is named.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isomerge.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, NO_TARGETS, PREFIX
+from isomerge.checkpoint.growing_file import GrowingFile
+from isomerge.checkpoint.output_folder import PartialFolder
+from isomerge.errors import IsomergeError
+from isomerge.files import disk_errors
+from isomerge.fusion.forward.surgery import Correction, bias_of, learn
+from isomerge.models.lora import with_adapter
+from isomerge.models.recognised import Model
+from isomerge.observe.data.examples import Examples
+from isomerge.observe.live.modules import load_module
+from isomerge.observe.losses import logits_of
+from isomerge.observe.stats.forward import run_until, watch
+from isomerge.observe.stats.linear_modules import linear_modules, matrix
+from isomerge.options import SurgeryOptions
+from isomerge.progress import Observer, quiet
+from isomerge.run.absolute_names import absolute_ref
+
+ROWS = 1 << 14
+"""The most tokens whose representations are kept of either model; of more, so many are drawn."""
+UNGAINED = (
+    "on held-out examples the corrected representations are no nearer to {task}'s than the merged model's are: "
+    "{cure}"
+)
+CURE = "give more --data or a smaller --rank; if the merge aligned {task}, align it first (isomerge align)"
+
+
+def head_of(module: nn.Module, examples: Examples) -> str:
+    """The linear layer whose outputs are what a module predicts: of those that are as wide as its predictions, the
+    one that runs last.
+
+    Raises:
+        IsomergeError: the module predicts nothing, or not by a linear layer.
+    """
+    ran: list[tuple[str, int]] = []
+    batch = next(examples.head(1).without_padding(1))
+    with ExitStack() as hooks, torch.no_grad():
+        for path, part in linear_modules(module).items():
+            watch(hooks, part, (path, "out"), lambda place, x: ran.append((place[0], x.shape[-1])))
+        width = logits_of(module, batch).shape[-1]
+    if (path := next((path for path, wide in reversed(ran) if wide == width), None)) is None:
+        raise IsomergeError(
+            f"{type(module).__name__} has no linear layer that gives its {width} outputs: surgery corrects what "
+            "such a head reads"
+        )
+    return path
+
+
+def representations(module: nn.Module, path: str, examples: Examples, batch_size: int, seed: int) -> Tensor:
+    """What a layer reads of all tokens, float32 [n, width] on the CPU; of more than `ROWS` so many, drawn.
+
+    Raises:
+        IsomergeError: they are not finite.
+    """
+    found: list[Tensor] = []
+    with torch.no_grad():
+        for batch in examples.without_padding(batch_size):
+            (rows,) = run_until(module, batch, {(path, "in"): 1}).values()
+            found += [part.float().cpu() for part in rows]
+    whole = torch.cat(found)
+    if not bool(whole.isfinite().all()):
+        raise IsomergeError(f"activations at {path} are not finite: load the models in float32")
+    if len(whole) <= ROWS:
+        return whole
+    order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(seed))
+    return whole[order[:ROWS].sort().values]
+
+
+def write_surgery(
+    merged: Model,
+    task: Model,
+    examples: Examples,
+    out: Path,
+    options: SurgeryOptions,
+    *,
+    device: str = "cpu",
+    overwrite: bool = False,
+    observer: Observer = quiet,
+) -> dict[str, Any]:
+    """Learn the correction of one task and write its adapter; returns a report.
+
+    Args:
+        merged: the merged model.
+        task: the task's own model, in the merged one's coordinates.
+        examples: of the task; labels are not used.
+        out: the adapter's folder.
+        options: the size of the correction, and how it is learned.
+        device: where the models run.
+        overwrite: replace ``out`` if it exists.
+        observer: told of progress.
+
+    Returns:
+        ``head``, ``width``, ``rank``, ``rows`` (tokens that it was learned on), and on held-out examples
+        ``before`` and ``after``: the mean absolute difference from the task's own representations, as a share of
+        their mean magnitude, and ``agreement`` with the task's own predictions (``before``, ``after``; None where
+        these are one number); ``notes`` where nothing was gained.
+
+    Raises:
+        IsomergeError: the models do not fit together, or cannot be run on the examples; nothing is written.
+    """
+    reads = [place for m in (merged, task) for place in (*m.checkpoint.files, m.checkpoint.folder)]
+    learning, judging = examples.split(1 - options.judge_share, seed=options.seed)
+    with _folder(out, reads, overwrite=overwrite) as folder:
+        heads: list[nn.Module] = []
+        seen: list[list[Tensor]] = []
+        paths: list[str] = []
+        for number, model in enumerate((merged, task)):
+            observer(f"running {model.ref}", number, 3)
+            module = load_module(model, device=device)
+            paths.append(head_of(module, examples))
+            how = (options.batch_size, options.seed)
+            seen.append([representations(module, paths[-1], part, *how) for part in (learning, judging)])
+            heads.append(module.get_submodule(paths[-1]).cpu())
+        _check(merged, task, heads, seen, paths)
+        observer("learning the correction", 2, 3)
+        (rows, held), (wanted, unseen) = seen
+        correction = learn(
+            rows, wanted, rank=options.rank, steps=options.steps, rate=options.rate, seed=options.seed,
+            constant=_bias(heads[1]) is not None,
+        )  # fmt: skip
+        _write(folder, merged, paths[0], heads[1], correction)
+        observer("", 3, 3)
+    report = _judged(correction, heads, held, unseen)
+    sizes = {"width": rows.shape[1], "rank": len(correction.down), "rows": len(rows)}
+    ungained = report["after"] >= report["before"]
+    notes = [UNGAINED.format(task=task.ref, cure=CURE.format(task=task.ref))] if ungained else []
+    return {"head": paths[0], **sizes, **report, "notes": notes, "out": str(out)}
+
+
+@contextmanager
+def _folder(out: Path, reads: list[Path], *, overwrite: bool) -> Iterator[PartialFolder]:
+    """The adapter's folder, published where nothing was raised."""
+    folder = PartialFolder(out.absolute(), overwrite=overwrite, reads=reads)
+    try:
+        folder.begin()
+        yield folder
+        folder.publish()
+    finally:
+        folder.discard()
+        folder.release()
+
+
+def _bias(head: nn.Module) -> Tensor | None:
+    bias: Any = head.bias
+    return None if bias is None else bias.detach()
+
+
+def _check(merged: Model, task: Model, heads: list[nn.Module], seen: list[list[Tensor]], paths: list[str]) -> None:
+    """Refuse models whose heads do not read the same tokens in the same way."""
+    if paths[0] != paths[1]:
+        raise IsomergeError(
+            f"{merged.ref} predicts by {paths[0]} and {task.ref} by {paths[1]}: surgery needs the same head in both"
+        )
+    shapes = [list(matrix(head).shape) for head in heads]
+    if shapes[0] != shapes[1]:
+        raise IsomergeError(
+            f"{paths[0]} has shape {shapes[0]} in {merged.ref} and {shapes[1]} in {task.ref}: give the merged "
+            "model with a head of the task's size (isomerge merge --heads separate)"
+        )
+    if any(one.shape != two.shape for one, two in zip(*seen, strict=True)):
+        raise IsomergeError(f"{merged.ref} and {task.ref} read other tokens of the examples: surgery compares them")
+
+
+def _write(folder: PartialFolder, merged: Model, path: str, head: nn.Module, correction: Correction) -> None:
+    """The task's head with the correction in it, as peft names it.
+
+    Raises:
+        IsomergeError: the merged model has no such tensors.
+    """
+    weight, bias = correction.folded(matrix(head), _bias(head))
+    if not isinstance(head, nn.Linear):  # stored as columns
+        weight = weight.mT
+    file = GrowingFile(folder.blobs / "tensors")
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None:
+            file.add(f"{PREFIX}{path}.{name}", tensor.float().contiguous())
+    file.finish(folder.model / ADAPTER_WEIGHTS)
+    config = {
+        "peft_type": "LORA",
+        "task_type": None,
+        "base_model_name_or_path": absolute_ref(merged.ref),
+        "inference_mode": True,
+        "r": 1,
+        "lora_alpha": 1,
+        "bias": "none",
+        "target_modules": NO_TARGETS,
+        "modules_to_save": [path],
+    }
+    with disk_errors(folder.model):
+        (folder.model / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+    with_adapter(merged.checkpoint, folder.model)
+
+
+def _judged(correction: Correction, heads: list[nn.Module], held: Tensor, unseen: Tensor) -> dict[str, Any]:
+    """What the correction does to representations that it was not learned from."""
+    size = float(unseen.abs().mean(dtype=torch.float64)) or 1.0
+    mended = correction(held)
+    agreement = None
+    with torch.no_grad():
+        own, before, after = (head(x) for head, x in ((heads[1], unseen), (heads[0], held), (heads[1], mended)))
+    if own.shape[-1] > 1:
+        agree = [float((x.argmax(-1) == own.argmax(-1)).double().mean()) for x in (before, after)]
+        agreement = dict(zip(("before", "after"), agree, strict=True))
+    return {
+        "before": bias_of(held, unseen) / size,
+        "after": bias_of(mended, unseen) / size,
+        "agreement": agreement,
+    }
