@@ -115,9 +115,10 @@ def sides(found: dict[str, Any]) -> list[str]:
     told = []
     for family, ways in found.items():
         one, both = ([row["excess"] for row in ways[name].values()] for name in ("one", "both"))
-        told.append(f"{_spread(one)} by one and {_spread(both)} by both ({CALLED[f'{family} 0-1']})")
+        seeds = f", {len(one)} seeds of learning" if len(one) > 1 else ""
+        told.append(f"{_spread(one)} by one and {_spread(both)} by both ({CALLED[f'{family} 0-1']}{seeds})")
     return [
-        "Moving both models reaches nothing that moving one does not, as symmetries act linearly on weights. In 300 steps from the same start, three seeds of learning "
+        "Moving both models reaches nothing that moving one does not, as symmetries act linearly on weights. In 300 steps from the same start "
         f"(`two_sided.py`), the midpoint's excess on test examples ends at {', and '.join(told)}.",
         "",
     ]  # fmt: skip
