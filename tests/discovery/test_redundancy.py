@@ -127,12 +127,12 @@ def test_a_declared_space_that_is_none_is_told() -> None:
 
 def test_what_layer_norm_leaves_free_is_declared() -> None:
     """GPT-2 is complete by it: the writers' means, the readers against the ones, biases of norms in theirs. By hand,
-    of width 8 with 32 neurons: the positions 14, what two layers write 2 (8 + 1 + 32 + 1), the readers 2 (24 + 32),
+    of width 8 with 12 neurons: the positions 14, what two layers write 2 (8 + 1 + 12 + 1), the readers 2 (24 + 12),
     the norms' biases 2 (8 + 8). Of these the spaces have some already: the biases of keys, and of values."""
     count = counted("gpt2")
     assert count.complete
     assert count.left == ()
-    written, read, biases = 14 + 2 * (8 + 1 + 32 + 1), 2 * (24 + 32), 2 * (8 + 8)
+    written, read, biases = 14 + 2 * (8 + 1 + 12 + 1), 2 * (24 + 12), 2 * (8 + 8)
     assert count.layer_norm == written + read + biases
 
 

@@ -69,7 +69,6 @@ def _dimensions(model: Model, spec: Spec) -> dict[str, int]:
 
 def _common(model: Model, spec: Spec, free: LayerNorms) -> int:
     """The shifts that trade a constant between two writers under LayerNorm: along the ones both have anything."""
-    return sum(
-        all(parts.get(name) in free.writers for name in (shift.bias, shift.into))
-        for shift, _, parts in find_shifts(spec, model.blocks)
-    )
+    shifts = find_shifts(spec, model.blocks)
+    traded = [[parts.get(name) for name in (shift.bias, shift.into) if name] for shift, _, parts in shifts]
+    return sum(len(tables) == 2 and all(table in free.writers for table in tables) for tables in traded)
