@@ -54,22 +54,24 @@ BERT = 3 * (6 * 8 * 8 + 6 * 8 * 8 + 48 + 48) + 34 + 3 * (48 + 1 + 40 + 1) + 3 * 
     [
         # 3 layers of 6 heads with GL(8) on queries and keys and GL(8) on values; key and value biases of 48. LayerNorm: positions,
         # types and layers along the ones; queries, keys, values, neurons and the head's map against them; the biases of 8 norms
-        # and the gains of the last one. Positions trade a constant with types
+        # and the gains of the last one. Positions trade a constant with types, which along the ones is free in both;
+        # words, the head as well, trade one number with positions
         (
             "bert",
-            BERT + 8 * 48 + 48 + 48,
+            BERT + 8 * 48 + 48 + 48 - 1 + 1,
         ),
         # ReLU neurons have a positive scale each; a pooler in the place of the head, which has no norm. No head reads the
         # words, so that they have a part along the ones as well, and trade a constant with types as positions do
         (
             "bert-relu",
-            BERT + 3 * 40 + 7 * 48 + 48 + 67 + 2 * 48,
+            BERT + 3 * 40 + 7 * 48 + 48 + 67 + 2 * (48 - 1),
         ),
         # the same attention; LayerNorm leaves free what positions and layers write along the ones, what queries, keys,
-        # values and neurons read against them, and two biases of norms (the last one's head is tied)
-        ("gpt2", 3 * (6 * 8 * 8 + 6 * 8 * 8 + 48 + 48) + 32 + 3 * (48 + 1 + 40 + 1) + 3 * (144 + 40) + 3 * 2 * 48),
-        # 2 key-value heads with 4 complex numbers on rotary pairs and GL(8) on values; gated neurons have a scale
-        ("llama", 3 * (2 * 4 * 2 + 2 * 8 * 8 + 40)),
+        # values and neurons read against them, and two biases and the gains of norms (the last one's head is tied)
+        ("gpt2", 3 * (6 * 8 * 8 + 6 * 8 * 8 + 48 + 48) + 32 + 3 * (48 + 1 + 40 + 1) + 3 * (144 + 40) + 3 * 4 * 48),
+        # 2 key-value heads with 4 complex numbers on rotary pairs and GL(8) on values; gated neurons have a scale; the
+        # gains of 7 norms, and the rotations of the stream
+        ("llama", 3 * (2 * 4 * 2 + 2 * 8 * 8 + 40) + 7 * 48 + 48 * 47 // 2),
     ],
 )
 def test_inspect(name: str, count: int, stored: Callable, isomerge: Callable, tmp_path: Path) -> None:

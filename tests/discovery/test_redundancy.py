@@ -12,6 +12,7 @@ from torch import Tensor
 
 from depth import more, thorough
 from isomerge.archs import expanded_texts
+from isomerge.checkpoint.in_memory import in_memory
 from isomerge.commands.proof import text_of
 from isomerge.discovery.bound_specimen import BoundSpecimen
 from isomerge.discovery.building import real_config
@@ -19,7 +20,11 @@ from isomerge.discovery.completeness import try_completeness
 from isomerge.discovery.form_tangents import form_of, form_tangents
 from isomerge.discovery.inner_axes import inner_axes
 from isomerge.discovery.redundancy import Redundancy, measure_redundancy, tiny_specimen
+from isomerge.discovery.redundancy_point import Point
+from isomerge.discovery.unexplained import span_of
 from isomerge.errors import IsomergeError
+from isomerge.evidence.inspection import inspection
+from isomerge.models.recognised import Model
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.groups import GROUPS
 from isomerge.symmetry.language.spec_text import parse_spec
@@ -46,13 +51,23 @@ def bound(kind: str, *edits: tuple[str, str], architecture: str = "", **settings
 
 
 def counted(kind: str, *edits: tuple[str, str], **more: Any) -> Redundancy:
-    """The redundancy of a tiny model; one thread is enough for its matrices."""
+    """The redundancy of a tiny model; one thread is enough for its matrices. What is declared is what `inspect`
+    prints, by formula."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return measure_redundancy(bound(kind, *edits, **more))
+        seen = bound(kind, *edits, **more)
+        count = measure_redundancy(seen)
     finally:
         torch.set_num_threads(threads)
+    assert count.declared == inspected(seen)["redundant_dimensions"]
+    return count
+
+
+def inspected(seen: BoundSpecimen) -> dict[str, Any]:
+    """What `inspect` says of a specimen."""
+    stored = in_memory(seen.specimen.stored, seen.specimen.config, ref="specimen")
+    return inspection(Model(stored, seen.spec, seen.matches, seen.declared))
 
 
 def explained(count: Redundancy) -> bool:
@@ -112,12 +127,12 @@ def test_a_declared_space_that_is_none_is_told() -> None:
 
 def test_what_layer_norm_leaves_free_is_declared() -> None:
     """GPT-2 is complete by it: the writers' means, the readers against the ones, biases of norms in theirs. By hand,
-    of width 8 with 32 neurons: the positions 14, what two layers write 2 (8 + 1 + 32 + 1), the readers 2 (24 + 32),
+    of width 8 with 12 neurons: the positions 14, what two layers write 2 (8 + 1 + 12 + 1), the readers 2 (24 + 12),
     the norms' biases 2 (8 + 8). Of these the spaces have some already: the biases of keys, and of values."""
     count = counted("gpt2")
     assert count.complete
     assert count.left == ()
-    written, read, biases = 14 + 2 * (8 + 1 + 32 + 1), 2 * (24 + 32), 2 * (8 + 8)
+    written, read, biases = 14 + 2 * (8 + 1 + 12 + 1), 2 * (24 + 12), 2 * (8 + 8)
     assert count.layer_norm == written + read + biases
 
 
@@ -148,6 +163,19 @@ def test_these_types_are_complete(kind: str) -> None:
     config = tf.AutoConfig.for_model(kind).to_dict() | {"model_type": kind}
     found = try_completeness(text_of(None)[1], config)
     assert found.complete, found.report()
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "vit", "bert", "mixtral", *more("t5", "opt", "phi", "albert", "olmo")])
+def test_what_inspect_prints_is_the_whole_declared_group(kind: str) -> None:
+    """Its formula, against the rank of the declared tangents: streams, gains and trades included, nothing twice."""
+    seen = bound(kind)
+    point, told = Point(seen), inspected(seen)
+    tangents = torch.cat([point.tangents(), point.form_tangents()])
+    assert told["redundant_dimensions"] == len(span_of(tangents))
+    assert told["redundant_dimensions"] == sum(told["redundant"].values())
+    assert len(tangents) - len(span_of(tangents)) == -told["redundant"]["common"]
+    if kind in ("bert", "vit"):
+        assert told["redundant"]["common"] < 0
 
 
 def test_what_the_form_does_not_see_is_no_more_than_that() -> None:

@@ -7,6 +7,7 @@ inside the layers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,13 @@ def free_moves(model: Model, seed: int = 1) -> Alignment:
     return Alignment.of(norm_stages(spec, elements), spec)
 
 
+def inner_moves(model: Model, seed: int) -> Alignment:
+    """Random elements of all spaces inside the layers, and of shifts."""
+    names = [*model.spec.spaces, *(s.name for s in model.spec.shifts)]
+    local = model.spec.restrict([name for name in names if name not in model.spec.residual_names])
+    return random_alignment(local, model.blocks, torch.Generator().manual_seed(seed))
+
+
 def apart(one: Path, two: Path) -> float:
     """The largest relative distance of two tensors of one name."""
     a, b = tensors(one), tensors(two)
@@ -113,15 +121,8 @@ def test_a_twin_comes_back(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     canonical form and one fingerprint."""
     first = toy(name)
     model = recognise(first.folder)
-    local = model.spec.restrict(
-        [
-            *(n for n in model.spec.spaces if n not in model.spec.residual_names),
-            *(s.name for s in model.spec.shifts),
-        ]
-    )
-    inside = random_alignment(local, model.blocks, torch.Generator().manual_seed(2))
     twin, there = tmp_path / "twin", tmp_path / "aligned"
-    run_apply(inside @ free_moves(model), model, Output(twin))
+    run_apply(inner_moves(model, 2) @ free_moves(model), model, Output(twin))
     assert apart(first.folder, twin) > 1
     assert relative(outputs(twin), first.reference) < 1e-4  # the moves are large; some compute norms in float32
     moved, report = isomerge.align(twin, onto=first.folder, out=there)
@@ -140,6 +141,21 @@ def test_a_twin_comes_back(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     isomerge.merge([first.folder, twin], out=tmp_path / "merged")
     assert relative(outputs(tmp_path / "merged"), first.reference) < 1e-6
     check_known(first, twin, tmp_path)
+
+
+@pytest.mark.parametrize(("name", "spaces"), [("bert", "default"), ("gpt2", "all")])
+def test_twins_are_merged_without_an_anchor(name: str, spaces: str, toy: ToyMaker, tmp_path: Path) -> None:
+    """Three models that are one function up to these moves and the spaces inside the layers are merged into it."""
+    first = toy(name)
+    model = recognise(first.folder)
+    twins = [tmp_path / "one", tmp_path / "two"]
+    for seed, twin in enumerate(twins, 1):
+        run_apply(inner_moves(model, seed) @ free_moves(model, seed), model, Output(twin))
+    folders = [first.folder, *twins]
+    assert min(apart(a, b) for a, b in combinations(folders, 2)) > 1
+    report = isomerge.merge(folders, out=tmp_path / "merged", anchor="none", spaces=spaces)
+    assert relative(outputs(tmp_path / "merged"), first.reference) < 1e-6
+    assert report["distance"]["after"] < 1e-6
 
 
 @pytest.mark.parametrize(

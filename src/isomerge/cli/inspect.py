@@ -59,11 +59,28 @@ def inspect(
         voice.say(_stream_text(stream))
     voice.say(
         f"{report['units']} work units, {report['units_matched']} of them with symmetries; "
-        f"{report['redundant_dimensions']:,} continuous dimensions are redundant"
+        f"{report['redundant_dimensions']:,} continuous dimensions are redundant{_parts_text(report['redundant'])}"
     )
     if telling.verbose:
         voice.table("", ["tensor", "axes"], [[name, axes] for name, axes in report["lines"].items()])
     write_json(telling.json, report)
+
+
+PARTS = {
+    "spaces": "of spaces inside the layers",
+    "shifts": "of shifts",
+    "norms": "that LayerNorm leaves free",
+    "gains": "of gains over the streams",
+    "streams": "of the streams",
+}
+"""What is said of the parts of a model's redundant dimensions."""
+
+
+def _parts_text(parts: dict[str, int]) -> str:
+    """The parts of the redundant dimensions, the whole declared group's, behind a colon."""
+    told = ", ".join(f"{parts[name]:,} {words}" for name, words in PARTS.items() if parts[name])
+    twice = f", less {-parts['common']:,} that shifts and LayerNorm have in common" if parts["common"] else ""
+    return f": {told}{twice}" if told else ""
 
 
 def _stream_text(stream: dict[str, Any]) -> str:

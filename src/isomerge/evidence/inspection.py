@@ -5,13 +5,11 @@ from __future__ import annotations
 from math import lgamma, log, prod
 from typing import Any
 
+from isomerge.evidence.whole_group import whole_group
 from isomerge.matching.stream_groups import choose_frame
 from isomerge.models.free_streams import given_out, why_given_out
-from isomerge.models.layer_norm_form import free_under_layer_norm
 from isomerge.models.recognised import Model
-from isomerge.models.unit_plan import block_size
 from isomerge.symmetry.fixed import fixed_parts
-from isomerge.symmetry.norms import free_dimensions
 from isomerge.symmetry.stage import find_shifts, shift_shape
 from isomerge.symmetry.units import elements_of, plan_units
 
@@ -20,10 +18,10 @@ def inspection(model: Model) -> dict[str, Any]:
     """A report from headers and config alone.
 
     ``spaces`` lists, per space, the group, the number of elements, the length of the axis, and the continuous
-    dimensions in all; ``redundant_dimensions`` are the parameters that symmetry removes (continuous spaces and
-    shifts of the blocks; the residual stream's scales are listed, but belong to norms). ``streams`` lists the
-    residual streams with the group that ``--spaces all`` takes (None: it must keep its basis), whether gains are
-    folded for it, and why it is no larger. ``fixed`` are the parts that alignment leaves as they are
+    dimensions in all; ``redundant_dimensions`` are the parameters that symmetry removes, those of the whole
+    declared group, and ``redundant`` its parts (`isomerge.evidence.whole_group`). ``streams`` lists the residual
+    streams with the group that ``--spaces all`` takes (None: it must keep its basis), whether gains are folded for
+    it, and why it is no larger. ``fixed`` are the parts that alignment leaves as they are
     (`isomerge.symmetry.fixed`); ``norms`` the dimensions that LayerNorm leaves free
     (`isomerge.symmetry.layer_norms`).
     """
@@ -32,7 +30,7 @@ def inspection(model: Model) -> dict[str, Any]:
         {"name": s.name, "key": key, "dimension": prod(shift_shape(spec, s))}
         for s, key, _ in find_shifts(spec, model.blocks)
     ]
-    norms = free_dimensions(free_under_layer_norm(model), model.declared, lambda block: block_size(model, block))
+    parts = whole_group(model)
     local = spec.restrict([s["name"] for s in spaces if s["matched"]] + [s.name for s in spec.shifts])
     units = plan_units(local, model.blocks)
     tensors = model.checkpoint.tensors.values()
@@ -55,10 +53,9 @@ def inspection(model: Model) -> dict[str, Any]:
             name: sum(s["dimension"] for s in shifts if s["name"] == name)
             for name in {s["name"]: 0 for s in shifts}
         },
-        "norms": norms,
-        "redundant_dimensions": sum(s["dimension"] for s in spaces if s["matched"])
-        + sum(s["dimension"] for s in shifts)
-        + norms,
+        "norms": parts["norms"],
+        "redundant": parts,
+        "redundant_dimensions": sum(parts.values()),
     }
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from isomerge.errors import IsomergeError
+from isomerge.models.layer_norm_form import in_layer_norm_form
+from isomerge.models.recognised import Model
 from isomerge.observe.live.accelerator import CPU, computing_on
 from isomerge.solve.canonical.canonical_units import CanonicalUnits
 from isomerge.solve.learn.settings import LearnSettings
@@ -74,7 +76,19 @@ def prepare_mean(
     else:
         for solver, path in zip(solvers, paths, strict=True):
             solver.given = Alignment.load(path, solver.source.spec)
+    for solver in solvers:
+        solver.norms_stay = "learned" in report
     return report
+
+
+def _undisguised(solvers: Sequence[PairSolver]) -> list[Model]:
+    """All models read without what LayerNorm leaves free, as pairs of them are where some unit of one differs from
+    the first one's by much of it; none where no unit does. What is found so is brought onto the first's norms when
+    it is written (`PairSolver.solve`)."""
+    if all(solver.undisguised() is solver for solver in solvers):
+        return []
+    models = [in_layer_norm_form(model) for model in (solvers[0].anchor, *(solver.source for solver in solvers))]
+    return models if all(model.form is not None for model in models) else []
 
 
 def _solve(
@@ -83,7 +97,8 @@ def _solve(
     first, observer = solvers[0], run.observer
     if not first.plan.selection.gauge:  # an algorithm of pairs
         return solve_unit_means(solvers, shares_of(weights), observer)
-    models = [first.anchor, *(solver.source for solver in solvers)]
+    stored = [first.anchor, *(solver.source for solver in solvers)]
+    models = stored if matching.needs_models else _undisguised(solvers) or stored
     evidence = MatchEvidence(matching, first.anchor, observer)
     every = [evidence.of_anchor, *(evidence.of_source(solver.source, k) for k, solver in enumerate(solvers))]
     known = [found for found in every if found is not None]
