@@ -119,7 +119,7 @@ def sides(found: dict[str, Any]) -> list[str]:
         told.append(f"{_spread(one)} by one and {_spread(both)} by both ({CALLED[f'{family} 0-1']}{seeds})")
     return [
         "Moving both models reaches nothing that moving one does not, as symmetries act linearly on weights. In 300 steps from the same start "
-        f"(`two_sided.py`), the midpoint's excess on test examples ends at {', and '.join(told)}.",
+        f"and at the same rates (`two_sided.py`), the midpoint's excess on test examples ends at {', and '.join(told)}: the freedom that both have in common is only another way to go astray.",
         "",
     ]  # fmt: skip
 
@@ -183,7 +183,13 @@ def several(many: dict[str, Any], simplex: dict[str, Any]) -> list[str]:
                     f"| {count} | {told} | {middle['excess']:.3f}, {100 * middle['accuracy']:.1f} % | {inside['mean']:.3f} | "
                     f"{inside['worst']:.3f} | {found['edges']['worst']:.3f} |"
                 )
-    return [*lines, ""]
+    most = max(simplex, key=int)
+    learned = next(iter(simplex[most].values()))["learned"]
+    told = (
+        f"So what is learned is the middle, which a merge writes: of {most} models it has {learned['barycentre']['excess']:.3f} nats, and the worst edge between two "
+        f"of them {learned['edges']['worst']:.2f}. Other weights than those that were learned for want a match of their own (`--weights` before learning)."
+    )
+    return [*lines, "", told, ""]
 
 
 def other_data(found: dict[str, Any]) -> list[str]:

@@ -69,6 +69,58 @@ def measured(*folders: Path) -> dict[str, float]:
     return {name: found[name] for name in ("loss", "accuracy")}
 
 
+def cells() -> Results:
+    """What was measured."""
+    about = {"models": "two digits ViTs of 24 layers, width 64", "steps": STEPS, "tested_on": "450 test images"}
+    return Results(RESULTS / "deep-layers.json", about)
+
+
+def losses(found: Results, way: str, kind: str) -> list[float]:
+    """The losses of all choices of a kind."""
+    return [found.get(f"{way}/{name_of(select_layers(text, DEPTH) or set())}")["loss"] for text in CHOICES[kind]]
+
+
+def complete(found: Results, way: str) -> bool:
+    """Whether every choice of a way was measured."""
+    keys = (name_of(select_layers(text, DEPTH) or set()) for choices in CHOICES.values() for text in choices)
+    return all(found.has(f"{way}/{key}") for key in keys)
+
+
+def section() -> list[str]:
+    """Its part of the page; none before it was measured."""
+    found = cells()
+    ways = [way for way in WAYS if complete(found, way)]
+    if not ways:
+        return []
+    ends = " and ".join(f"{found.get(f'end {k}')['loss']:.3f}" for k in (0, 1))
+    lines = [
+        "### At 24 layers",
+        "",
+        f"The same for one pair of digits ViTs of {DEPTH} layers and width {WIDTH} (losses of the models: {ends}), as deep as the paper's; one pair, so that small differences say little.",
+        "",
+        f"![Three panels: test loss of the mean when one, the last, or the first of {DEPTH} layers are matched](../../benchmarks/results/paper/figure6-deep.png)",
+        "",
+        f"| matched | {' | '.join(f'first {n}' if n else 'none' for n in range(0, DEPTH + 1, 4))} | {' | '.join(f'last {n}' for n in range(4, DEPTH, 4))} | best single layer |",
+        f"|---|{'---|' * (2 * (DEPTH // 4) + 1)}",
+    ]  # fmt: skip
+    for way in ways:
+        head, tail, single = (losses(found, way, kind) for kind in ("head", "tail", "single"))
+        best = min(range(DEPTH), key=lambda k, values=single: values[k])
+        told = [f"{loss:.3f}" for loss in (*head, *tail[1:-1])]
+        lines.append(f"| {LABELS[way]} | {' | '.join(told)} | {best}: {single[best]:.3f} |")
+    told = []
+    for way in ways:
+        (none, *_, every), (first, *_) = losses(found, way, "head"), losses(found, way, "single")
+        told.append(f"{LABELS[way]} {100 * (none - first) / (none - every):.0f} %")
+    return [
+        *lines,
+        "",
+        "What matching all layers takes off the loss, the first one alone takes: "
+        f"{', '.join(told)}. Without the first ones, the last ones bring nothing.",
+        "",
+    ]
+
+
 def measure(found: Results) -> None:
     """Every choice of every way that is missing."""
     ends = [trained(seed) for seed in (0, 1)]
@@ -96,10 +148,8 @@ def draw(found: Results) -> None:
     drawn, axes = figure(1, 3, size=(9.6, 3.6), sharey=True)
     for part, (kind, choices) in zip(axes, CHOICES.items(), strict=True):
         for way in WAYS:
-            chosen = [select_layers(text, DEPTH) or set() for text in choices]
             at = [int(text.rpartition(":")[2]) for text in choices]
-            losses = [found.get(f"{way}/{name_of(layers)}")["loss"] for layers in chosen]
-            part.plot(at, losses, color=COLOURS[way], label=LABELS[way], marker="o", markersize=3)
+            part.plot(at, losses(found, way, kind), color=COLOURS[way], label=LABELS[way], marker="o", markersize=3)
         part.set_title(f"{TITLES[kind]} matched", fontsize=10)
         part.set_xlabel("layer" if kind == "single" else "number of layers")
     axes[0].set_ylabel("test loss of the mean (nats)")
@@ -110,9 +160,7 @@ def draw(found: Results) -> None:
 def main() -> None:
     """Measure what is missing, and draw."""
     prepare()
-    about = {"models": "two digits ViTs of 24 layers, width 64", "steps": STEPS, "tested_on": "450 test images"}
-    found = Results(RESULTS / "deep-layers.json", about)
-    measure(found)
+    measure(found := cells())
     draw(found)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.paper.results import mean_spread
 from benchmarks.paper.sentences import best, difference, duration, listed, markdown, spent, value
-from benchmarks.paper.vision import ablation, distances, layers, lines
+from benchmarks.paper.vision import ablation, deep, distances, layers, lines
 from benchmarks.paper.vision.drawing import LABELS, ROW_LABELS
 from benchmarks.paper.vision.endpoints import PAIRS
 from benchmarks.paper.vision.fusions import PAPER_ROWS
@@ -200,4 +200,4 @@ def figure6() -> list[str]:
             f"last two {value(tail, 3)}, {word} by the "
             f"first ({gap.text(3)}" + (")." if gap.counts else ", within the spread).")
         )
-    return [*text, ""]
+    return [*text, "", *deep.section()]
