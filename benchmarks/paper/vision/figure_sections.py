@@ -10,7 +10,7 @@ from benchmarks.paper.vision.endpoints import PAIRS
 from benchmarks.paper.vision.fusions import PAPER_ROWS
 
 OURS = ("all", "activations", "learned")
-IMAGES = "../benchmarks/results/paper"
+IMAGES = "../../benchmarks/results/paper"
 
 
 def image(name: str, text: str) -> list[str]:
