@@ -119,7 +119,7 @@ def sides(found: dict[str, Any]) -> list[str]:
         told.append(f"{_spread(one)} by one and {_spread(both)} by both ({CALLED[f'{family} 0-1']}{seeds})")
     return [
         "Moving both models reaches nothing that moving one does not, as symmetries act linearly on weights. In 300 steps from the same start "
-        f"and at the same rates (`two_sided.py`), the midpoint's excess on test examples ends at {', and '.join(told)}: the freedom that both have in common is only another way to go astray.",
+        f"and at the same rates (`two_sided.py`), the midpoint's excess on test examples ends at {', and '.join(told)}. What both have in common moves nothing and can only disturb the steps.",
         "",
     ]  # fmt: skip
 
