@@ -83,7 +83,7 @@ def test_what_meets_inside_a_block_takes_turns(
     turned = []
     take_turns = experts._in_turns
     monkeypatch.setattr(experts, "_in_turns", lambda *args: turned.append(1) or take_turns(*args))
-    monkeypatch.setattr(experts, "LARGEST", 0)
+    monkeypatch.setattr(experts, "CROWD", 0)
     monkeypatch.setattr(experts, "BUDGET", budget)
     _, report = isomerge.align(moved, onto=a)
     assert turned

@@ -115,7 +115,7 @@ def _solve_pair(
         inner.append((x.select(at, i), y.select(at, j), _others(atoms, top)))
     within = NestedSolver(spec, solver.given)
     views = [atoms for _, _, atoms in inner]
-    if any(_too_large(spec, atoms) for atoms in views) and (bases := meeting(spec, views)):
+    if any(_crowd(spec, atoms) > CROWD for atoms in views) and (bases := meeting(spec, views)):
         return _in_turns(within, inner, bases)
     if elements and _nested(spec, [atoms for _, _, atoms in inner]):
         return solve_leaves(within, inner)  # groups of experts: expert by expert again
