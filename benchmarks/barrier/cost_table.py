@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def exponents(rows: dict[str, Any], axis: str) -> dict[str, Any]:
     for kind in KINDS[1:]:
         costs = {n: _growing(row, kind) for n, row in chosen.items()}
         points = [(math.log(n), math.log(cost)) for n, cost in costs.items() if cost is not None and cost > 0]
-        found[kind] = _slope(points) if len(points) == len(chosen) > 1 else None
+        found[kind] = slope(points) if len(points) == len(chosen) > 1 else None
     return found
 
 
@@ -93,7 +94,7 @@ def _growing(row: dict[str, Any], kind: str) -> float | None:
     return row[kind]["cpu_seconds"] - row["none"]["cpu_seconds"] if kind in row else None
 
 
-def _slope(points: list[tuple[float, float]]) -> float:
+def slope(points: Sequence[tuple[float, float]]) -> float:
     """Of the line of least squares."""
     middle = [sum(part) / len(points) for part in zip(*points, strict=True)]
     rise = sum((x - middle[0]) * (y - middle[1]) for x, y in points)

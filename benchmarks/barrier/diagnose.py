@@ -149,36 +149,51 @@ def within(part: str, block: Block, spec: Any) -> bool:
     return part in ("all", kind_of(block, spec))
 
 
+def learned_with(
+    line: type[MatchedLine],
+    learner: type[UnseenLearner],
+    family: str,
+    models: tuple[Path, Path],
+    name: str,
+    **how: Any,
+) -> dict[str, Any]:
+    """What is reported of a match that is learned along a line of one's own, with the excess on unseen examples.
+
+    Args:
+        line, learner: stand in for those of `isomerge.solve.pairs.solutions` while it lasts.
+        family: of the models.
+        models: the anchor and the other one.
+        name: of the output, which is thrown away.
+        how: arguments of `isomerge.align` beside what is learned from.
+    """
+    one, two = models
+    config = json.loads((one / "config.json").read_text())
+    learner.unseen = unseen_half(open_data(test_data(family), one, config=config), LIMITS[family]["test"])
+    kept = solutions.MatchedLine, solutions.Learner
+    solutions.MatchedLine, solutions.Learner = line, learner
+    out = DATA / "aligned" / family / name
+    try:
+        _, report = isomerge.align(
+            two, onto=one, out=out, align=True, overwrite=True, spaces="all", learn=train_data(family),
+            limit=LIMITS[family]["learn"], **how,
+        )  # fmt: skip
+    finally:
+        solutions.MatchedLine, solutions.Learner = kept
+    shutil.rmtree(out)
+    return report["streams"][0]["learned"]
+
+
 def diagnose(
     family: str, models: tuple[Path, Path], part: str, steps: int, width: int | None = None
 ) -> dict[str, Any]:
     """Learn for one part; the excess over the mean of the ends on unseen examples, in nats."""
     one, two = models
-    out = DATA / "aligned" / family / f"diagnosis-{one.name}--{two.name}-{part.replace(' ', '-')}"
-    config = json.loads((one / "config.json").read_text())
-    UnseenLearner.unseen = unseen_half(open_data(test_data(family), one, config=config), LIMITS[family]["test"])
     PartLine.part = part
-    solutions.MatchedLine, solutions.Learner = PartLine, UnseenLearner
     began = time.perf_counter()
-    how = {k: v for k, v in learning(family, width).items() if k != "steps"}
-    untie: dict[str, Any] = {"untie": True} if family == "gpt2" else {}
-    _, report = isomerge.align(
-        two,
-        onto=one,
-        out=out,
-        align=True,
-        overwrite=True,
-        spaces="all",
-        learn=train_data(family),
-        limit=LIMITS[family]["learn"],
-        learn_target="auto",
-        steps=steps,
-        seed=0,
-        **how,
-        **untie,
-    )
-    shutil.rmtree(out)
-    unseen = report["streams"][0]["learned"]["unseen"]
+    how = {**learning(family, width), "steps": steps, "learn_target": "auto", "seed": 0}
+    untie = {"untie": True} if family == "gpt2" else {}
+    name = f"diagnosis-{one.name}--{two.name}-{part.replace(' ', '-')}"
+    unseen = learned_with(PartLine, UnseenLearner, family, models, name, **how, **untie)["unseen"]
     return {
         "midpoint": unseen["after"],
         "before_learning": unseen["before"],

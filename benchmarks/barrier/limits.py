@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from benchmarks.barrier.cost_table import slope
+from benchmarks.barrier.measurements import LEARNED_APART
+
 PARTS = ("all", "mlp", "attention", "embeddings and head")
-CALLED = {
-    "llama 0-1": "Llama-like, width 128",
-    "vit-digits 0-1": "ViT, digits",
-    "vit-fashion 0-1": "ViT, Fashion-MNIST",
-}
 SEVERAL = (
     "average",
     "anchor 0, all",
@@ -36,12 +34,17 @@ AGAIN = [
 ]  # fmt: skip
 
 
-def sections(results: Path) -> list[str]:
-    """All of them, from the folder of the results."""
+def sections(results: Path, named: Callable[[str], str]) -> list[str]:
+    """All of them.
+
+    Args:
+        results: the folder of the results.
+        named: what a family is called.
+    """
     read = {path.stem: json.loads(path.read_text()) for path in results.glob("*.json")}
     return [
-        *left(read["diagnosis"], read["neurons"]),
-        *sides(read["two-sided"]),
+        *left(read["diagnosis"], read["neurons"], named),
+        *sides(read["two-sided"], named),
         *larger([read[name] for name in ("llama", "llama-width-256", "llama-width-512")], results.parent),
         *several(read["many"], read["simplex"]),
         *other_data(read["other-data"]),
@@ -49,7 +52,7 @@ def sections(results: Path) -> list[str]:
     ]
 
 
-def left(diagnosis: dict[str, Any], neurons: dict[str, Any]) -> list[str]:
+def left(diagnosis: dict[str, Any], neurons: dict[str, Any], named: Callable[[str], str]) -> list[str]:
     """What limits a learned barrier."""
     lines = [
         "## What is left, and why",
@@ -62,61 +65,51 @@ def left(diagnosis: dict[str, Any], neurons: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
     for pair, parts in diagnosis.items():
         cells = [f"{parts[part]['before_learning']:.2f} → {parts[part]['midpoint']:.3f}" for part in PARTS]
-        lines.append(f"| {CALLED[pair]} | {' | '.join(cells)} |")
+        lines.append(f"| {named(pair.partition(' ')[0])} | {' | '.join(cells)} |")
     lines += [
         "",
         "So it sits in the MLPs. Is it neurons without a partner? A share of the pairs that lie farthest apart is given neurons of its own in a wider MLP (the same two functions, exactly; "
         "`neurons.py --learn`), and everything but the order of neurons is learned in 300 steps: barrier on test data, pairs of seeds.",
         "",
     ]  # fmt: skip
-    learned = {
-        name: pairs for name, pairs in neurons.items() if any("learned, 300 steps" in one for one in pairs.values())
+    learned = {  # by family, the rows of its pairs
+        name.partition(",")[0]: [one[LEARNED_APART] for one in pairs.values()]
+        for name, pairs in neurons.items()
+        if all(LEARNED_APART in one for one in pairs.values())
     }
-    shares = sorted(
-        {s for pairs in learned.values() for one in pairs.values() for s in one.get("learned, 300 steps", {})},
-        key=float,
-    )
+    shares = sorted(next(iter(learned.values()))[0], key=float)
     lines += [
         f"| models | {' | '.join(f'{100 * float(s):g} % apart' for s in shares)} |",
         f"|---|{'---|' * len(shares)}",
     ]
-    for name, pairs in learned.items():
-        here = [
-            one["learned, 300 steps"]
-            for one in pairs.values()
-            if len(one.get("learned, 300 steps", {})) == len(shares)
-        ]
-        cells = [_spread([one[s]["barrier"] for one in here]) for s in shares]
-        lines.append(
-            f"| {CALLED[name.partition(',')[0] + ' 0-1']}, {len(here)} pair{'s' * (len(here) > 1)} | {' | '.join(cells)} |"
-        )
-    return [*lines, "", _in_words(learned, shares[0], shares[-1]), ""]
+    told = []
+    for family, pairs in learned.items():
+        barriers = {share: [rows[share]["barrier"] for rows in pairs] for share in shares}
+        cells = " | ".join(spread(barriers[share]) for share in shares)
+        lines.append(f"| {named(family)}, {len(pairs)} pair{'s' * (len(pairs) > 1)} | {cells} |")
+        before, after = (fmean(barriers[share]) for share in (shares[0], shares[-1]))
+        told.append(f"{before:.3f} nats become {after:.3f} ({named(family)})")
+    return [*lines, "", LIMIT.format(told=" and ".join(told)), ""]
 
 
-def _in_words(learned: dict[str, Any], none: str, every: str) -> str:
-    """What the figures of neurons apart say."""
-    left = []
-    for name, pairs in learned.items():
-        here = [rows for one in pairs.values() if every in (rows := one.get("learned, 300 steps", {}))]
-        before, after = (fmean(rows[share]["barrier"] for rows in here) for share in (none, every))
-        left.append(f"{before:.3f} nats become {after:.3f} ({CALLED[name.partition(',')[0] + ' 0-1']})")
-    return (
-        f"Hardly: where no neuron is averaged with another, in an MLP of twice the width, {' and '.join(left)}. Beside attention's share, what is left is then "
-        "the mean of what two MLPs make of one and the same stream, which neither was trained on: that limit is of functions, and neither another "
-        "basis nor better partners for neurons move it. "
-        "Longer learning takes a little of it, and width the most (the table above: Llama-like models of "
-        "width 128, 256 and 512 after 300 steps). What else was tried without gain: permutations that are learned (straight-through over a Sinkhorn "
-        "relaxation), orthogonalised momentum and other steps, more data ([experiments](experiments.md#matching-models-from-different-seeds-what-was-tried))."
-    )
+LIMIT = (
+    "Hardly: where no neuron is averaged with another, in an MLP of twice the width, {told}. Beside attention's share, what is left is then "
+    "the mean of what two MLPs make of one and the same stream, which neither was trained on: that limit is of functions, and neither another "
+    "basis nor better partners for neurons move it. "
+    "Longer learning takes a little of it, and width the most (the table above: Llama-like models of "
+    "width 128, 256 and 512 after 300 steps). What else was tried without gain: permutations that are learned (straight-through over a Sinkhorn "
+    "relaxation), orthogonalised momentum and other steps, more data ([experiments](experiments.md#matching-models-from-different-seeds-what-was-tried))."
+)
+"""What the figures of neurons apart say."""
 
 
-def sides(found: dict[str, Any]) -> list[str]:
+def sides(found: dict[str, Any], named: Callable[[str], str]) -> list[str]:
     """One model moved, or both."""
     told = []
     for family, ways in found.items():
         one, both = ([row["excess"] for row in ways[name].values()] for name in ("one", "both"))
         seeds = f", {len(one)} seeds of learning" if len(one) > 1 else ""
-        told.append(f"{_spread(one)} by one and {_spread(both)} by both ({CALLED[f'{family} 0-1']}{seeds})")
+        told.append(f"{spread(one)} by one and {spread(both)} by both ({named(family)}{seeds})")
     return [
         "Moving both models reaches nothing that moving one does not, as symmetries act linearly on weights. In 300 steps from the same start "
         f"and at the same rates (`two_sided.py`), the midpoint's excess on test examples ends at {', and '.join(told)}. What both have in common moves nothing and can only disturb the steps.",
@@ -128,9 +121,8 @@ def larger(families: Sequence[dict[str, Any]], results: Path) -> list[str]:
     """How the barrier falls with width, and what is known of larger models."""
     widths = [128, 256, 512]
     barriers = [found["summary"]["distilled-quick"]["barrier"] for found in families]
-    middle = fmean(math.log(w) for w in widths), fmean(math.log(b) for b in barriers)
-    rise = sum((math.log(w) - middle[0]) * (math.log(b) - middle[1]) for w, b in zip(widths, barriers, strict=True))
-    power = rise / sum((math.log(w) - middle[0]) ** 2 for w in widths)
+    points = [(math.log(w), math.log(b)) for w, b in zip(widths, barriers, strict=True)]
+    power, middle = slope(points), [fmean(part) for part in zip(*points, strict=True)]
     told = ", ".join(f"{b:.3f}" for b in barriers)
     beyond = math.exp(middle[1] + power * (math.log(2048) - middle[0]))
     apart = json.loads((results / "gpu_apart.json").read_text())["0.04b"]["rows"]["stored"]
@@ -146,7 +138,7 @@ def larger(families: Sequence[dict[str, Any]], results: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def _spread(values: Sequence[float], digits: int = 3) -> str:
+def spread(values: Sequence[float], digits: int = 3) -> str:
     """Mean, and deviation where there are several."""
     mean = f"{fmean(values):.{digits}f}"
     return f"{mean} ± {stdev(values):.{digits}f}" if len(values) > 1 else mean
@@ -197,9 +189,7 @@ def other_data(found: dict[str, Any]) -> list[str]:
     lines = ["## Models of different data", ""]
     for case, seeds in found.items():
         every = [rows for rows in seeds.values() if rows]
-        names = [name for name in every[0] if name in ORDER] and [
-            n for n in ORDER if all(n in rows for rows in every)
-        ]
+        names = [name for name in ORDER if all(name in rows for rows in every)]
         tasks = list(dict.fromkeys(key.rpartition(", ")[0] for key in every[0][names[0]] if ", " in key))
         lines += [
             f"{DATA[case]}, width 64, {len(every)} seed{'s' * (len(every) > 1)} (`other_data.py`), on test examples of both.",
@@ -208,19 +198,21 @@ def other_data(found: dict[str, Any]) -> list[str]:
             f"|---|{'---|' * (len(tasks) + 2)}",
         ]
         for name in names:
-            per = [_spread([100 * rows[name][f"{task}, accuracy"] for rows in every], 1) for task in tasks]
-            both = _spread([100 * rows[name]["accuracy"] for rows in every], 1)
+            per = [spread([100 * rows[name][f"{task}, accuracy"] for rows in every], 1) for task in tasks]
+            both = spread([100 * rows[name]["accuracy"] for rows in every], 1)
             lines.append(
-                f"| {name} | {' | '.join(per)} | {both} | {_spread([rows[name]['loss'] for rows in every])} |"
+                f"| {name} | {' | '.join(per)} | {both} | {spread([rows[name]['loss'] for rows in every])} |"
             )
         lines += ["", _lesson(every), ""]
     return lines
 
 
+FROM_MERGE = "300 steps onto labels, from the learned merge"
+FROM_FIRST = "300 steps onto labels, from the first model"
 ORDER = (
     "the first model", "the second model", "ensemble", "one model of both", "as stored", "matched by weights", "matched with activations", "learned",
     "learned with labels", "learned, activations re-normalised", "learned with labels, activations re-normalised", "regression on what was learned",
-    "300 steps onto labels, from the learned merge", "300 steps onto labels, from the first model",
+    FROM_MERGE, FROM_FIRST,
     "300 steps onto the ensemble, from the learned merge", "300 steps onto the ensemble, from the first model",
 )  # fmt: skip
 
@@ -231,7 +223,7 @@ def _lesson(every: Sequence[dict[str, Any]]) -> str:
         ("learned", "learned with labels"),
         key=lambda row: fmean(one.get(row, {"accuracy": 0})["accuracy"] for one in every),
     )
-    gains = [one[ORDER[-4]]["loss"] - one[ORDER[-3]]["loss"] for one in every]
+    gains = [one[FROM_FIRST]["loss"] - one[FROM_MERGE]["loss"] for one in every]
     loss = {
         row: fmean(one[row]["loss"] for one in every)
         for row in (learned, "ensemble", "the first model", "the second model")
@@ -240,6 +232,6 @@ def _lesson(every: Sequence[dict[str, Any]]) -> str:
     better = "below" if loss[learned] < min(loss["the first model"], loss["the second model"]) else "not below"
     return (
         f"The merge that was learned has a loss of {loss[learned]:.3f}, {better} that of both models and {beside} their ensemble's ({loss['ensemble']:.3f}). "
-        f"As a start for {300} steps with labels it is worth {-fmean(gains):+.3f} nats against the first model alone "
-        f"({', '.join(f'{-gain:+.3f}' for gain in gains)} by seed; more is better)."
+        f"As a start for 300 steps with labels it is worth {fmean(gains):+.3f} nats against the first model alone "
+        f"({', '.join(f'{gain:+.3f}' for gain in gains)} by seed; more is better)."
     )

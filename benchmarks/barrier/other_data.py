@@ -31,8 +31,9 @@ from transformers import LlamaForCausalLM, ViTForImageClassification
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import isomerge
-from benchmarks.barrier.data import BARRIER, WINDOW, load_images, load_text, windows
+from benchmarks.barrier.data import BARRIER, WINDOW, load_images, windows
 from benchmarks.barrier.train import llama, plan, vit_digits
+from benchmarks.comparison.models import PLAIN, descended, text_of
 from examples import train_digits
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "barrier" / "other-data.json"
@@ -80,14 +81,9 @@ def test_images(task: str) -> Batch:
     return {"pixel_values": x[rows], "labels": labels[rows]}
 
 
-@cache
 def text(task: str, split: str) -> Tensor:
-    """The bytes of a task; the last twelfth of the novel is held out."""
-    if task == "speeches":
-        return load_text("train" if split == "train" else "heldout")
-    whole = load_text("moby-dick")
-    border = len(whole) * 11 // 12
-    return whole[:border] if split == "train" else whole[border:]
+    """The bytes of a task."""
+    return text_of(PLAIN if task == "speeches" else task, split)
 
 
 def texts(task: str, rng: torch.Generator) -> Batch:
@@ -127,23 +123,18 @@ def answers(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def fitted(model: Any, case: Case, task: str, steps: int, rate: float, seed: int, teachers: list[Any]) -> Any:
-    """A model after so many steps on a task, by labels or onto the mean of the teachers' probabilities: AdamW, a short
-    warm-up, a line down to zero."""
+    """A model after so many steps on a task, by labels or onto the mean of the teachers' probabilities."""
     rng = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.AdamW(model.train().parameters(), lr=rate, weight_decay=0.05)
-    for step in range(steps):
-        for group in optimizer.param_groups:
-            group["lr"] = rate * min(1.0, (step + 1) / 50) * (1 - step / steps)
+
+    def loss() -> Tensor:
         batch = case.batch(task, rng)
         said, right = answers(model, batch)
         if teachers:
             with torch.no_grad():
                 right = torch.stack([answers(one, batch)[0].softmax(-1) for one in teachers]).mean(0)
-        loss = F.cross_entropy(said, right)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return model.eval()
+        return F.cross_entropy(said, right)
+
+    return descended(model, loss, steps, rate)
 
 
 def trained(case: Case, name: str, task: str, seed: int) -> Path:

@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -87,11 +87,10 @@ def _cell(found: dict[str, Any], rows: Sequence[str], way: str) -> str:
         return "–"
     here = [entry["rows"][row] for entry in found["pairs"].values() if row in entry.get("rows", {})]
     barriers = [entry["barrier"]["entezari"] for entry in here]
-    spread = f" ± {stdev(barriers):.3f}" if len(here) > 1 else ""
     accuracy = 100 * fmean(entry["midpoint"]["accuracy"] or 0.0 for entry in here)
     steps = sorted({entry["learned"]["steps"] for entry in here if entry.get("learned", {}).get("steps")})
     told = f"; {steps[0]} steps" if way == "learned longest" and steps else ""
-    return f"{fmean(barriers):.3f}{spread}{_marks(found['family'], row, here)} ({accuracy:.1f}{told})"
+    return f"{limits.spread(barriers)}{_marks(found['family'], row, here)} ({accuracy:.1f}{told})"
 
 
 def _marks(name: str, row: str, here: Sequence[dict[str, Any]]) -> str:
@@ -129,7 +128,7 @@ def page() -> str:
         "![Loss along the lines, by kind of matching](../../benchmarks/results/barrier/curves.png)",
         "",
     ]
-    lines += [*reach.section(every, named), *limits.sections(RESULTS)]
+    lines += [*reach.section(every, named), *limits.sections(RESULTS, named)]
     return "\n".join(lines).rstrip() + "\n"
 
 

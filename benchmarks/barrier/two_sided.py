@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -23,14 +22,11 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import isomerge
-from benchmarks.barrier.diagnose import UnseenLearner, unseen_half
-from benchmarks.barrier.run import DATA, LIMITS, RESULTS, folder_of, learning, test_data, train_data
-from isomerge.observe.data.opening_data import open_data
+from benchmarks.barrier.diagnose import UnseenLearner, learned_with
+from benchmarks.barrier.run import RESULTS, folder_of, learning
 from isomerge.solve.learn.elements import LearnedElements
 from isomerge.solve.learn.learner import Learned
 from isomerge.solve.learn.model_line import MatchedLine
-from isomerge.solve.pairs import solutions
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,23 +72,10 @@ class TwoSidedLearner(UnseenLearner):
 def measure(family: str, both: bool, steps: int, seed: int) -> dict[str, Any]:
     """One match; the excess before and after, and its CPU seconds."""
     one, two = (folder_of(family, number, None, False) for number in ("0", "1"))
-    config = json.loads((one / "config.json").read_text())
-    UnseenLearner.unseen = unseen_half(open_data(test_data(family), one, config=config), LIMITS[family]["test"])
-    kept = solutions.MatchedLine, solutions.Learner
-    solutions.MatchedLine, solutions.Learner = (
-        (TwoSidedLine, TwoSidedLearner) if both else (MatchedLine, UnseenLearner)
-    )
-    out, began = DATA / "aligned" / family / "two-sided", time.process_time()
-    how = {**learning(family, None), "steps": steps, "learn_target": TARGETS[family]}
-    try:
-        _, report = isomerge.align(
-            two, onto=one, out=out, align=True, overwrite=True, spaces="all", learn=train_data(family),
-            limit=LIMITS[family]["learn"], seed=seed, **how,
-        )  # fmt: skip
-    finally:
-        solutions.MatchedLine, solutions.Learner = kept
-    shutil.rmtree(out)
-    learned = report["streams"][0]["learned"]
+    line, learner = (TwoSidedLine, TwoSidedLearner) if both else (MatchedLine, UnseenLearner)
+    how = {**learning(family, None), "steps": steps, "learn_target": TARGETS[family], "seed": seed}
+    began = time.process_time()
+    learned = learned_with(line, learner, family, (one, two), "two-sided", **how)
     return {
         "excess": learned["unseen"]["after"],
         "before": learned["unseen"]["before"],

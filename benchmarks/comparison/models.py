@@ -117,14 +117,23 @@ LOSSES = {"vit": loss_of_images, "llama": loss_of_text}
 def fitted(family: str, model: Any, task: str, steps: int, rate: float, seed: int) -> Any:
     """A model after so many steps on a task: AdamW, a short warm-up, a line down to zero."""
     kind, rng = KINDS[family], torch.Generator().manual_seed(seed)
+
+    def loss() -> Tensor:
+        batch = kind.batch(task, rng)
+        return LOSSES[family](kind.loss(model, batch), batch)
+
+    return descended(model, loss, steps, rate)
+
+
+def descended(model: Any, loss: Callable[[], Tensor], steps: int, rate: float) -> Any:
+    """A model after so many steps down a loss, which draws a batch when it is called."""
     optimizer = torch.optim.AdamW(model.train().parameters(), lr=rate, weight_decay=0.05)
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = rate * min(1.0, (step + 1) / 50) * (1 - step / steps)
-        batch = kind.batch(task, rng)
-        loss = LOSSES[family](kind.loss(model, batch), batch)
+        here = loss()
         optimizer.zero_grad()
-        loss.backward()
+        here.backward()
         optimizer.step()
     return model.eval()
 

@@ -115,7 +115,7 @@ def check_recipe(fence: Fence, folder: Path) -> None:
     own = {name: content[name] for name in ("unet", "text_encoder", "vae") if name in content}
     read = asked_of_recipe if of_adapters else searched_recipe if "{search: " in fence.text else job_of_recipe
     with importing(content.get("import")):
-        if steps := [] if own or of_adapters else module_steps(file):
+        if steps := [] if own or of_adapters else module_steps(file, content):
             for step in steps:
                 job_of_recipe(step)
         elif not own:

@@ -358,11 +358,8 @@ def surgery(
     data = opened_data(data, merged, tokenizer, limit=examples.limit, length=examples.length)
     folder = Path(os.path.expanduser(out))
     with recognised([merged, task], opening.spec, opening.allow_pickle, proven=False) as (one, two):
-        if isinstance(data, (str, Path)):
-            data = data_for(two.checkpoint, str(data), limit=examples.limit, length=examples.length)
-        elif examples.limit is not None:
-            data = data.head(examples.limit)
+        shown = data_for(two.checkpoint, data, limit=examples.limit, length=examples.length)
         report = write_surgery(
-            one, two, data, folder, operating, device=examples.device, overwrite=overwrite, observer=observer
+            one, two, shown, folder, operating, device=examples.device, overwrite=overwrite, observer=observer
         )
         return Report({"command": "surgery", "models": [one.ref, two.ref], **report})

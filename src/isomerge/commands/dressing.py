@@ -11,7 +11,6 @@ import torch
 from isomerge.errors import IsomergeError
 from isomerge.files import check_file, write_tensors
 from isomerge.models.recognised import Model
-from isomerge.observe.data.examples import Examples
 from isomerge.observe.data.live_data import as_data
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.losses import outputs_of
@@ -57,10 +56,8 @@ def write_dressed(model: Model, alignment: Alignment, options: DressingOptions) 
         IsomergeError: data that do not fit, or a model with other than one residual stream.
     """
     given = as_data(options.data, "--data")
-    if isinstance(given, Examples):
-        examples = given.head(options.limit)
-    else:
-        examples = data_for(model.checkpoint, str(given), limit=options.limit, length=options.length)
+    assert given is not None
+    examples = data_for(model.checkpoint, given, limit=options.limit, length=options.length)
     module = load_module(model)
     parts: dict[str, list[torch.Tensor]] = {}
     with torch.no_grad(), Dressing(module, alignment) as dressing:

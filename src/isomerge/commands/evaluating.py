@@ -11,7 +11,6 @@ from typing import Any
 from isomerge.commands.opening import recognised
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model
-from isomerge.observe.data.examples import Examples
 from isomerge.observe.data.live_data import as_data
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.losses import evaluate
@@ -69,10 +68,8 @@ def _losses(
 ) -> dict[str, Any]:
     """Losses of models on examples that the first one's tokenizer or processor reads, one module at a time."""
     given = as_data(data, "--data")
-    if isinstance(given, Examples):
-        examples = given if how.limit is None else given.head(how.limit)
-    else:
-        examples = data_for(found[0].checkpoint, str(given), limit=how.limit, length=how.length)
+    assert given is not None
+    examples = data_for(found[0].checkpoint, given, limit=how.limit, length=how.length)
     check_labelled(examples)
     unit = ""
     for number, (row, model) in enumerate(zip(rows, found, strict=True)):

@@ -111,7 +111,8 @@ def asked_steps(models: Any) -> list[Step] | None:
     if found is not None or not os.path.isfile(os.path.expanduser(models)):
         return found
     documents = read_documents(os.path.expanduser(models))
-    return None if pipelines_of(documents[0] if documents else None) else module_steps(models)
+    content = documents[0] if documents else None
+    return None if pipelines_of(content) else module_steps(models, content)
 
 
 def _is_made(record: Path, text: str, out: Path) -> bool:

@@ -173,12 +173,8 @@ def _judged(named: Mapping[str, Any], merging: Merging, tuning: TuningOptions, h
     donor = merging.plan.donor
     found: dict[str, Examples] = {}
     for option, given in named.items():
-        if isinstance(given, Examples):
-            found[option] = given if how.limit is None else given.head(how.limit)
-        elif given is not None:
-            found[option] = data_for(
-                donor.checkpoint, str(given), limit=how.limit, length=how.length, option=option
-            )
+        if given is not None:
+            found[option] = data_for(donor.checkpoint, given, limit=how.limit, length=how.length, option=option)
         if option in found and tuning.objective == LOSS and not found[option].labelled:
             check_labelled(found[option] if option == "--data" else None)
     if "--data" not in found:

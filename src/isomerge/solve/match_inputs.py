@@ -48,15 +48,23 @@ def open_given(
 
 
 def data_for(
-    checkpoint: Checkpoint, ref: str, *, limit: int | None = None, length: int = 128, option: str = "--data"
+    checkpoint: Checkpoint,
+    ref: str | Path | Examples,
+    *,
+    limit: int | None = None,
+    length: int = 128,
+    option: str = "--data",
 ) -> Examples:
-    """Examples through the tokenizer or processor of a checkpoint, or of a view, that are its own.
+    """Examples through the tokenizer or processor of a checkpoint, or of a view, that are its own; those that are
+    examples already as they are, no more than ``limit``.
 
     For the arguments and errors see `isomerge.observe.data.opening_data.open_data`.
     """
 
+    if isinstance(ref, Examples):
+        return ref if limit is None else ref.head(limit)
     with companion_folder(checkpoint) as folder:
-        found = open_data(ref, folder, limit=limit, length=length, config=checkpoint.config, option=option)
+        found = open_data(str(ref), folder, limit=limit, length=length, config=checkpoint.config, option=option)
     if length != TOKENS and "pixel_values" in found.tensors and "input_ids" not in found.tensors:
         note("length", "these examples are images")
     return found

@@ -16,21 +16,22 @@ from typing import Any
 from isomerge.errors import IsomergeError
 from isomerge.merging.recipe.recipe_modules import check_known, filtered_modules, filters_of, ordered, sliced
 from isomerge.merging.recipe.recipe_steps import PLAIN, WORDS, Step, named_models
-from isomerge.merging.recipe.yaml_text import read_documents
 
 WRITTEN = ("dtype", "out_dtype")
 """Keys of the recipe that the last step has as well."""
 
 
-def module_steps(path: str | Path) -> list[Step] | None:
+def module_steps(path: str | Path, content: Any) -> list[Step] | None:
     """The steps of a recipe of one document whose modules differ in more than parameters; None of any other.
+
+    Args:
+        path: of the recipe.
+        content: of its one document.
 
     Raises:
         IsomergeError: modules that nobody knows, that are sliced, or that are aligned onto different models.
     """
     path = os.path.expanduser(path)
-    documents = [] if os.path.isdir(path) else read_documents(path)
-    content = documents[0] if len(documents) == 1 else None
     modules = content.get("modules") if isinstance(content, dict) else None
     if not isinstance(content, dict) or not isinstance(modules, dict) or len(modules) < 2:
         return None
