@@ -1,22 +1,26 @@
-"""A live module, recognised by its spec: its parameters in blocks, and the continuous spaces that it really has."""
+"""A live module, recognised by its spec: its parameters in blocks, and the continuous symmetries that it really has."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch import nn
 
 from isomerge.archs import spec_for
-from isomerge.checkpoint.in_memory import config_of
+from isomerge.checkpoint.in_memory import config_of, in_memory
 from isomerge.errors import IsomergeError
 from isomerge.matching.stream_groups import returned_streams
+from isomerge.models.layer_norm_form import free_under_layer_norm
+from isomerge.models.recognised import Model
 from isomerge.models.tied_tensors import SELF_DUAL, has_language_head
 from isomerge.observe.live.modules import parameter_names
 from isomerge.symmetry.axes import atoms
-from isomerge.symmetry.blocks import Block, gather_blocks
-from isomerge.symmetry.language.spec import Line, Space, Spec
+from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.language.spec import Line, Match, Space, Spec
+from isomerge.symmetry.layer_norms import NORMS, under_layer_norm
+from isomerge.symmetry.norms import LayerNorms
 from isomerge.symmetry.stage import find_shifts
 
 CONTINUOUS = ("GL", "Scale", "PositiveScale", "Complex")
@@ -35,6 +39,8 @@ class Binding:
     """From canonical names to the module's own."""
     left_out: dict[str, str]
     """Continuous spaces and shifts of the architecture that do not act, and why."""
+    free: LayerNorms
+    """What LayerNorm leaves free among what is trained (`isomerge.symmetry.layer_norms`)."""
 
 
 def bind(
@@ -48,7 +54,8 @@ def bind(
 
     Args:
         module: a module of transformers, with its ``config``.
-        spaces: names of the spaces and shifts that shall act; all continuous ones by default.
+        spaces: names of the spaces and shifts that shall act, and "norms" for what LayerNorm leaves free; all by
+            default.
         trained: the parameters that are trained; those that require gradients by default.
         spec_file: a spec for an architecture that isomerge does not know.
 
@@ -60,7 +67,7 @@ def bind(
             f"{type(module).__name__} has no config: give the transformers module itself, not a wrapper around it"
         )
     config = {**config_of(module.config, type(module).__name__), "architectures": [type(module).__name__]}
-    spec = spec_for(config, spec_file)
+    spec = spec_for(config, spec_file, {name: tuple(t.shape) for name, t in module.state_dict().items()})
     names = parameter_names(module, spec)
     own = dict(module.named_parameters(remove_duplicate=False))
     parameters = {canonical: own[name] for canonical, name in names.items()}
@@ -68,8 +75,8 @@ def bind(
     for canonical, name in names.items():
         matches[canonical] = spec.match(name)
         spec.check_shape(name, matches[canonical], tuple(parameters[canonical].shape))
-    blocks = gather_blocks(spec, matches)
-    chosen = _chosen(spec, spaces)
+    model = Model(in_memory({}, config, ref=type(module).__name__), spec, matches, spec)
+    blocks, chosen = model.blocks, _chosen(spec, spaces)
     left_out = _broken_by_sharing(module, spec)
     tied = has_language_head(config) and _shares(module)
     if kept := returned_streams(spec, list(names), config, tied):
@@ -79,15 +86,19 @@ def bind(
     frozen = {canonical for canonical, p in parameters.items() if id(p) not in trains}
     active = spec.restrict(chosen - left_out.keys())
     left_out |= _frozen(active, blocks, frozen) | _one_sided(active, blocks) | _affine(active)
-    known = {n for n in chosen if any(n == s.name for s in spec.shifts) or n in spec.spaces}
-    why = {n: text for n, text in left_out.items() if n in known}
-    return Binding(spec.restrict(chosen - left_out.keys()), blocks, parameters, names, why)
+    free = LayerNorms()
+    if NORMS in chosen:
+        free = _trained(free_under_layer_norm(model), frozen | _shared(module, spec))
+        left_out |= {} if free else {NORMS: "what it leaves free is given out, shared, or not trained"}
+    why = {n: text for n, text in left_out.items() if n in chosen}
+    return Binding(spec.restrict(chosen - left_out.keys()), blocks, parameters, names, why, free)
 
 
 def _chosen(spec: Spec, spaces: Collection[str] | None) -> set[str]:
     """The names of the continuous spaces and shifts that are asked for."""
     shifts = {shift.name for shift in spec.shifts}
     continuous = {name for name, space in spec.spaces.items() if space.group_name in CONTINUOUS} | shifts
+    continuous |= {NORMS} if under_layer_norm(spec) else set()
     if spaces is None:
         return continuous
     if unknown := sorted(set(spaces) - continuous):
@@ -145,9 +156,30 @@ def _frozen(spec: Spec, blocks: list[Block], frozen: set[str]) -> dict[str, str]
     return found
 
 
+def _shared(module: nn.Module, spec: Spec) -> set[str]:
+    """The canonical names of parameters that have several places, other than those that the spec ties."""
+    places: dict[int, list[Match]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        places.setdefault(id(parameter), []).append(spec.match(name))
+    apart = ([match.canonical for match in matches if match.line.tied is None] for matches in places.values())
+    return {canonical for names in apart if len(names) > 1 for canonical in names}
+
+
+def _trained(free: LayerNorms, still: Set[str]) -> LayerNorms:
+    """What LayerNorm leaves free without what would move a tensor that stays."""
+
+    def stays(block: Block | None) -> bool:
+        return block is not None and not still.isdisjoint(block.canonical)
+
+    for norm in free.norms:
+        biases = {reader: bias for bias, reader in norm.reader_biases.items()}
+        norm.bound |= {reader for reader in norm.readers if stays(reader) or stays(biases.get(reader))}
+        norm.sealed |= any(map(stays, norm.blocks))
+    return LayerNorms({block: k for block, k in free.writers.items() if not stays(block)}, free.norms)
+
+
 def _one_sided(spec: Spec, blocks: list[Block]) -> dict[str, str]:
-    """Spaces of one side, such as that of a last norm which nothing reads; shifts without their tensors, or of
-    constants."""
+    """Spaces of one side, such as that of a last norm which nothing reads; shifts without their tensors."""
     sides: dict[str, set[bool]] = {name: set() for name in spec.spaces}
     for block in blocks:
         for atom in atoms(block.axes or ()):
@@ -155,7 +187,6 @@ def _one_sided(spec: Spec, blocks: list[Block]) -> dict[str, str]:
                 sides[atom.name].add(atom.dual)
     there = {shift.name for shift, _, _ in find_shifts(spec, blocks)}
     found = {name: "the module has only one side of it" for name, side in sides.items() if len(side) < 2}
-    found |= {s.name: "a constant along an axis is not projected" for s in spec.shifts if s.constant}
     return found | {s.name: "the module lacks its tensors" for s in spec.shifts if s.name not in there}
 
 

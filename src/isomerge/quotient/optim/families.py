@@ -186,8 +186,8 @@ def _matrix(family: Family, leaf: Leaf, free: bool) -> Touch:
 def _shifts(binding: Binding, layout: Layout, offset: int) -> tuple[list[Shifted], int]:
     by_shift: dict[Shift, list[str]] = {}
     for shift, key, _ in find_shifts(binding.spec, binding.blocks):
-        assert shift.along is None  # see `binding`
-        by_shift.setdefault(shift, []).append(key)
+        if not shift.constant:  # see `additions`
+            by_shift.setdefault(shift, []).append(key)
     found = []
     for shift, keys in by_shift.items():
         bias = _leaf(layout, shift.bias, shift.block or 0)

@@ -59,13 +59,15 @@ class Layout:
     """Where the parameters that are moved lie in flat vectors.
 
     Args:
-        binding: the recognised module; only the parameters that its active spaces and shifts move are taken.
+        binding: the recognised module; only the parameters that its active spaces and shifts move are taken, and
+            those that what LayerNorm leaves free moves or looks at.
     """
 
     def __init__(self, binding: Binding) -> None:
 
         self.spec = binding.spec
-        moved = [block for block in binding.blocks if _is_moved(binding, block)]
+        free = {*binding.free.writers, *(block for norm in binding.free.norms for block in norm.blocks)}
+        moved = [block for block in binding.blocks if block in free or _is_moved(binding, block)]
         stacks: dict[str, list[Block]] = {}
         for block in moved:
             stacks.setdefault(block.line.name, []).append(block)
@@ -76,10 +78,14 @@ class Layout:
         self.total = sum(self.sizes)
         self.shapes = [p.shape for p in self.parameters]
         self.leaves: list[Leaf] = []
+        self.places: dict[Block, View] = {}
+        """Where each block lies whole."""
         start, template = 0, torch.empty(self.total, device="meta")
         for line, blocks in stacks.items():
             shape = (len(blocks), *blocks[0].lead, *binding.parameters[blocks[0].canonical[0]].shape)
             end = start + prod(shape)
+            for block, whole in zip(blocks, template[start:end].view(shape), strict=True):
+                self.places[block] = View(tuple(whole.shape), whole.stride(), int(whole.storage_offset()))
             self.leaves += _leaves(binding, line, blocks, template[start:end].view(shape))
             start = end
 
@@ -108,7 +114,8 @@ class Layout:
 
 def _is_moved(binding: Binding, block: Block) -> bool:
     """Whether an active space or shift moves a block, or a shift reads it."""
-    used = {n for shift in binding.spec.shifts for n in (shift.bias, shift.into, shift.via)}
+    shifts = binding.spec.shifts
+    used = {n for shift in shifts for n in (shift.bias, shift.into, shift.via, shift.beside)}
     return block.line.name in used or any(atom.name in binding.spec.spaces for atom in atoms(block.axes or ()))
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from isomerge.quotient.optim.additions import AdditionSolver
 from isomerge.quotient.optim.families import Family
 from isomerge.quotient.optim.vertical import Point
 
@@ -29,6 +30,7 @@ class Preconditioner:
     def __init__(self, point: Point) -> None:
 
         self.size = point.space.size
+        self.additions = AdditionSolver(point.space.additions, point.here, point.x)
         self.numbers = torch.ones(self.size, dtype=point.x.dtype, device=point.x.device)
         self.matrices: list[tuple[Family, Tensor, Tensor, Tensor]] = []
         for family in point.space.families:
@@ -45,8 +47,8 @@ class Preconditioner:
             shift.of(self.numbers).zero_()
 
     def solve(self, c: Tensor) -> Tensor:
-        """Every space's own solution for right-hand sides [elements]."""
-        found = c * self.numbers
+        """Every space's own solution for right-hand sides [dimension]."""
+        found = torch.cat([c[: self.size] * self.numbers, self.additions.solve(c[self.size :])])
         for family, w, u, inverse in self.matrices:
             family.of(found).copy_(w @ ((w.mT @ family.of(c) @ u) * inverse) @ u.mT)
         return found
@@ -101,7 +103,7 @@ class Projected:
     horizontal: Tensor
     """``D - V xi`` [parameters]."""
     xi: Tensor
-    """The element [elements] whose motion was taken off, without shifts; where several move alike, one of them."""
+    """The direction [dimension] whose motion was taken off, without shifts; one of those that move alike."""
     iterations: int
     left: float
     """The vertical part that may be left, as a share of the norm of D (in the norm of the preconditioner)."""
@@ -122,13 +124,13 @@ def project(
         point: where the update is made.
         preconditioner: of this point, or of one nearby.
         d: the update [parameters], of the point's dtype.
-        start: an element from which to begin, such as the last step's.
+        start: a direction from which to begin, such as the last step's.
         tolerance: on the vertical part that is left, as a share of the norm of ``d``.
         limit: on the number of iterations.
     """
 
     shifts = ShiftProjection(point)
-    xi = start if start is not None else d.new_zeros(point.space.size)
+    xi = start if start is not None else d.new_zeros(point.space.dimension)
     r = d - point.push(xi) if start is not None else d.clone()
     shifts.apply(r)
     bound = (tolerance * d.norm()) ** 2

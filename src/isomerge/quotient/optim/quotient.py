@@ -66,7 +66,7 @@ class Quotient:
         self.spec = binding.spec
         self.left_out = dict(binding.left_out)
         """Continuous spaces and shifts that do not act in this module, and why."""
-        if not (self.spec.spaces or self.spec.shifts):
+        if not (self.spec.spaces or self.spec.shifts or binding.free):
             why = "; ".join(f"{name}: {text}" for name, text in self.left_out.items()) or "its spec has none"
             raise IsomergeError(f"{type(model).__name__} has no continuous symmetry to optimise modulo ({why})")
         self.vertical_space = VerticalSpace(binding)
@@ -74,7 +74,7 @@ class Quotient:
     @property
     def dimension(self) -> int:
         """The number of vertical directions (some may coincide where blocks are rank-deficient)."""
-        return self.vertical_space.size
+        return self.vertical_space.dimension
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -109,7 +109,7 @@ class Quotient:
 
         Args:
             elements: [dimension], the coordinates in the Lie algebras, spaces in the order of the spec, then
-                shifts.
+                shifts, then what may be added (`isomerge.quotient.optim.additions`).
         """
 
         return self._named(self._point().push(elements.to(torch.float64).contiguous()), {})
@@ -124,7 +124,7 @@ class Quotient:
         x = self._x()
         found = {}
         for family in self.vertical_space.families:
-            sides = [torch.zeros(self.dimension, dtype=x.dtype, device=x.device) for _ in range(2)]
+            sides = [torch.zeros(self.vertical_space.size, dtype=x.dtype, device=x.device) for _ in range(2)]
             for touch in family.touches:
                 touch.add_gram(sides[touch.dual], touch.at.of(x), touch.at.of(x))
             difference = family.of(sides[0] - sides[1])
@@ -156,7 +156,7 @@ class Quotient:
         """Move the parameters by a group element, in place: the same function in other weights.
 
         Args:
-            elements: [dimension]: matrices of GL, factors, real and imaginary parts of the spaces in the order of
+            elements: [elements]: matrices of GL, factors, real and imaginary parts of the spaces in the order of
                 the spec, then what is added to free biases (which acts first); see `identity`.
             optimizers: whose buffers go with the parameters, see `rebalance`.
 
@@ -171,7 +171,7 @@ class Quotient:
         self.vertical_space.layout.scatter(x, self.vertical_space.layout.parameters)
 
     def identity(self) -> Tensor:
-        """The group element [dimension] that moves nothing, float64."""
+        """The group element [elements] that moves nothing, float64."""
         return Movement.identity(self.vertical_space).elements
 
     # ------------------------------------------------------------------- flats

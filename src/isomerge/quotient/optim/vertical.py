@@ -5,6 +5,8 @@ The tangent of the orbit at X is the image of ``V``: for elements ``xi`` of the 
 by ``a X + b J X`` and a dual one by ``-a X + b J X`` (J is the quarter turn). Where several spaces act on one
 tensor their motions add up. An update D is horizontal when ``V^T D = 0``: for one space alone
 ``sum D X^T - sum X D^T = 0``, plain leaves first (docs/lab/quotient-optimisation.md).
+
+Behind the elements of the Lie algebras stands what may be added (`isomerge.quotient.optim.additions`).
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from isomerge.quotient.optim.additions import Additions, Here
 from isomerge.quotient.optim.binding import Binding
 from isomerge.quotient.optim.families import Family, Shifted, Touch, families, total
 from isomerge.quotient.optim.layout import Layout
@@ -29,10 +32,17 @@ class VerticalSpace:
         self.families: list[Family]
         self.shifts: list[Shifted]
         self.families, self.shifts, self.size = families(binding, self.layout)
+        shapes = {block: place.size for block, place in self.layout.places.items()}
+        self.additions = Additions(binding.spec, binding.free, shapes, shapes)
         touches = [touch for family in self.families for touch in family.touches]
         self.first = {next(t for t in touches if t.leaf is leaf) for leaf in {t.leaf for t in touches}}
         """The first touch of every leaf: it writes what the others add to."""
         self.untouched = [leaf.view for leaf in self.layout.leaves if all(t.leaf is not leaf for t in touches)]
+
+    @property
+    def dimension(self) -> int:
+        """The length of a flat vector of directions: elements, then what may be added."""
+        return self.size + self.additions.size
 
     def at(self, x: Tensor) -> Point:
         """The vertical space at a flat vector of parameters."""
@@ -56,9 +66,10 @@ class Point:
                 self._leaves.append((touch, here, quarter_turn(touch, here) if family.kind == "complex" else None))
         self.carriers = [(shift, carrier(shift, x)) for shift in space.shifts]
         """The shifts with their matrices W [layer, outputs, bias]; None where nothing is carried."""
+        self.here = Here({block: place.of(x) for block, place in space.layout.places.items()})
 
     def push(self, xi: Tensor) -> Tensor:
-        """``V xi``: the flat vector [parameters] in which an element of the Lie algebras [elements] moves them."""
+        """``V xi``: the flat vector [parameters] in which a direction [dimension] moves them."""
 
         found = torch.empty_like(self.x)
         for view in self.space.untouched:
@@ -81,12 +92,14 @@ class Point:
             if w is not None and shift.into is not None:
                 out = shift.into.of(found)
                 out -= (w @ d.flatten(1).unsqueeze(-1)).view(out.shape)
+        for block, change in self.space.additions.terms(self.here, xi[self.space.size :]):
+            self.space.layout.places[block].of(found).add_(change)
         return found
 
     def pull(self, d: Tensor) -> Tensor:
-        """``V^T D``: the flat vector [elements] that is zero for horizontal updates [parameters]."""
+        """``V^T D``: the flat vector [dimension] that is zero for horizontal updates [parameters]."""
 
-        found = torch.zeros(self.space.size, dtype=d.dtype, device=d.device)
+        found = torch.zeros(self.space.dimension, dtype=d.dtype, device=d.device)
         for touch, here, turned in self._leaves:
             there, out = touch.at.of(d), touch.coefficient.of(found)
             if touch.family.kind == "matrix":
@@ -101,6 +114,9 @@ class Point:
             out += shift.bias.of(d)
             if w is not None and shift.into is not None:
                 out -= (w.mT @ shift.into.of(d).flatten(1).unsqueeze(-1)).view(out.shape)
+        if self.space.additions.size:
+            moved = {block: place.of(d) for block, place in self.space.layout.places.items()}
+            found[self.space.size :] = self.space.additions.pulled(self.here, moved, d)
         return found
 
     def grams(self, family: Family) -> tuple[Tensor, Tensor]:
