@@ -1,4 +1,4 @@
-"""A live module, recognised by its spec: its parameters in blocks, and the continuous symmetries that it really has."""
+"""A live module, recognised by its spec: parameters in blocks, and the continuous symmetries that it really has."""
 
 from __future__ import annotations
 
