@@ -14,6 +14,7 @@ from transformers import ViTConfig, ViTForImageClassification
 from isomerge.checkpoint.in_memory import in_memory
 from isomerge.evidence.law import random_alignment, random_turn, with_streams
 from isomerge.models.recognised import Model, recognise
+from isomerge.symmetry.alignment import Alignment
 from toys import TOYS, inputs, randomise
 
 State = dict[str, torch.Tensor]
@@ -51,7 +52,12 @@ class Server:
 
         local = [n for n in spec.spaces if n not in spec.residual_names] + [s.name for s in spec.shifts]
         g = random_turn(spec, blocks, load, rng) if streams else random_alignment(spec, blocks, rng, local)
-        moved = {block: load(block) for block in blocks}
+        return self.moved(g)
+
+    def moved(self, g: Alignment, state: State | None = None) -> State:
+        """The parameters, or others, moved by an alignment."""
+        model = recognise(in_memory(state or self.state, self.config))
+        moved = {block: model.assemble(block, torch.float64) for block in model.blocks}
         g.act({block: x for block, x in moved.items() if x.is_floating_point()})
         parts = {model.names[n]: x for block, t in moved.items() for n, x in block.split(t)}
         return {name: parts[name].to(old.dtype).contiguous() for name, old in self.state.items()}

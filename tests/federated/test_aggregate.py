@@ -17,6 +17,7 @@ from isomerge import IsomergeError
 from isomerge.checkpoint.in_memory import in_memory
 from isomerge.federated import activations_of, aggregate, align_updates
 from isomerge.observe.data.examples import Examples
+from run.test_layer_norm_moves import free_moves
 from toys import inputs, relative
 
 # float32 weights, three layers, elements of condition 4: rounding reaches about 1e-5
@@ -55,6 +56,19 @@ def test_twins_in_other_streams(name: str, anchor: str) -> None:
     clients = [home.twin(1, streams=True), home.twin(2, streams=True)]
     assert error(home, aggregate(clients, anchor=anchor, config=home.config, spaces="all")) <= TWIN
     assert error(home, aggregate(clients, anchor=anchor, config=home.config)) > 0.1
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert"])
+@pytest.mark.parametrize("anchor", ["first", "none"])
+@pytest.mark.parametrize("spaces", ["default", "all"])
+def test_twins_under_what_layer_norm_leaves_free(name: str, anchor: str, spaces: str) -> None:
+    """What a norm takes away again hides nothing between clients, and is averaged away with them."""
+    home = server(name)
+    clients = [home.moved(free_moves(home.recognised(), seed), home.twin(seed)) for seed in (1, 2, 3)]
+    assert all(error(home, client) <= TWIN for client in clients)
+    merged = aggregate(clients, anchor=anchor, config=home.config, weights=[2, 1, 3], spaces=spaces)
+    assert error(home, merged) <= TWIN
+    assert error(home, plain(clients, [2, 1, 3])) > 0.1
 
 
 @pytest.mark.parametrize(

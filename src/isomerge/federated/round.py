@@ -21,7 +21,7 @@ from isomerge.observe.stats.taps import Activations
 from isomerge.progress import quiet
 from isomerge.run.streaming import elements_of_results
 from isomerge.solve.canonical.canonical_units import SHARES, CanonicalUnits
-from isomerge.solve.many.mean_solutions import shares_of
+from isomerge.solve.many.mean_solutions import shares_of, undisguised
 from isomerge.solve.many.mean_solver import ManySolver
 from isomerge.solve.pairs.pair import Blocks, PairSolver, UnitResult, rows_of
 from isomerge.solve.pairs.stream_descent import StreamSolver
@@ -196,7 +196,8 @@ def _solve_pairs(solvers: Sequence[PairSolver], seen: Sequence[Activations] | No
     for k, solver in enumerate(solvers, 1):
         if solver.plan.selection.frame is not None or seen is not None:
             pair = None if seen is None else (seen[0], seen[k])
-            solver.given = StreamSolver(solver, quiet, pair, evidence).solve().alignment
+            looked = solver.undisguised() if seen is None else solver
+            solver.given = StreamSolver(looked, quiet, pair, evidence).solve().alignment
         elif solver.plan.votes:
             solver.collect_votes()
 
@@ -215,7 +216,8 @@ def _solve_mean(
             f"anchor, or choose other spaces"
         )
     first = solvers[0]
-    models = [first.anchor, *(solver.source for solver in solvers)]
+    stored = [first.anchor, *(solver.source for solver in solvers)]
+    models = stored if seen is not None else undisguised(solvers) or stored
     units = CanonicalUnits(models, first.plan, first.dtype, shares_of(shares), seen, how.evidence)
     many = ManySolver(units, quiet)
     many.solve()

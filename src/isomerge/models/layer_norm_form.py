@@ -9,12 +9,13 @@ Models that are one function up to these moves are equal in this form.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from isomerge.config.tied_head import is_tied
 from isomerge.matching.norm_parts import (
     fold_elements,
     level_bias,
@@ -190,7 +191,9 @@ def _told_under_layer_norm(model: Model) -> LayerNorms:
 def free_under_layer_norm(model: Model) -> LayerNorms:
     """What LayerNorm leaves free in a model; no weights are read."""
     lines = [line for line in model.declared.lines if line.tied]
-    tied = [line for line in lines if line.canonical(dict.fromkeys(line.indices, 0)) not in model.names]
+    twice = {b for b in model.blocks if b.line.tied and is_tied(model.config, stored=True)}
+    own = {block.line for block in model.blocks} - {block.line for block in twice}
+    tied = [line for line in lines if line not in own]
     traded = {name for shift in model.declared.shifts if shift.trades for name in (shift.bias, shift.into)}
     tables = {line.tied for line in tied} - traded  # what trades a constant is no head
     found = layer_norms(
@@ -204,4 +207,14 @@ def free_under_layer_norm(model: Model) -> LayerNorms:
     for norm in found.norms:
         if norm.gain is not None:
             norm.sealed |= not heads.isdisjoint(a.name for a in atoms(norm.gain.axes or ()))
+        _hold(norm, twice)
     return found
+
+
+def _hold(norm: Norm, twice: Set[Block]) -> None:
+    """Keep what reads a norm and is stored once more under another name, so that both stay one."""
+    read_twice = {reader for bias, reader in norm.reader_biases.items() if bias in twice} | (
+        twice & {*norm.readers}
+    )
+    norm.bound |= read_twice
+    norm.sealed |= bool(read_twice)

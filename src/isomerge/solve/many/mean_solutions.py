@@ -81,7 +81,7 @@ def prepare_mean(
     return report
 
 
-def _undisguised(solvers: Sequence[PairSolver]) -> list[Model]:
+def undisguised(solvers: Sequence[PairSolver]) -> list[Model]:
     """All models read without what LayerNorm leaves free, as pairs of them are where some unit of one differs from
     the first one's by much of it; none where no unit does. What is found so is brought onto the first's norms when
     it is written (`PairSolver.solve`)."""
@@ -98,7 +98,7 @@ def _solve(
     if not first.plan.selection.gauge:  # an algorithm of pairs
         return solve_unit_means(solvers, shares_of(weights), observer)
     stored = [first.anchor, *(solver.source for solver in solvers)]
-    models = stored if matching.needs_models else _undisguised(solvers) or stored
+    models = stored if matching.needs_models else undisguised(solvers) or stored
     evidence = MatchEvidence(matching, first.anchor, observer)
     every = [evidence.of_anchor, *(evidence.of_source(solver.source, k) for k, solver in enumerate(solvers))]
     known = [found for found in every if found is not None]
