@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,35 +15,32 @@ import transformers
 
 from isomerge.discovery.building import real_config
 from isomerge.discovery.redundancy import tiny_specimen
-from isomerge.quotient.optim import Quotient, QuotientOptimizer, additions
-from isomerge.quotient.optim.additions import Addition
+from isomerge.quotient.optim import Quotient, QuotientOptimizer
+from isomerge.quotient.optim.additions import Addition, Folded
+from isomerge.quotient.optim.norm_stacks import NormsHere
 from isomerge.quotient.optim.projection import Preconditioner, project
 from quotient.optim.modules import apart, direction, inner, less, live, logits, loss, size
 from toys import relative
 
 COUNTED = Path(__file__).parents[3] / "benchmarks" / "results" / "completeness.json"
 KINDS = {
-    "gpt2": {"_written", "_read", "_folded"},
-    "vit": {"_written", "_read", "_folded", "_constant"},
-    "bert": {"_written", "_read", "_folded", "_scaled", "_traded", "_constant"},
-    "gptj": {"_written", "_read", "_folded", "_made"},
-    "dinov2": {"_written", "_read", "_folded", "_constant"},
-    "t5-relu": {"_constant"},
+    "gpt2": {"Written", "Read", "Folded"},
+    "vit": {"Written", "Read", "Folded", "Constant"},
+    "bert": {"Written", "Read", "Folded", "Scaled", "Traded", "Constant"},
+    "gptj": {"Written", "Read", "Folded", "Made"},
+    "dinov2": {"Written", "Read", "Folded", "Constant"},
+    "t5-relu": {"Constant"},
 }
 """By toy, what may be added in it; all kinds occur."""
 
 
-def kind(addition: Addition) -> str:
-    """The name of the function that adds it."""
-    return getattr(addition.add, "func").__name__  # noqa: B009 (a partial)
-
-
-def along(quotient: Quotient, addition: Addition, seed: int = 0) -> dict[str, torch.Tensor]:
+def along(quotient: Quotient, which: Addition, seed: int = 0) -> dict[str, torch.Tensor]:
     """A random direction of one addition."""
-    rng = torch.Generator().manual_seed(seed)
+    rng, space = torch.Generator().manual_seed(seed), quotient.vertical_space
     xi = torch.zeros(quotient.dimension, dtype=torch.float64)
-    at = quotient.vertical_space.size + addition.offset
-    xi[at : at + addition.numbers] = torch.randn(addition.numbers, generator=rng, dtype=torch.float64)
+    for addition, part in space.additions.parts(xi[space.size :]):
+        if addition is which:
+            part.copy_(torch.randn(part.shape, generator=rng, dtype=torch.float64))
     return quotient.vertical(xi)
 
 
@@ -61,31 +59,58 @@ def test_every_kind_changes_no_output(name: str) -> None:
     model = live(name)
     quotient = Quotient(model)
     each = quotient.vertical_space.additions.each
-    assert {kind(addition) for addition in each} == KINDS[name]
+    assert {type(addition).__name__ for addition in each} == KINDS[name]
     for addition in each:
-        update = along(quotient, addition)
-        assert size(update) > 0, kind(addition)
+        update, kind = along(quotient, addition), type(addition).__name__
+        assert size(update) > 0, kind
         far = change(model, update, 0.1)
-        exact = kind(addition) not in ("_scaled", "_folded", "_made")
-        assert far < (1e-10 if exact else 1e-2), kind(addition)
-        assert change(model, update, 0.01) < max(0.02 * far, 1e-10), kind(addition)
+        assert far < (1e-2 if kind in ("Scaled", "Folded", "Made") else 1e-10), kind
+        assert change(model, update, 0.01) < max(0.02 * far, 1e-10), kind
     assert change(model, direction(quotient, 0), 0.1) > 1e-3
 
 
-MUTANTS = {"_read": "gpt2", "_folded": "bert", "_traded": "bert", "_made": "gptj"}
-"""What a tensor beside it pays for, and a toy."""
+@pytest.mark.parametrize("name", KINDS)
+def test_the_adjoint_is_one(name: str) -> None:
+    """``<V xi, D> = <xi, V^T D>``, for each addition."""
+    quotient = Quotient(live(name))
+    space, rng = quotient.vertical_space, torch.Generator().manual_seed(0)
+    point = space.at(quotient._x())
+    d = quotient._flat(direction(quotient, 1))
+    for addition in space.additions.each:
+        c = torch.randn(addition.shape, generator=rng, dtype=torch.float64)
+        moved = torch.zeros_like(d)
+        addition.push(point.norms, c, moved)
+        there, back = float(moved @ d), float((c * addition.pull(point.norms, d)).sum())
+        assert abs(there - back) < 1e-10 * float(moved.norm() * d.norm()), type(addition).__name__
+        assert abs(there) > 0
 
 
-@pytest.mark.parametrize("what", MUTANTS)
-def test_what_pays_for_nothing_is_noticed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the bias that pays, the same direction changes outputs by its length."""
-    whole = getattr(additions, what)
-    monkeypatch.setattr(additions, what, lambda *args: list(whole(*args))[:1])
-    model = live(MUTANTS[what])
+@pytest.mark.parametrize("name", ["gpt2", "bert", "gptj"])
+def test_what_pays_for_nothing_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what the norm's bias makes of it, the same directions change outputs by their length."""
+    monkeypatch.setattr(NormsHere, "paid", lambda self, stack: self.x.new_full((stack.count,), 10.0))
+    model = live(name)
     quotient = Quotient(model)
-    each = [a for a in quotient.vertical_space.additions.each if "<lambda>" in kind(a)]
-    worst = max(change(model, along(quotient, addition), 0.01) for addition in each)
-    assert worst > 1e-5
+    wrong = {
+        type(addition).__name__
+        for addition in quotient.vertical_space.additions.each
+        if change(model, along(quotient, addition), 0.01) > 1e-5
+    }
+    assert wrong == {"gpt2": {"Read"}, "bert": {"Read", "Traded"}, "gptj": {"Read", "Folded", "Made"}}[name]
+
+
+@pytest.mark.parametrize("role", ["bias", "carried"])
+def test_a_bias_that_nothing_takes_up_is_noticed(role: str) -> None:
+    """A norm's bias that its readers', or the next writer's, do not lose changes outputs by its length."""
+    model = live("bert")
+    quotient = Quotient(model)
+    each = quotient.vertical_space.additions.each
+    folded = next(a for a in each if isinstance(a, Folded) and a.stack.carried is not None)
+    stack = folded.stack
+    lost = {"carried": {"carried": None}, "bias": {"readers": stack.readers[1:]}}[role]
+    mutant = replace(folded, stack=replace(stack, **lost))
+    each[each.index(folded)] = mutant
+    assert change(model, along(quotient, mutant), 0.01) > 1e-5
 
 
 @cache
@@ -196,8 +221,9 @@ def test_iterations_stay_few() -> None:
     assert solved.iterations <= 10
     poor = Preconditioner(point)
     poor.additions.matrices.clear()
-    for addition, _ in quotient.vertical_space.additions.folds:
-        addition.of(poor.additions.numbers).fill_(1)
+    for addition, part in quotient.vertical_space.additions.parts(poor.additions.numbers):
+        if isinstance(addition, Folded):
+            part.fill_(1)
     assert project(point, poor, d, tolerance=1e-3).iterations > solved.iterations
     whole = dict(zip(quotient.parameters, quotient.vertical_space.layout.split(d), strict=True))
     assert inner(quotient.horizontal(whole), along(quotient, quotient.vertical_space.additions.each[0])) < 1e-9

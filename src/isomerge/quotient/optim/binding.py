@@ -175,7 +175,8 @@ def _trained(free: LayerNorms, still: Set[str]) -> LayerNorms:
         biases = {reader: bias for bias, reader in norm.reader_biases.items()}
         norm.bound |= {reader for reader in norm.readers if stays(reader) or stays(biases.get(reader))}
         norm.sealed |= any(map(stays, norm.blocks))
-    return LayerNorms({block: k for block, k in free.writers.items() if not stays(block)}, free.norms)
+    moves = [norm for norm in free.norms if norm.slack or norm.folds or norm.scales]
+    return LayerNorms({block: k for block, k in free.writers.items() if not stays(block)}, moves)
 
 
 def _one_sided(spec: Spec, blocks: list[Block]) -> dict[str, str]:

@@ -30,7 +30,7 @@ class Preconditioner:
     def __init__(self, point: Point) -> None:
 
         self.size = point.space.size
-        self.additions = AdditionSolver(point.space.additions, point.here, point.x)
+        self.additions = AdditionSolver(point.space.additions, point.norms)
         self.numbers = torch.ones(self.size, dtype=point.x.dtype, device=point.x.device)
         self.matrices: list[tuple[Family, Tensor, Tensor, Tensor]] = []
         for family in point.space.families:

@@ -14,10 +14,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from isomerge.quotient.optim.additions import Additions, Here
+from isomerge.quotient.optim.additions import Additions
 from isomerge.quotient.optim.binding import Binding
 from isomerge.quotient.optim.families import Family, Shifted, Touch, families, total
 from isomerge.quotient.optim.layout import Layout
+from isomerge.quotient.optim.norm_stacks import NormsHere
 
 
 class VerticalSpace:
@@ -32,8 +33,7 @@ class VerticalSpace:
         self.families: list[Family]
         self.shifts: list[Shifted]
         self.families, self.shifts, self.size = families(binding, self.layout)
-        shapes = {block: place.size for block, place in self.layout.places.items()}
-        self.additions = Additions(binding.spec, binding.free, shapes, shapes)
+        self.additions = Additions(binding.spec, binding.free, self.layout.places)
         touches = [touch for family in self.families for touch in family.touches]
         self.first = {next(t for t in touches if t.leaf is leaf) for leaf in {t.leaf for t in touches}}
         """The first touch of every leaf: it writes what the others add to."""
@@ -66,7 +66,7 @@ class Point:
                 self._leaves.append((touch, here, quarter_turn(touch, here) if family.kind == "complex" else None))
         self.carriers = [(shift, carrier(shift, x)) for shift in space.shifts]
         """The shifts with their matrices W [layer, outputs, bias]; None where nothing is carried."""
-        self.here = Here({block: place.of(x) for block, place in space.layout.places.items()})
+        self.norms = NormsHere(x)
 
     def push(self, xi: Tensor) -> Tensor:
         """``V xi``: the flat vector [parameters] in which a direction [dimension] moves them."""
@@ -92,8 +92,7 @@ class Point:
             if w is not None and shift.into is not None:
                 out = shift.into.of(found)
                 out -= (w @ d.flatten(1).unsqueeze(-1)).view(out.shape)
-        for block, change in self.space.additions.terms(self.here, xi[self.space.size :]):
-            self.space.layout.places[block].of(found).add_(change)
+        self.space.additions.push(self.norms, xi[self.space.size :], found)
         return found
 
     def pull(self, d: Tensor) -> Tensor:
@@ -114,9 +113,7 @@ class Point:
             out += shift.bias.of(d)
             if w is not None and shift.into is not None:
                 out -= (w.mT @ shift.into.of(d).flatten(1).unsqueeze(-1)).view(out.shape)
-        if self.space.additions.size:
-            moved = {block: place.of(d) for block, place in self.space.layout.places.items()}
-            found[self.space.size :] = self.space.additions.pulled(self.here, moved, d)
+        self.space.additions.pull(self.norms, d, found[self.space.size :])
         return found
 
     def grams(self, family: Family) -> tuple[Tensor, Tensor]:
