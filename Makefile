@@ -15,11 +15,12 @@ $(VENV)/.installed: pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[demo]'
 	touch $@
 
-# Groups of requirements in pyproject.toml, which says why they are three.
+# Groups of requirements in pyproject.toml, which says why they are four.
 $(VENV)/.developer: $(VENV)/.installed
 	$(BIN)/pip install --quiet $$($(BIN)/python tools/dev_requirements.py)
 	$(BIN)/pip install --quiet --no-deps $$($(BIN)/python tools/dev_requirements.py bare)
 	$(BIN)/pip install --quiet --no-deps --upgrade --target $(VENV)/apart $$($(BIN)/python tools/dev_requirements.py apart)
+	$(BIN)/pip install --quiet --no-deps --upgrade --target $(VENV)/harness $$($(BIN)/python tools/dev_requirements.py harness)
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.installed

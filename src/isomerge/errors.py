@@ -20,6 +20,7 @@ IN_PYTHON = {
     "set": "sizes={KEY: NUMBER}",
     "save-alignment": "the alignment's save",
     "source-base": "source_bases=[...]",
+    "task": "tasks=[...]",
 }
 """What Python's argument is where it is not the option's name with a value; `isomerge.options` adds its
 switches."""

@@ -78,7 +78,7 @@ def test_refused(stored: Callable, texts: Path, isomerge: Callable, monkeypatch:
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     said = isomerge("eval", a, "--tasks", "piqa")
     assert said.code == 2
-    assert "pip install lm-eval" in said.err
+    assert "pip install 'lm-eval[hf]'" in said.err
     assert f"lm_eval --model hf --model_args pretrained={a} --tasks piqa" in said.err
     with pytest.raises(IsomergeError, match="no labels"):
         library.evaluate([vit], data=[{"pixel_values": torch.randn(2, 3, 8, 8)}])

@@ -89,6 +89,8 @@ DIRECT: dict[tuple[str, str], tuple[dict[str, Any], Any]] = {
     ("transplant_tokenizer", "limit"): ({"out": "x"}, 3),
     ("tune", "rate"): ({"sampler": "tpe"}, 0.5),
     ("tune", "judge_share"): ({"judge_data": "x"}, 0.2),
+    ("tune", "task_path"): ({"data": "x"}, "own"),
+    ("tune", "length"): ({"tasks": ["x"]}, 9),
     ("prove", "inputs"): ({"model": "x"}, (1,)),
     ("prove", "forward"): ({"model": "x"}, print),
     **{("report", name): ({}, 3) for name in ("points", "limit", "length", "batch_size", "device", "allow_pickle")},
@@ -111,7 +113,7 @@ ELSEWHERE = {
     ("stats", "tokenizer"),
     ("surgery", "length"),
     ("surgery", "tokenizer"),
-    *(("tune", name) for name in ("layer_groups", "length", "address")),  # tests/cli/test_tune.py, as of barrier and merge
+    *(("tune", name) for name in ("layer_groups", "address")),  # tests/cli/test_tune.py, as of barrier and merge
 }  # fmt: skip
 
 

@@ -17,11 +17,11 @@ from isomerge.run.arguments import checked
 
 @checked(TuningOptions, ExamplesOptions, OpeningOptions, OutputOptions, RunningOptions)
 def tune(
-    recipe: str | Path, *, out: str | Path, data: Any, observer: Observer = quiet, **options: Any
+    recipe: str | Path, *, out: str | Path, data: Any = None, observer: Observer = quiet, **options: Any
 ) -> dict[str, Any]:
-    """Search for the parameters of a recipe on a loss, and write the merge with the best ones. The models are
-    aligned once; trials are merged and measured in memory. A run that was killed goes on with the trials that are
-    left.
+    """Search for the parameters of a recipe on a loss or on tasks, and write the merge with the best ones. The
+    models are aligned once; trials are merged and measured in memory. A run that was killed goes on with the trials
+    that are left.
 
     Args:
         recipe: a recipe file. In the place of a value it may say ``{search: [LOW, HIGH]}`` or
@@ -29,25 +29,26 @@ def tune(
             over the layers).
         out: the folder to write: the merged checkpoint, its recipe, ``tune.json`` and ``tune.png``.
         data: labelled examples, or text for language models: a path, examples, batches, texts, a function. A share
-            of them is held out, and the result judged on it.
+            of them is held out, and the result judged on it. ``tasks`` of lm-evaluation-harness (texts as on the
+            command line, or ``{"name": ..., "metric": ..., "weight": ...}``) may take their place.
         observer: told of progress.
         options: what is searched for, in how many trials, and how models are read, run and written. ``search`` is
             a mapping from parameters to ``(LOW, HIGH)``, or to what a recipe would say.
 
     Returns:
         The report of the merge with ``tune``: ``searched``, ``start``, ``best`` (``values``, ``search``: the loss
-        that was searched on, ``judge``: loss, accuracy and perplexity on held-out examples), ``models`` (each
-        alone), ``trials`` (``values``, ``loss``), ``sentence``, ``seconds`` (``aligning``, ``trials``, ``trial``)
-        and ``reused``.
+        that was searched on, ``judge``: loss, accuracy and perplexity on held-out examples; of tasks the score and
+        the metrics), ``models`` (each alone), ``trials`` (``values``, ``loss``; of tasks ``score`` and ``tasks``),
+        ``sentence``, ``seconds`` (``aligning``, ``trials``, ``trial``) and ``reused``.
 
     Raises:
         IsomergeError: the recipe, a range or the data are wrong, the method runs models on data, or Optuna is not
             installed; nothing is written.
     """
     tuning = TuningOptions.of(options)
-    if data is None:
-        raise IsomergeError("--data is None: give examples, on which the merge is measured")
-    if not isinstance(data, (str, Path)) or not isinstance(tuning.judge_data, (str, Path, type(None))):
+    if data is None and tuning.tasks is None:
+        raise IsomergeError("--data is None: give examples, on which the merge is measured, or --task TASK")
+    if not isinstance(data, (str, Path, type(None))) or not isinstance(tuning.judge_data, (str, Path, type(None))):
         first = job_of_recipe(tuning_recipe(recipe, tuning).filled()).models[0]
         options = with_examples({"data": data, **options}, ("data", "judge_data"), first)
         data, tuning = options.pop("data"), TuningOptions.of(options)

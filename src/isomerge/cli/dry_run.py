@@ -33,9 +33,10 @@ def tell_tuning(voice: Voice, json: Path | None, planned: Tuning) -> None:
     """The same of a search: what is searched for, and what its trials take as far as shapes tell."""
     plan, tuner = planned.merging.plan, planned.tuner
     recipe, data = tuner.recipe, tuner.data
+    things = "documents" if tuner.how.objective == "tasks" else "examples"
     voice.say(
         f"{tuner.how.trials} trials ({tuner.how.sampler}) of {', '.join(d.name for d in recipe.dimensions)}; "
-        f"searched on {len(data.search)} examples, judged on {len(data.judge)}."
+        f"searched on {len(data.search)} {things}, judged on {len(data.judge)}."
     )
     cost = planned.cost()
     looked = [*_looked_at(plan.options.matching), f"{tuner.how.trials} times method {plan.fusion.method.name}"]

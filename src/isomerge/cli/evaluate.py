@@ -17,7 +17,7 @@ def evaluate(
         str | None, typer.Option(help="Labelled examples, or text for language models (as of isomerge merge).")
     ] = None,
     tasks: Annotated[
-        str | None, typer.Option(help="Tasks of lm-evaluation-harness, with commas: pip install lm-eval.")
+        str | None, typer.Option(help="Tasks of lm-evaluation-harness, with commas: pip install 'lm-eval[hf]'.")
     ] = None,
     *,
     examples: ExamplesOptions,

@@ -6,7 +6,7 @@ from __future__ import annotations
 TAGLINE = "Align transformers along their weight symmetries, merge them, and prove it."
 COMMANDS = {
     "merge": "Align the models, merge them, write one checkpoint.",
-    "tune": "Search for the parameters of a recipe on a loss.",
+    "tune": "Search for the parameters of a recipe on a loss or on tasks.",
     "methods": "List the merge methods and their parameters.",
     "architectures": "List the model types that have a spec text.",
     "align": "Move a model along its symmetry orbit to another one.",

@@ -1,4 +1,4 @@
-"""``isomerge tune``: the parameters of a recipe, searched for on a loss."""
+"""``isomerge tune``: the parameters of a recipe, searched for on a loss or on tasks."""
 
 from __future__ import annotations
 
@@ -28,14 +28,6 @@ def tune(
     recipe: Annotated[
         str, typer.Argument(help="A recipe (YAML); {search: [LOW, HIGH]} or {choices: [A, B]} for a value.")
     ],
-    data: Annotated[
-        str,
-        typer.Option(
-            "--data",
-            help="Labelled examples, or text for language models (as of isomerge merge); a share is held out.",
-            rich_help_panel="What most runs need",
-        ),
-    ],
     out: Annotated[
         Path,
         typer.Option(
@@ -45,6 +37,14 @@ def tune(
             rich_help_panel="What most runs need",
         ),
     ],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            help="Labelled examples, or text for language models (as of isomerge merge); a share is held out.",
+            rich_help_panel="What most runs need",
+        ),
+    ] = None,
     *,
     tuning: TuningOptions,
     examples: ExamplesOptions,
@@ -54,7 +54,7 @@ def tune(
     telling: TellingOptions,
     running: RunningOptions,
 ) -> None:
-    """Search for the parameters of a recipe on the loss of the merge, and write the best merge.
+    """Search for the parameters of a recipe on the loss of the merge or on tasks, and write the best merge.
 
     The models are aligned once. The same command goes on with a search that was killed.
     """
@@ -90,13 +90,16 @@ def _tell(voice: Voice, report: dict[str, Any], out: Path) -> None:
     voice.say("")
     rows = [_figures(name, found[key]) for name, key in (("best", "best"), ("the recipe's own", "start"))]
     rows += [_figures(row["model"], row) for row in found["models"]]
+    counts, tasks = found["data"], found["objective"] == "tasks"
+    things = "documents" if tasks else "examples"
     sizes = [
-        f"{found['data'][part]['examples']} examples {word}"
+        f"{counts[part]['examples']} {things} {word}"
         for part, word in (("search", "searched on"), ("judge", "held out"))
     ]
     if found["search_unit"] != found["unit"]:
         sizes[0] += f" ({found['search_unit']})"
-    voice.table("", [f"loss ({found['unit']})", *sizes, "accuracy"], rows)
+    head = [found["unit"], *sizes, *found["best"]["judge"]["tasks"]] if tasks else []
+    voice.table("", head or [f"loss ({found['unit']})", *sizes, "accuracy"], rows)
     made = len(found["trials"])
     voice.say(
         f"\n{made} trials of {seconds['trial']:.2g} s each, aligned once"
@@ -118,9 +121,16 @@ def _value(value: Any) -> str:
 
 
 def _figures(name: str, row: dict[str, Any]) -> list[str]:
-    """A row of the table of losses."""
-    if row["judge"] is None:
+    """A row of the table of losses, or of scores."""
+    if (judge := row["judge"]) is None:
         return [name, "-", "-", "-"]
-    accuracy = row["judge"]["accuracy"]
+    if "score" in judge:
+        return [
+            name,
+            f"{row['search']:.4g}",
+            f"{judge['score']:.4g}",
+            *(f"{x:.4g}" for x in judge["tasks"].values()),
+        ]
+    accuracy = judge["accuracy"]
     share = "" if accuracy is None else f"{100 * accuracy:.1f} %"
-    return [name, f"{row['search']:.4g}", f"{row['judge']['loss']:.4g}", share]
+    return [name, f"{row['search']:.4g}", f"{judge['loss']:.4g}", share]

@@ -20,7 +20,7 @@ from isomerge.run.connectivity import check_labelled
 from isomerge.solve.match_inputs import data_for
 
 HARNESS = "lm_eval"
-"""The module of lm-evaluation-harness (pip install lm-eval)."""
+"""The module of lm-evaluation-harness (pip install 'lm-eval[hf]')."""
 
 
 def evaluate_models(
@@ -97,7 +97,7 @@ def _harness(models: Sequence[Any], tasks: Sequence[str]) -> Callable[..., Any]:
             f"lm_eval --model hf --model_args pretrained={model} --tasks {','.join(tasks)}" for model in models
         )
         raise IsomergeError(
-            f"--tasks needs lm-evaluation-harness: pip install lm-eval; or run it elsewhere: {runs}"
+            f"--tasks needs lm-evaluation-harness: pip install 'lm-eval[hf]'; or run it elsewhere: {runs}"
         ) from None
 
 

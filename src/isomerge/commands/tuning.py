@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +17,7 @@ from isomerge.merging.merge_run import run_plan
 from isomerge.merging.recipe.searched import SearchedRecipe, searched_recipe
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.data.live_data import as_data
+from isomerge.observe.data.opening_data import check_limit
 from isomerge.observe.live.accelerator import check_device
 from isomerge.options import (
     ExamplesOptions,
@@ -30,13 +31,15 @@ from isomerge.options import (
 )
 from isomerge.progress import Observer, quiet
 from isomerge.run.connectivity import check_labelled
-from isomerge.run.forward_cost import Cost, tune_cost
+from isomerge.run.forward_cost import Cost, Reading, reading_of, tune_cost
 from isomerge.solve.match_inputs import data_for
 from isomerge.tuning.by_layer import by_layer
-from isomerge.tuning.objective import LOSS
+from isomerge.tuning.objective import LOSS, TASKS
 from isomerge.tuning.sampling import GRADIENT, check_sampler, points_of
+from isomerge.tuning.task_documents import TaskDocuments, split_tasks
 from isomerge.tuning.trial_model import check_tunable
 from isomerge.tuning.tuner import Judged, Search, Tuner
+from isomerge.tuning.wanted_tasks import WantedTask, wanted_tasks
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,11 @@ def planned_tune(
     """
     searched = tuning_recipe(recipe, tuning)
     check_device(examples.device)
+    if data is not None and tuning.tasks is not None:
+        raise IsomergeError("--data and --task both say what is measured: give one of them")
+    if data is None and tuning.tasks is None:
+        raise IsomergeError("nothing says what the merge is measured on: add --data DATA, or --task TASK")
+    wanted = wanted_tasks(tuning.tasks or ())
     named = {"--data": as_data(data, "--data"), "--judge-data": as_data(tuning.judge_data, "--judge-data")}
     merge = _merge_of(searched, opening, writing, [d for d in named.values() if isinstance(d, (str, Path))])
     with (
@@ -112,7 +120,7 @@ def planned_tune(
             searched = by_layer(searched, plan.fuser)
         check_tunable(plan, {d.option for d in searched.dimensions})
         plan.output.check([*plan.models, *plan.read])
-        judged = _judged(named, merging, tuning, examples)
+        judged = _judged(named, wanted, merging, tuning, examples)
         names = plan.options.recipe.args[0] if isinstance(plan.options.recipe, partial) else []
 
         def recipe_of(job: MergeJob) -> Any:
@@ -126,15 +134,15 @@ def planned_tune(
             examples.device,
             tuning.timeout,
             tuning.rate,
-            tuning.objective,
+            TASKS if wanted else tuning.objective,
         )
         tuner = Tuner(searched, how, judged, recipe_of)
         tuner.stamp(plan).check(plan.output.out)
         cost = tune_cost(
             plan.donor,
             plan.models,
-            judged.search,
-            judged.judge,
+            _reading(judged.search),
+            _reading(judged.judge),
             how.trials,
             tuning.batch_size,
             gradients=how.sampler == GRADIENT,
@@ -164,21 +172,33 @@ def _trials(tuning: TuningOptions, searched: SearchedRecipe) -> int:
     return min(tuning.trials, most)
 
 
-def _judged(named: Mapping[str, Any], merging: Merging, tuning: TuningOptions, how: ExamplesOptions) -> Judged:
+def _reading(part: Examples | TaskDocuments) -> Reading:
+    return part.reading if isinstance(part, TaskDocuments) else reading_of(part)
+
+
+def _judged(
+    named: Mapping[str, Any],
+    wanted: Sequence[WantedTask],
+    merging: Merging,
+    tuning: TuningOptions,
+    how: ExamplesOptions,
+) -> Judged:
     """What is searched on, and what is held out.
 
     Raises:
         IsomergeError: data that cannot be read, have no labels, or are too few to hold some out.
     """
     donor = merging.plan.donor
+    if wanted:
+        check_limit(how.limit)
+        parts = {"path": tuning.task_path, "limit": how.limit, "share": tuning.judge_share, "seed": tuning.seed}
+        return Judged(*split_tasks(wanted, donor.checkpoint, **parts))
     found: dict[str, Examples] = {}
     for option, given in named.items():
         if given is not None:
             found[option] = data_for(donor.checkpoint, given, limit=how.limit, length=how.length, option=option)
         if option in found and tuning.objective == LOSS and not found[option].labelled:
             check_labelled(found[option] if option == "--data" else None)
-    if "--data" not in found:
-        raise IsomergeError("nothing says what the merge is measured on: add --data DATA")
     whole = found["--data"]
     if "--judge-data" in found:
         return Judged(whole, found["--judge-data"])

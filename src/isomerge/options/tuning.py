@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from isomerge.errors import IsomergeError
@@ -73,6 +74,20 @@ class TuningOptions(Options):
     )  # fmt: skip
     judge_share: float = option(0.5, "Without --judge-data: the share of --data that is held out.", panel=JUDGING)
     batch_size: int = option(32, "Examples that a model reads at a time.", panel=JUDGING)
+    tasks: Sequence[str | Mapping[str, Any]] | None = option(
+        None,
+        "In place of --data: raise the score on this task of lm-evaluation-harness (pip install 'lm-eval[hf]'): "
+        "NAME, NAME:METRIC or NAME:METRIC@WEIGHT, as in gsm8k:exact_match,strict-match@0.5 (acc,none@1 by "
+        "default); repeat it for a sum. A share of its documents is held out.",
+        "--task", kind=list[str] | None, panel=FIRST,
+    )  # fmt: skip
+    task_path: str | Path | None = option(
+        None,
+        "With --task: a folder with tasks of one's own (YAML), whose functions are run.",
+        "--task-path",
+        kind=Path | None,
+        panel=JUDGING,
+    )
     seed: int = option(0, "Of the trials, and of what is held out.", panel=SEARCH)
 
     def check(self) -> None:
@@ -96,5 +111,28 @@ class TuningOptions(Options):
             raise IsomergeError("--by layer gives every layer a value of its own: leave --layer-groups out")
         if not 0 < self.rate <= 1:
             raise IsomergeError(f"--rate {self.rate:g}: give a share of the range, above 0 and at most 1")
+        if self.tasks is not None:
+            self._check_tasks()
         if not 0 <= self.seed < 2**32:
             raise IsomergeError(f"--seed {self.seed}: give a whole number from 0 to {2**32 - 1}")
+
+    def _check_tasks(self) -> None:
+        """Refuse what goes with examples alone.
+
+        Raises:
+            IsomergeError: naming the option.
+        """
+        if not self.tasks:
+            raise IsomergeError("--task: no task is named")
+        if self.sampler == "gradient":
+            raise IsomergeError(
+                "--sampler gradient follows a loss, and the score of a task has no gradient: take tpe"
+            )
+        if self.objective != "loss":
+            raise IsomergeError(
+                f"--objective {self.objective} is measured on --data, and --task has a score: leave it out"
+            )
+        if self.judge_data is not None:
+            raise IsomergeError(
+                "--judge-data are examples, and --task is judged on documents of its own: leave it out"
+            )

@@ -250,6 +250,15 @@ def _judged(a: Asked) -> str | None:
     return None if a.judge_data is None else "--judge-data says what the result is judged on"
 
 
+def _with_tasks(a: Asked) -> str | None:
+    return None if a.tasks else "no --task is named"
+
+
+def _read_length(a: Asked) -> str | None:
+    """Examples say whether it acts (`LATE`)."""
+    return "tasks say themselves how long their texts are" if a.tasks else None
+
+
 def _descends(a: Asked) -> str | None:
     return None if a.sampler == "gradient" else f"--sampler {a.sampler} takes no steps along a gradient"
 
@@ -389,10 +398,13 @@ TABLE: dict[str, dict[str, Any]] = {
         "layer_groups": LATE,
         "judge_data": ALWAYS,
         "judge_share": _judged,
+        "tasks": ALWAYS,
+        "task_path": _with_tasks,
         **_OPENING,
         **_OUTPUT,
         **_RUNNING,
         **_EXAMPLES,
+        "length": _read_length,
     },
     "apply": {"alignment": ALWAYS, "model": ALWAYS, "inverse": ALWAYS, "untie": LATE, **_OPENING, **_OUTPUT},
     "canon": {

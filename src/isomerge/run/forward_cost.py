@@ -68,11 +68,32 @@ class Cost:
         return {"memory": self.memory, "seconds": self.seconds}
 
 
-def _running(model: Model, examples: Examples, rows: int = 1) -> Running:
-    """How a model is run on examples, texts as long as they are."""
+@dataclass(frozen=True)
+class Reading:
+    """What a model is given to read."""
+
+    count: int
+    """Of examples."""
+    length: int
+    """Tokens of one."""
+    held: float
+    """Bytes of the examples themselves."""
+
+
+def reading_of(examples: Examples) -> Reading:
+    """Examples as they are read, texts as long as they are."""
     ids = examples.tensors.get("input_ids")
     length = WEIGHTS.length if ids is None else ids.shape[1]
-    return Running([model], replace(WEIGHTS, length=length, rows=rows, limit=len(examples)))
+    return Reading(len(examples), length, _held(examples))
+
+
+def _running(model: Model, examples: Examples, rows: int = 1) -> Running:
+    """How a model is run on examples."""
+    return _reads(model, reading_of(examples), rows)
+
+
+def _reads(model: Model, read: Reading, rows: int = 1) -> Running:
+    return Running([model], replace(WEIGHTS, length=read.length, rows=rows, limit=read.count))
 
 
 def _held(examples: Examples) -> float:
@@ -199,8 +220,8 @@ def barrier_cost(
 def tune_cost(
     donor: Model,
     models: Sequence[Model],
-    search: Examples,
-    judge: Examples,
+    search: Reading,
+    judge: Reading,
     trials: int,
     batch_size: int,
     *,
@@ -212,20 +233,20 @@ def tune_cost(
     Args:
         donor: whose architecture the merge has.
         models: those that are judged beside it.
-        search, judge: the examples.
+        search, judge: what it reads for each.
         trials: how many.
         batch_size: examples that are read at a time.
         gradients: whether trials take the gradient of the loss as well.
     """
-    run = _running(donor, search)
+    run = _reads(donor, search)
     read = batch_size * run.positions
     memory = run.weights + 16.0 * read * run.widest + JUDGED * 4.0 * read * run.outputs
     each = 1
     if gradients:  # of all weights, and what is kept of all layers
         kept = GRAPH * 4.0 * read * run.width + (LOGITS - JUDGED) * 4.0 * read * run.outputs
         memory, each = memory + run.weights + kept, BACKWARD
-    passes = each * (1 + trials) * len(search) + 2 * len(judge) + len(models) * (len(search) + len(judge))
-    return Cost(RUNNING + _held(search) + _held(judge) + memory, _seconds(run, 1, passes))
+    passes = each * (1 + trials) * search.count + 2 * judge.count + len(models) * (search.count + judge.count)
+    return Cost(RUNNING + search.held + judge.held + memory, _seconds(run, 1, passes))
 
 
 def held_while_aligning(anchor: Model) -> float:

@@ -17,20 +17,23 @@ from isomerge.observe.data.examples import Examples
 from isomerge.observe.losses import Measure, check_own_loss, evaluate, logits_of, targets_of
 from isomerge.observe.predictions import Prediction, prediction_of
 from isomerge.solve.learn.settings import backward
+from isomerge.tuning.task_documents import TaskDocuments
 
-LOSS, ENTROPY = "loss", "entropy"
+LOSS, ENTROPY, TASKS = "loss", "entropy", "tasks"
 NATS = "nats of entropy"
 CHANCE = (
     "an entropy says how sure predictions are, and not whether they are right: --judge-data with labels would tell"
 )
 
 
-def measured(module: nn.Module, examples: Examples, batch_size: int, objective: str) -> Measure:
-    """The objective on all examples, without gradients.
+def measured(module: nn.Module, examples: Examples | TaskDocuments, batch_size: int, objective: str) -> Measure:
+    """The objective on all examples, without gradients; of tasks their score.
 
     Raises:
         IsomergeError: examples without labels where these are needed, or a model without classes.
     """
+    if isinstance(examples, TaskDocuments):
+        return examples.measured(module, batch_size)
     if objective == LOSS:
         return evaluate(module, examples, batch_size)
     kind, total, rows = prediction_of(module, examples.tensors.get("labels")), 0.0, 0

@@ -1,4 +1,4 @@
-"""The picture of a search: the loss of every trial, the best so far, and the loss by each parameter."""
+"""The picture of a search: the loss or the score of every trial, the best so far, and that by each parameter."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from io import BytesIO
 from math import ceil
 from typing import Any
+
+from isomerge.tuning.objective import LOSS, TASKS
+from isomerge.tuning.task_documents import SCORE
 
 PICTURE = "tune.png"
 COLUMNS = 4
@@ -18,8 +21,8 @@ def search_picture(report: Mapping[str, Any]) -> bytes:
     """A PNG; equal bytes for equal searches whatever the user's matplotlib settings.
 
     Args:
-        report: ``trials`` (``values``, ``loss``), ``start`` and ``best`` (``values``, ``search``), ``searched``,
-            ``search_unit``.
+        report: ``trials`` (``values``, and ``loss`` or ``score``), ``start`` and ``best`` (``values``,
+            ``search``), ``searched``, ``search_unit``.
     """
     from matplotlib import style
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -41,30 +44,36 @@ def search_picture(report: Mapping[str, Any]) -> bytes:
     return picture.getvalue()
 
 
+def figure_of(report: Mapping[str, Any]) -> str:
+    """What the figures of a search are called: ``score`` of tasks, more of which is better, or ``loss``."""
+    return SCORE if report["objective"] == TASKS else LOSS
+
+
 def _over_trials(axes: Any, report: Mapping[str, Any]) -> None:
     """The losses in their order."""
-    start = report["start"]["search"]
-    numbers = [k for k, row in enumerate(report["trials"], 1) if row["loss"] is not None]
-    losses = [row["loss"] for row in report["trials"] if row["loss"] is not None]
+    start, key = report["start"]["search"], figure_of(report)
+    better = max if key == SCORE else min
+    numbers = [k for k, row in enumerate(report["trials"], 1) if row[key] is not None]
+    figures = [row[key] for row in report["trials"] if row[key] is not None]
     best, so_far = start, []
-    for loss in losses:
-        best = min(best, loss)
+    for figure in figures:
+        best = better(best, figure)
         so_far.append(best)
-    axes.scatter(numbers, losses, s=12, color=TRIAL, label="trials")
+    axes.scatter(numbers, figures, s=12, color=TRIAL, label="trials")
     axes.step([0, *numbers], [start, *so_far], where="post", color=BEST, label="best so far")
     axes.axhline(start, color=OWN, linestyle=":", label="the recipe's own")
     axes.set_xlabel("trial")
-    axes.set_ylabel(f"loss ({report['search_unit']})")
+    axes.set_ylabel(SCORE if key == SCORE else f"loss ({report['search_unit']})")
     axes.legend(frameon=False, fontsize="small")
 
 
 def _by_value(axes: Any, report: Mapping[str, Any], dimension: Mapping[str, Any]) -> None:
     """The losses by the values of one parameter, its own and the best marked."""
-    name, words = dimension["name"], "choices" in dimension
-    rows = [row for row in report["trials"] if row["loss"] is not None]
+    name, words, key = dimension["name"], "choices" in dimension, figure_of(report)
+    rows = [row for row in report["trials"] if row[key] is not None]
     shown = [str(row["values"][name]) if words else row["values"][name] for row in rows]
     best = report["best"]["values"][name]
-    axes.scatter(shown, [row["loss"] for row in rows], s=12, color=TRIAL)
+    axes.scatter(shown, [row[key] for row in rows], s=12, color=TRIAL)
     axes.scatter([str(best) if words else best], [report["best"]["search"]], s=40, color=BEST, marker="*", zorder=3)
     if dimension.get("log"):
         axes.set_xscale("log")

@@ -16,7 +16,7 @@ STAMP = "tune-stamp.json"
 SAID = {
     "merge": "another recipe, other models, or other options of the output",
     "search": "other ranges, another sampler or another seed",
-    "data": "other examples, or others of them held out",
+    "data": "other examples or tasks, or others of them held out",
 }
 
 

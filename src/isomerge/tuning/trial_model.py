@@ -27,6 +27,7 @@ from isomerge.symmetry.units import Unit
 from isomerge.tuning.objective import LOSS, descent, measured
 from isomerge.tuning.operands import Operands
 from isomerge.tuning.slopes import Slopes
+from isomerge.tuning.task_documents import TaskDocuments
 
 
 class TrialModel:
@@ -100,8 +101,8 @@ class TrialModel:
             count += 1
         return count
 
-    def measure(self, examples: Examples, objective: str = LOSS) -> Measure:
-        """The module's loss, or what is measured in its place.
+    def measure(self, examples: Examples | TaskDocuments, objective: str = LOSS) -> Measure:
+        """The module's loss, or what is measured in its place (of tasks `isomerge.tuning.task_documents.Score`).
 
         Raises:
             IsomergeError: it gives no numbers, or the examples are not made for it.

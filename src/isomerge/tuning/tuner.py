@@ -24,12 +24,14 @@ from isomerge.observe.live.substitution import module_as_told
 from isomerge.observe.losses import Measure
 from isomerge.run.unit_work import UnitSolver
 from isomerge.run.writing_run import StreamWriter
-from isomerge.tuning.objective import CHANCE, ENTROPY, LOSS, NATS, measured
+from isomerge.tuning.harness import version
+from isomerge.tuning.objective import CHANCE, ENTROPY, LOSS, NATS, TASKS, measured
 from isomerge.tuning.operands import Operands, align_once
 from isomerge.tuning.picture import PICTURE, search_picture
 from isomerge.tuning.sampling import GRADIENT, study_of, version_of
 from isomerge.tuning.slopes import Slopes
 from isomerge.tuning.stamp import STAMP, Stamp
+from isomerge.tuning.task_documents import SCORE, Score, TaskDocuments
 from isomerge.tuning.trial_model import TrialModel
 from isomerge.tuning.verdict import verdict_of
 
@@ -54,10 +56,10 @@ class Search:
 
 @dataclass(frozen=True)
 class Judged:
-    """Examples that are searched on, and those that are held out for the judgement."""
+    """Examples, or documents of tasks, that are searched on, and those that are held out for the judgement."""
 
-    search: Examples
-    judge: Examples
+    search: Examples | TaskDocuments
+    judge: Examples | TaskDocuments
 
 
 @dataclass
@@ -191,12 +193,12 @@ class Tuner:
         began, row = time.monotonic(), {"values": values, "loss": None, "accuracy": None, "units_merged": 0}
         try:
             row["units_merged"] = model.merge(self._fusion(values))
-            if self._slopes is None:
+            if self._slopes is None or isinstance(self.data.search, TaskDocuments):
                 measure = model.measure(self.data.search, self.how.objective)
             else:
                 measure, slope = model.descent(self.data.search, self.how.objective, self._slopes, values)
                 row["gradient"] = slope
-            row |= {"loss": measure.loss, "accuracy": measure.accuracy}
+            row |= {"loss": measure.loss, "accuracy": measure.accuracy, **_score(measure)}
         except IsomergeError as error:  # values that do not go together, or a model that gives no numbers
             row["refused"] = error.sentence
         return {**row, "seconds": time.monotonic() - began}
@@ -228,7 +230,7 @@ class Tuner:
             stream.observer(f"judging: {name}", len(found), 2 + len(plan.read))
             model.merge(self._fusion(row["values"]))
             measure = model.measure(self.data.judge, self._judging)
-            found[name] = {"search": row["loss"], "judge": _figures(measure)}
+            found[name] = {"search": row.get(SCORE, row["loss"]), "judge": _figures(measure)}
             found |= {"unit": measure.unit}
         found["search_unit"] = NATS if self.how.objective == ENTROPY else found["unit"]
         found["models"] = []
@@ -241,7 +243,8 @@ class Tuner:
             except IsomergeError as error:  # such as a base without a head
                 found["models"].append({"model": one.ref, "search": None, "judge": None, "refused": error.sentence})
                 continue
-            found["models"].append({"model": one.ref, "search": measures[0].loss, "judge": _figures(measures[1])})
+            searched = _score(measures[0]).get(SCORE, measures[0].loss)
+            found["models"].append({"model": one.ref, "search": searched, "judge": _figures(measures[1])})
         stream.commit("judged", found)
         return found
 
@@ -255,11 +258,17 @@ class Tuner:
             )
         sentence, notes = verdict_of(judged, own=best is rows[0])
         self.notes += [*notes, *([CHANCE] if self._judging == ENTROPY else [])]
-        plain = [{key: value for key, value in row.items() if key not in (*CLOCK, "gradient")} for row in rows]
+        scored = self.how.objective == TASKS
+        left_out = (*CLOCK, "gradient", *(("loss", "accuracy") if scored else ()))
+        plain = [
+            {**({SCORE: None} if scored else {}), **{k: v for k, v in row.items() if k not in left_out}}
+            for row in rows
+        ]
         self.report |= {
             "sampler": self.how.sampler,
             "objective": self.how.objective,
             **({"rate": self.how.rate} if self.how.sampler == GRADIENT else {}),
+            **self._tasks(),
             "seed": self.how.seed,
             "searched": [d.document() for d in self.recipe.dimensions],
             "data": {
@@ -283,6 +292,13 @@ class Tuner:
             TUNED: (json.dumps(self.report, indent=2, sort_keys=True) + "\n").encode(),
             PICTURE: search_picture(self.report),
         }
+
+    def _tasks(self) -> dict[str, Any]:
+        """What the score is the sum of, and whose it is."""
+        found = self.data.search
+        if not isinstance(found, TaskDocuments):
+            return {}
+        return {"tasks": [one.document() for one in found.wanted], "harness": version()}
 
 
 CLOCK = ("seconds", "units_merged")
@@ -311,5 +327,10 @@ def _key(values: Values) -> str:
     return json.dumps(values, sort_keys=True)
 
 
-def _figures(measure: Measure) -> dict[str, float | None]:
-    return {"loss": measure.loss, "accuracy": measure.accuracy, "perplexity": measure.perplexity}
+def _score(measure: Measure) -> dict[str, Any]:
+    """Of tasks the score and its summands; nothing of a loss."""
+    return {SCORE: -measure.loss, "tasks": dict(measure.tasks)} if isinstance(measure, Score) else {}
+
+
+def _figures(measure: Measure) -> dict[str, Any]:
+    return _score(measure) or {"loss": measure.loss, "accuracy": measure.accuracy, "perplexity": measure.perplexity}
