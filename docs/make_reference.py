@@ -26,6 +26,7 @@ ENTRIES = {
     "models": schema.ModelEntry,
     "slices": schema.SliceEntry,
     "sources": schema.SourceEntry,
+    "sliced": schema.SlicedEntry,
     "tokenizer": schema.TokenizerEntry,
     "tokens": schema.TokenEntry,
     "align": schema.AlignBlock,

@@ -91,7 +91,6 @@ def test_other_parameters_for_each_part_are_one_merge(here: Path) -> None:
     ("content", "words"),
     [
         ({"encoder": models("a", "b"), "decodr": models("a", "c")}, "`modules.decodr` is no known part"),
-        ({"encoder": models("a", "b"), "decoder": {"slices": []}}, "`modules.decoder.slices`: layers are sliced"),
         ({"encoder": models("encoder", "b"), "decoder": models("a", "c")}, "is called as one of the models"),
         ({"encoder": models("a", "b"), "decoder": models("c", "a")}, "aligned onto a and c"),
     ],

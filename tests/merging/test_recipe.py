@@ -236,7 +236,7 @@ WRONG = [
     ("modules: {}\nmerge_method: linear", "`modules` is a mapping from modules to what each has"),
     ("modules: {a: {models: []}, b: {models: [{model: x}]}}\nmerge_method: linear", "`modules.a` and `modules.b` have different `models`"),
     ("modules: {encoder: {models: []}, b: {models: [], parameters: {t: 1}}}\nmerge_method: linear", "`modules.b` is no known part of a model; known are"),
-    ("modules: {a: {slices: []}, b: {slices: []}}\nmerge_method: linear", "`modules.b.slices`: layers are sliced where"),
+    ("modules: {a: {slices: []}, b: {slices: []}}\nmerge_method: linear", "`modules.b.slices`: layers of one of several modules"),
     ("models: []\nmodules: {a: {models: []}}\nmerge_method: linear", "`models` stands beside `modules`"),
     ("models: [{model: 3}]\nmerge_method: linear", "`models.0.model`: input should be a valid string"),
     ("models: {model: a}\nmerge_method: linear", "`models`: input should be a valid list"),

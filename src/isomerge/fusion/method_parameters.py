@@ -133,6 +133,9 @@ class Parameters:
 
     slices: tuple[SliceParameters, ...]
     common: Settings = field(default_factory=dict)
+    pieces: tuple[str, ...] = ()
+    """Of models of several stacks of layers, what is in the names of those that slices are of, one of them; empty:
+    the slices are of all."""
 
     def with_numbers(self, method: Method) -> Parameters:
         """The same with numbers where the recipe or the command line has texts that say one."""
@@ -142,7 +145,7 @@ class Parameters:
             of_base = (numbers_of(method, part.of_base[0]), part.of_base[1])
             return replace(part, sources=sources, own=numbers_of(method, part.own), of_base=of_base)
 
-        return Parameters(tuple(map(read, self.slices)), numbers_of(method, self.common))
+        return Parameters(tuple(map(read, self.slices)), numbers_of(method, self.common), self.pieces)
 
     def at(
         self, method: Method, name: str, layer: int | None, *, after: bool = False, depth: int

@@ -77,7 +77,7 @@ class Fuser:
         """What the method has said of tensors, by their names."""
         self._depths = stacks_of(donor.blocks)
         ranks = {line.name: number for number, line in enumerate(donor.spec.lines)}
-        stacked = [ranks[block.line.name] for block in donor.blocks if layer_of(block)[1] is not None]
+        stacked = [ranks[block.line.name] for block in donor.blocks if self._layer(block)[1] is not None]
         self._after = {name for name, rank in ranks.items() if stacked and rank > min(stacked)}
 
     def fuse(
@@ -148,7 +148,7 @@ class Fuser:
 
     def parameters(self, block: Block, number: int = 0) -> dict[str, Any]:
         """The method's parameters for a block, or for one of the stored tensors that it is made of."""
-        stack, layer = layer_of(block, number)
+        stack, layer = self._layer(block, number)
         after, depth = block.line.name in self._after, self._depths.get(stack, 1)
         name, fusion = self.name(block, number), self.fusion
         given = fusion.parameters.at(fusion.method, name, layer, after=after, depth=depth)
@@ -157,6 +157,13 @@ class Fuser:
         if "stacked" in fusion.method.placed:
             given["stacked"] = stacked_axes(block, self.donor.spec)
         return given
+
+    def _layer(self, block: Block, number: int = 0) -> tuple[str, int | None]:
+        """The stack of a block, and the layer of one of its tensors that slices are of: where one of several stacks
+        is sliced, another one's layers are outside."""
+        stack, layer = layer_of(block, number)
+        pieces = self.fusion.parameters.pieces if len(self._depths) > 1 else ()
+        return stack, layer if not pieces or any(piece in stack for piece in pieces) else None
 
     def is_after(self, block: Block) -> bool:
         """Whether a block outside of the layers comes after them, as a head does."""
@@ -169,7 +176,7 @@ class Fuser:
 
     def count(self, block: Block, number: int = 0) -> int:
         """How many models are fused in one of a block's stored tensors."""
-        return self.fusion.parameters.count(layer_of(block, number)[1], after=block.line.name in self._after)
+        return self.fusion.parameters.count(self._layer(block, number)[1], after=block.line.name in self._after)
 
     def _by_block(
         self, block: Block, tensors: list[Tensor], by: list[Alignment | None], way: Way

@@ -11,7 +11,8 @@ from isomerge.checkpoint.in_memory import as_reference
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
 from isomerge.merging.merge_job import MergeJob
-from isomerge.models.layers import stack_layers
+from isomerge.merging.recipe.recipe_modules import PARTS
+from isomerge.models.layers import Part, stack_layers
 from isomerge.models.model_inputs import Inputs
 from isomerge.models.quantised import dequantised
 from isomerge.models.references import open_model_ref
@@ -42,17 +43,31 @@ def opened(job: MergeJob, *, spec: Any = None, allow_pickle: bool = False) -> li
 
 def _opened(job: MergeJob, spec: Any, allow_pickle: bool) -> list[Any]:
     if not job.stacks:
-        return _of_one_vocabulary(job, list(job.models), spec, allow_pickle)
+        models = _of_one_vocabulary(job, list(job.models), spec, allow_pickle)
+        return [_kept(_open(model, allow_pickle), job, spec) for model in models] if job.kept_layers else models
 
     # tokens belong to whole models: a stack may have its layers from models of several vocabularies
     refs = list(dict.fromkeys(ref for stack in job.stacks for ref, _ in stack))
     whole = _of_one_vocabulary(job, [_open(ref, allow_pickle) for ref in refs], spec, allow_pickle)
     known = dict(zip(refs, whole, strict=True))
     donor = known[job.stacks[0][0][0]]
+    part = Part(job.module, PARTS[job.module]) if job.module in PARTS else None
     return [
-        stack_layers([(known[ref], range(*layers)) for ref, layers in stack], donor, spec_file=spec)
+        _kept(
+            stack_layers([(known[ref], range(*layers)) for ref, layers in stack], donor, spec_file=spec, part=part),
+            job,
+            spec,
+        )
         for stack in job.stacks
     ]
+
+
+def _kept(model: Checkpoint, job: MergeJob, spec: Any) -> Checkpoint:
+    """A model with those layers of other modules that the job keeps."""
+    for name, layers in job.kept_layers.items():
+        parts = [(model, range(*span)) for span in layers]
+        model = stack_layers(parts, model, spec_file=spec, part=Part(name, PARTS.get(name, ())))
+    return model
 
 
 def _of_one_vocabulary(job: MergeJob, models: list[Any], spec: Any, allow_pickle: bool) -> list[Any]:

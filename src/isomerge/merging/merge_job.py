@@ -54,6 +54,10 @@ class MergeJob:
     """Whether a base that is not among the models may be merged with them."""
     base_named: bool = False
     """Whether a base is named: it is the run's first model, also where the method knows no base."""
+    module: str | None = None
+    """Of models of several stacks of layers, the module whose layers ``stacks`` are."""
+    kept_layers: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    """By module, which layers all models keep of it."""
 
 
 def job_of_models(

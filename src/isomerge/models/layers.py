@@ -20,16 +20,33 @@ from isomerge.config.agreement import disagreement
 from isomerge.config.layer_config import FORMS, Layered, check_numbered, stacked_config
 from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
+from isomerge.models.part_depth import check_read, with_depth
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.language.spec import Line, Match, Spec, coverage
 
 
+@dataclass(frozen=True)
+class Part:
+    """A part of a model that has layers of its own, as an encoder beside a decoder."""
+
+    name: str
+    pieces: tuple[str, ...]
+    """What is in the names of its tensors, one of them."""
+
+    def has(self, stack: str) -> bool:
+        """Whether a stack of layers is its own, by what the names of its tensors begin with."""
+        return any(piece in stack for piece in self.pieces)
+
+
 @dataclass(eq=False)
 class Stack:
-    """A checkpoint taken apart into its layers and what is around them; lists are of tensor names."""
+    """A checkpoint taken apart into its layers and what is around them; lists are of tensor names.
+
+    Of a model of several stacks ``part`` says which is meant; the other ones are then around it."""
 
     checkpoint: Checkpoint
     spec_file: str | Path | None
+    part: Part | None = None
 
     @cached_property
     def spec(self) -> Spec:
@@ -37,25 +54,58 @@ class Stack:
 
         return spec_for(self.checkpoint.config, self.spec_file, self.checkpoint.shapes)
 
-    @cached_property
+    @property
     def index(self) -> str:
         """The index that numbers the layers."""
+        return self.place[0]
+
+    @property
+    def beside(self) -> str | None:
+        """Of a model of several stacks, what the names of this one's tensors begin with; None where it is alone."""
+        return self.place[1]
+
+    def inside(self, match: Match) -> bool:
+        """Whether a tensor is one of the layers'."""
+        return self.index in match.binding and self.beside in (None, match.line.stack)
+
+    @cached_property
+    def place(self) -> tuple[str, str | None]:
+        """The layers' index, and `beside`."""
         self._check_further()
         stored = {match.line for match in self.matches.values()}
         lines = [line for line in self.spec.lines if line in stored or not line.optional]
         found = {(i, line.stack) for line in lines for i in self.indices(line)}
-        if len(found) != 1:
-            what = (
-                "no layers" if not found else f"several stacks of layers ({', '.join(sorted(p for _, p in found))})"
-            )
-            raise IsomergeError(
-                f"{self.checkpoint.ref}: the spec for {self.spec.model_type} describes {what}, so its layers "
-                f"cannot be "
-                "sliced; slices are for models with one stack"
-            )
         if any(number.axis for line in self.spec.lines for number in line.numbers):
             raise self.by_number()
-        return found.pop()[0]
+        if len(found) == 1:
+            return found.pop()[0], None
+        return self._one_of(found)
+
+    def _one_of(self, stacks: set[tuple[str, str]]) -> tuple[str, str]:
+        """The one of several stacks, each with its index, that is of the part.
+
+        Raises:
+            IsomergeError: there are no layers, or it is open which are meant.
+        """
+        told = f"{self.checkpoint.ref}: the spec for {self.spec.model_type} describes"
+        if not stacks:
+            raise IsomergeError(f"{told} no layers, so its layers cannot be sliced")
+        names = ", ".join(sorted(name for _, name in stacks))
+        if self.part is None:
+            raise IsomergeError(
+                f"{told} several stacks of layers ({names}): say in the recipe whose layers are sliced, as in "
+                f"`modules: {{encoder: {{slices: ...}}}}`"
+            )
+        own = [stack for stack in stacks if self.part.has(stack[1])]
+        if len(own) != 1:
+            how = "none of which is" if not own else f"and {len(own)} of them are"
+            raise IsomergeError(
+                f"{told} several stacks of layers ({names}), {how} of `modules.{self.part.name}`: its layers "
+                f"cannot be sliced"
+            )
+        if self.spec.numbered:
+            raise self.by_number()
+        return own[0]
 
     def by_number(self) -> IsomergeError:
         """What is said where a slice would make another kind of a layer."""
@@ -105,7 +155,7 @@ class Stack:
         """The tensors of every layer."""
         found: dict[int, list[str]] = {}
         for name, match in self.matches.items():
-            if self.index in match.binding:
+            if self.inside(match):
                 found.setdefault(match.binding[self.index], []).append(name)
         return found
 
@@ -125,8 +175,9 @@ class Stack:
     def around(self) -> tuple[list[str], list[str]]:
         """What is before the layers and what is after them."""
         order = [line.name for line in self.spec.lines]
-        first = min(at for at, line in enumerate(self.spec.lines) if self.indices(line))
-        outside = {n: m.line for n, m in self.matches.items() if self.index not in m.binding}
+        lines = enumerate(self.spec.lines)
+        first = min(at for at, x in lines if self.indices(x) and self.beside in (None, x.stack))
+        outside = {n: m.line for n, m in self.matches.items() if not self.inside(m)}
         tied = any(x.tied for x in outside.values()) and is_tied(self.checkpoint.config, stored=True)
         home = {x.canonical({}): x for x in outside.values() if not x.indices}
         # what is tied goes with the tensor that stands in for it
@@ -151,7 +202,8 @@ class Stack:
 
     def kind(self, match: Match) -> tuple[Any, ...]:
         """A tensor but for its layer: equal for two checkpoints of one architecture."""
-        return unlisted(match.line), tuple(sorted((i, v) for i, v in match.binding.items() if i != self.index))
+        index = self.index if self.inside(match) else None
+        return unlisted(match.line), tuple(sorted((i, v) for i, v in match.binding.items() if i != index))
 
     def renumbered(self, name: str, layer: int) -> str:
         """A tensor's name in another layer: the one number is changed that the spec reads as the layer's."""
@@ -190,6 +242,7 @@ def stack_layers(
     donor: Checkpoint | None = None,
     *,
     spec_file: str | Path | None = None,
+    part: Part | None = None,
 ) -> Checkpoint:
     """A view whose layers are those of ``parts``, one after the other, numbered from 0.
 
@@ -197,16 +250,19 @@ def stack_layers(
         parts: checkpoints and the numbers of their layers, in the order of the new stack.
         donor: whose config, companion files and names the view has; the first part's when None.
         spec_file: a spec text of the user's own, for architectures without a built-in one.
+        part: of models of several stacks the one whose layers are meant; another one's are as what comes before or
+            after it.
 
     Raises:
         IsomergeError: no parts or layers, layers that a model does not have, models of different architectures,
-            sizes or functions, an encoder and a decoder that both have layers, a config that does not state its
-            depth, or layers whose kind would change with their index.
+            sizes or functions, an encoder and a decoder that both have layers and no ``part``, a config that does
+            not state its depth, or layers whose kind would change with their index.
     """
     if not parts or not any(layers for _, layers in parts):
         raise IsomergeError("a stack needs slices with layers: give at least one model with a layer_range [a, b)")
     donor = parts[0][0] if donor is None else donor
-    opened = {id(checkpoint): Stack(checkpoint, spec_file) for checkpoint in (donor, *(one for one, _ in parts))}
+    every = (donor, *(one for one, _ in parts))
+    opened = {id(checkpoint): Stack(checkpoint, spec_file, part) for checkpoint in every}
     giver = opened[id(donor)]
     slices = [(opened[id(checkpoint)], layers) for checkpoint, layers in parts]
     for stack, layers in slices:
@@ -217,9 +273,12 @@ def stack_layers(
                     f"{stack.checkpoint.ref} has no layer {layer}: its layers are 0 to {stack.depth - 1}, so a "
                     f"layer_range ends at {stack.depth} at most"
                 )
+    if giver.beside is not None:
+        for stack in (slices[0][0], slices[-1][0]):
+            _check_beside(giver, stack)
     view = _stacked(giver, slices)
     try:  # lines refuse tensors whose shape goes with the number of layers, as that of ESM's contacts does
-        made = Stack(view, spec_file)
+        made = Stack(view, spec_file, part)
         whole = made.layered
     except IsomergeError as error:
         raise IsomergeError(
@@ -231,7 +290,21 @@ def stack_layers(
     for number, (stack, layer) in enumerate(order):
         if made.described(number) != stack.described(layer):
             raise giver.by_number()
+    if giver.beside is not None:
+        check_read(view.config, view.shapes, (donor.config, donor.shapes), donor.ref)
     return view
+
+
+def _check_beside(giver: Stack, stack: Stack) -> None:
+    """Refuse a model whose other stacks, which come with what is around its layers, are not as deep as the
+    donor's."""
+    one, two = ({k: v for k, v in x.spec.depths.items() if k != giver.beside} for x in (giver, stack))
+    if one != two:
+        names = ", ".join(sorted(name for name in one if one[name] != two.get(name)))
+        raise IsomergeError(
+            f"{giver.checkpoint.ref} and {stack.checkpoint.ref} have different numbers of layers in {names}, which "
+            f"are not sliced: their layers cannot be stacked"
+        )
 
 
 def _check_alike(one: Stack, two: Stack) -> None:
@@ -300,6 +373,20 @@ def _stacked(giver: Stack, slices: list[tuple[Stack, range]]) -> Checkpoint:
         sources=[stack.checkpoint for stack, _ in slices],
         origin=f"layers {notes}",
         ref=", ".join(spans),
-        config=stacked_config(giver.layered, [(stack.layered, layer) for stack, layer in order]),
+        config=_config(giver, order),
         drop=[name for name in donor.tensors if name not in sources],
     )
+
+
+def _config(giver: Stack, order: Sequence[tuple[Stack, int]]) -> dict[str, Any]:
+    """The config of a new stack."""
+    if giver.beside is None:
+        return stacked_config(giver.layered, [(stack.layered, layer) for stack, layer in order])
+    donor = giver.checkpoint
+    if all(stack is giver for stack, _ in order) and [layer for _, layer in order] == [*range(giver.depth)]:
+        return dict(donor.config)
+
+    def depths_of(config: Any) -> Any:
+        return spec_for(config, giver.spec_file, donor.shapes).depths
+
+    return with_depth(donor.config, giver.beside, giver.depth, len(order), depths_of, donor.ref)

@@ -43,7 +43,7 @@ def recipe_text(job: MergeJob, refs: Sequence[str], how: Mapping[str, Any], matc
     how = {**how, "heads": _renamed_head(how["heads"], full)}
     imports = [module.name for module in given_modules()]
     content: dict[str, Any] = {"import": imports} if imports else {}
-    content |= {**_parts(job, refs), "merge_method": method.name}
+    content |= {**_parts(job, refs), **_sliced(job), "merge_method": method.name}
     if parameters := _settings(method, common):
         content["parameters"] = parameters
     if how.get("dtype"):
@@ -97,6 +97,14 @@ def _parts(job: MergeJob, refs: Sequence[str]) -> dict[str, Any]:
         own = _settings(fusion.method, part.own, fusion.parameters.common)
         slices.append({"sources": sources, **base, **({"parameters": own} if own else {})})
     return {"slices": slices, **found}
+
+
+def _sliced(job: MergeJob) -> dict[str, Any]:
+    """Of which module slices are, and which layers of others are kept."""
+    module = {"module": job.module} if job.module else {}
+    layers = {name: [list(span) for span in spans] for name, spans in job.kept_layers.items()}
+    found = {**module, **({"layers": layers} if layers else {})}
+    return {"sliced": found} if found else {}
 
 
 def _under(job: MergeJob, part: SliceParameters, source: int) -> dict[str, Any]:

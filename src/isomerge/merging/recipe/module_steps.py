@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.errors import IsomergeError
-from isomerge.merging.recipe.recipe_modules import check_known, filtered_modules, filters_of, ordered, sliced
+from isomerge.merging.recipe.recipe_modules import PARTS, check_known, filtered_modules, filters_of, ordered
 from isomerge.merging.recipe.recipe_steps import PLAIN, WORDS, Step, named_models
 
 WRITTEN = ("dtype", "out_dtype")
@@ -29,7 +29,8 @@ def module_steps(path: str | Path, content: Any) -> list[Step] | None:
         content: of its one document.
 
     Raises:
-        IsomergeError: modules that nobody knows, that are sliced, or that are aligned onto different models.
+        IsomergeError: modules that nobody knows, that have no layers to slice, or that are aligned onto different
+            models.
     """
     path = os.path.expanduser(path)
     modules = content.get("modules") if isinstance(content, dict) else None
@@ -41,27 +42,62 @@ def module_steps(path: str | Path, content: Any) -> list[Step] | None:
         if isinstance(module, dict)
     }
     first = next(iter(said.values()), {})
-    if len(said) < len(modules) or all(module == first for module in said.values()) or filtered_modules(said):
+    cut = [name for name, module in said.items() if "slices" in module]
+    alike = not cut and (all(module == first for module in said.values()) or filtered_modules(said))
+    if len(said) < len(modules) or alike:
         return None  # which is merged at once, or refused, where it is read
     check_known(path, said)
-    for name, module in said.items():
-        if "slices" in module:
-            raise sliced(path, name)
+    layers = {name: _kept_layers(path, name, said[name]["slices"]) for name in cut}
+    if layers and content.get("align") not in (None, False):
+        raise IsomergeError(
+            f"{path}: `align` beside `modules.{cut[0]}.slices`: the streams of modules that are sliced are not "
+            f"aligned: leave `align` out"
+        )
     shared = {k: v for k, v in content.items() if k not in ("modules", "name", "checksums")}
     if twice := sorted({"models", "slices"} & shared.keys()):
         raise IsomergeError(f"{path}: `{twice[0]}` stands beside `modules`: give one of them")
-    steps = [Step(path, name, _of_module(shared, module, name)) for name, module in said.items()]
+    steps = [Step(path, name, _of_module(shared, module, name, layers)) for name, module in said.items()]
     _check_names(path, steps)
     _check_anchors(path, steps)
     return [*steps, Step(path, None, _joining(shared, list(said)), tuple(said))]
 
 
-def _of_module(shared: Mapping[str, Any], module: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The whole merge by what one module says."""
+def _kept_layers(path: str, name: str, slices: Any) -> list[list[int]]:
+    """Which layers of a module the output has, by the first source of every slice: so that the steps of all modules
+    write models of one shape, each module is sliced in the others' steps as well, whose tensors of it are not used.
+
+    Raises:
+        IsomergeError: the module is none that has layers, or a slice has no range of layers.
+    """
+    if name not in PARTS:
+        raise IsomergeError(
+            f"{path}: `modules.{name}.slices`: what is in no other module has no layers to slice: give `models`"
+        )
+    found = []
+    for part in slices if isinstance(slices, list) and slices else [None]:
+        sources = part.get("sources") if isinstance(part, Mapping) else None
+        source = sources[0] if isinstance(sources, list) and sources else None
+        layers = source.get("layer_range") if isinstance(source, Mapping) else None
+        if not isinstance(layers, list) or len(layers) != 2 or not all(type(x) is int for x in layers):
+            raise IsomergeError(
+                f"{path}: `modules.{name}.slices`: every slice has `sources`, each with a "
+                f"`layer_range` [first, last)"
+            )
+        found.append(layers)
+    return found
+
+
+def _of_module(
+    shared: Mapping[str, Any], module: Mapping[str, Any], name: str, layers: Mapping[str, list[list[int]]]
+) -> dict[str, Any]:
+    """The whole merge by what one module says, all others' layers as they will be."""
     beside = dict(shared)
     if "merge_method" in module and module["merge_method"] != shared.get("merge_method"):
         beside.pop("parameters", None)  # of the other method
-    found = {**beside, "name": name, "modules": {name: dict(module)}}
+    found: dict[str, Any] = {**beside, "name": name, "modules": {name: dict(module)}}
+    if layers:
+        others = {other: kept for other, kept in layers.items() if other != name}
+        found["sliced"] = {**({"module": name} if name in layers else {}), "layers": others}
     models = module.get("models")
     only = models[0] if isinstance(models, list) and len(models) == 1 else None
     based = module.get("base_model", beside.get("base_model")) is not None
@@ -71,6 +107,13 @@ def _of_module(shared: Mapping[str, Any], module: Mapping[str, Any], name: str) 
         entry = {k: v for k, v in only.items() if k != "parameters"}
         kept = {k: v for k, v in found.items() if k != "parameters"}
         return {**kept, "merge_method": "passthrough", "modules": {name: {"models": [entry]}}}
+    if name in layers and averaged and not based and all(len(part["sources"]) == 1 for part in module["slices"]):
+        parts = [
+            {"sources": [{k: v for k, v in source.items() if k != "parameters"} for source in part["sources"]]}
+            for part in module["slices"]
+        ]
+        kept = {k: v for k, v in found.items() if k != "parameters"}
+        return {**kept, "merge_method": "passthrough", "modules": {name: {"slices": parts}}}
     return found
 
 

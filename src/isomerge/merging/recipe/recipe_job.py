@@ -17,6 +17,7 @@ from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
 from isomerge.merging.merge_job import Layers, MergeJob, joined, joins
 from isomerge.merging.recipe.no_code import check_imports, check_no_code
+from isomerge.merging.recipe.recipe_modules import PARTS, check_known
 from isomerge.merging.recipe.recipe_steps import Step
 from isomerge.merging.recipe.schema import ModelEntry, Recipe, SliceEntry, SourceEntry, read_recipe
 
@@ -55,7 +56,10 @@ def job_of_recipe(source: str | Path | Step, *, seed: int | None = None) -> Merg
         )
     _check_counts(arranged, recipe, method, path)
     role = role_of_base(method, arranged[0][0] is not None)
-    parameters = Parameters(tuple(found for _, _, found in arranged), recipe.parameters).with_numbers(method)
+    check_known(path, [name for name in (recipe.sliced.module, *recipe.sliced.layers) if name is not None])
+    pieces = PARTS.get(recipe.sliced.module or "", ())
+    settings = tuple(found for _, _, found in arranged)
+    parameters = Parameters(settings, recipe.parameters, pieces).with_numbers(method)
     notes = [*parameters.check(method, str(path)), *_left_out(parts)]
     if len(arranged[0][1]) > len(parts[0].sources):
         _check_joining(recipe, method, path)
@@ -85,6 +89,8 @@ def job_of_recipe(source: str | Path | Step, *, seed: int | None = None) -> Merg
         (file, *([str(Path(file).parent / template[0])] if written and template else [])),
         recipe.align.merge_base,
         (parts[0].base_model or recipe.base_model) is not None,
+        recipe.sliced.module,
+        {module: tuple(layers) for module, layers in recipe.sliced.layers.items()},
     )
 
 

@@ -27,6 +27,8 @@ def of_one_module(path: str | Path, content: dict[str, Any]) -> dict[str, Any]:
     if twice := sorted({"models", "slices"} & beside.keys()):
         raise IsomergeError(f"{path}: `{twice[0]}` stands beside `modules`: give one of them")
     found = {**beside, **{name: value for name, value in module.items() if value is not None}}
+    if found.get("slices") and len(modules) == 1 and (name := next(iter(modules))) in PARTS:
+        found.setdefault("sliced", {"module": name})
     both = [part.get("parameters") or {} for part in (module, beside)]
     if all(isinstance(part, dict) for part in both):
         nearer, wider = both
@@ -61,10 +63,10 @@ def _common(path: str | Path, modules: Mapping[str, Mapping[str, Any]]) -> Mappi
 
 
 def sliced(path: str | Path, name: str) -> IsomergeError:
-    """Of layers that are sliced in one of several modules."""
+    """Of layers that are sliced in one of several modules, where these are not merged one by one."""
     return IsomergeError(
-        f"{path}: `modules.{name}.slices`: layers are sliced where a model has one stack of them, and not in "
-        "one of several modules: give `models`"
+        f"{path}: `modules.{name}.slices`: layers of one of several modules are sliced by a merge of each, where "
+        f"this recipe is the only document of its file and goes to a folder"
     )
 
 

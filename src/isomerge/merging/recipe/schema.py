@@ -101,6 +101,14 @@ class SliceEntry(_Referring):
     parameters: dict[str, Any] = {}
 
 
+class SlicedEntry(_Strict):
+    """Of models of several stacks of layers: the module whose layers ``slices`` are, and which layers all models
+    keep of another module. Recipes say it by ``modules``; the recipe of one module's merge says it so."""
+
+    module: str | None = None
+    layers: dict[str, list[tuple[int, int]]] = {}
+
+
 class TokenEntry(_Strict):
     """Where one token's embedding comes from."""
 
@@ -230,6 +238,7 @@ class Recipe(_Aligning):
     tokenizer_source: str | None = None
     tokenizer: TokenizerEntry | None = None
     chat_template: str | None = None
+    sliced: SlicedEntry = SlicedEntry()
     name: str | None = None
     checksums: list[str | None] = []
     align: AlignBlock = AlignBlock(enabled=False)
