@@ -47,6 +47,21 @@ def module(weights: dict[str, Any], **parameters: Any) -> dict[str, Any]:
     return {"models": models, "parameters": parameters} if parameters else {"models": models}
 
 
+def layers(*slices: dict[str, tuple[int, int, float]]) -> dict[str, Any]:
+    """Slices: of every model the first layer, the one behind the last, and the weight."""
+    return {
+        "slices": [
+            {
+                "sources": [
+                    {"model": m, "layer_range": [a, b], "parameters": {"weight": w}}
+                    for m, (a, b, w) in part.items()
+                ]
+            }
+            for part in slices
+        ]
+    }
+
+
 def recipe(method: str, parts: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     """One document."""
     return {"merge_method": method, "dtype": "float32", **more, "modules": dict(zip(MODULES, parts, strict=True))}
@@ -69,6 +84,22 @@ RECIPES = {
         "ties",
         [module({"a": 1, "b": 1}, density=FILTERED), module({"a": 1}, density=0.5), module({"b": 1}, density=0.9)],
         **BASE,
+    ),
+    "layers of two models": recipe(
+        "passthrough",
+        [
+            layers({"a": (0, 1, 1)}, {"b": (1, 2, 1)}),
+            layers({"a": (0, 3, 1)}, {"b": (1, 3, 1)}),
+            {"models": [{"model": "a"}]},
+        ],
+    ),
+    "fewer layers, each merged": recipe(
+        "linear",
+        [
+            layers({"a": (0, 1, 0.3), "b": (0, 1, 0.7)}),
+            layers({"a": (0, 1, 0.6), "b": (0, 1, 0.4)}, {"b": (2, 3, 0.5), "c": (2, 3, 0.5)}),
+            module({"a": 0.5, "b": 0.5}),
+        ],
     ),
 }
 
