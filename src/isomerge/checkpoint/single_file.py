@@ -1,8 +1,10 @@
-"""Stable Diffusion in one safetensors file: its parts as checkpoints of their own, ``FILE.safetensors:PART``.
+"""Stable Diffusion or FLUX in one safetensors file: its parts as checkpoints of their own,
+``FILE.safetensors:PART``.
 
-The UNet of Stable Diffusion 1, 2 and XL and the text tower of CLIP have the names and the config that diffusers and
-transformers give them; ``rest`` is everything else, by the names of the file. What no tensor tells of the config is
-known from the width of the text: the number of heads (8 in Stable Diffusion 1, heads of 64 coordinates elsewhere).
+The UNet of Stable Diffusion 1, 2 and XL, FLUX.1's transformer, text towers of CLIP and the autoencoder have the
+names and the config that diffusers and transformers give them; ``rest`` is everything else, by the names of the
+file. What no tensor tells of the config is known from the width of the text: the number of heads (8 in Stable
+Diffusion 1, heads of 64 coordinates elsewhere).
 """
 
 from __future__ import annotations
@@ -14,11 +16,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from isomerge.checkpoint.header import read_header
+from isomerge.checkpoint.file_piece import Part, Piece, together, wholes
+from isomerge.checkpoint.header import TensorInfo, read_header
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.pipeline import Component, Pipeline, is_pipeline, open_pipeline
-from isomerge.checkpoint.reader import Checkpoint
-from isomerge.checkpoint.single_file_names import TEXT_ENCODERS, UNET, renamed, unet_rules
+from isomerge.checkpoint.reader import Checkpoint, Derived
+from isomerge.checkpoint.single_file_flux import flux_transformer, is_flux
+from isomerge.checkpoint.single_file_names import UNET, count_of, renamed, unet_rules
+from isomerge.checkpoint.single_file_text import text_encoders
+from isomerge.checkpoint.single_file_vae import autoencoder
 from isomerge.checkpoint.stamps import stamps_of
 from isomerge.errors import IsomergeError
 from isomerge.files import write_tensors
@@ -28,29 +34,19 @@ SUFFIX = ".safetensors"
 EIGHT_HEADS = 768
 """The width of the text that Stable Diffusion 1 reads."""
 HEAD = 64
-"""Coordinates of a head elsewhere, and in the text towers of CLIP."""
-CLIP = {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
-"""What no tensor of the text tower tells."""
+"""Coordinates of a head elsewhere."""
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-@dataclass(frozen=True)
-class Part:
-    """One part of a file."""
-
-    kind: str
-    """The class that it is, or what it is called where there is none."""
-    config: dict[str, Any]
-    names: dict[str, str]
-    """From the names that it has as a checkpoint to those of the file."""
-
-
 def is_single_file(ref: Any) -> bool:
-    """Whether a reference is a file of a whole Stable Diffusion."""
+    """Whether a reference is a file of a whole Stable Diffusion, or of a FLUX."""
     if not isinstance(ref, str | os.PathLike) or not str(ref).endswith(SUFFIX):
         return False
     path = Path(os.path.expanduser(ref))
-    return path.is_file() and any(name.startswith(UNET) for name in read_header(path)[0])
+    if not path.is_file():
+        return False
+    names = read_header(path)[0]
+    return is_flux(names) or any(name.startswith(UNET) for name in names)
 
 
 def split_part(ref: Any) -> tuple[Path, str] | None:
@@ -61,15 +57,19 @@ def split_part(ref: Any) -> tuple[Path, str] | None:
 
 
 def parts_of(path: Path) -> dict[str, Part]:
-    """The parts of a file, by name: ``unet``, ``text_encoder``, ``rest``; those that there are."""
+    """The parts of a file, by name: ``unet``, ``transformer``, ``text_encoder``, ``text_encoder_2``, ``vae``,
+    ``rest``; those that there are."""
     shapes = {name: tuple(info.shape) for name, info in read_header(path)[0].items()}
     parts: dict[str, Part] = {}
-    for name, part in (("unet", _unet(shapes)), ("text_encoder", _text_encoder(shapes))):
+    for name, part in (("unet", _unet(shapes)), ("transformer", flux_transformer(shapes))):
         if part is not None:
             parts[name] = part
+    parts |= dict(text_encoders(shapes))
+    if (part := autoencoder(shapes)) is not None:
+        parts["vae"] = part
     taken = {old for part in parts.values() for old in part.names.values()}
     if left := {name: name for name in shapes if name not in taken}:
-        parts[REST] = Part(REST, {"_class_name": REST}, left)
+        parts[REST] = Part(REST, {"_class_name": REST}, wholes(left, shapes))
     return parts
 
 
@@ -87,8 +87,24 @@ def open_part(ref: str | Path) -> Checkpoint:
         raise IsomergeError(f"{path} has no part {name!r:.100}: there are {', '.join(parts)}")
     stamps = stamps_of([path])
     stored, part = read_header(path)[0], parts[name]
-    tensors = {new: replace(stored[old], name=new) for new, old in part.names.items()}
-    return Checkpoint(str(ref), path, dict(part.config), tensors, stamps, _companions={}, in_folder=False)
+    tensors = {new: piece.info(new, stored[piece.name]) for new, piece in part.pieces.items() if not piece.turn}
+    found = Checkpoint(str(ref), path, dict(part.config), tensors, stamps, _companions={}, in_folder=False)
+    return _with_turned(found, {new: piece for new, piece in part.pieces.items() if piece.turn}, stored)
+
+
+def _with_turned(found: Checkpoint, turned: Mapping[str, Piece], stored: Mapping[str, TensorInfo]) -> Checkpoint:
+    """A part with those tensors that are not in the file as the part has them."""
+    if not turned:
+        return found
+    raw = {new: replace(piece, shape=None).info(new, stored[piece.name]) for new, piece in turned.items()}
+    as_stored = replace(found, tensors=raw)
+
+    def reading(new: str, piece: Piece) -> Derived:
+        info = replace(raw[new], shape=piece.shape or piece.stored)
+        return Derived(info, lambda: piece.turned(as_stored.read(new)))
+
+    derived = {new: reading(new, piece) for new, piece in turned.items()}
+    return found.derive(derived, sources=[as_stored], origin=f"turned {', '.join(turned)}")
 
 
 def _unet(shapes: Shapes) -> Part | None:
@@ -106,7 +122,8 @@ def _unet(shapes: Shapes) -> Part | None:
         return None
     found = {str(new): shapes[old] for new, old in names.items()}
     config = _unet_config(found, heights, layers)
-    return None if config is None else Part("UNet2DConditionModel", config, {str(k): v for k, v in names.items()})
+    pieces = wholes({str(k): v for k, v in names.items()}, shapes)
+    return None if config is None else Part("UNet2DConditionModel", config, pieces)
 
 
 def _unet_config(shapes: Shapes, heights: int, layers: int) -> dict[str, Any] | None:
@@ -117,9 +134,9 @@ def _unet_config(shapes: Shapes, heights: int, layers: int) -> dict[str, Any] | 
         linear = len(shapes["mid_block.attentions.0.proj_in.weight"]) == 2
         crossed = [f"down_blocks.{k}.attentions.0.proj_in.weight" in shapes for k in range(heights)]
         depths = [
-            max(1, _count(shapes, f"down_blocks.{k}.attentions.0.transformer_blocks.")) for k in range(heights)
+            max(1, count_of(shapes, f"down_blocks.{k}.attentions.0.transformer_blocks.")) for k in range(heights)
         ]
-        depths[-1] = _count(shapes, "mid_block.attentions.0.transformer_blocks.")
+        depths[-1] = count_of(shapes, "mid_block.attentions.0.transformer_blocks.")
         said = shapes["add_embedding.linear_1.weight"][1] if "add_embedding.linear_1.weight" in shapes else None
         ends = shapes["conv_in.weight"][1], shapes["conv_out.weight"][0]
     except (KeyError, IndexError):
@@ -139,35 +156,6 @@ def _unet_config(shapes: Shapes, heights: int, layers: int) -> dict[str, Any] | 
         "addition_embed_type": None if said is None else "text_time",
         "projection_class_embeddings_input_dim": said,
     }
-
-
-def _text_encoder(shapes: Shapes) -> Part | None:
-    """CLIP's text tower in transformers' layout, where the file has one so."""
-    for start in TEXT_ENCODERS:
-        names = {name.removeprefix(start): name for name in shapes if name.startswith(start)}
-        table = names.get("text_model.embeddings.token_embedding.weight")
-        place = names.get("text_model.embeddings.position_embedding.weight")
-        inner = names.get("text_model.encoder.layers.0.mlp.fc1.weight")
-        if table and place and inner:
-            words, width = shapes[table]
-            config = {
-                "model_type": "clip_text_model",
-                "architectures": ["CLIPTextModel"],
-                "vocab_size": words,
-                "hidden_size": width,
-                "max_position_embeddings": shapes[place][0],
-                "intermediate_size": shapes[inner][0],
-                "num_hidden_layers": _count(dict.fromkeys(names, ()), "text_model.encoder.layers."),
-                "num_attention_heads": max(1, width // HEAD),
-                **CLIP,
-            }
-            return Part("CLIPTextModel", config, names)
-    return None
-
-
-def _count(shapes: Shapes, start: str) -> int:
-    """How many numbers follow these words in names."""
-    return len({name[len(start) :].partition(".")[0] for name in shapes if name.startswith(start)})
 
 
 @dataclass(frozen=True)
@@ -216,7 +204,7 @@ class FilePart(Component):
 
 @dataclass(frozen=True)
 class SingleFile(Pipeline):
-    """A whole Stable Diffusion in one file; ``folder`` is the file."""
+    """A whole model in one file; ``folder`` is the file."""
 
     @property
     def index(self) -> Path:
@@ -237,7 +225,10 @@ class SingleFile(Pipeline):
             assert isinstance(component, FilePart)
             source = open_checkpoint(merged[name]) if name in merged else open_part(copied[name].ref)
             opened.append(source)
-            tensors |= {old: source.read(new, mapped=True) for new, old in component.part.names.items()}
+            found: dict[str, list[tuple[Piece, Any]]] = {}
+            for new, piece in component.part.pieces.items():
+                found.setdefault(piece.name, []).append((piece, source.read(new, mapped=True)))
+            tensors |= {old: together(pieces) for old, pieces in found.items()}
         write_tensors(out, tensors, metadata={"format": "pt"})
         for source in opened:
             for name in source.tensors:
@@ -248,7 +239,9 @@ def open_single_file(ref: str | Path) -> SingleFile:
     """The file, with its parts as components."""
     path = Path(os.path.expanduser(ref))
     found = {name: FilePart(name, path, "diffusers", part.kind, part) for name, part in parts_of(path).items()}
-    return SingleFile(str(ref), path, "Stable Diffusion in one file", found)
+    return SingleFile(
+        str(ref), path, f"{'FLUX' if 'transformer' in found else 'Stable Diffusion'} in one file", found
+    )
 
 
 def is_assembled(ref: Any) -> bool:

@@ -8,12 +8,10 @@ numbered one after the other; in diffusers' a number says at which height and an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 UNET = "model.diffusion_model."
 """How the names of a UNet's tensors begin."""
-TEXT_ENCODERS = ("cond_stage_model.transformer.", "conditioner.embedders.0.transformer.")
-"""How the names begin of a text tower of CLIP in transformers' layout: in Stable Diffusion 1, in XL."""
 
 OUTSIDE = (
     ("time_embed.0.", "time_embedding.linear_1."),
@@ -68,7 +66,13 @@ def _resnet(block: str, own: str) -> Iterator[tuple[str, str]]:
         yield block + old, own + new
 
 
-def renamed(name: str, rules: dict[str, str]) -> str | None:
+def renamed(name: str, rules: Mapping[str, str]) -> str | None:
     """A name by the longest beginning that fits; None where none does."""
     fits = max((old for old in rules if name.startswith(old)), key=len, default=None)
     return None if fits is None else rules[fits] + name[len(fits) :]
+
+
+def count_of(names: Iterable[str], start: str) -> int:
+    """How many numbers follow these words in names."""
+    found = {name[len(start) :].partition(".")[0] for name in names if name.startswith(start)}
+    return len({number for number in found if number.isdecimal()})
