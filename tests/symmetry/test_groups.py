@@ -14,7 +14,7 @@ from isomerge.symmetry.groups import GROUPS, Group
 
 SEEDS = st.integers(0, 2**32 - 1)
 BATCHES = st.sampled_from([(), (3,), (2, 2)])
-WIDTHS = {"Complex": [2], "OFixingOnes": [2, 3, 5]}
+WIDTHS = {"Complex": [2], "Turn": [2], "OFixingOnes": [2, 3, 5]}
 NONCOMPACT = ["GL", "Scale", "PositiveScale", "SquaredScale", "Complex"]
 EVERY = pytest.mark.parametrize("name", GROUPS)
 
@@ -42,7 +42,7 @@ def close(a: Tensor, b: Tensor, tolerance: float = 1e-9) -> bool:
 
 def compact(group: Group, batch: tuple[int, ...], n: int, rng: torch.Generator) -> Tensor:
     """A random element of the maximal compact subgroup."""
-    if group.name == "Complex":
+    if group.name in ("Complex", "Turn"):
         z = group.sample(batch, n, rng)
         return z / z.norm(dim=-1, keepdim=True)
     if group.compact == "Fixed" and group.name != "Fixed":  # positive factors
@@ -228,7 +228,7 @@ def ascend(group: Group, g: Tensor, cross: Tensor, rng: torch.Generator) -> floa
             centre = torch.eye(n, dtype=torch.float64) - 1 / n
             skew = centre @ skew @ centre
         turn = torch.linalg.matrix_exp(skew - skew.mT)
-        if group.name == "Complex":
+        if group.name in ("Complex", "Turn"):
             turn = turn[:, 0] / turn[:, 0].norm()
         trial = group.compose(turn, g)
         value = float(group.contract(trial, cross))
@@ -240,11 +240,11 @@ def ascend(group: Group, g: Tensor, cross: Tensor, rng: torch.Generator) -> floa
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("name", ["O", "OFixingOnes", "GL", "Complex"])
+@pytest.mark.parametrize("name", ["O", "OFixingOnes", "GL", "Complex", "Turn"])
 def test_continuous_groups_against_local_search(name: str, seed: int) -> None:
     """Random starts, refined: never better than the closed form, and one comes close to it."""
     group, rng = GROUPS[name], generator(seed)
-    n = 2 if name == "Complex" else 3
+    n = 2 if name in ("Complex", "Turn") else 3
     cross = normal(rng, n, n)
     _, score = group.solve(cross)
     found = [ascend(group, compact(group, (), n, rng), cross, rng) for _ in range(6)]
@@ -377,6 +377,7 @@ def test_dimensions(name: str, dimension: int) -> None:
     """Continuous parameters of an element on four coordinates."""
     assert GROUPS[name].dimension(4) == dimension
     assert GROUPS["Complex"].dimension(2) == 2
+    assert GROUPS["Turn"].dimension(2) == 1
 
 
 @EVERY

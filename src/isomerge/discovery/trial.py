@@ -32,6 +32,7 @@ LARGER = {
     "O": "GL",
     "PositiveScale": "Scale",
     "Complex": "GL",
+    "Turn": "Complex",
 }
 """What a group is tried as to see whether the declared one is all there is."""
 TOGETHER = 10 * PROVEN

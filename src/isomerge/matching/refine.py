@@ -75,7 +75,7 @@ def _step(space: Space, sides: Sides, rotate: bool, linear: bool, joint: bool) -
     name, group = space.group_name, space.group
     if name == "GL" and rotate:
         return linear_optimum(sides).element if linear else sequential(sides)
-    if name in ("O", "OFixingOnes") and rotate:
+    if name in ("O", "OFixingOnes", "Turn") and rotate:
         return group.solve(sides.plus + sides.minus)[0]
     alpha, beta = (g.diagonal(dim1=-2, dim2=-1).sum(-1) for g in (sides.moved_plus, sides.moved_minus))
     return scaling_step(space, alpha, beta, sides.plus, sides.minus, joint)
@@ -93,7 +93,7 @@ def scaling_step(
     """
 
     name, group = space.group_name, space.group
-    if name in ("O", "OFixingOnes"):
+    if name in ("O", "OFixingOnes", "Turn"):
         return None
     if name == "GL" and joint:
         best = joint_optimum(group, alpha, beta, plus, minus)

@@ -191,7 +191,7 @@ def _gain(space: Space, sides: Sides) -> Tensor:
     name, group = space.group_name, space.group
     cross = sides.plus + sides.minus
     stay = _trace(cross)
-    if name in ("O", "OFixingOnes"):
+    if name in ("O", "OFixingOnes", "Turn"):
         return 2 * (group.score(cross) - stay)
     if name == "GL":
         return _linear_gain(space, sides)

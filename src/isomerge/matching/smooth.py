@@ -5,7 +5,7 @@ Every continuous space starts at the identity, from a solution that was found wi
 * rotations (O, OFixingOnes): a matrix kept on the group; its gradient is pulled to the Lie algebra, Adam works
   there, and the step is taken along the geodesic, ``R <- exp(-step) R`` (Riemannian Adam with the exponential map);
 * GL: ``exp(X)`` with the symmetric part of X bounded, so that the condition number never exceeds ``CONDITION``;
-* Complex: ``exp(s + i t)``; Scale, PositiveScale: ``exp(s)`` (signs are settled before).
+* Complex: ``exp(s + i t)``; Turn: ``exp(i t)``; Scale, PositiveScale: ``exp(s)`` (signs are settled before).
 
 Log-scales are centred in every layer: a factor common to a whole layer would move the barrier along the path
 instead of lowering it (docs/lab/experiments.md). Permutations are frozen, or learned by a straight-through
@@ -58,7 +58,9 @@ class SmoothElements:
                 eye = torch.eye(n, dtype=torch.float32, device=device).expand(*batch, n, n).clone()
                 self.scores[key] = eye.requires_grad_()
             elif space.group.dimension(n):
-                shape = {"GL": (*batch, n, n), "Complex": (*batch, 2)}.get(space.group_name, (*batch, n))
+                shape = {"GL": (*batch, n, n), "Complex": (*batch, 2), "Turn": batch}.get(
+                    space.group_name, (*batch, n)
+                )
                 self.gauges[key] = torch.zeros(shape, dtype=torch.float32, device=device, requires_grad=True)
 
     @property
@@ -94,7 +96,7 @@ class SmoothElements:
                         x.copy_(odd + (vectors * values.clamp(-half, half).unsqueeze(-2)) @ vectors.mT)
                 elif name == "Complex":
                     x[..., 0].clamp_(-half, half)
-                else:
+                elif name != "Turn":
                     x.clamp_(-half, half)
 
     def solution(self) -> dict[str, Tensor]:
@@ -150,6 +152,8 @@ def _element(group: str, x: Tensor) -> Tensor:
     if group == "Complex":
         size, angle = (x[..., 0] - x[..., 0].mean()).exp(), x[..., 1]
         return torch.stack([size * angle.cos(), size * angle.sin()], -1)
+    if group == "Turn":
+        return torch.stack([x.cos(), x.sin()], -1)
     return (x - x.mean()).exp()
 
 

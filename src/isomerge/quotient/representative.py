@@ -19,7 +19,9 @@ from isomerge.symmetry.language.spec import Space
 ROTATED = ("O", "OFixingOnes")
 """Groups whose axis has a basis to choose."""
 SIGNED = (*ROTATED, "Sign", "SignedPerm")
-ORIENTED = (*SIGNED, "Complex")
+PAIRS = ("Complex", "Turn")
+"""Groups of phases."""
+ORIENTED = (*SIGNED, *PAIRS)
 """Groups that third moments decide on."""
 CHOSEN = (*ORIENTED, "Perm")
 """Groups that leave something to choose once a unit is balanced."""
@@ -72,7 +74,7 @@ def third_moment(space: Space, y: Tensor) -> tuple[Tensor, Tensor]:
 
     ``sum y^3``; of pairs ``sum z |z|^2``, which turns as they do.
     """
-    if space.group.compact == "Complex":
+    if space.group.compact in PAIRS:
         size = y.square().sum(-2)
         return (y * size.unsqueeze(-2)).sum(-1), size.pow(1.5).sum(-1, keepdim=True)
     return y.pow(3).sum(-1), y.abs().pow(3).sum(-1)
@@ -94,7 +96,7 @@ def element(
     kind = space.group.compact
     third = torch.zeros_like(second) if third is None else third
     size = torch.zeros_like(second) if size is None else size
-    if kind == "Complex":
+    if kind in PAIRS:
         return _phase(key, third, size)
     gaps: list[Gap] = []
     sign = torch.where(third < 0, -1.0, 1.0).double()

@@ -78,7 +78,7 @@ def _second_moments(spec: Spec, name: str, tensors: Mapping[Block, Tensor]) -> I
         if not all(space.keeps_lengths for space in elements_of(spec, block).values()):
             continue
         for x, _ in along(spec, name, {block: tensor}):
-            rotated = spec.spaces[name].group.compact in ("O", "OFixingOnes")
+            rotated = spec.spaces[name].group.compact in ("O", "OFixingOnes", "Turn")
             yield torch.linalg.eigvalsh(x @ x.mT) if rotated else x.square().sum(-1)
 
 

@@ -1,6 +1,6 @@
 """The groups that act on typed axes, by the names that specs use."""
 
-from isomerge.symmetry.groups.commutant import ComplexGroup
+from isomerge.symmetry.groups.commutant import ComplexGroup, Turn
 from isomerge.symmetry.groups.discrete import Fixed, Permutation, Sign, SignedPermutation
 from isomerge.symmetry.groups.general_linear import GeneralLinear
 from isomerge.symmetry.groups.orthogonal import Orthogonal, OrthogonalFixingOnes
@@ -19,6 +19,7 @@ GROUPS: dict[str, Group] = {
     "PositiveScale": PositiveScale(),
     "SquaredScale": SquaredScale(),
     "Complex": ComplexGroup(),
+    "Turn": Turn(),
 }
 
 SCALES = ("Scale", "PositiveScale", "SquaredScale")

@@ -1,4 +1,4 @@
-"""The commutant of RoPE: phases and moduli of pairs of coordinates. Elements are float64.
+"""The commutant of RoPE: phases and moduli of pairs of coordinates, or phases alone. Elements are float64.
 
 ``balance`` finds the moduli, ``solve`` the phases.
 """
@@ -89,3 +89,37 @@ class ComplexGroup:
 
     def generators(self, n: int) -> Tensor:
         return torch.eye(2, dtype=torch.float64)
+
+
+class Turn(ComplexGroup):
+    """Phases [*b, 2] of a pair of coordinates: what is left of its complex numbers where queries and keys are
+    normed without gains, which takes their sizes away. Both sides are turned alike."""
+
+    name, compact = "Turn", "Turn"
+
+    def sample(self, batch: tuple[int, ...], n: int, rng: Generator, condition: float = 4.0) -> Tensor:
+        return super().sample(batch, n, rng, 1.0)
+
+    def act(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
+        return super().act(g, x, dual=False)
+
+    def inverse(self, g: Tensor) -> Tensor:
+        re, im = g.unbind(-1)
+        return torch.stack([re, -im], -1)
+
+    def contains(self, g: Tensor) -> bool:
+        return bool(((g.square().sum(-1) - 1).abs() < LENGTH).all())
+
+    def balance(self, plus: Tensor, minus: Tensor) -> tuple[Tensor, Tensor] | None:
+        return None
+
+    def dimension(self, n: int) -> int:
+        return 1
+
+    def generators(self, n: int) -> Tensor:
+        return torch.tensor([[0.0, 1.0]], dtype=torch.float64)
+
+
+LENGTH = 1e-6
+"""By how much the square of a phase may differ from one: a thousand compositions in float64 stay far below, and an
+element that was stored in float32 is one."""

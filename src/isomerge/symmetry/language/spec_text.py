@@ -86,7 +86,7 @@ _INFINITE = " infinite"
 RETURNED, PLAIN = " returned", " plain"
 BEHIND_PADDING = "behind padding"
 _OFFSET = re.compile(r"(.*[)\]]'?)\s+-\s*(\d+)$")
-_DEFAULT_SIZES = {**dict.fromkeys(SCALES, 1), "Complex": 2}
+_DEFAULT_SIZES = {**dict.fromkeys(SCALES, 1), "Complex": 2, "Turn": 2}
 
 
 def parse_spec(
