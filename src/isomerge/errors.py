@@ -102,6 +102,13 @@ def visible(text: str, kept: str = "") -> str:
     return "".join(c if c in kept or unicodedata.category(c) not in _STEERING else _escape(c) for c in text)
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of a message of somebody else; the next one as well where it only announces that."""
+    lines = str(error).strip().splitlines()
+    said = " ".join(line.strip() for line in lines[: 2 if lines and lines[0].endswith(":") else 1])
+    return said[:200].rstrip(".") or type(error).__name__
+
+
 _STEERING = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 

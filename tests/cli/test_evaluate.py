@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import isomerge as library
+from harness_at_hand import harness_at_hand
 from isomerge.errors import IsomergeError
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.modules import load_module
@@ -69,6 +70,15 @@ def test_tasks_are_handed_over(
     rows = json.loads((tmp_path / "r.json").read_text())["models"]
     assert [row["tasks"]["piqa"] for row in rows] == [{"acc": 0.25}, {"acc": 0.5}]
     assert "0.5000" in said.out
+
+
+def test_the_harness_says_no(stored: Callable, isomerge: Callable) -> None:
+    """What the real one raises is one sentence, whatever it is."""
+    with harness_at_hand():
+        said = isomerge("eval", stored("gpt2", 0), "--tasks", "no_such_task")
+    assert said.code == 2
+    assert "--tasks no_such_task: lm-evaluation-harness cannot run them on" in said.err
+    assert "Traceback" not in said.err
 
 
 def test_refused(stored: Callable, texts: Path, isomerge: Callable, monkeypatch: pytest.MonkeyPatch) -> None:

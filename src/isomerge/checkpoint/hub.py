@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from isomerge.checkpoint.weights import gguf_error
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, first_line
 
 _HUB_ID = re.compile(r"(?P<id>[\w][\w.-]*/[\w][\w.-]*)(@(?P<revision>[\w][\w./-]*))?", re.ASCII)
 
@@ -153,11 +153,6 @@ def _snapshot(repo: str, revision: str | None, patterns: list[str]) -> Path:
     except Exception as error:  # the network fails in many types, which differ between versions of the hub client
         raise IsomergeError(
             f"{ref}: no such folder here, and it could not be fetched from the Hugging Face hub "
-            f"({_first_line(error)}); check the path, or the connection, and try again"
+            f"({type(error).__name__}: {first_line(error)}); check the path, or the connection, and try again"
         ) from error
     return Path(folder)
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__

@@ -22,7 +22,7 @@ from isomerge.discovery.precision import double_precision
 from isomerge.discovery.shrinking import FALLBACKS, SCALES, Change, Scale
 from isomerge.discovery.specimen import Specimen, loaded, silent
 from isomerge.discovery.specimen_inputs import inputs_of
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, first_line
 
 HEADS = (
     "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING",
@@ -196,13 +196,6 @@ def randomise(module: nn.Module, seed: int) -> None:
         gain = p.ndim == 1 and "bias" not in name
         scale = 0.3 if p.ndim == 1 else 0.15
         p.data = torch.randn(p.shape, generator=rng, dtype=torch.float64) * scale + float(gain)
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of a message of somebody else; the next one as well where it only announces that."""
-    lines: Sequence[str] = str(error).strip().splitlines()
-    found = " ".join(line.strip() for line in lines[: 2 if lines and lines[0].endswith(":") else 1])
-    return found[:160].rstrip(".") or type(error).__name__
 
 
 def specimens(

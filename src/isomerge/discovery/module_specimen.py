@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isomerge.discovery.building import LARGEST, first_line, randomise
+from isomerge.discovery.building import LARGEST, randomise
 from isomerge.discovery.placement import Place
 from isomerge.discovery.precision import double_precision
 from isomerge.discovery.specimen import Specimen
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, first_line
 from isomerge.evidence.outputs import returned
 
 Forward = Callable[[Any, Any], Any]

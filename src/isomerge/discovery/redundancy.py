@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from isomerge.discovery.bound_specimen import BoundSpecimen
-from isomerge.discovery.building import first_line, make_specimen
+from isomerge.discovery.building import make_specimen
 from isomerge.discovery.redundancy_point import ENOUGH, Point
 from isomerge.discovery.shrinking import FALLBACKS, Scale, kind_of
 from isomerge.discovery.specimen import Specimen
 from isomerge.discovery.specimen_inputs import InputsOf
 from isomerge.discovery.unexplained import NONE, Left, span_of, unexplained
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, first_line
 
 NULL = 1e-10
 """Pivots of the Jacobian at most this share of the largest one are zero: rounding leaves 1e-15 to 1e-12, what is

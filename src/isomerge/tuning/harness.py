@@ -20,7 +20,7 @@ import numpy
 import torch
 from torch import nn
 
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, first_line
 from isomerge.tuning.wanted_tasks import WantedTask
 
 HARNESS = "lm_eval"
@@ -53,7 +53,7 @@ def load_tasks(wanted: Sequence[WantedTask], path: str | Path | None) -> dict[st
             loaded = index.load(names)
         except Exception as error:  # whatever a task's files and its library of data raise
             raise IsomergeError(
-                f"--task {', '.join(names)}: lm-evaluation-harness cannot load it ({_first_line(error)})"
+                f"--task {', '.join(names)}: lm-evaluation-harness cannot load it ({first_line(error)})"
             ) from error
     for name, task in loaded["tasks"].items():
         _check_runnable(name, task)
@@ -170,7 +170,7 @@ def requests_of(
                 task.build_all_requests(samples=documents[name], rank=0, world_size=1)
             except Exception as error:  # templates and functions of the task
                 raise IsomergeError(
-                    f"--task {name}: lm-evaluation-harness cannot ask about its documents ({_first_line(error)})"
+                    f"--task {name}: lm-evaluation-harness cannot ask about its documents ({first_line(error)})"
                 ) from error
             yield name, task.instances
 
@@ -204,7 +204,7 @@ def _imported(part: str) -> Any:
     try:
         return import_module(f"{HARNESS}.{part}")
     except ImportError as error:
-        lacking = "" if (error.name or "").partition(".")[0] == HARNESS else f" ({_first_line(error)})"
+        lacking = "" if (error.name or "").partition(".")[0] == HARNESS else f" ({first_line(error)})"
         raise IsomergeError(NEEDED + lacking) from None
 
 
@@ -244,8 +244,3 @@ def quiet_harness() -> Iterator[None]:
         tqdm.__init__ = made
         if shown:
             bars.enable_progress_bar()
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200].rstrip(".") if lines else type(error).__name__

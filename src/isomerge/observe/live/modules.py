@@ -15,7 +15,7 @@ from isomerge.arithmetic import aligned
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.own_class import OwnClass
 from isomerge.checkpoint.reader import Checkpoint
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, first_line
 from isomerge.models.materialise import materialise
 from isomerge.models.recognised import Model
 from isomerge.models.transformers_classes import class_of, silent
@@ -70,7 +70,7 @@ def load_module(
             )
         except Exception as error:  # OSError, ValueError, RuntimeError, KeyError: whatever does not fit
             raise IsomergeError(
-                f"{folder}: transformers cannot load this checkpoint ({_first_line(error)}); "
+                f"{folder}: transformers cannot load this checkpoint ({first_line(error)}); "
                 "check config.json and the weights"
             ) from error
     _check_complete(checkpoint.folder, kind.__name__, info)
@@ -114,11 +114,6 @@ def _check_complete(folder: Path, kind: str, info: dict[str, Any]) -> None:
             f"{folder}: {kind} needs {', '.join(missing[:3])}{more}, which the checkpoint does not have: correct "
             "architectures in config.json, or train and save the whole model"
         )
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200].rstrip(".") if lines else type(error).__name__
 
 
 def parameter_names(module: nn.Module, spec: Spec) -> dict[str, str]:
