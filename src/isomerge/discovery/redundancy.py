@@ -25,7 +25,7 @@ from isomerge.discovery.redundancy_point import ENOUGH, Point
 from isomerge.discovery.shrinking import FALLBACKS, Scale, kind_of
 from isomerge.discovery.specimen import Specimen
 from isomerge.discovery.specimen_inputs import InputsOf
-from isomerge.discovery.unexplained import NONE, Left, span_of, unexplained
+from isomerge.discovery.unexplained import NONE, Left, beyond, span_of, unexplained
 from isomerge.errors import IsomergeError, first_line
 
 NULL = 1e-10
@@ -51,6 +51,8 @@ NEURONS = "n_inner"
 EPS_NAMES, EPS = ("eps", "variance_epsilon", "epsilon"), 1e-3
 """What norms call the number that they add to a variance, and the least one with which redundancy is counted: under
 1e-12 (BERT) the scale of what is normed cannot be told from a symmetry."""
+OTHER_EPS = 4.0
+"""By what eps is multiplied to tell what holds for one alone."""
 ROWS = 40
 """Rows of the input at least."""
 
@@ -114,10 +116,9 @@ def tiny_specimen(config: Any, seed: int = 0, tiny: Scale = TINY) -> Specimen:
         setattr(config, NEURONS, 4 * config.hidden_size)
     wider = lambda scale: replace(scale, head=2 * scale.head)  # noqa: E731  before more heads: four times the numbers
     specimen = make_specimen(config, scale, seed, untied=False, fallbacks=(wider, *FALLBACKS))
+    for module, name, eps in norms_of(specimen.module):
+        setattr(module, name, max(EPS, eps))
     for module in specimen.module.modules():
-        for name in EPS_NAMES:
-            if isinstance(eps := getattr(module, name, None), float) and 0 < eps < EPS:
-                setattr(module, name, EPS)
         for name in CLAMPS:
             if isinstance(bound := getattr(module, name, None), float) and REACHED < bound < float("inf"):
                 setattr(module, name, REACHED)
@@ -142,6 +143,12 @@ def tiny_specimen(config: Any, seed: int = 0, tiny: Scale = TINY) -> Specimen:
         f"a tiny {type(specimen.module).__name__} does not run on many inputs ({type(first).__name__}: "
         f"{first_line(first) if first else ''})"
     )
+
+
+def norms_of(module: nn.Module) -> list[tuple[nn.Module, str, float]]:
+    """The modules that add an eps to a variance, what they call it, and how much it is."""
+    pairs = ((part, name, getattr(part, name, None)) for part in module.modules() for name in EPS_NAMES)
+    return [(part, name, eps) for part, name, eps in pairs if isinstance(eps, float) and eps > 0]
 
 
 def centre_neurons(specimen: Specimen) -> None:
@@ -197,6 +204,27 @@ class Count:
         _check(point, jacobian @ formed.mT / largest, ["what LayerNorm is said to leave free"] * len(formed))
         self.by_spaces = len(span_of(tangents))
         self.declared = span_of(torch.cat([tangents, formed]))
+        if self.missing:
+            self.null = torch.cat([self.declared, self._kept_by_any_eps(largest)])
+
+    def _kept_by_any_eps(self, largest: float) -> Tensor:
+        """What is not declared and changes no output whatever the norms' eps is [dimensions, parameters].
+
+        A table that is normed at once, such as that of relative positions, can make up for another gain or bias of its
+        norm by what eps leaves of its rows' lengths: by a thousandth of them, or by a ten-millionth, and no further.
+        """
+        rest, norms = beyond(self.null, self.declared), norms_of(self.point.seen.specimen.module)
+        if not norms:
+            return rest
+        try:
+            for module, name, eps in norms:
+                setattr(module, name, OTHER_EPS * eps)
+            changes = self.point.changes(rest) / largest
+        finally:
+            for module, name, eps in norms:
+                setattr(module, name, eps)
+        _, values, vectors = torch.linalg.svd(changes, full_matrices=True)
+        return vectors[(values <= NONE * max(1.0, float(values.max()))).nonzero().flatten()] @ rest
 
     @property
     def missing(self) -> int:

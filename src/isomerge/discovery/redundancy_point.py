@@ -29,6 +29,8 @@ MOST = 5_000
 """Parameters of a specimen whose Jacobian is decomposed: that of 5,000 takes two minutes and a gigabyte."""
 TOGETHER = 8
 """Combinations of outputs that are derived at once."""
+MORE = 40
+"""How many more combinations of outputs are derived than there is to be told."""
 ENOUGH = 1.2
 """How many outputs there must be for each parameter: fewer would look like symmetries."""
 
@@ -97,6 +99,17 @@ class Point:
     def jacobian(self) -> Tensor:
         """Random combinations of the outputs derived by the parameters [rows, parameters], a few more rows than
         parameters."""
+        rows = self._combinations(self.whole + MORE)
+        self.read = self._reached(rows)
+        return rows[:, self.read]
+
+    def changes(self, directions: Tensor) -> Tensor:
+        """What directions [count, parameters] change of a few more random combinations of the outputs than there are
+        directions [rows, count]."""
+        return self._combinations(len(directions) + MORE)[:, self.read] @ directions.mT
+
+    def _combinations(self, count: int) -> Tensor:
+        """So many random combinations of the outputs derived by all parameters."""
         specimen = self.seen.specimen
         module = specimen.module
         for part in module.modules():
@@ -112,7 +125,6 @@ class Point:
                 f"{outputs.numel():,} outputs are too few to tell {self.whole:,} parameters apart: give more inputs"
             )
         rng = torch.Generator().manual_seed(0)
-        count = self.whole + 40
         rows = torch.empty(count, self.whole, dtype=torch.float64)
         for start in range(0, count, TOGETHER):
             here = min(TOGETHER, count - start)
@@ -130,8 +142,7 @@ class Point:
                 )
         for p in wanted:
             p.requires_grad_(False)
-        self.read = self._reached(rows)
-        return rows[:, self.read]
+        return rows
 
     def _parameter(self, name: str, parameters: Mapping[str, Tensor]) -> str:
         """The parameter that a stored tensor is a part of, under the first of its names."""

@@ -68,7 +68,7 @@ KINDS = {
     "latent": r"(kv|q)_lora_rank",
     "embedding": r"embedding_size|word_embed_proj_dim|d_embed",
     "vocabulary": r"((en|de)coder_|src_|tgt_)?vocab_size",
-    "positions": r"max_\w*position\w*|n_positions|n_ctx|max_sequence_length|max_seq_len",
+    "positions": r"max_\w*position\w*|position_buckets|n_positions|n_ctx|max_sequence_length|max_seq_len",
 }
 _TOKENS = re.compile(r"(pad|bos|eos|sep|cls|mask|unk|decoder_start|\w*)_token_id$")
 WINDOWS = re.compile(r"(sliding|attention|local)_window(_size)?|window_size")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ from isomerge.models.recognised import Model
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, Blocks
+from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.layer_norms import layer_norms, norm_spec
 from isomerge.symmetry.norm_stage import NormStage, norm_stages
 from isomerge.symmetry.norms import LayerNorms, Norm, gain_across, gain_along
@@ -57,6 +59,30 @@ class LayerNormForm:
         Returns:
             The block, in float32 where it was stored in half precision; sums are float64.
         """
+        if not self.free.carried:
+            return self._without(block, tensor, stored)
+        moved = self._moved(stored)
+        return self._without(block, moved(block), moved)  # what was carried may lie along the ones
+
+    def _moved(self, stored: Callable[[Block], Tensor]) -> Callable[[Block], Tensor]:
+        """Blocks in the form of norms, after what is carried was: the first of its tensors has none of it."""
+
+        @cache
+        def once(block: Block) -> Tensor:
+            return self._without(block, stored(block), stored)
+
+        @cache
+        def moved(block: Block) -> Tensor:
+            found = once(block)
+            for one in self.free.carried:
+                if block in one.blocks:
+                    found = one.add(block, -one.value(once), found.double(), once).to(found)
+            return found
+
+        return moved
+
+    def _without(self, block: Block, tensor: Tensor, stored: Callable[[Block], Tensor]) -> Tensor:
+        """One block in the form of norms alone."""
         wide = torch.promote_types(tensor.dtype, torch.float32)
         made = self._traded(block, tensor, stored)
         for norm in self.free.norms:
@@ -159,14 +185,29 @@ def opened_streams(model: Model) -> set[str]:
 
 
 def forming(model: Model) -> Alignment:
-    """What brings a model to the form: float64, in one pass over its writers and readers."""
+    """What brings a model to the form: float64, in one pass over its writers and readers, and a second one after what
+    is carried."""
     free, spec = _told_under_layer_norm(model), norm_spec(model.declared)
+    if not free.carried:
+        return Alignment.of(_without_norms(model, free, spec, Alignment(spec)), spec)
+    stored = cache(lambda block: model.assemble(block, torch.float64))
+    form = LayerNormForm(LayerNorms(free.writers, free.norms))
+    once = cache(lambda block: form.applied(block, stored(block), stored))
+    values = {one.key: -one.value(once) for one in free.carried}
+    stages = _without_norms(model, free, spec, Alignment(spec))
+    stages += norm_stages(spec, {key: v for key, v in values.items() if bool(v.any())})
+    return Alignment.of([*stages, *_without_norms(model, free, spec, Alignment.of(stages, spec))], spec)
+
+
+def _without_norms(model: Model, free: LayerNorms, spec: Spec, before: Alignment) -> list[NormStage]:
+    """What brings a model that was moved before to the form of norms alone."""
     elements: dict[str, Tensor] = {}
-    together = [norm.blocks for norm in free.norms]
+    together = [*(norm.blocks for norm in free.norms), *(part for one in free.carried for part in one.together)]
     for unit in plan_units(model.spec.restrict([]), model.blocks, together) if free else ():
         here = free.within(unit.blocks)
         if here:
             tensors = {block: model.assemble(block, torch.float64) for block in unit.blocks}
+            tensors = before.applied(tensors)
             scales = scale_elements(here.norms, tensors, None)
             tensors = NormStage(spec, scales).applied(tensors)
             tied = tied_elements(here.norms, tensors, None)
@@ -176,7 +217,7 @@ def forming(model: Model) -> Alignment:
             folds = fold_elements(here.norms, tensors, None)
             made = made_elements(here.norms, NormStage(spec, folds).applied(tensors), None)
             elements |= scales | tied | ones | folds | made
-    return Alignment.of(norm_stages(spec, elements), spec)
+    return norm_stages(spec, elements)
 
 
 def _told_under_layer_norm(model: Model) -> LayerNorms:

@@ -23,7 +23,7 @@ from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.layer_norms import NORMS, layer_norms
-from isomerge.symmetry.norm_stage import NormStage, is_norm_key
+from isomerge.symmetry.norm_stage import NormStage, is_norm_key, stage_of
 from isomerge.symmetry.patch_file import read_patch, write_patch
 from isomerge.symmetry.stage import Stage, element_key, joined, scope_of
 
@@ -106,7 +106,10 @@ class Alignment(Mapping[str, "Tensor"]):
         """The groups of a model's blocks that must be moved together, beside those with an element in common: norms
         with their readers, where they are moved."""
         moved = [stage for stage in self.stages if isinstance(stage, NormStage)]
-        return [norm.blocks for norm in layer_norms(self.spec, blocks).norms] if moved else []
+        if not moved:
+            return []
+        free = layer_norms(self.spec, blocks)
+        return [*(norm.blocks for norm in free.norms), *(part for one in free.carried for part in one.together)]
 
     # ------------------------------------------------------------------- group
 
@@ -192,4 +195,4 @@ class Alignment(Mapping[str, "Tensor"]):
 
 def _stage(spec: Spec, elements: Mapping[str, Tensor]) -> Stage:
     """A stage of spaces and shifts, or of LayerNorm's moves."""
-    return (NormStage if any(map(is_norm_key, elements)) else Stage)(spec, elements)
+    return stage_of(spec, elements) if any(map(is_norm_key, elements)) else Stage(spec, elements)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from isomerge.symmetry.axes import Atom, Concat, atoms, leaf_atoms
 from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.carried import carried
 from isomerge.symmetry.language.spec import Line, Spec
 from isomerge.symmetry.norms import LayerNorms, Norm, TiedTrade
 from isomerge.symmetry.post_norms import Order, Place, generic, order_of
@@ -53,7 +54,7 @@ def layer_norms(
         of = _under_ordered_norms if ordered else _under_pre_norms
         here = of(spec, blocks, stream, _Seen(stream in returned, states and stream in returned), tied)
         found = LayerNorms(found.writers | here.writers, found.norms + here.norms)
-    return found
+    return replace(found, carried=[] if states else carried(spec, blocks))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ Its elements are vectors, by the block that they are added to:
   output's bias loses what it adds.
 * ``norm.tied.BLOCK``: what a table that is the head as well trades with others, along the reciprocals of the gains
   of the norm that the head reads; [trades of the table].
+* ``norm.carry.NAME``: what the first tensor of a `carry` has more, and the others less (`isomerge.symmetry.carried`).
 * ``norm.scale.BLOCK``: by what a norm's gains are multiplied, and its bias; [width]. Its readers are divided by it.
 
 The first two commute with each other, and so do those of each other kind: a stage has elements of one kind, so that
@@ -27,6 +28,7 @@ from torch import Tensor
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Atom, shape
 from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.carried import CARRY, carried_in_unit
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.layer_norms import layer_norms
 from isomerge.symmetry.norms import LayerNorms, Norm, gain_across, gain_along
@@ -36,6 +38,9 @@ PREFIX = "norm."
 ONES, GAIN, FOLD, SCALE, MADE = "norm.ones.", "norm.gain.", "norm.fold.", "norm.scale.", "norm.made."
 TIED = "norm.tied."
 KINDS = (ONES, GAIN, FOLD, SCALE, MADE, TIED)
+"""Of elements that are called by a block."""
+ORDER = (SCALE, TIED, PREFIX, FOLD, MADE, CARRY)
+"""The kinds of stages, in the order in which they act."""
 
 
 def norm_keys(free: LayerNorms) -> set[str]:
@@ -45,6 +50,7 @@ def norm_keys(free: LayerNorms) -> set[str]:
     found |= {MADE + one.reader.key for norm in free.norms for one in norm.made}
     found |= {TIED + trade.table.key for norm in free.norms for trade in norm.trades}
     found |= {SCALE + norm.gain.key for norm in free.norms if norm.gain is not None and norm.scales}
+    found |= {one.key for one in free.carried}
     return found | {FOLD + norm.bias.key for norm in free.norms if norm.bias is not None and norm.folds}
 
 
@@ -57,9 +63,14 @@ def norm_stages(spec: Spec, elements: Mapping[str, Tensor]) -> list[NormStage]:
     """
     norms = {key: c for key, c in elements.items() if is_norm_key(key)}
     parts = (
-        {key: c for key, c in norms.items() if kind_of(key) == kind} for kind in (SCALE, TIED, PREFIX, FOLD, MADE)
+        {key: c for key, c in norms.items() if kind_of(key) == kind} for kind in ORDER
     )
-    return [NormStage(spec, part) for part in parts if part]
+    return [stage_of(spec, part) for part in parts if part]
+
+
+def stage_of(spec: Spec, elements: Mapping[str, Tensor]) -> NormStage:
+    """The stage of elements of one kind."""
+    return (CarryStage if any(key.startswith(CARRY) for key in elements) else NormStage)(spec, elements)
 
 
 def is_norm_key(key: str) -> bool:
@@ -69,7 +80,7 @@ def is_norm_key(key: str) -> bool:
 
 def kind_of(key: str) -> str:
     """What elements a stage may have beside one, by its key: those of one kind commute."""
-    return next((kind for kind in (FOLD, SCALE, MADE, TIED, PREFIX) if key.startswith(kind)), "")
+    return next((kind for kind in (FOLD, SCALE, MADE, TIED, CARRY, PREFIX) if key.startswith(kind)), "")
 
 
 class NormStage(Stage):
@@ -175,6 +186,45 @@ class NormStage(Stage):
         return Stage(self.spec)
 
 
+class CarryStage(NormStage):
+    """A stage of what is carried from one tensor into others, of whatever layers: a unit has the element whole, and a
+    part of the tensors."""
+
+    def act(self, tensors: dict[Block, Tensor]) -> None:
+        """Apply to the blocks of one unit, in place; weights stand beside what they are added to."""
+        for block in self.changed(tensors):
+            tensors[block].copy_(self._carried(block, tensors))
+
+    def applied(self, tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
+        """See `Stage.applied`."""
+        changed = self.changed(tensors)
+        return {b: self._carried(b, tensors) if b in changed else t for b, t in tensors.items()}
+
+    def _carried(self, block: Block, tensors: Mapping[Block, Tensor]) -> Tensor:
+        found = tensors[block]
+        for one in carried_in_unit(self.spec, self.elements, list(tensors)):
+            found = one.add(block, self.elements[one.key], found, tensors.__getitem__)
+        return found
+
+    def changed(self, blocks: Iterable[Block]) -> set[Block]:
+        """The blocks whose numbers it changes."""
+        here = list(blocks)
+        return {block for one in carried_in_unit(self.spec, self.elements, here) for block in one.blocks}
+
+    def opened(self, blocks: Iterable[Block]) -> list[tuple[Norm, Block, int]]:
+        """None: no reader keeps anything."""
+        return []
+
+    def only(self, blocks: Iterable[Block]) -> NormStage:
+        """The part that acts on some blocks."""
+        here = carried_in_unit(self.spec, self.elements, list(blocks))
+        return CarryStage(self.spec, {one.key: self.elements[one.key] for one in here if one.blocks})
+
+    def inverse(self) -> Stage:
+        """The stage that undoes this one: weights stay."""
+        return CarryStage(self.spec, {key: -v for key, v in self.elements.items()})
+
+
 def read_against(norm: Norm, block: Block, axis: int, c: Tensor, tensors: Mapping[Block, Tensor]) -> None:
     """Add c (1/g)^T to a reader, in place, and take off its bias what the norm's makes of it."""
     weight = tensors[block]
@@ -261,6 +311,9 @@ def check_norm_element(spec: Spec, key: str, c: Tensor) -> bool:
     Raises:
         IsomergeError: of no tensor of the spec.
     """
+    if key.startswith(CARRY):
+        here = carried_in_unit(spec, [key], [])
+        return len(here) == 1 and c.shape == here[0].shape and bool(c.isfinite().all())
     kind = next((prefix for prefix in KINDS if key.startswith(prefix)), None)
     if kind is None:
         raise IsomergeError(f"element {key} is no move of LayerNorms")

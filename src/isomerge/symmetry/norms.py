@@ -10,6 +10,7 @@ from torch import Tensor
 
 from isomerge.symmetry.axes import length
 from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.carried import Carried
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.unstored_biases import UnstoredBias
 
@@ -145,9 +146,11 @@ class LayerNorms:
 
     writers: dict[Block, int] = field(default_factory=dict)
     norms: list[Norm] = field(default_factory=list)
+    carried: list[Carried] = field(default_factory=list)
+    """Constants that may stand in one tensor or in others, of whatever layers."""
 
     def __bool__(self) -> bool:
-        return bool(self.writers or self.norms)
+        return bool(self.writers or self.norms or self.carried)
 
     def within(self, blocks: Collection[Block]) -> LayerNorms:
         """What of it is whole in some blocks, such as a unit's."""
@@ -156,13 +159,13 @@ class LayerNorms:
 
     def apart(self) -> LayerNorms:
         """What of it can be matched layer by layer: a norm that many layers read, as decoders read an encoder's,
-        is compared, and not matched."""
+        is compared, and not matched, and so is what is carried from layer to layer."""
         return LayerNorms(self.writers, [norm for norm in self.norms if len(norm.layers) < 2])
 
     def told(self, tensors_of: Callable[[Norm], Mapping[Block, Tensor]]) -> LayerNorms:
         """What of it can be told of some tensors (`Norm.told`), given those of every norm's gain and bias."""
         told = (norm.told(tensors_of(norm)) for norm in self.norms)
-        return LayerNorms(self.writers, [norm for norm in told if norm is not None])
+        return LayerNorms(self.writers, [norm for norm in told if norm is not None], self.carried)
 
     def reader(self, block: Block) -> tuple[Norm, int] | None:
         """The norm that a block may read against the ones, and the axis."""
@@ -198,4 +201,5 @@ def free_dimensions(free: LayerNorms, spec: Spec, entries: Callable[[Block], int
     vectors = sum(entries(b) // length((b.axes or ())[k], spec.sizes) for b, k in (*free.writers.items(), *slack))
     made = sum(one.entries for norm in free.norms for one in norm.made)
     traded = sum(len(norm.trades) for norm in free.norms)
-    return vectors + made + traded + sum(map(entries, folded))
+    constants = sum(one.entries for one in free.carried)
+    return vectors + made + traded + constants + sum(map(entries, folded))

@@ -28,6 +28,7 @@ from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import renamed
+from isomerge.symmetry.language.carries import Carry, Holder
 from isomerge.symmetry.language.spec import Line, Shift, Space, Spec
 
 _INCLUDE = re.compile(
@@ -144,6 +145,7 @@ def included(inclusion: Inclusion, part: Spec) -> Spec:
         lines=tuple(_line(inclusion, part, line) for line in part.lines),
         shifts=tuple(_shift(inclusion, part, shift) for shift in part.shifts),
         tied_trades=tuple(_shift(inclusion, part, shift) for shift in part.tied_trades),
+        carries=tuple(_carry(inclusion, part, carry) for carry in part.carries),
         config_keys=tuple(f"{inclusion.group}.{key}" for key in part.config_keys),
         fixed=tuple(one.renamed(lambda name: _name(inclusion, part, name)) for one in part.fixed),
         prenorm=tuple(inclusion.called(name) for name in part.prenorm if name not in inclusion.without),
@@ -190,6 +192,13 @@ def _line(inclusion: Inclusion, part: Spec, line: Line) -> Line:
     axes = None if line.axes is None else tuple(renamed(axis, inclusion.called) for axis in line.axes)
     tied = line.tied and Line(_name(inclusion, part, line.tied), None).canonical({})
     return replace(line, name=_name(inclusion, part, line.name), axes=axes, tied=tied)
+
+
+def _carry(inclusion: Inclusion, part: Spec, carry: Carry) -> Carry:
+    def renamed(holder: Holder) -> Holder:
+        return holder.renamed(lambda name: _name(inclusion, part, name), inclusion.called)
+
+    return Carry(inclusion.called(carry.name), renamed(carry.first), tuple(map(renamed, carry.others)))
 
 
 def _shift(inclusion: Inclusion, part: Spec, shift: Shift) -> Shift:

@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Axis, atoms, shape, show
 from isomerge.symmetry.groups import GROUPS, Group
+from isomerge.symmetry.language.carries import Carry, Rows
 from isomerge.symmetry.language.names import Number, expression, filled, numbers
 from isomerge.symmetry.language.statements import FixedPart, Returned
 
@@ -104,8 +105,6 @@ class Line:
 
 BESIDE = ("without", "except", "across")
 """What statements of norms say of some lines, the last word first."""
-Rows = tuple[int, int | None]
-"""Rows of an axis from one up to another, or to the last."""
 
 
 @dataclass(frozen=True)
@@ -213,6 +212,8 @@ class Spec:
     """Lines that statements of norms tell apart: the stream, the word (of `BESIDE`), and how the names of lines end."""
     tied_trades: tuple[Shift, ...] = ()
     """What tables that are heads as well trade with others (`Shift.against`): moves of the norm that the head reads."""
+    carries: tuple[Carry, ...] = ()
+    """Constants that may stand in one tensor or in others, of whatever layers."""
 
     def is_unrelated(self, stream: str, line: Line) -> bool:
         """Whether a line has the axes of a stream, and nothing to do with its norms."""

@@ -24,6 +24,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
                                                 now and then, and has as much more
 ``shift NAME: A along X -> B along Y against GAIN``  the same of a table A that is the head as well, behind the norm
                                                 of GAIN: c / GAIN is free, and the head's bias pays
+``carry NAME: A [along X] -> B, 2 C along Y, D via W``  a vector that A has more B loses, C twice, and D what W makes of it (see `isomerge.symmetry.language.carries`)
 ``prenorm STREAM [returned] [if E]``            a stream is read through LayerNorms alone (also: ``folded OFixingOnes``); returned: also where a class returns it
 ``prenorm STREAM plain [returned] [if E]``      the same, through LayerNorms that have no tensors
 ``... except NAME ...``                         lines (a name ends so, ``*`` is anything) that write before something else than a norm, or read another thing as well
@@ -67,11 +68,12 @@ from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import parse
 from isomerge.symmetry.fixed import check_fixed
 from isomerge.symmetry.groups import GROUPS, SCALES
+from isomerge.symmetry.language.carries import Carry, Rows, read_carry
 from isomerge.symmetry.language.expansion import LINE, WORDS, Statement, Texts, expanded, family_of
 from isomerge.symmetry.language.expressions import evaluate
 from isomerge.symmetry.language.inclusion import check_apart, included, read_inclusion
 from isomerge.symmetry.language.names import MOST_LAYERS, bound, chosen, first_alternatives, read_layers
-from isomerge.symmetry.language.spec import BESIDE, Line, Rows, Shift, Space, Spec
+from isomerge.symmetry.language.spec import BESIDE, Line, Shift, Space, Spec
 from isomerge.symmetry.language.statements import FixedPart, Returned, read_fixed, read_returned
 from isomerge.symmetry.legality import check_legality
 from isomerge.symmetry.returned import task_of, without_returned
@@ -139,6 +141,7 @@ class _Reader:
         self.lines: list[Line] = []
         self.shifts: list[Shift] = []
         self.tied_trades: list[Shift] = []
+        self.carries: list[Carry] = []
         self.keys: list[str] = []
         self.fixed: list[FixedPart] = []
         self.headed: list[str] = []
@@ -216,6 +219,7 @@ class _Reader:
         self.lines += part.lines
         self.shifts += part.shifts
         self.tied_trades += part.tied_trades
+        self.carries += part.carries
         self.keys += part.config_keys
         if inclusion.stands_in(self.config):
             # what transformers reads may be flat as well (DPT), or have the group (Qwen2-VL)
@@ -294,6 +298,9 @@ class _Reader:
         trade = (into_block, into_along, rows, into_rows, against, beside)
         shift = Shift(name, bias, block, into or None, via, along, *trade)
         (self.shifts if against is None else self.tied_trades).append(shift)
+
+    def read_carry(self, rest: str) -> None:
+        self.carries.append(read_carry(rest, lambda name: chosen(name, self.value, self.layers), self.rows))
 
     def rows(self, first: str | None, last: str | None) -> Rows | None:
         """The rows between two expressions; an empty one is the end."""
@@ -382,6 +389,7 @@ class _Reader:
             tuple(self.plain),
             tuple(self.beside),
             tuple(self.tied_trades),
+            tuple(self.carries),
         )
         check_legality(spec)
         check_fixed(spec)

@@ -1,0 +1,232 @@
+"""Constants that are carried from one tensor into others, in the blocks of a model: what a move of them adds.
+
+A vector that a table of positions has in every row reaches the first layer's readers as ``W v``, which their biases
+may have in its place; a constant of a bias that nothing but the sum of all biases shows may stand in any of them.
+Texts say so by `carry` (`isomerge.symmetry.language.carries`). The tensors may lie in all layers: every one of them
+moves by what stands beside it and by the vector alone, so that layers are still moved one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from isomerge.symmetry.axes import Axis, atoms
+from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.language.carries import Carry, Holder
+from isomerge.symmetry.language.names import numbers
+from isomerge.symmetry.language.spec import Shift, Spec
+from isomerge.symmetry.stage import bias_view, numbers_in, projection
+
+CARRY = "norm.carry."
+"""What the keys of their elements begin with."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A block that holds the vector, or what a weight makes of it."""
+
+    holder: Holder
+    block: Block
+    via: Block | None = None
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A vector of one model that may stand in one block or in others."""
+
+    key: str
+    carry: Carry
+    spec: Spec
+    axes: tuple[Axis, ...]
+    """Of the first tensor."""
+    first: Block | None
+    """None where it is of another unit."""
+    others: tuple[Held, ...]
+    traded: tuple[tuple[Shift, Mapping[str, Block]], ...] = ()
+    """The shifts that move what the first block holds, and their blocks by name of line."""
+
+    @property
+    def blocks(self) -> list[Block]:
+        """All blocks that it changes."""
+        return [*([self.first] if self.first is not None else []), *(held.block for held in self.others)]
+
+    @property
+    def together(self) -> list[list[Block]]:
+        """The blocks that must be there at once: weights and what they are added to."""
+        return [[held.via, held.block] for held in self.others if held.via is not None]
+
+    @property
+    def entries(self) -> int:
+        """How many numbers the vector has."""
+        return prod(self.spec.sizes.get(name, 1) for name in self._names)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the vector; of a number, none."""
+        return (self.entries,) if self._names else ()
+
+    def value(self, stored: Callable[[Block], Tensor]) -> Tensor:
+        """What the first block holds, with what shifts may have taken from it: [width] or a number; float64."""
+        assert self.first is not None
+        found = _mean(self.first, self.carry.first, stored(self.first).double())
+        for shift, parts in self.traded:
+            if shift.via is None:
+                other = shift if parts[shift.bias] != self.first else shift.swapped()
+                view, here = bias_view(self.spec, other, parts[other.bias], stored(parts[other.bias]).double())
+                axes = [k for k, a in enumerate(here) if a.name in (other.along, "1")]
+                moved = view.mean(axes) if axes and view.numel() else view
+            else:
+                assert shift.into is not None
+                bias, via, into = (parts[name] for name in (shift.bias, shift.via, shift.into))
+                view, here = bias_view(self.spec, shift, bias, stored(bias).double())
+                moved = (projection(self.spec, via, stored(via).double(), here, into) @ view.flatten()).reshape(-1)
+            found = found + (moved.mean() if not found.ndim else moved.flatten())
+        return found
+
+    def add(self, block: Block, v: Tensor, tensor: Tensor, stored: Callable[[Block], Tensor]) -> Tensor:
+        """A block where the first one has v more.
+
+        Args:
+            block: any block.
+            v: the vector, or a number.
+            tensor: the block; not changed.
+            stored: other blocks.
+        """
+        if block == self.first:
+            return _raised(block, self.carry.first, tensor, v)
+        for held in self.others:
+            if held.block == block:
+                much = v.double() * -held.holder.factor
+                if held.via is None:
+                    tensor = _raised(block, held.holder, tensor, much)
+                else:
+                    made = _read(self.spec, held, stored(held.via).double(), much, self._names)
+                    tensor = (tensor.double() + made.reshape(tensor.shape)).to(tensor)
+        return tensor
+
+    @property
+    def _names(self) -> set[str]:
+        """The atoms of the axis along which the vector lies; none of a number."""
+        axis = _kept(self.axes, self.carry.first)
+        return set() if axis is None else {a.name for a in atoms((self.axes[axis],))}
+
+
+def carried(spec: Spec, blocks: Sequence[Block]) -> list[Carried]:
+    """What may be carried among the blocks of a model: where the first one and others are there."""
+    found = []
+    for carry in spec.carries:
+        for block in (block for block in blocks if not block.lead):
+            at = carry.first.layer(block.canonical[0])
+            if at is not None and (one := _carried(spec, carry, at, blocks)) is not None and one.others:
+                found.append(one)
+    return found
+
+
+def carried_in_unit(spec: Spec, keys: Collection[str], blocks: Sequence[Block]) -> list[Carried]:
+    """What some elements move of the blocks of a unit, which may have no more than a part of them."""
+    found = []
+    for carry in spec.carries:
+        for key in keys:
+            name, _, rest = key.removeprefix(CARRY).partition("[")
+            if name == carry.name:
+                indices = [index for number in numbers(carry.first.name) for index in number.indices]
+                at = dict(zip(indices, numbers_in(key, rest, len(indices)), strict=True))
+                if (one := _carried(spec, carry, at, blocks)) is not None:
+                    found.append(one)
+    return found
+
+
+def _carried(spec: Spec, carry: Carry, at: Mapping[str, int], blocks: Sequence[Block]) -> Carried | None:
+    """A vector of one layer, or of none; None of a line that there is not."""
+    by_name = {block.canonical[0]: block for block in blocks if not block.lead}
+    lines = ((line, line.canonical({i: at.get(i, 0) for i in line.indices})) for line in spec.lines)
+    there = [(line, name) for line, name in lines if carry.first.layer(name) == at]
+    if not there or there[0][0].axes is None:
+        return None
+    line, name = there[0]
+    others = tuple(held for holder in carry.others for held in _held(holder, by_name, at))
+    key = CARRY + carry.name + (f"[{','.join(map(str, at.values()))}]" if at else "")
+    first = by_name.get(name)
+    traded = () if first is None else _traded(spec, first, blocks)
+    return Carried(key, carry, spec, line.axes, first, others, traded)
+
+
+def _held(holder: Holder, by_name: Mapping[str, Block], at: Mapping[str, int]) -> list[Held]:
+    """The blocks that one holder stands for, in a layer or in all."""
+    weights = {tuple(sorted(m.items())): b for n, b in by_name.items() if (m := holder.via_layer(n)) is not None}
+    found = []
+    for name, block in by_name.items():
+        here = holder.layer(name)
+        if here is None or any(here.get(k, v) != v for k, v in at.items()):
+            continue
+        via = weights.get(tuple(sorted(here.items())))
+        if holder.via is None or via is not None:
+            found.append(Held(holder, block, via))
+    return found
+
+
+def _traded(
+    spec: Spec, first: Block, blocks: Sequence[Block]
+) -> tuple[tuple[Shift, Mapping[str, Block]], ...]:
+    """The shifts that put something into a block, or trade with it."""
+    here = {block.line.name: block for block in blocks if block.scope == first.scope}
+    found = []
+    for shift in spec.shifts:
+        names = [name for name in (shift.bias, shift.into, shift.via) if name is not None]
+        mine = shift.into == first.line.name or (shift.trades and shift.bias == first.line.name)
+        if mine and all(name in here for name in names):
+            found.append((shift, {name: here[name] for name in names}))
+    return tuple(found)
+
+
+def _kept(axes: tuple[Axis, ...], holder: Holder) -> int | None:
+    """The axis along which a tensor holds the vector; None where it holds a number."""
+    for k, axis in enumerate(axes):
+        names = [a.name for a in atoms((axis,))]
+        if holder.along not in names and not all(name.isdigit() for name in names):
+            return k
+    return None
+
+
+def _mean(block: Block, holder: Holder, tensor: Tensor) -> Tensor:
+    """What a block holds on average of the rows that hold it."""
+    part, kept = _rows(block, holder, tensor), _kept(block.axes or (), holder)
+    rest = [k for k in range(part.ndim) if k != kept]
+    return part.mean(rest) if rest else part
+
+
+def _raised(block: Block, holder: Holder, tensor: Tensor, v: Tensor) -> Tensor:
+    """A block that holds v more, in the same dtype."""
+    found = tensor.clone()
+    part = _rows(block, holder, found)
+    kept = _kept(block.axes or (), holder) if v.ndim else None
+    part += v.reshape([-1 if k == kept else 1 for k in range(part.ndim)]).to(part)
+    return found
+
+
+def _rows(block: Block, holder: Holder, tensor: Tensor) -> Tensor:
+    """The view of the rows that hold it."""
+    if holder.rows is None:
+        return tensor
+    names = [{a.name for a in atoms((axis,))} for axis in block.axes or ()]
+    at = next(k for k, here in enumerate(names) if holder.along in here)
+    return tensor[(slice(None),) * at + (slice(*holder.rows),)]
+
+
+def _read(spec: Spec, held: Held, weight: Tensor, v: Tensor, names: set[str]) -> Tensor:
+    """What a weight, or a part of it, makes of the vector."""
+    assert held.via is not None
+    if held.holder.via_part is None:
+        axes = [{a.name for a in atoms((axis,))} for axis in held.via.axes or ()]
+        axis = next(k for k, here in enumerate(axes) if names <= here)
+        return weight.movedim(axis, -1) @ v
+    for (view,), here, number in leaves(spec, held.via, weight):
+        if number == held.holder.via_part:
+            axis = next(k for k, a in enumerate(here) if a.name in names)
+            return torch.tensordot(view, v, dims=([axis], [0]))
+    raise AssertionError(f"{held.via.key} has no part {held.holder.via_part}")

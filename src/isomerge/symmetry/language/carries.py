@@ -1,0 +1,94 @@
+"""Constants that may stand in one tensor or in several others, of whatever layers, as a text says it.
+
+``carry NAME: FIRST [along AXIS] -> OTHER, OTHER ...``: a vector v that FIRST has more (all rows of it along AXIS, one
+of them the same) every OTHER has less. An OTHER is ``[FACTOR] LINE [along AXIS[a:b]] [via WEIGHT]``: it loses v, so
+many times v, or what WEIGHT makes of v. In names ``{l:E}`` are some layers and ``{l}`` all; where FIRST has a ``{l}``
+there is a vector for each layer, and an OTHER with a ``{l}`` is of the same one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.language.names import expression
+
+Rows = tuple[int, int | None]
+"""Rows of an axis from one up to another, or to the last."""
+_CARRY = re.compile(r"(\w+)\s*:\s*(.+?)\s*->\s*(.+)$")
+_HOLDER = re.compile(
+    r"(?:(-?\d+(?:\.\d+)?)\s+)?(\S+?)(?:#(\d+))?(?:\s+along\s+(\w+)(?:\[(\S*?):(\S*?)\])?)?(?:\s+via\s+(\S+?)(?:#(\d+))?)?$"
+)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A tensor that may hold the vector, or what a weight makes of it."""
+
+    name: str
+    """Of its line; layers are written into it."""
+    along: str | None = None
+    rows: Rows | None = None
+    """The rows of that axis that hold it; None: all."""
+    via: str | None = None
+    via_part: int | None = None
+    """The part of a concatenation that reads it."""
+    factor: float = 1.0
+
+    def layer(self, name: str) -> dict[str, int] | None:
+        """The numbers of a canonical name, where it is this one's."""
+        return _numbered(self.name, name)
+
+    def via_layer(self, name: str) -> dict[str, int] | None:
+        """The same of the weight's."""
+        return None if self.via is None else _numbered(self.via, name)
+
+    def renamed(self, called: Callable[[str], str], axis: Callable[[str], str]) -> Holder:
+        """The same where lines and axes are called something else."""
+        return replace(
+            self, name=called(self.name), via=self.via and called(self.via), along=self.along and axis(self.along)
+        )
+
+
+@dataclass(frozen=True)
+class Carry:
+    """A vector that may stand in the first tensor or in all others."""
+
+    name: str
+    first: Holder
+    others: tuple[Holder, ...]
+
+
+def _numbered(pattern: str, name: str) -> dict[str, int] | None:
+    found = re.fullmatch(expression(pattern), name)
+    return None if found is None else {k: int(v) for k, v in found.groupdict().items()}
+
+
+def read_carry(
+    rest: str, name_of: Callable[[str], str], rows_of: Callable[[str | None, str | None], Rows | None]
+) -> Carry:
+    """Read what follows the word ``carry``.
+
+    Args:
+        rest: the statement.
+        name_of: writes layers into a name.
+        rows_of: what two expressions come to as rows.
+
+    Raises:
+        IsomergeError: it is not understood.
+    """
+    found = _CARRY.match(rest)
+    parts = [] if found is None else [_HOLDER.match(part) for part in (found[2], *found[3].split(", "))]
+    if found is None or not all(parts):
+        raise IsomergeError(
+            f"carry {rest!r} is not understood: write NAME: LINE [along AXIS] -> [FACTOR] LINE [along AXIS] "
+            f"[via WEIGHT], ..."
+        )
+    holders = []
+    for part in filter(None, parts):
+        factor, line, _, along, first, last, via, number = part.groups()
+        more = (via and name_of(via), int(number) if number else None, float(factor or 1))
+        holders.append(Holder(name_of(line), along, rows_of(first, last), *more))
+    return Carry(found[1], holders[0], tuple(holders[1:]))
