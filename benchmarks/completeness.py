@@ -157,6 +157,21 @@ NEEDED: dict[str, dict[str, Any]] = {
     "stablelm": {"partial_rotary_factor": 0.5},
     "nemotron": {"num_key_value_heads": 8},  # as in Nemotron-4 and Minitron
     "electra": {"embedding_size": 256},  # as wide as the stream: the base and large ones
+    "deberta": {  # as deberta-base is
+        "relative_attention": True,
+        "pos_att_type": ["c2p", "p2c"],
+        "position_biased_input": False,
+        "type_vocab_size": 0,
+    },
+    "deberta-v2": {  # as deberta-v3-base is
+        "relative_attention": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+        "position_buckets": 256,
+        "position_biased_input": False,
+        "type_vocab_size": 0,
+    },
     "dinov2": {"architectures": ["Dinov2Model"]},  # as its checkpoints are
     "yolos": {"num_detection_tokens": 4},
     "minimax": {"block_size": 16},

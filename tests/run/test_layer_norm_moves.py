@@ -87,6 +87,7 @@ def free_moves(model: Model, seed: int = 1) -> Alignment:
             elements[TIED + norm.trades[0].table.key] = torch.randn(len(norm.trades), generator=rng).double()
         if norm.gain is not None and norm.scales:
             elements[SCALE + norm.gain.key] = 0.5 + draw(norm.gain, None).abs()
+    elements |= {one.key: torch.randn(one.shape, generator=rng, dtype=torch.float64) for one in free.carried}
     assert elements.keys() == norm_keys(free)
     spec = norm_spec(model.declared)
     return Alignment.of(norm_stages(spec, elements), spec)

@@ -13,9 +13,6 @@ from isomerge.discovery.redundancy import MORE_HEADS, TINY, TOKENS, WIDER, Count
 from isomerge.discovery.specimen import Specimen
 from isomerge.errors import IsomergeError
 
-TRIES = 3
-"""Specimens that are counted where something is missing: one may have a unit that all inputs switch on, or few."""
-
 
 @dataclass(frozen=True)
 class Completeness:
@@ -61,11 +58,12 @@ def try_completeness(
         found = _counted(spec_of, lambda tiny=tiny: tiny_specimen(real, seed, tiny))
         if found.count is not None:
             break
-    richer = replace(tiny, vocabulary=TOKENS)
-    for other in range(seed + 1, seed + TRIES):
+    # two heads of half a stream span it together, as many heads never do
+    others = replace(tiny, heads=2 * tiny.heads, head=max(1, tiny.head // 2)), replace(tiny, vocabulary=TOKENS)
+    for other, richer in enumerate(others, seed + 1):
         if found.count is None or not found.count.missing:
             break
-        again = _counted(spec_of, lambda other=other: tiny_specimen(real, other, richer))
+        again = _counted(spec_of, lambda other=other, richer=richer: tiny_specimen(real, other, richer))
         # at no point is less free than at a generic one: a unit that few inputs switch on only seems free
         if again.count is not None and again.count.missing < found.count.missing:
             found = again

@@ -210,8 +210,8 @@ class Count:
     def _kept_by_any_eps(self, largest: float) -> Tensor:
         """What is not declared and changes no output whatever the norms' eps is [dimensions, parameters].
 
-        A table that is normed at once, such as that of relative positions, can make up for another gain or bias of its
-        norm by what eps leaves of its rows' lengths: by a thousandth of them, or by a ten-millionth, and no further.
+        A table that is normed at once, such as that of relative positions, can make up for another gain or bias of
+        its norm by what eps leaves of its rows' lengths: by a thousandth of them, or a ten-millionth, and no more.
         """
         rest, norms = beyond(self.null, self.declared), norms_of(self.point.seen.specimen.module)
         if not norms:

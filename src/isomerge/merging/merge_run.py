@@ -18,6 +18,7 @@ from isomerge.merging.merge_options import MergeOptions
 from isomerge.merging.merge_plan import MergePlan
 from isomerge.merging.roles import roles_of, weights_of
 from isomerge.merging.transplant import TransplantSolver
+from isomerge.models.carried_constants import carry_onto
 from isomerge.models.recognised import Model
 from isomerge.run.run_report import report_of
 from isomerge.run.run_verdict import (
@@ -132,7 +133,7 @@ def donor_moved(plan: MergePlan, results: Sequence[Sequence[UnitResult]]) -> Ali
         results: of every solver, unit by unit.
     """
     aligned = plan.options.onto and plan.matches
-    moved = plan.solvers[0].alignment(elements_of_results(results[0])) if aligned else None
+    moved = plan.solvers[0].found(elements_of_results(results[0])) if aligned else None
     if plan.gains is None:
         return moved
     return plan.gains.written if moved is None else plan.gains.written @ moved
@@ -154,6 +155,9 @@ def _matched(plan: MergePlan, stream: StreamWriter) -> tuple[Sequence[UnitSolver
         used, streams = prepare_transport(stream, solvers, matching)
         streams = [{**found, **more} for found, more in zip(streams, before, strict=True)]
     else:
+        if matching.match == OURS and matching.learn is None and plan.plan.norms and not any(plan.origins):
+            for solver in (solver for solver in solvers if not solver.left):
+                carry_onto(solver.anchor, solver.source)
         streams = prepare_solutions(stream, solvers, matching)
     if not streams and mean is None:
         prepare_votes(stream, solvers)

@@ -133,6 +133,11 @@ class LayerNormForm:
                 )
         return tensor
 
+    def values(self, stored: Callable[[Block], Tensor]) -> dict[str, Tensor]:
+        """What a model holds of all that may be carried, by element key; float64."""
+        once = cache(lambda block: self._without(block, stored(block), stored))
+        return {one.key: one.value(once) for one in self.free.carried}
+
     def of_unit(self, blocks: Blocks) -> Blocks:
         """All blocks of a unit in the form; those that it leaves alone are the given ones."""
         return {block: self.applied(block, tensor, blocks.__getitem__) for block, tensor in blocks.items()}
@@ -178,22 +183,23 @@ def in_layer_norm_form(model: Model) -> Model:
 
 def opened_streams(model: Model) -> set[str]:
     """The streams, of a model that is read in the form, of which readers keep along the ones what they make of a
-    norm's bias."""
-    norms = model.form.free.norms if isinstance(model.form, LayerNormForm) else []
-    gains = [norm.gain for norm in norms if norm.opened and norm.gain is not None]
-    return {a.name for gain in gains for a in atoms(gain.axes or ()) if a.name in model.declared.streams}
+    norm's bias, or biases their sum."""
+    if not isinstance(model.form, LayerNormForm):
+        return set()
+    free = model.form.free
+    blocks = [norm.gain for norm in free.norms if norm.opened and norm.gain is not None]
+    blocks += [one.first for one in free.carried if not one.shape and one.first is not None]
+    return {a.name for block in blocks for a in atoms(block.axes or ()) if a.name in model.declared.streams}
 
 
 def forming(model: Model) -> Alignment:
-    """What brings a model to the form: float64, in one pass over its writers and readers, and a second one after what
-    is carried."""
+    """What brings a model to the form: float64, in one pass over its writers and readers, and a second one after
+    what is carried."""
     free, spec = _told_under_layer_norm(model), norm_spec(model.declared)
     if not free.carried:
         return Alignment.of(_without_norms(model, free, spec, Alignment(spec)), spec)
     stored = cache(lambda block: model.assemble(block, torch.float64))
-    form = LayerNormForm(LayerNorms(free.writers, free.norms))
-    once = cache(lambda block: form.applied(block, stored(block), stored))
-    values = {one.key: -one.value(once) for one in free.carried}
+    values = {key: -v for key, v in LayerNormForm(free).values(stored).items()}
     stages = _without_norms(model, free, spec, Alignment(spec))
     stages += norm_stages(spec, {key: v for key, v in values.items() if bool(v.any())})
     return Alignment.of([*stages, *_without_norms(model, free, spec, Alignment.of(stages, spec))], spec)

@@ -27,6 +27,7 @@ from isomerge.models.tied_tensors import broken_ties, without_broken_ties
 from isomerge.models.transformers_reading import check_read
 from isomerge.models.untie import untie as untied
 from isomerge.pieces import all_finite
+from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.completeness import check_complete
@@ -38,6 +39,20 @@ class Form(Protocol):
 
     def applied(self, block: Block, tensor: Tensor, stored: Callable[[Block], Tensor]) -> Tensor:
         """One block in the form, from itself and from others as they are stored."""
+        ...
+
+
+class CarriedForm(Form, Protocol):
+    """A form that an alignment makes."""
+
+    @property
+    def moves(self) -> Alignment:
+        """The alignment."""
+        ...
+
+    @property
+    def blocks(self) -> frozenset[Block]:
+        """The blocks that it changes."""
         ...
 
 
@@ -56,6 +71,8 @@ class Model:
     """Whether its head was untied when it was opened."""
     opened: OpenedGains | None = None
     """How it is read without gains of zero, where it is (`isomerge.models.zero_gains`)."""
+    carried: CarriedForm | None = None
+    """How it is read with the constants of an anchor, where it is (`isomerge.models.carried_constants`)."""
     form: Form | None = None
     """How it is read in another form of the same function, where it is (`isomerge.models.layer_norm_form`)."""
 
@@ -145,6 +162,9 @@ class Model:
         if block.line.infinite:
             whole = whole.masked_fill(whole.isinf(), 0)
         whole = whole if self.opened is None else self.opened.applied(block, whole)
+        if self.carried is not None and whole.is_floating_point():
+            plain = replace(self, form=None, carried=None)
+            whole = self.carried.applied(block, whole, lambda other: plain.assemble(other, dtype))
         if self.form is None:
             return whole
         return self.form.applied(block, whole, lambda other: replace(self, form=None).assemble(other, dtype))

@@ -13,6 +13,7 @@ from isomerge.evidence.parents import parents_of
 from isomerge.evidence.relation import Pair
 from isomerge.evidence.report.spaces import plain_names
 from isomerge.matching.distances import squared_distance, squared_norm
+from isomerge.models.carried_constants import carry_onto
 from isomerge.models.compatible import check_compatible
 from isomerge.models.free_streams import given_out, has_no_head, turned_outputs
 from isomerge.models.layer_norm_form import free_under_layer_norm
@@ -141,6 +142,8 @@ def run_planned(planned: AlignPlan) -> tuple[Alignment, dict[str, Any]]:
     solver, spaces, matching, output = planned.solver, planned.spaces, planned.matching, planned.output
     source, anchor, layers = solver.source, solver.anchor, planned.layers
     plan, dtype = solver.plan, solver.dtype
+    if plan.norms and not solver.left and matching.match == OURS and matching.learn is None:
+        carry_onto(anchor, source)
     key = run_key(
         "align",
         [source, anchor],

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-import torch
 from torch import Tensor
 
 from isomerge.symmetry.axes import Axis, atoms
@@ -54,6 +53,11 @@ class Carried:
     def blocks(self) -> list[Block]:
         """All blocks that it changes."""
         return [*([self.first] if self.first is not None else []), *(held.block for held in self.others)]
+
+    @property
+    def plainly(self) -> list[Block]:
+        """Those of them that hold the vector itself, and not what a weight makes of it."""
+        return [block for block in self.blocks if all(h.via is None for h in self.others if h.block == block)]
 
     @property
     def together(self) -> list[list[Block]]:
@@ -146,9 +150,9 @@ def _carried(spec: Spec, carry: Carry, at: Mapping[str, int], blocks: Sequence[B
     by_name = {block.canonical[0]: block for block in blocks if not block.lead}
     lines = ((line, line.canonical({i: at.get(i, 0) for i in line.indices})) for line in spec.lines)
     there = [(line, name) for line, name in lines if carry.first.layer(name) == at]
-    if not there or there[0][0].axes is None:
+    line, name = there[0] if there else (None, "")
+    if line is None or line.axes is None:
         return None
-    line, name = there[0]
     others = tuple(held for holder in carry.others for held in _held(holder, by_name, at))
     key = CARRY + carry.name + (f"[{','.join(map(str, at.values()))}]" if at else "")
     first = by_name.get(name)
@@ -170,9 +174,7 @@ def _held(holder: Holder, by_name: Mapping[str, Block], at: Mapping[str, int]) -
     return found
 
 
-def _traded(
-    spec: Spec, first: Block, blocks: Sequence[Block]
-) -> tuple[tuple[Shift, Mapping[str, Block]], ...]:
+def _traded(spec: Spec, first: Block, blocks: Sequence[Block]) -> tuple[tuple[Shift, Mapping[str, Block]], ...]:
     """The shifts that put something into a block, or trade with it."""
     here = {block.line.name: block for block in blocks if block.scope == first.scope}
     found = []
@@ -228,5 +230,5 @@ def _read(spec: Spec, held: Held, weight: Tensor, v: Tensor, names: set[str]) ->
     for (view,), here, number in leaves(spec, held.via, weight):
         if number == held.holder.via_part:
             axis = next(k for k, a in enumerate(here) if a.name in names)
-            return torch.tensordot(view, v, dims=([axis], [0]))
+            return view.movedim(axis, -1) @ v
     raise AssertionError(f"{held.via.key} has no part {held.holder.via_part}")

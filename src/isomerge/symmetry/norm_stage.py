@@ -12,7 +12,8 @@ Its elements are vectors, by the block that they are added to:
   output's bias loses what it adds.
 * ``norm.tied.BLOCK``: what a table that is the head as well trades with others, along the reciprocals of the gains
   of the norm that the head reads; [trades of the table].
-* ``norm.carry.NAME``: what the first tensor of a `carry` has more, and the others less (`isomerge.symmetry.carried`).
+* ``norm.carry.NAME``: what the first tensor of a `carry` has more, and the others less
+  (`isomerge.symmetry.carried`).
 * ``norm.scale.BLOCK``: by what a norm's gains are multiplied, and its bias; [width]. Its readers are divided by it.
 
 The first two commute with each other, and so do those of each other kind: a stage has elements of one kind, so that
@@ -62,9 +63,7 @@ def norm_stages(spec: Spec, elements: Mapping[str, Tensor]) -> list[NormStage]:
         elements: by key, without numbers of stages.
     """
     norms = {key: c for key, c in elements.items() if is_norm_key(key)}
-    parts = (
-        {key: c for key, c in norms.items() if kind_of(key) == kind} for kind in ORDER
-    )
+    parts = ({key: c for key, c in norms.items() if kind_of(key) == kind} for kind in ORDER)
     return [stage_of(spec, part) for part in parts if part]
 
 
@@ -187,8 +186,8 @@ class NormStage(Stage):
 
 
 class CarryStage(NormStage):
-    """A stage of what is carried from one tensor into others, of whatever layers: a unit has the element whole, and a
-    part of the tensors."""
+    """A stage of what is carried from one tensor into others, of whatever layers: a unit has the element whole, and
+    a part of the tensors."""
 
     def act(self, tensors: dict[Block, Tensor]) -> None:
         """Apply to the blocks of one unit, in place; weights stand beside what they are added to."""

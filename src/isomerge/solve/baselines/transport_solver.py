@@ -120,6 +120,10 @@ class TransportSolver:
         preserved."""
         return self.given
 
+    def found(self, elements: dict[str, Tensor]) -> Alignment | None:
+        """The same: nothing is carried before."""
+        return self.given
+
     def save(self, path: Path, report: dict[str, Any]) -> None:
         """Write the maps (safetensors, float32) with a report, complete or not at all; an alignment goes beside
         them."""

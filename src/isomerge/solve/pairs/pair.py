@@ -129,6 +129,9 @@ class PairSolver:
     def moves(self, unit: Unit) -> bool:
         """Whether a unit's blocks are changed, on loading or by solving."""
         moved = bool(self.frames) or self.given is not None or self.plan.is_matched(unit)
+        moved = moved or (
+            self.source.carried is not None and not self.source.carried.blocks.isdisjoint(unit.blocks)
+        )
         free = self.plan.free(unit)  # a merge may average what writers write along the ones
         return (moved or bool(free.norms) or (self.guard and bool(free))) and not self.left
 
@@ -230,7 +233,7 @@ class PairSolver:
         norms = brought_onto(norm_spec(self.source.declared), free, anchor, there.blocks, gaps)
         if not norms:
             return replace(there, gaps=gaps if self.gains is None else None)
-        g = Alignment.of([*self.alignment(result.elements).stages, *norms.stages], norms.spec)
+        g = Alignment.of([*self.found(result.elements).stages, *norms.stages], norms.spec)
         nearer = norms.applied(there.blocks)
         errors = self.errors(g, source, nearer)
         if self.rounding is not None and not self.rounding.carries(errors):
@@ -308,7 +311,12 @@ class PairSolver:
         return self._there[1]
 
     def alignment(self, elements: dict[str, Tensor]) -> Alignment:
-        """The group element of the whole model."""
+        """The group element of the whole model, as it is stored."""
+        found, carried = self.found(elements), self.source.carried
+        return found if carried is None else Alignment.of([*carried.moves.stages, *found.stages], found.spec)
+
+    def found(self, elements: dict[str, Tensor]) -> Alignment:
+        """The same of the model as it is read, with the anchor's constants where they are carried."""
         spaces = {key: g for key, g in elements.items() if not is_norm_key(key)}
         found = self.given or Alignment(self.plan.selection.spec, spaces)
         norms = norm_stages(norm_spec(self.source.declared), elements) if len(spaces) < len(elements) else []

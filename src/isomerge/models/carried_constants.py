@@ -1,0 +1,70 @@
+"""A source read with the constants of its anchor where texts say that they may as well stand elsewhere (`carry`).
+
+What is carried reaches several layers, and alignments are found layer by layer: so it is decided before, from the
+tensors that hold it alone, and the source is read so from then on. Fine-tunes keep their bytes: a constant is
+carried only where it is another one, and where the tensors that hold it in the stream itself come closer by much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from isomerge.matching.distances import squared_distance
+from isomerge.matching.norm_parts import WORTH
+from isomerge.models.layer_norm_form import free_under_layer_norm, layer_norm_form
+from isomerge.models.recognised import Model
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.carried import Carried
+from isomerge.symmetry.layer_norms import norm_spec
+from isomerge.symmetry.norm_stage import norm_stages
+
+
+@dataclass(frozen=True)
+class CarriedConstants:
+    """What makes of a model's blocks those with other constants; `isomerge.models.recognised.Form`."""
+
+    moves: Alignment
+    carried: tuple[Carried, ...]
+
+    @property
+    def blocks(self) -> frozenset[Block]:
+        """The blocks that it changes."""
+        return frozenset(block for one in self.carried for block in one.blocks)
+
+    def applied(self, block: Block, tensor: Tensor, stored: Callable[[Block], Tensor]) -> Tensor:
+        """One block, from itself and from others as they are stored."""
+        for one in self.carried:
+            tensor = one.add(block, self.moves[one.key].to(tensor.device), tensor, stored)
+        return tensor
+
+
+def carry_onto(anchor: Model, source: Model) -> None:
+    """Have a source read with its anchor's constants from now on, where that is worth it."""
+    here = {one.key: one for one in free_under_layer_norm(source).carried}
+    here = {one.key: here[one.key] for one in free_under_layer_norm(anchor).carried if one.key in here}
+    if not here:
+        return
+    read = [cache(lambda block, model=model: model.assemble(block, torch.float64)) for model in (anchor, source)]
+    wanted, held = (
+        layer_norm_form(model).values(stored) for model, stored in zip((anchor, source), read, strict=True)
+    )
+    gaps = {key: wanted[key] - held[key] for key in here}
+    kept = [
+        one
+        for key, one in here.items()
+        if float(gaps[key].square().sum()) > WORTH * float(wanted[key].square().sum())
+    ]
+    spec = norm_spec(source.declared)
+    moves = Alignment.of(norm_stages(spec, {one.key: gaps[one.key] for one in kept}), spec)
+    found = CarriedConstants(moves, tuple(kept))
+    plain = {block for one in kept for block in one.plainly}
+    before = sum(squared_distance(read[0](b), read[1](b)) for b in plain)
+    after = sum(squared_distance(read[0](b), found.applied(b, read[1](b), read[1])) for b in plain)
+    if kept and after <= (1 - WORTH) * before:
+        source.carried = found
