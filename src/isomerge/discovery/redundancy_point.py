@@ -104,8 +104,7 @@ class Point:
         return rows[:, self.read]
 
     def changes(self, directions: Tensor) -> Tensor:
-        """What directions [count, parameters] change of random combinations of the outputs, a few more than there are
-        of them [rows, count]."""
+        """What directions [count, parameters] change of random combinations of the outputs [rows, count]."""
         return self._combinations(len(directions) + MORE)[:, self.read] @ directions.mT
 
     def _combinations(self, count: int) -> Tensor:

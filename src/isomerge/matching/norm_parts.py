@@ -70,12 +70,11 @@ def ones_elements(
         for block, axis in norm.slack.items():
             gain = gain_across(norm, tensors, tensors[block], axis)
             if target is None:  # against the ones behind the gain, where the form has nothing
-                found[GAIN + block.key] = -(tensors[block].double() * gain).mean(axis, keepdim=True)
+                c = -(tensors[block].double() * gain).mean(axis, keepdim=True)
             else:
                 along = gain.reciprocal()
-                found[GAIN + block.key] = (_gap(tensors, target, block) * along).sum(axis, keepdim=True) / (
-                    along.square().sum()
-                )
+                c = (_gap(tensors, target, block) * along).sum(axis, keepdim=True) / along.square().sum()
+            found[GAIN + block.key] = c if norm.bias is None else norm.of_rows(block, c, biased=True)
     return {key: c for key, c in found.items() if bool(c.any())}
 
 

@@ -105,15 +105,19 @@ class LayerNormForm:
                 gain = gain_across(norm, gains, tensor, axis)
                 whole = made.double() * gain
                 free = block in norm.slack or block in norm.opened
-                whole = whole - whole.mean(axis, keepdim=True) if free else whole
+                if free:
+                    mean = whole.mean(axis, keepdim=True)
+                    bound = norm.bias is not None and block not in norm.opened
+                    whole = whole - (norm.of_rows(block, mean, biased=True) if bound else mean)
                 if block in norm.opened:
                     kept = self._made(norm, block, stored).unsqueeze(-1).movedim(-1, axis)
+                    kept = norm.of_rows(block, kept, biased=False)
                     for one in (one for one in norm.made if one.reader == block):
                         kept = torch.where(one.rows(tensor), torch.zeros_like(kept), kept)
                     whole = whole + kept / gain.numel()
                 made = whole if norm.scales else whole / gain if free else made
             if (reader := norm.reader_biases.get(block)) is not None and norm.bias is not None:
-                made = made.double() + self._carried(norm, reader, stored)
+                made = made.double() + norm.paid(block, self._carried(norm, reader, stored))
         return made if made is tensor else made.to(wide).contiguous()
 
     def _traded(self, block: Block, tensor: Tensor, stored: Callable[[Block], Tensor]) -> Tensor:

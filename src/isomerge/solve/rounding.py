@@ -162,7 +162,8 @@ def _without_what_is_open(g: Alignment, source: Blocks, there: Blocks) -> Blocks
             assert norm.gain is not None
             gain = gain_along(norm, source[norm.gain], found[reader].ndim, axis)
             away = (found[reader].double() - source[reader].double()) * gain
-            found[reader] = (found[reader].double() - away.mean(axis, keepdim=True) / gain).to(found[reader])
+            mean = norm.of_rows(reader, away.mean(axis, keepdim=True), biased=False)
+            found[reader] = (found[reader].double() - mean / gain).to(found[reader])
     return found
 
 

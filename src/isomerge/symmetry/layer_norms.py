@@ -14,8 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
-from isomerge.symmetry.axes import Atom, Concat, atoms, leaf_atoms
+import torch
+
+from isomerge.symmetry.axes import Atom, Concat, atoms, leaf_atoms, length, views
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import carried
 from isomerge.symmetry.language.spec import Line, Spec
@@ -182,8 +185,27 @@ def _add_biases(spec: Spec, norms: Sequence[Norm], blocks: Sequence[Block], writ
             rest = tuple(axis for i, axis in enumerate(block.axes or ()) if i != k)
             if bias is not None and bias.axes == rest and not block.lead and bias not in writers:
                 norm.reader_biases[bias] = block
+            elif bias is None and not block.lead:
+                _add_shares(spec, norm, block, k, [b for b in blocks if b.scope == block.scope and not b.lead])
         bare = {block: k for block, k in norm.readers.items() if block not in norm.biased}
         norm.unstored = unstored_biases(spec, bare, blocks)
+
+
+def _add_shares(spec: Spec, norm: Norm, reader: Block, axis: int, blocks: Sequence[Block]) -> None:
+    """The biases of some parts of a reader, as a spec says (`Spec.biased`)."""
+    wanted = {number: name for line, number, name in spec.biased if line == reader.line.name}
+    named = {block.line.name: block for block in blocks}
+    rest = tuple(a for i, a in enumerate(reader.axes or ()) if i != axis)
+    if not wanted or not all(name in named for name in wanted.values()):
+        return
+    whole = torch.arange(prod(length(a, spec.sizes) for a in rest)).reshape([length(a, spec.sizes) for a in rest])
+    norm.bare[reader] = torch.ones(whole.numel(), dtype=torch.bool)
+    for number, (parts, _) in enumerate(views((whole,), rest, spec.sizes)):
+        if number in wanted:
+            rows = parts[0].flatten()
+            norm.reader_biases[named[wanted[number]]] = reader
+            norm.shares[named[wanted[number]]] = rows
+            norm.bare[reader][rows] = False
 
 
 def _is_read_plainly(spec: Spec, stream: str) -> bool:

@@ -228,11 +228,12 @@ def read_against(norm: Norm, block: Block, axis: int, c: Tensor, tensors: Mappin
     """Add c (1/g)^T to a reader, in place, and take off its bias what the norm's makes of it."""
     weight = tensors[block]
     gain = gain_across(norm, tensors, weight, axis)
+    c = c if norm.bias is None else norm.of_rows(block, c, biased=True)
     weight.add_((c.double() / gain).to(weight))
-    bias = next((b for b, reader in norm.reader_biases.items() if reader == block), None)
-    if norm.bias is not None and bias is not None:
+    for bias in (b for b, reader in norm.reader_biases.items() if reader == block and norm.bias is not None):
+        assert norm.bias is not None
         made = (tensors[norm.bias].double() / gain.flatten()).sum()
-        tensors[bias].sub_((c.double().squeeze(axis) * made).to(tensors[bias]))
+        tensors[bias].sub_(norm.paid(bias, c.double().squeeze(axis) * made).to(tensors[bias]))
 
 
 def fold_back(norm: Norm, delta: Tensor, tensors: Mapping[Block, Tensor]) -> None:
@@ -243,7 +244,7 @@ def fold_back(norm: Norm, delta: Tensor, tensors: Mapping[Block, Tensor]) -> Non
         _take_against(norm, reader, axis, delta, tensors)
     for bias, reader in norm.reader_biases.items():
         made = tensors[reader].double().movedim(norm.readers[reader], -1) @ delta.double()
-        tensors[bias].sub_(made.to(tensors[bias]))
+        tensors[bias].sub_(norm.paid(bias, made).to(tensors[bias]))
     if norm.carried is not None:
         tensors[norm.carried].sub_(delta.to(tensors[norm.carried]))
 
@@ -256,7 +257,8 @@ def _take_against(norm: Norm, reader: Block, axis: int, delta: Tensor, tensors: 
     gain = gain_along(norm, tensors[norm.gain], weight.ndim, axis)
     made = weight.double().movedim(axis, -1) @ delta.double()
     c = -made / (tensors[norm.bias].double() / gain.flatten()).sum()
-    weight.add_((c.unsqueeze(-1).movedim(-1, axis) / gain).to(weight))
+    c = norm.of_rows(reader, c.unsqueeze(-1).movedim(-1, axis), biased=False)
+    weight.add_((c / gain).to(weight))
 
 
 def make_more(norm: Norm, reader: Block, delta: Tensor, tensors: Mapping[Block, Tensor]) -> None:

@@ -56,6 +56,10 @@ class Norm:
     readers: dict[Block, int] = field(default_factory=dict)
     reader_biases: dict[Block, Block] = field(default_factory=dict)
     """From a reader's bias to the reader."""
+    shares: dict[Block, Tensor] = field(default_factory=dict)
+    """By bias: the rows of its reader that it is added to, in flat order, where these are not all."""
+    bare: dict[Block, Tensor] = field(default_factory=dict)
+    """By reader of which some rows have a bias: whether each of them has none; bool [rows]."""
     sealed: bool = False
     """Whether something reads it that has no tensor of its own, such as a head tied to the embeddings."""
     bound: set[Block] = field(default_factory=set)
@@ -73,8 +77,24 @@ class Norm:
 
     @property
     def biased(self) -> set[Block]:
-        """The readers that have a bias."""
-        return {*self.reader_biases.values()}
+        """The readers that have a bias, in all rows."""
+        return {*self.reader_biases.values()} - self.bare.keys()
+
+    def paid(self, bias: Block, values: Tensor) -> Tensor:
+        """What a bias is to have of values for the rows of its reader."""
+        rows = self.shares.get(bias)
+        return values if rows is None else values.flatten()[rows.to(values.device)]
+
+    def of_rows(self, reader: Block, values: Tensor, *, biased: bool) -> Tensor:
+        """Values for the rows of a reader, zero but for those that have a bias, or that have none.
+
+        Where all rows are alike they are the given ones.
+        """
+        bare = self.bare.get(reader)
+        if bare is None:
+            return values
+        kept = (bare != biased).to(values.device).reshape(values.shape)
+        return torch.where(kept, values, torch.zeros_like(values))
 
     @property
     def folds(self) -> bool:
@@ -83,8 +103,8 @@ class Norm:
 
     @property
     def opened(self) -> dict[Block, int]:
-        """The readers without a bias of a norm that folds: W b stays, and they take against the ones what that asks
-        for."""
+        """The readers without a bias, in some rows, of a norm that folds: W b stays, and they take against the ones
+        what that asks for."""
         return {block: k for block, k in self.readers.items() if block not in self.biased} if self.folds else {}
 
     @property
@@ -109,7 +129,8 @@ class Norm:
         if self.gain is None and not self.plain:
             return {}
         free = {block: k for block, k in self.readers.items() if block not in self.bound}
-        return free if self.bias is None else {block: k for block, k in free.items() if block in self.biased}
+        some = {*self.reader_biases.values()}
+        return free if self.bias is None else {block: k for block, k in free.items() if block in some}
 
     def is_invertible(self, tensors: Mapping[Block, Tensor]) -> bool:
         """Whether no gain is zero, of those in some tensors."""
@@ -199,6 +220,7 @@ def free_dimensions(free: LayerNorms, spec: Spec, entries: Callable[[Block], int
     folded = [norm.bias for norm in free.norms if norm.bias is not None and norm.folds]
     folded += [norm.gain for norm in free.norms if norm.gain is not None and norm.scales]
     vectors = sum(entries(b) // length((b.axes or ())[k], spec.sizes) for b, k in (*free.writers.items(), *slack))
+    vectors -= sum(int(bare.sum()) for norm in free.norms if norm.bias is not None for bare in norm.bare.values())
     made = sum(one.entries for norm in free.norms for one in norm.made)
     traded = sum(len(norm.trades) for norm in free.norms)
     constants = sum(one.entries for one in free.carried)

@@ -145,6 +145,10 @@ def included(inclusion: Inclusion, part: Spec) -> Spec:
         lines=tuple(_line(inclusion, part, line) for line in part.lines),
         shifts=tuple(_shift(inclusion, part, shift) for shift in part.shifts),
         tied_trades=tuple(_shift(inclusion, part, shift) for shift in part.tied_trades),
+        biased=tuple(
+            (_name(inclusion, part, line), number, _name(inclusion, part, bias))
+            for line, number, bias in part.biased
+        ),
         carries=tuple(_carry(inclusion, part, carry) for carry in part.carries),
         config_keys=tuple(f"{inclusion.group}.{key}" for key in part.config_keys),
         fixed=tuple(one.renamed(lambda name: _name(inclusion, part, name)) for one in part.fixed),

@@ -212,6 +212,8 @@ class Spec:
     """Lines that statements of norms tell apart: the stream, the word (of `BESIDE`), and how the names of lines end."""
     tied_trades: tuple[Shift, ...] = ()
     """What tables that are heads as well trade with others (`Shift.against`): moves of the norm that the head reads."""
+    biased: tuple[tuple[str, int, str], ...] = ()
+    """Parts of lines that have biases of their own: the line, the number of the part, the bias's line."""
     carries: tuple[Carry, ...] = ()
     """Constants that may stand in one tensor or in others, of whatever layers."""
 

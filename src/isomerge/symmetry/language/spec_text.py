@@ -24,6 +24,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
                                                 now and then, and has as much more
 ``shift NAME: A along X -> B along Y against GAIN``  the same of a table A that is the head as well, behind the norm
                                                 of GAIN: c / GAIN is free, and the head's bias pays
+``biased WEIGHT#1 by BIAS``                     a part of a fused reader has a bias of its own
 ``carry NAME: A [along X] -> B, 2 C along Y, D via W``  a vector that A has more B loses, C twice, and D what W makes of it (see `isomerge.symmetry.language.carries`)
 ``prenorm STREAM [returned] [if E]``            a stream is read through LayerNorms alone (also: ``folded OFixingOnes``); returned: also where a class returns it
 ``prenorm STREAM plain [returned] [if E]``      the same, through LayerNorms that have no tensors
@@ -84,6 +85,7 @@ _SHIFT = re.compile(
     rf"(\w+)\s*:\s*(\S+){_ALONG}(?:\s*->\s*(\S+)(?:\s+via\s+(\S+)|{_ALONG}))?"
     r"(?:\s+with\s+(\S+))?(?:\s+against\s+(\S+))?$"
 )
+_BIASED = re.compile(r"(\S+)#(\d+)\s+by\s+(\S+)$")
 _INFINITE = " infinite"
 RETURNED, PLAIN = " returned", " plain"
 BEHIND_PADDING = "behind padding"
@@ -142,6 +144,7 @@ class _Reader:
         self.shifts: list[Shift] = []
         self.tied_trades: list[Shift] = []
         self.carries: list[Carry] = []
+        self.biased: list[tuple[str, int, str]] = []
         self.keys: list[str] = []
         self.fixed: list[FixedPart] = []
         self.headed: list[str] = []
@@ -220,6 +223,7 @@ class _Reader:
         self.shifts += part.shifts
         self.tied_trades += part.tied_trades
         self.carries += part.carries
+        self.biased += part.biased
         self.keys += part.config_keys
         if inclusion.stands_in(self.config):
             # what transformers reads may be flat as well (DPT), or have the group (Qwen2-VL)
@@ -301,6 +305,12 @@ class _Reader:
 
     def read_carry(self, rest: str) -> None:
         self.carries.append(read_carry(rest, lambda name: chosen(name, self.value, self.layers), self.rows))
+
+    def read_biased(self, rest: str) -> None:
+        found = _BIASED.match(rest)
+        if not found:
+            raise IsomergeError(f"biased {rest!r} is not understood: write WEIGHT#PART by BIAS")
+        self.biased.append((found[1], int(found[2]), found[3]))
 
     def rows(self, first: str | None, last: str | None) -> Rows | None:
         """The rows between two expressions; an empty one is the end."""
@@ -389,7 +399,8 @@ class _Reader:
             tuple(self.plain),
             tuple(self.beside),
             tuple(self.tied_trades),
-            tuple(self.carries),
+            carries=tuple(self.carries),
+            biased=tuple(self.biased),
         )
         check_legality(spec)
         check_fixed(spec)
