@@ -55,7 +55,7 @@ class BoundSpecimen:
         tied = bool(tied_lines(self.spec, self.names, config))
         streams = returned_streams(self.spec, list(self.names), config, tied)
         gains = (n for n in self.spec.gains if not self.spec.scope(self.spec.spaces[n]))
-        return streams | {n for n in gains if streams & set(self.spec.spaces[n].index)}
+        return streams | {n for n in gains if (streams - {*self.spec.within}) & set(self.spec.spaces[n].index)}
 
     def fresh(self) -> dict[Block, Tensor]:
         """The blocks' tensors, new ones each time."""

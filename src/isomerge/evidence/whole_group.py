@@ -71,4 +71,6 @@ def _common(model: Model, spec: Spec, free: LayerNorms) -> int:
     """The shifts that trade a constant between two writers under LayerNorm: along the ones both have anything."""
     shifts = find_shifts(spec, model.blocks)
     traded = [[parts.get(name) for name in (shift.bias, shift.into) if name] for shift, _, parts in shifts]
-    return sum(len(tables) == 2 and all(table in free.writers for table in tables) for tables in traded)
+    common = sum(len(tables) == 2 and all(table in free.writers for table in tables) for tables in traded)
+    plain = [one for one in free.carried if one.shape and one.plainly == one.blocks]
+    return common + sum(all(block in free.writers for block in one.blocks) for one in plain)

@@ -74,7 +74,7 @@ def ones_elements(
             else:
                 along = gain.reciprocal()
                 c = (_gap(tensors, target, block) * along).sum(axis, keepdim=True) / along.square().sum()
-            found[GAIN + block.key] = c if norm.bias is None else norm.of_rows(block, c, biased=True)
+            found[GAIN + block.key] = norm.of_rows(block, c, biased=None if norm.bias is None else True)
     return {key: c for key, c in found.items() if bool(c.any())}
 
 

@@ -108,7 +108,7 @@ class LayerNormForm:
                 if free:
                     mean = whole.mean(axis, keepdim=True)
                     bound = norm.bias is not None and block not in norm.opened
-                    whole = whole - (norm.of_rows(block, mean, biased=True) if bound else mean)
+                    whole = whole - norm.of_rows(block, mean, biased=True if bound else None)
                 if block in norm.opened:
                     kept = self._made(norm, block, stored).unsqueeze(-1).movedim(-1, axis)
                     kept = norm.of_rows(block, kept, biased=False)

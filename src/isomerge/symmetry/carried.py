@@ -110,7 +110,9 @@ class Carried:
                     tensor = _raised(block, held.holder, tensor, much)
                 else:
                     made = _read(self.spec, held, stored(held.via).double(), much, self._names)
-                    tensor = (tensor.double() + made.reshape(tensor.shape)).to(tensor)
+                    tensor = tensor.clone()
+                    part = _part(self.spec, held, tensor)
+                    part += made.reshape(part.shape).to(part)
         return tensor
 
     @property
@@ -218,6 +220,13 @@ def _rows(block: Block, holder: Holder, tensor: Tensor) -> Tensor:
     names = [{a.name for a in atoms((axis,))} for axis in block.axes or ()]
     at = next(k for k, here in enumerate(names) if holder.along in here)
     return tensor[(slice(None),) * at + (slice(*holder.rows),)]
+
+
+def _part(spec: Spec, held: Held, tensor: Tensor) -> Tensor:
+    """The view of the part of a block that holds what a weight makes of the vector."""
+    if held.holder.part is None:
+        return tensor
+    return next(view for (view,), _, number in leaves(spec, held.block, tensor) if number == held.holder.part)
 
 
 def _read(spec: Spec, held: Held, weight: Tensor, v: Tensor, names: set[str]) -> Tensor:

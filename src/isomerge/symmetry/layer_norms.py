@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 import torch
+from torch import Tensor
 
 from isomerge.symmetry.axes import Atom, Concat, atoms, leaf_atoms, length, views
 from isomerge.symmetry.blocks import Block
@@ -117,17 +117,19 @@ def _under_pre_norms(
             norm.sealed = True
         elif atom.dual and norm is not None:
             norm.readers[block] = k
-        elif not atom.dual and norm is not None:
+            if parts := spec.parts_apart(stream, block.line):
+                norm.apart[block] = _rows_of(spec, block, k, parts)
+        elif not atom.dual and norm is not None and not aside:
             if norm.bias is not None:  # something more is added to what the norm gives
                 mixed.add(key)
             norm.bias = block
         elif not atom.dual and not atom.diag and not scales and not tied(block) and not aside:
             writers[block] = k
     for key, norm in norms.items():
-        norm.sealed |= seen.last and key.partition("[")[0] in outer
+        norm.sealed |= seen.last and stream not in spec.within and key.partition("[")[0] in outer
     kept = [norm for key, norm in norms.items() if key not in mixed]
     _add_biases(spec, kept, blocks, writers)
-    writers = _unseen(spec, stream, seen, writers)
+    writers = {} if stream in spec.within else _unseen(spec, stream, seen, writers)
     if not _is_seen_raw(spec, stream, seen):
         kept += [norm for norm in layer_scales.values() if norm.gain is not None]
     return LayerNorms(writers, [norm for norm in kept if (norm.gain is not None or norm.plain) and norm.readers])
@@ -195,17 +197,22 @@ def _add_shares(spec: Spec, norm: Norm, reader: Block, axis: int, blocks: Sequen
     """The biases of some parts of a reader, as a spec says (`Spec.biased`)."""
     wanted = {number: name for line, number, name in spec.biased if line == reader.line.name}
     named = {block.line.name: block for block in blocks}
-    rest = tuple(a for i, a in enumerate(reader.axes or ()) if i != axis)
     if not wanted or not all(name in named for name in wanted.values()):
         return
-    whole = torch.arange(prod(length(a, spec.sizes) for a in rest)).reshape([length(a, spec.sizes) for a in rest])
-    norm.bare[reader] = torch.ones(whole.numel(), dtype=torch.bool)
-    for number, (parts, _) in enumerate(views((whole,), rest, spec.sizes)):
-        if number in wanted:
-            rows = parts[0].flatten()
-            norm.reader_biases[named[wanted[number]]] = reader
-            norm.shares[named[wanted[number]]] = rows
-            norm.bare[reader][rows] = False
+    norm.bare[reader] = ~_rows_of(spec, reader, axis, wanted)
+    for number, name in wanted.items():
+        norm.reader_biases[named[name]] = reader
+        norm.shares[named[name]] = _rows_of(spec, reader, axis, [number]).nonzero().flatten()
+
+
+def _rows_of(spec: Spec, reader: Block, axis: int, parts: Collection[int]) -> Tensor:
+    """Which rows of a reader are of some parts of a concatenation: bool, in flat order."""
+    rest = tuple(a for i, a in enumerate(reader.axes or ()) if i != axis)
+    found = torch.zeros([length(a, spec.sizes) for a in rest], dtype=torch.bool)
+    for number, ((part,), _) in enumerate(views((found,), rest, spec.sizes)):
+        if number in parts:
+            part.fill_(True)
+    return found.flatten()
 
 
 def _is_read_plainly(spec: Spec, stream: str) -> bool:

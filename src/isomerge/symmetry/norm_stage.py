@@ -228,7 +228,7 @@ def read_against(norm: Norm, block: Block, axis: int, c: Tensor, tensors: Mappin
     """Add c (1/g)^T to a reader, in place, and take off its bias what the norm's makes of it."""
     weight = tensors[block]
     gain = gain_across(norm, tensors, weight, axis)
-    c = c if norm.bias is None else norm.of_rows(block, c, biased=True)
+    c = norm.of_rows(block, c, biased=None if norm.bias is None else True)
     weight.add_((c.double() / gain).to(weight))
     for bias in (b for b, reader in norm.reader_biases.items() if reader == block and norm.bias is not None):
         assert norm.bias is not None

@@ -60,6 +60,8 @@ class Norm:
     """By bias: the rows of its reader that it is added to, in flat order, where these are not all."""
     bare: dict[Block, Tensor] = field(default_factory=dict)
     """By reader of which some rows have a bias: whether each of them has none; bool [rows]."""
+    apart: dict[Block, Tensor] = field(default_factory=dict)
+    """By reader of which some rows read another thing: whether each of them does; bool [rows]."""
     sealed: bool = False
     """Whether something reads it that has no tensor of its own, such as a head tied to the embeddings."""
     bound: set[Block] = field(default_factory=set)
@@ -82,19 +84,22 @@ class Norm:
 
     def paid(self, bias: Block, values: Tensor) -> Tensor:
         """What a bias is to have of values for the rows of its reader."""
-        rows = self.shares.get(bias)
+        rows, values = self.shares.get(bias), self.of_rows(self.reader_biases[bias], values)
         return values if rows is None else values.flatten()[rows.to(values.device)]
 
-    def of_rows(self, reader: Block, values: Tensor, *, biased: bool) -> Tensor:
-        """Values for the rows of a reader, zero but for those that have a bias, or that have none.
+    def of_rows(self, reader: Block, values: Tensor, *, biased: bool | None = None) -> Tensor:
+        """Values for the rows of a reader, zero where they read another thing, and but for those that have a bias, or
+        that have none.
 
         Where all rows are alike they are the given ones.
         """
-        bare = self.bare.get(reader)
-        if bare is None:
-            return values
-        kept = (bare != biased).to(values.device).reshape(values.shape)
-        return torch.where(kept, values, torch.zeros_like(values))
+        bare = self.bare.get(reader) if biased is not None else None
+        gone = [~bare if not biased else bare] if bare is not None else []
+        gone += [self.apart[reader]] if reader in self.apart else []
+        for rows in gone:
+            kept = (~rows).to(values.device).reshape(values.shape)
+            values = torch.where(kept, values, torch.zeros_like(values))
+        return values
 
     @property
     def folds(self) -> bool:
@@ -220,7 +225,9 @@ def free_dimensions(free: LayerNorms, spec: Spec, entries: Callable[[Block], int
     folded = [norm.bias for norm in free.norms if norm.bias is not None and norm.folds]
     folded += [norm.gain for norm in free.norms if norm.gain is not None and norm.scales]
     vectors = sum(entries(b) // length((b.axes or ())[k], spec.sizes) for b, k in (*free.writers.items(), *slack))
-    vectors -= sum(int(bare.sum()) for norm in free.norms if norm.bias is not None for bare in norm.bare.values())
+    held = [rows for norm in free.norms for rows in (norm.bare if norm.bias is not None else {}).values()]
+    held += [rows for norm in free.norms for rows in norm.apart.values()]
+    vectors -= sum(int(rows.sum()) for rows in held)
     made = sum(one.entries for norm in free.norms for one in norm.made)
     traded = sum(len(norm.trades) for norm in free.norms)
     constants = sum(one.entries for one in free.carried)

@@ -1,7 +1,7 @@
 """Constants that may stand in one tensor or in several others, of whatever layers, as a text says it.
 
 ``carry NAME: FIRST [along AXIS] -> OTHER, OTHER ...``: a vector v that FIRST has more (all rows of it along AXIS, one
-of them the same) every OTHER has less. An OTHER is ``[FACTOR] LINE [along AXIS[a:b]] [via WEIGHT]``: it loses v, so
+of them the same) every OTHER has less. An OTHER is ``[FACTOR] LINE[#PART] [along AXIS[a:b]] [via WEIGHT[#PART]]``: it loses v, so
 many times v, or what WEIGHT makes of v. In names ``{l:E}`` are some layers and ``{l}`` all; where FIRST has a ``{l}``
 there is a vector for each layer, and an OTHER with a ``{l}`` is of the same one.
 """
@@ -36,6 +36,8 @@ class Holder:
     via_part: int | None = None
     """The part of a concatenation that reads it."""
     factor: float = 1.0
+    part: int | None = None
+    """The part of a concatenation that holds it; None: all."""
 
     def layer(self, name: str) -> dict[str, int] | None:
         """The numbers of a canonical name, where it is this one's."""
@@ -88,7 +90,8 @@ def read_carry(
         )
     holders = []
     for part in filter(None, parts):
-        factor, line, _, along, first, last, via, number = part.groups()
-        more = (via and name_of(via), int(number) if number else None, float(factor or 1))
+        factor, line, own, along, first, last, via, number = part.groups()
+        at, reading = (int(text) if text else None for text in (own, number))
+        more = (via and name_of(via), reading, float(factor or 1), at)
         holders.append(Holder(name_of(line), along, rows_of(first, last), *more))
     return Carry(found[1], holders[0], tuple(holders[1:]))

@@ -214,6 +214,8 @@ class Spec:
     """What tables that are heads as well trade with others (`Shift.against`): moves of the norm that the head reads."""
     biased: tuple[tuple[str, int, str], ...] = ()
     """Parts of lines that have biases of their own: the line, the number of the part, the bias's line."""
+    within: tuple[str, ...] = ()
+    """Those of `prenorm` whose norms are inside of branches, beside what all classes give out as it is."""
     carries: tuple[Carry, ...] = ()
     """Constants that may stand in one tensor or in others, of whatever layers."""
 
@@ -224,6 +226,11 @@ class Spec:
     def stands_apart(self, stream: str, line: Line) -> bool:
         """Whether a line is none of those that write before norms alone, or read a norm and nothing else."""
         return self._is_beside(stream, "except", line)
+
+    def parts_apart(self, stream: str, line: Line) -> set[int]:
+        """The parts of a reader that read another thing."""
+        asides = [name.partition("#") for s, word, name in self.beside if (s, word) == (stream, "except")]
+        return {int(part) for name, _, part in asides if part and fnmatchcase(line.name, f"*{name}")}
 
     def reads_across(self, stream: str, line: Line) -> bool:
         """Whether a line reads what the stack of layers before its own gives."""

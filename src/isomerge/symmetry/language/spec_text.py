@@ -27,6 +27,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``biased WEIGHT#1 by BIAS``                     a part of a fused reader has a bias of its own
 ``carry NAME: A [along X] -> B, 2 C along Y, D via W``  a vector that A has more B loses, C twice, and D what W makes of it (see `isomerge.symmetry.language.carries`)
 ``prenorm STREAM [returned] [if E]``            a stream is read through LayerNorms alone (also: ``folded OFixingOnes``); returned: also where a class returns it
+``prenorm STREAM within [if E]``                its norms are inside of branches: no class returns what they give
 ``prenorm STREAM plain [returned] [if E]``      the same, through LayerNorms that have no tensors
 ``... except NAME ...``                         lines (a name ends so, ``*`` is anything) that write before something else than a norm, or read another thing as well
 ``... without NAME ...``                        lines that have nothing to do with these norms
@@ -87,7 +88,7 @@ _SHIFT = re.compile(
 )
 _BIASED = re.compile(r"(\S+)#(\d+)\s+by\s+(\S+)$")
 _INFINITE = " infinite"
-RETURNED, PLAIN = " returned", " plain"
+RETURNED, PLAIN, WITHIN = " returned", " plain", " within"
 BEHIND_PADDING = "behind padding"
 _OFFSET = re.compile(r"(.*[)\]]'?)\s+-\s*(\d+)$")
 _DEFAULT_SIZES = {**dict.fromkeys(SCALES, 1), "Complex": 2, "Turn": 2}
@@ -153,6 +154,7 @@ class _Reader:
         self.prenorm: list[str] = []
         self.normed_out: list[str] = []
         self.plain: list[str] = []
+        self.within: list[str] = []
         self.beside: list[tuple[str, str, str]] = []
         self.postnorm: list[str] = []
         self.depths: dict[str, tuple[int, int]] = {}
@@ -232,6 +234,7 @@ class _Reader:
         self.prenorm += part.prenorm
         self.normed_out += part.normed_out
         self.plain += part.plain
+        self.within += part.within
         self.beside += part.beside
         self.postnorm += part.postnorm
         self.depths |= part.depths
@@ -318,8 +321,9 @@ class _Reader:
 
     def read_prenorm(self, rest: str) -> None:
         rest = self.asides(rest)
-        words = rest.removesuffix(RETURNED)
+        words = rest.removesuffix(RETURNED).removesuffix(WITHIN)
         name = self.stream("prenorm", words.removesuffix(PLAIN))
+        self.within += [name] if rest.endswith(WITHIN) else []
         self.prenorm.append(name)
         self.plain += [name] if words.endswith(PLAIN) else []
         self.normed_out += [name] if rest.endswith(RETURNED) else []
@@ -401,6 +405,7 @@ class _Reader:
             tuple(self.tied_trades),
             carries=tuple(self.carries),
             biased=tuple(self.biased),
+            within=tuple(self.within),
         )
         check_legality(spec)
         check_fixed(spec)
