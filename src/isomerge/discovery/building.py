@@ -131,8 +131,11 @@ def _built(config: Any, kind: Any, scale: Scale, seed: int, untied: bool) -> Spe
         randomise(module, seed)
         module.tie_weights()
         stored, on_disk = saved(module)
+        frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
         # what a checkpoint does not bring stays as its class makes it
         module = loaded(kind, module.config, stored)
+        for name, p in module.named_parameters():
+            p.requires_grad_(name not in frozen)
     places = places_of(stored, dict(module.named_parameters(remove_duplicate=False)))
     found = Specimen(module, on_disk, stored, places, inputs_of(module, made, scale, seed))
     found.reference = found.outputs()
@@ -189,10 +192,13 @@ def saved(module: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def randomise(module: nn.Module, seed: int) -> None:
-    """Fill every parameter: matrices 0.15 N, vectors 0.3 N, gains around one, so that no term is vacuous."""
+    """Fill every parameter that is trained: matrices 0.15 N, vectors 0.3 N, gains around one, so that no term is
+    vacuous. Sinusoids that are stored stay what they are."""
 
     rng = torch.Generator().manual_seed(seed)
     for name, p in module.named_parameters():
+        if not p.requires_grad:
+            continue
         gain = p.ndim == 1 and "bias" not in name
         scale = 0.3 if p.ndim == 1 else 0.15
         p.data = torch.randn(p.shape, generator=rng, dtype=torch.float64) * scale + float(gain)

@@ -16,7 +16,7 @@ from isomerge.errors import IsomergeError
 from isomerge.evidence.law import with_streams
 from isomerge.matching.frame import folded_gains
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.axes import Concat
+from isomerge.symmetry.axes import Concat, atoms
 from isomerge.symmetry.language.spec import Line, Spec
 from isomerge.symmetry.stage import find_shifts, shift_shape
 from isomerge.symmetry.units import elements_of
@@ -63,7 +63,8 @@ class Point:
                 self.spec.restrict([*folds, *self.spec.streams]), seen.blocks, self.blocks.__getitem__
             )
             whole.act(self.blocks)
-        self.names = [n for n in self.numbers if n in seen.matches]
+        frozen = self._frozen()
+        self.names = [n for n in self.numbers if n in seen.matches and n not in frozen]
         named = self._named(self.blocks)
         with torch.no_grad():
             for name in self.names:
@@ -81,6 +82,19 @@ class Point:
         self.read: Tensor = torch.ones(self.whole, dtype=torch.bool)
         self.unread: list[str] = []
         """The tensors that stand in no way to any output: the class stores them and does not run them."""
+
+    def _frozen(self) -> set[str]:
+        """The tensors that are stored and not trained, such as sinusoids, where nothing moves them."""
+        parameters = self.seen.specimen.parameters
+        if not any(p.requires_grad for p in parameters.values()):
+            return set()
+        held = {
+            n for n, place in self.seen.specimen.places.items() if not parameters[place.parameter].requires_grad
+        }
+        lines = {n: self.seen.matches[n].line for n in held & self.seen.matches.keys()}
+        return {
+            n for n, line in lines.items() if not {a.name for a in atoms(line.axes or ())} & {*self.spec.spaces}
+        }
 
     @property
     def size(self) -> int:

@@ -88,8 +88,8 @@ class Norm:
         return values if rows is None else values.flatten()[rows.to(values.device)]
 
     def of_rows(self, reader: Block, values: Tensor, *, biased: bool | None = None) -> Tensor:
-        """Values for the rows of a reader, zero where they read another thing, and but for those that have a bias, or
-        that have none.
+        """Values for the rows of a reader, zero where they read another thing, and but for those that have a bias,
+        or that have none.
 
         Where all rows are alike they are the given ones.
         """
