@@ -14,6 +14,7 @@ from depth import more, thorough
 from isomerge.archs import expanded_texts
 from isomerge.checkpoint.in_memory import in_memory
 from isomerge.commands.proof import text_of
+from isomerge.discovery import redundancy
 from isomerge.discovery.bound_specimen import BoundSpecimen
 from isomerge.discovery.building import real_config
 from isomerge.discovery.completeness import try_completeness
@@ -21,6 +22,7 @@ from isomerge.discovery.form_tangents import form_of, form_tangents
 from isomerge.discovery.inner_axes import inner_axes
 from isomerge.discovery.redundancy import Redundancy, measure_redundancy, tiny_specimen
 from isomerge.discovery.redundancy_point import Point
+from isomerge.discovery.shrinking import Scale
 from isomerge.discovery.unexplained import span_of
 from isomerge.errors import IsomergeError
 from isomerge.evidence.inspection import inspection
@@ -29,8 +31,25 @@ from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.groups import GROUPS
 from isomerge.symmetry.language.spec_text import parse_spec
 
+V3: dict[str, Any] = {
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "share_att_key": True,
+    "norm_rel_ebd": "layer_norm",
+    "position_buckets": 256,
+    "position_biased_input": False,
+    "type_vocab_size": 0,
+}
+"""What DeBERTa-v3's config says."""
 
-def bound(kind: str, *edits: tuple[str, str], architecture: str = "", **settings: Any) -> BoundSpecimen:
+
+def bound(
+    kind: str,
+    *edits: tuple[str, str],
+    architecture: str = "",
+    tiny: Scale = redundancy.TINY,
+    **settings: Any,
+) -> BoundSpecimen:
     """A tiny model of a type, seen by its packaged text with some edits."""
     config = tf.AutoConfig.for_model(kind, **settings).to_dict() | {"model_type": kind}
     if architecture:
@@ -45,7 +64,7 @@ def bound(kind: str, *edits: tuple[str, str], architecture: str = "", **settings
         texts[kind] = (origin, text)
         return parse_spec(text, config, origin, texts, shapes)
 
-    specimen = tiny_specimen(real_config(config))
+    specimen = tiny_specimen(real_config(config), tiny=tiny)
     specimen.compare_whole()
     return BoundSpecimen(spec_of, specimen)
 
@@ -221,3 +240,25 @@ def test_too_few_outputs_are_not_taken_for_symmetries() -> None:
     seen.specimen.inputs[-1] = {k: v[:2] for k, v in seen.specimen.inputs[-1].items()}
     with pytest.raises(IsomergeError, match=r"outputs are too few to tell [\d,]+ parameters apart"):
         measure_redundancy(seen)
+
+
+def test_sinusoids_are_no_parameters() -> None:
+    """A table that its class computes and stores stays what it is in a specimen, and is in neither count."""
+    seen = bound("roformer", architecture="RoFormerModel")
+    name = next(n for n in seen.specimen.stored if n.endswith("embed_positions.weight"))
+    assert seen.specimen.stored[name][1, 0] == pytest.approx(0.8414709848)
+    point = Point(seen)
+    assert name not in point.names
+    assert len(point.names) == len(point.numbers) - 1
+
+
+@thorough
+def test_what_one_eps_leaves_free_is_no_symmetry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeBERTa-v3's table of relative positions is normed at once: what eps leaves of its rows' lengths makes up for
+    seven numbers of that norm's bias and one of its gains, to first order."""
+    missing = []
+    for factor in (1.0, redundancy.OTHER_EPS):
+        monkeypatch.setattr(redundancy, "OTHER_EPS", factor)
+        seen = bound("deberta-v2", tiny=redundancy.MORE_HEADS, **V3)
+        missing.append(redundancy.Count(seen).missing)
+    assert missing == [8, 0]

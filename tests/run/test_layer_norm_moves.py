@@ -189,6 +189,11 @@ WRONG = {
         (GAIN, "decoder.layers.1.encoder_attn.v_proj.bias"),
         (FOLD, "decoder.layers.1.encoder_attn_layer_norm.bias"),
     ],
+    "deberta": [
+        (GAIN, "encoder.layer.1.attention.self.q_bias"),
+        (FOLD, "encoder.layer.1.attention.self.v_bias"),
+        (FOLD, "encoder.layer.1.attention.self.in_proj.weight"),
+    ],
     "modernbert-biased": [(GAIN, "layers.0.attn.Wqkv.bias"), (FOLD, "layers.1.attn.Wqkv.bias")],
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import atoms, leaf_atoms
 from isomerge.symmetry.groups import SCALES
@@ -63,9 +65,25 @@ def check_legality(spec: Spec) -> None:
         others = {a.name for a in shift_atoms(spec, shift)} - {shift.along, *spec.sizes}
         if shift.along is not None and (free := sorted(name for name in others if not name.isdigit())):
             raise IsomergeError(f"{spec.origin}: shift {shift.name} moves axis {free[0]}, whose size is not known")
+    _check_carried(spec)
     stacks = {line.stack for line in spec.lines if line.indices}
     if strange := [stack for stack in spec.depths if stack not in stacks]:
         raise IsomergeError(f"{spec.origin}: depth {strange[0]}: no line's name begins with it and a number")
+
+
+def _check_carried(spec: Spec) -> None:
+    """What is carried, and parts with biases of their own, are of lines that there are."""
+    plain = {re.sub(r"[=!][\d|]*", "", line.name) for line in spec.lines}
+    for carry in spec.carries:
+        names = [name for holder in (carry.first, *carry.others) for name in (holder.name, holder.via) if name]
+        if strange := [name for name in names if re.sub(r"[=!][\d|]*", "", name) not in plain]:
+            raise IsomergeError(
+                f"{spec.origin}: carry {carry.name} names {strange[0]}, which is no line of the spec"
+            )
+    known = {line.name for line in spec.lines}
+    for weight, _, bias in spec.biased:
+        if strange := [name for name in (weight, bias) if name not in known]:
+            raise IsomergeError(f"{spec.origin}: biased names {strange[0]}, which is no line of the spec")
 
 
 def _check_trade(spec: Spec, shift: Shift) -> None:
