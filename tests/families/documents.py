@@ -169,7 +169,7 @@ MUTANTS = [
         "layoutlm",
         "boxes forgotten",
         "res",
-        "h_position_embeddings.weight pos res => h_position_embeddings.weight pos other",
+        "h_position_embeddings.weight edge res => h_position_embeddings.weight edge other",
     ),
     mutant(
         "markuplm",
