@@ -50,10 +50,11 @@ def carry_onto(anchor: Model, source: Model) -> None:
     here = {one.key: here[one.key] for one in free_under_layer_norm(anchor).carried if one.key in here}
     if not here:
         return
-    read = [cache(lambda block, model=model: model.assemble(block, torch.float64)) for model in (anchor, source)]
-    wanted, held = (
-        layer_norm_form(model).values(stored) for model, stored in zip((anchor, source), read, strict=True)
-    )
+    forms = []
+    for model in (anchor, source):  # what norms leave free hides how near constants are
+        stored = cache(lambda block, model=model: model.assemble(block, torch.float64))
+        forms.append((layer_norm_form(model), stored))
+    wanted, held = (form.values(stored) for form, stored in forms)
     gaps = {key: wanted[key] - held[key] for key in here}
     kept = [
         one
@@ -64,7 +65,8 @@ def carry_onto(anchor: Model, source: Model) -> None:
     moves = Alignment.of(norm_stages(spec, {one.key: gaps[one.key] for one in kept}), spec)
     found = CarriedConstants(moves, tuple(kept))
     plain = {block for one in kept for block in one.plainly}
-    before = sum(squared_distance(read[0](b), read[1](b)) for b in plain)
-    after = sum(squared_distance(read[0](b), found.applied(b, read[1](b), read[1])) for b in plain)
+    one, two = (form.uncarried(stored) for form, stored in forms)
+    before = sum(squared_distance(one(b), two(b)) for b in plain)
+    after = sum(squared_distance(one(b), found.applied(b, two(b), two)) for b in plain)
     if kept and after <= (1 - WORTH) * before:
         source.carried = found

@@ -67,9 +67,7 @@ class LayerNormForm:
     def _moved(self, stored: Callable[[Block], Tensor]) -> Callable[[Block], Tensor]:
         """Blocks in the form of norms, after what is carried was: the first of its tensors has none of it."""
 
-        @cache
-        def once(block: Block) -> Tensor:
-            return self._without(block, stored(block), stored)
+        once = self.uncarried(stored)
 
         @cache
         def moved(block: Block) -> Tensor:
@@ -139,8 +137,12 @@ class LayerNormForm:
 
     def values(self, stored: Callable[[Block], Tensor]) -> dict[str, Tensor]:
         """What a model holds of all that may be carried, by element key; float64."""
-        once = cache(lambda block: self._without(block, stored(block), stored))
+        once = self.uncarried(stored)
         return {one.key: one.value(once) for one in self.free.carried}
+
+    def uncarried(self, stored: Callable[[Block], Tensor]) -> Callable[[Block], Tensor]:
+        """Blocks in the form of norms alone, each made once."""
+        return cache(lambda block: self._without(block, stored(block), stored))
 
     def of_unit(self, blocks: Blocks) -> Blocks:
         """All blocks of a unit in the form; those that it leaves alone are the given ones."""
