@@ -7,6 +7,7 @@ and wrong texts are told.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from isomerge.archs import expanded_texts
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_alignment
 from isomerge.evidence.whole_group import whole_group
+from isomerge.models.carried_constants import carry_onto
 from isomerge.models.layer_norm_form import free_under_layer_norm
 from isomerge.models.recognised import Model, recognise
 from isomerge.run.alignment_runs import run_apply
@@ -64,6 +66,23 @@ def apart(one: Path, two: Path) -> float:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_fine_tunes_keep_their_constants(name: str, toy: ToyMaker, tmp_path: Path) -> None:
+    """Nothing is carried where tables differ by noise; where a constant is much of it, something is."""
+    first = toy(name)
+    rng, tuned = torch.Generator().manual_seed(3), tmp_path / "tuned"
+    noise = {n: 0.02 * torch.randn(t.shape, generator=rng) for n, t in tensors(first.folder).items()}
+    shutil.copytree(first.folder, tuned)
+    overwrite(tuned, {n: (t + noise[n]).to(t.dtype) for n, t in tensors(first.folder).items()})
+    source = recognise(tuned)
+    carry_onto(recognise(first.folder), source)
+    assert source.carried is None
+    run_apply(constants(source), source, Output(tmp_path / "twin"))
+    twin = recognise(tmp_path / "twin")
+    carry_onto(recognise(first.folder), twin)
+    assert twin.carried is not None
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_twin_is_known(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     """The same function: verified, one canonical form and one fingerprint; aligned, and replayed; merged
     into itself."""
@@ -83,6 +102,9 @@ def test_a_twin_is_known(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     moved, report = isomerge.align(twin, onto=first.folder, out=tmp_path / "aligned")
     assert apart(first.folder, tmp_path / "aligned") < 1e-6
     assert report["distance"]["after"] < 1e-6
+    a, b = tensors(first.folder), tensors(twin)
+    before = sum(float((t.double() - b[n].double()).square().sum()) for n, t in a.items() if t.is_floating_point())
+    assert report["distance"]["before"] == pytest.approx(before**0.5, rel=1e-5)
     moved.save(tmp_path / "moved.safetensors")
     isomerge.apply(tmp_path / "moved.safetensors", twin, out=tmp_path / "replayed")
     assert apart(tmp_path / "aligned", tmp_path / "replayed") < 1e-9

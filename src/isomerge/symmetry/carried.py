@@ -60,6 +60,11 @@ class Carried:
         return [block for block in self.blocks if all(h.via is None for h in self.others if h.block == block)]
 
     @property
+    def looked_at(self) -> list[Block]:
+        """The same, and the weights through which it reaches them."""
+        return [*self.blocks, *(held.via for held in self.others if held.via is not None)]
+
+    @property
     def together(self) -> list[list[Block]]:
         """The blocks that must be there at once: weights and what they are added to."""
         return [[held.via, held.block] for held in self.others if held.via is not None]

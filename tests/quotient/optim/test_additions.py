@@ -30,6 +30,7 @@ KINDS = {
     "gptj": {"Written", "Read", "Folded", "Made"},
     "dinov2": {"Written", "Read", "Folded", "Constant"},
     "t5-relu": {"Constant"},
+    "openai-gpt": {"Written", "Read", "Folded", "CarriedOn"},
 }
 """By toy, what may be added in it; all kinds occur."""
 
@@ -128,6 +129,7 @@ def specimen(model_type: str, kind: str) -> Any:
         ("vit", "ViTForImageClassification", 21),
         ("llama", "LlamaForCausalLM", 28),
         ("gpt_neo", "GPTNeoForCausalLM", 0),
+        ("openai-gpt", "OpenAIGPTLMHeadModel", 0),
     ],
 )
 def test_the_whole_group_but_for_rotations_of_streams(model_type: str, kind: str, rotations: int) -> None:

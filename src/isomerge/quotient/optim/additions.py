@@ -10,7 +10,8 @@ and bias b (`isomerge.symmetry.norm_stage` has the moves, of which these are the
 * a reader without a bias, of which the bias were free, by ``c (1/g)^T``, and the output's bias by ``-s V c``;
 * a table that is the head as well by ``c / g``, another by ``-c / g``, and the head's bias by ``-c s``;
 * a last norm's gains and bias by ``f g`` and ``f b``, its readers by ``-W diag(f)``;
-* two tables that are added, or what softmax compares, by a constant (`isomerge.symmetry.stage`).
+* two tables that are added, or what softmax compares, by a constant (`isomerge.symmetry.stage`);
+* a constant that may stand in one tensor or in others, of whatever layers (`isomerge.symmetry.carried`).
 
 All are linear in what is free. Where a norm has a gain of zero nothing is moved: what it leaves free is another.
 """
@@ -26,7 +27,7 @@ import torch
 from torch import Tensor
 
 from isomerge.quotient.optim.norm_stacks import NormsHere, NormStack, Reader, across, each, norm_stacks, stacked
-from isomerge.quotient.optim.seldom_additions import Constant, Made, Traded
+from isomerge.quotient.optim.seldom_additions import CarriedOn, Constant, Made, Traded
 from isomerge.quotient.optim.views import View
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
@@ -68,7 +69,7 @@ class Additions:
     """
 
     def __init__(self, spec: Spec, free: LayerNorms, places: Places) -> None:
-        self.each = [*_written(free, places), *_normed(free.norms, places), *_seldom(spec, free.norms, places)]
+        self.each = [*_written(free, places), *_normed(free.norms, places), *_seldom(spec, free, places)]
         self.sizes = [prod(addition.shape) for addition in self.each]
         self.size = sum(self.sizes)
 
@@ -300,8 +301,9 @@ def _normed(norms: Sequence[Norm], places: Places) -> Iterator[Addition]:
             yield Scaled(stack, stack.gain)
 
 
-def _seldom(spec: Spec, norms: Sequence[Norm], places: Places) -> Iterator[Addition]:
-    for norm in norms:
+def _seldom(spec: Spec, free: LayerNorms, places: Places) -> Iterator[Addition]:
+    yield from (CarriedOn(one, places) for one in free.carried)
+    for norm in free.norms:
         alone = next(norm_stacks([norm], places))
         yield from (Made(alone, one, places) for one in norm.made)
         if norm.trades:

@@ -173,10 +173,13 @@ def _trained(free: LayerNorms, still: Set[str]) -> LayerNorms:
 
     for norm in free.norms:
         biases = {reader: bias for bias, reader in norm.reader_biases.items()}
-        norm.bound |= {reader for reader in norm.readers if stays(reader) or stays(biases.get(reader))}
-        norm.sealed |= any(map(stays, norm.blocks))
+        parted = norm.bare.keys() | norm.apart.keys()  # of which some rows are free in another way: they hold still
+        held = {reader for reader in norm.readers if stays(reader) or stays(biases.get(reader))}
+        norm.bound |= held | parted
+        norm.sealed |= bool(parted) or any(map(stays, norm.blocks))
     moves = [norm for norm in free.norms if norm.slack or norm.folds or norm.scales]
-    return LayerNorms({block: k for block, k in free.writers.items() if not stays(block)}, moves)
+    carried = [one for one in free.carried if not any(map(stays, one.blocks))]
+    return LayerNorms({block: k for block, k in free.writers.items() if not stays(block)}, moves, carried)
 
 
 def _one_sided(spec: Spec, blocks: list[Block]) -> dict[str, str]:

@@ -51,6 +51,7 @@ class Layout:
 
         self.spec = binding.spec
         free = {*binding.free.writers, *(block for norm in binding.free.norms for block in norm.blocks)}
+        free |= {block for one in binding.free.carried for block in one.looked_at}
         moved = [block for block in binding.blocks if block in free or _is_moved(binding, block)]
         stacks: dict[str, list[Block]] = {}
         for block in moved:

@@ -15,6 +15,7 @@ from torch import Tensor
 from isomerge.quotient.optim.norm_stacks import NormsHere, NormStack
 from isomerge.quotient.optim.views import View
 from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.carried import Carried
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.norms import Norm
 from isomerge.symmetry.stage import add_shifts
@@ -134,6 +135,40 @@ class Constant:
         add_shifts(self.spec, {self.key: c}, moved)
         for block, change in moved.items():
             yield self.places[block], change
+
+
+@dataclass(frozen=True, eq=False)
+class CarriedOn:
+    """A constant that one tensor has more, and others less, of whatever layers."""
+
+    one: Carried
+    places: Mapping[Block, View]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """See `Addition`."""
+        return self.one.shape or (1,)
+
+    def push(self, here: NormsHere, c: Tensor, out: Tensor) -> None:
+        """See `Addition`."""
+        _push(self._terms(here, c), out)
+
+    def pull(self, here: NormsHere, d: Tensor) -> Tensor:
+        """See `Addition`."""
+        with torch.enable_grad():
+            c = _zeros(self.shape, d)
+            return _adjoint(self._terms(here, c), c, d)
+
+    def squares(self, here: NormsHere) -> Tensor:
+        """See `Addition`."""
+        whole = torch.ones(self.shape, dtype=here.x.dtype, device=here.x.device)
+        return _square(self._terms(here, whole)) / prod(self.shape)
+
+    def _terms(self, here: NormsHere, c: Tensor) -> Terms:
+        v = c.reshape(self.one.shape)
+        for block in self.one.blocks:
+            stays = torch.zeros_like(self.places[block].of(here.x))
+            yield self.places[block], self.one.add(block, v, stays, lambda b: self.places[b].of(here.x)).to(c.dtype)
 
 
 def _push(terms: Terms, out: Tensor) -> None:

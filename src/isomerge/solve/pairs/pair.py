@@ -170,7 +170,7 @@ class PairSolver:
 
     def _solved(self, unit: Unit, anchor: Blocks, source: Blocks) -> tuple[UnitResult, Blocks]:
         squares = {block: squared_distance_and_norm(anchor[block], source[block]) for block in unit.blocks}
-        result = self.still(unit, squares)
+        result = self.still(unit, squares | self._as_stored(unit, anchor))
         if self.left:
             return result, source
         there = _There(source)
@@ -193,6 +193,15 @@ class PairSolver:
                 gaps = there.gaps
                 row["after"] = squared_distance(one[block], two[block]) if gaps is None else gaps[block]
         return result, moved
+
+    def _as_stored(self, unit: Unit, anchor: Blocks) -> dict[Block, tuple[float, float]]:
+        """Squared distances, and the anchor's squared norms, of the blocks of which the source is read with other
+        constants than it has."""
+        if self.source.carried is None:
+            return {}
+        changed, plain = self.source.carried.blocks & {*unit.blocks}, replace(self.source, carried=None)
+        stored = {block: plain.assemble(block, self.dtype).to(anchor[block].device) for block in changed}
+        return {block: squared_distance_and_norm(anchor[block], t) for block, t in stored.items()}
 
     def _given_moved(self, given: Alignment, source: Blocks) -> _There:
         """A unit moved by what global passes have found."""
