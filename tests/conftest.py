@@ -120,6 +120,21 @@ def one_wording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr("isomerge.run.arguments.in_python", lambda *args: "")
 
 
+IN_FEW_SWEEPS = {
+    "test_aggregate", "test_commands", "test_decides", "test_fingerprint", "test_in_place", "test_inputs", "test_jobs",
+    "test_paper_commands", "test_parcels", "test_reprs", "test_statistics", "test_timm", "test_verdict", "test_zero_gains",
+}  # fmt: skip
+"""Tests that match streams of unrelated models, which take forty sweeps to settle, where it does not matter how far:
+what is the same after forty is the same after four."""
+
+
+@pytest.fixture(autouse=True)
+def in_few_sweeps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams are given a few sweeps."""
+    if request.path.stem in IN_FEW_SWEEPS:
+        monkeypatch.setattr("isomerge.solve.pairs.stream_descent.SWEEPS", 4)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cheap_outputs() -> Iterator[None]:
     """What hundreds of merges would pay for over and over: flushes to the disk, and a picture each.

@@ -50,6 +50,10 @@ THROUGH_EVERY_LAW = {
 """The toys that go through every law by default. The others, whose architectures combine what these have, are held to
 soundness, recovery and verdicts alone; to all of it with ISOMERGE_ALL_TOYS=1 (`make test-all`)."""
 SAMPLE = [n for n in TRIED if EVERY or n in THROUGH_EVERY_LAW]
+THAT_COMBINE_MOST = ("deberta-shared", "gpt2-untied", "qwen3", "t5-gated", "mixtral")
+"""Of these, for laws that take whole commands: norms behind and before layers, with constants and without, joint and
+shared heads, norms of heads, two stacks, experts."""
+FEW = SAMPLE if EVERY else list(THAT_COMBINE_MOST)
 
 STREAMS_ALONE = {"mamba", "falcon_mamba", "mamba2"}
 """Toys of which nothing is matched block by block: all but the residual stream is left fixed."""

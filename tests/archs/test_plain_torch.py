@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import isomerge
+from depth import more
 from isomerge.archs import spec_for
 from isomerge.commands.opening import destination
 from isomerge.errors import IsomergeError
@@ -114,7 +115,7 @@ def test_without_a_config(tmp_path: Path) -> None:
         recognise(a, spec_file=TEXT)
 
 
-@pytest.mark.parametrize("kind", ["timm_vit", "timm_vit-scaled"])
+@pytest.mark.parametrize("kind", ["timm_vit-scaled", *more("timm_vit")])
 def test_timm_is_told_by_its_tensors(kind: str, tmp_path: Path) -> None:
     """No model_type: recognised all the same, merged, and the config of the output is the one that timm knows."""
     a, b = (save_toy(kind, tmp_path / tag, seed=seed) for tag, seed in (("a", 0), ("b", 5)))

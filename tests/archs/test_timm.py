@@ -30,7 +30,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-FEW = ["distilled", "layer scales, mean of patches", "features"]
+FEW = ["distilled", "features"]
 
 
 @pytest.mark.parametrize("kind", KINDS if EVERY else FEW)

@@ -15,7 +15,8 @@ from isomerge.matching.selection import Selection, select_spaces
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import Unit, plan_units, voted
 from matching.drawn import Blocks, moved
-from toys import SAMPLE, STREAMS_ALONE, Toy
+from depth import more
+from toys import FEW, STREAMS_ALONE, Toy
 
 ToyMaker = Callable[..., Toy]
 
@@ -55,7 +56,7 @@ def align(selection: Selection, anchor: Blocks, source: Blocks, *, guard: bool) 
 
 
 @pytest.mark.parametrize("guard", [False, True], ids=["canonical", "guarded"])
-@pytest.mark.parametrize("name", [n for n in SAMPLE if n not in STREAMS_ALONE])
+@pytest.mark.parametrize("name", [n for n in FEW if n not in STREAMS_ALONE])
 def test_moved_copies_come_home(name: str, guard: bool, toy: ToyMaker) -> None:
     """After alignment a moved copy is as far as rounding, in every unit together; far elements are the harder
     ones."""
@@ -72,7 +73,7 @@ def test_moved_copies_come_home(name: str, guard: bool, toy: ToyMaker) -> None:
 
 
 @pytest.mark.parametrize("guard", [False, True], ids=["canonical", "guarded"])
-@pytest.mark.parametrize("name", ["bert", "gpt2", "qwen2", "mixtral", "t5-gated"])
+@pytest.mark.parametrize("name", ["bert", "mixtral", *more("gpt2", "qwen2", "t5-gated")])
 def test_unrelated_toys(name: str, guard: bool, toy: ToyMaker) -> None:
     """Unrelated weights: the guard never moves away, and the canonical answer does not depend on the gauge."""
     selection = select_spaces(toy(name).spec, "default")

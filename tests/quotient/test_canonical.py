@@ -10,13 +10,14 @@ import torch
 from safetensors.torch import load_file
 
 import isomerge
+from depth import more
 from isomerge.evidence.outputs import compare_outputs
 from isomerge.models.free_streams import given_out
 from isomerge.models.recognised import recognise
 from isomerge.quotient.canonical import canonical
 from isomerge.quotient.degeneracy import CLOSE
 from solve.disguises import keep_streams, perturb, turn, write_like
-from toys import SAMPLE, outputs, relative, save_toy, tensors
+from toys import FEW, outputs, relative, save_toy, tensors
 
 # toys of which two coordinates happen to be of one size to a millionth (Qwen3-VL's merger has many neurons)
 SEEDS = {
@@ -47,7 +48,7 @@ def canon(model: Path, out: Path, **options: Any) -> dict[str, Any]:
 
 # PaliGemma: one stream begins as a map of another, whose signs must be chosen first; BitNet: a norm's signs meet
 # those of neurons
-@pytest.mark.parametrize("name", sorted({*SAMPLE, "paligemma", "bitnet"}))
+@pytest.mark.parametrize("name", sorted({*FEW, "paligemma", "bitnet"}))
 def test_twins_have_one_canonical_form(name: str, tmp_path: Path) -> None:
     """Random elements of every space, the streams' among them: the same weights come out, and the same function. Of
     base models, which give out their streams, random elements of all that leaves these alone."""
@@ -68,7 +69,7 @@ def test_twins_have_one_canonical_form(name: str, tmp_path: Path) -> None:
     assert apart(tmp_path / "two", tmp_path / "again") < 1e-10
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "t5-gated", "mixtral"])
+@pytest.mark.parametrize("name", ["bert", "mixtral", *more("gpt2", "llama", "t5-gated")])
 def test_in_float32_rounding_is_divided_by_gaps(name: str, tmp_path: Path) -> None:
     """Twins are rounded when they are written: 1e-7 over the smallest gap, seen here as some 1e-6."""
     a = save_toy(name, tmp_path / "a", dtype=torch.float32)
@@ -79,8 +80,17 @@ def test_in_float32_rounding_is_divided_by_gaps(name: str, tmp_path: Path) -> No
     assert 0 < apart(tmp_path / "one", tmp_path / "two", floor=1e-2) < 5e-5
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "qwen3", "vit", "t5-gated", "mixtral"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("gpt2", torch.float32),
+        ("t5-gated", torch.float32),
+        ("bert", torch.float64),
+        ("mixtral", torch.float64),
+        *more(*((name, torch.float32) for name in ("llama", "bert", "qwen3", "vit", "mixtral"))),
+        *more(*((name, torch.float64) for name in ("gpt2", "llama", "qwen3", "vit", "t5-gated"))),
+    ],
+)
 def test_a_canonical_form_stays_byte_by_byte(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     """A second run finds nothing to move but the rounding of the first, and leaves that."""
     canon(save_toy(name, tmp_path / "a", dtype=dtype), tmp_path / "one")
@@ -91,7 +101,7 @@ def test_a_canonical_form_stays_byte_by_byte(name: str, dtype: torch.dtype, tmp_
     assert isomerge.canon(perturb(tmp_path / "one", tmp_path / "near", 1e-3))[0].elements
 
 
-@pytest.mark.parametrize("name", ["gpt2", "qwen3", "vit"])
+@pytest.mark.parametrize("name", ["gpt2", *more("qwen3", "vit")])
 def test_other_models_have_other_forms(name: str, tmp_path: Path) -> None:
     """A small change of one tensor shows, and so does another model."""
     a = save_toy(name, tmp_path / "a", dtype=torch.float64)

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import isomerge
+from depth import more
 from isomerge.api import comparing
 from isomerge.checkpoint.in_memory import in_memory
 from isomerge.cli.program import app
@@ -24,7 +25,7 @@ from isomerge.quotient.stream_anchors import Anchors, fixed_streams
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, leaves
 from solve.disguises import disguise, perturb, turn, write_like
-from toys import SAMPLE, config_of, save_toy, tensors
+from toys import FEW, config_of, save_toy, tensors
 from unet_models import UNETS
 
 # Kinship is told by circuits that meet anchors in a stream: Mamba has none, Parakeet's stream begins behind
@@ -48,7 +49,7 @@ def rounded(folder: Path, dtype: torch.dtype) -> Fingerprint:
     return fingerprint(recognise(in_memory(found, config_of(folder))))
 
 
-@pytest.mark.parametrize("name", SAMPLE)
+@pytest.mark.parametrize("name", FEW)
 def test_twins_share_a_fingerprint(name: str, tmp_path: Path) -> None:
     """Random elements of every space, the streams' among them, in float32; and within rounding in bfloat16. Of a
     stream that a model gives out the basis is told, and that is all that differs."""
@@ -72,7 +73,7 @@ def test_twins_share_a_fingerprint(name: str, tmp_path: Path) -> None:
         assert name in NO_KIN or not coarse.hashes_equal
 
 
-@pytest.mark.parametrize("name", [n for n in SAMPLE if n not in NO_KIN])
+@pytest.mark.parametrize("name", [n for n in FEW if n not in NO_KIN])
 def test_other_models_have_other_fingerprints(name: str, tmp_path: Path) -> None:
     """Another seed is told apart, and so is half a disguise: one side of a pair of maps, moved alone."""
     a = save_toy(name, tmp_path / "a", dtype=torch.float32)
@@ -148,7 +149,7 @@ def test_storage_does_not_matter(tmp_path: Path) -> None:
     assert isomerge.fingerprint(module).hash == of(a).hash
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2-untied", "llama", "vit", "t5-gated"])
+@pytest.mark.parametrize("name", ["gpt2-untied", "llama", *more("bert", "vit", "t5-gated")])
 def test_derived_models_are_kin(name: str, tmp_path: Path) -> None:
     """Noise, pruning and rounding to a few levels, each behind another disguise."""
     a = save_toy(name, tmp_path / "a", dtype=torch.float32)
@@ -195,7 +196,7 @@ def test_several_streams_tell_kinship(name: str, tmp_path: Path) -> None:
     assert similarity(first, read_fingerprint(tmp_path / "print.json")).score == pytest.approx(1)
 
 
-@pytest.mark.parametrize("name", ["kimi_linear", "aimv2", "clap"])
+@pytest.mark.parametrize("name", ["aimv2", *more("kimi_linear", "clap")])
 def test_axes_of_one_name(name: str, tmp_path: Path) -> None:
     """Maps with two axes of one size that nothing moves (the sides of a patch or of a kernel) have relations like
     any others."""

@@ -97,16 +97,16 @@ def test_finished_units_are_not_solved_again(tmp_path: Path, monkeypatch: pytest
 def test_other_inputs_start_anew(tmp_path: Path) -> None:
     """A partial folder of other inputs or settings is not continued."""
     a, b, c = (single("gpt2", tmp_path / tag, seed) for seed, tag in enumerate("abc"))
-    assert run("merge", a, b, tmp_path / "out", 9) == -signal.SIGKILL
-    isomerge.merge([a, c], out=tmp_path / "out", out_shard_size=60_000)
-    isomerge.merge([a, c], out=tmp_path / "whole", out_shard_size=60_000)
+    assert run("merge", a, b, tmp_path / "out", 9, "ff") == -signal.SIGKILL
+    for name in ("out", "whole"):
+        isomerge.merge([a, c], out=tmp_path / name, out_shard_size=60_000, spaces="ff")
     assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")
 
 
 def test_killed_apply(tmp_path: Path) -> None:
     """The same for the replay of a patch."""
     a, b = single("gpt2", tmp_path / "a"), single("gpt2", tmp_path / "b", 5)
-    alignment, _ = isomerge.align(b, onto=a)
+    alignment, _ = isomerge.align(b, onto=a, spaces="ff")
     alignment.save(tmp_path / "patch.safetensors")
     assert run(str(tmp_path / "patch.safetensors"), a, b, tmp_path / "out", 9) == -signal.SIGKILL
     assert not (tmp_path / "out").exists()
@@ -119,7 +119,7 @@ def test_killed_run_leaves_what_was_there(tmp_path: Path) -> None:
     """With overwrite, the old folder stands until the new one is whole."""
     a, b = single("gpt2", tmp_path / "a"), single("gpt2", tmp_path / "b", 5)
     out = tmp_path / "out"
-    isomerge.merge([a, b], out=out)
+    isomerge.merge([a, b], out=out, spaces="ff")
     before = files_of(out)
 
     class Stop(BaseException):
@@ -130,10 +130,10 @@ def test_killed_run_leaves_what_was_there(tmp_path: Path) -> None:
             raise Stop
 
     with pytest.raises(Stop):
-        isomerge.merge([b, a], out=out, overwrite=True, observer=observer)
+        isomerge.merge([b, a], out=out, overwrite=True, observer=observer, spaces="ff")
     assert files_of(out) == before
-    isomerge.merge([b, a], out=out, overwrite=True)
-    isomerge.merge([b, a], out=tmp_path / "whole")
+    isomerge.merge([b, a], out=out, overwrite=True, spaces="ff")
+    isomerge.merge([b, a], out=tmp_path / "whole", spaces="ff")
     assert files_of(out) == files_of(tmp_path / "whole")
 
 
@@ -276,7 +276,7 @@ def test_an_interrupted_apply_goes_on(tmp_path: Path) -> None:
     """A killed apply keeps its units, another alignment with the same keys starts anew; both end as a clean run
     does."""
     a, b, c = (single("gpt2", tmp_path / name, seed) for name, seed in (("a", 0), ("b", 5), ("c", 9)))
-    first, other = (isomerge.align(b, onto=anchor)[0] for anchor in (a, c))
+    first, other = (isomerge.align(b, onto=anchor, spaces="ff")[0] for anchor in (a, c))
     assert set(first) == set(other)
     clean = {}
     for name, patch in (("first", first), ("other", other)):

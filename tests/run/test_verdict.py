@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import depth
 import isomerge
 from isomerge.models.recognised import recognise
 from isomerge.quotient.kinship import kinship
@@ -17,7 +18,7 @@ from isomerge.solve.standing import standings
 from solve.disguises import disguise, perturb, single, turn
 from toys import outputs, relative, tensors
 
-NAMES = ["bert", "gpt2", "llama", "t5-gated", "vit", "mixtral", "deberta-shared"]
+NAMES = ["bert", "gpt2", "t5-gated", "mixtral", *depth.more("llama", "vit", "deberta-shared")]
 
 
 @pytest.fixture(scope="module")
