@@ -177,9 +177,10 @@ def _conjugate(force: Tensor, weight: Tensor, bend: Tensor, turn: Tensor, size: 
     goal = energy * (energy / size).sqrt().clamp(1e-8, 0.1)
     going = energy > 0
     for iteration in range(CONJUGATE):
-        image = weight * path + (bend @ path.mT @ turn + turn @ path.mT @ bend) / 2
+        weighted = weight * path
+        image = weighted + (bend @ path.mT @ turn + turn @ path.mT @ bend) / 2
         curvature = _inner(path, image)
-        straight = curvature > FLAT * _inner(path, weight * path)
+        straight = curvature > FLAT * _inner(path, weighted)
         if iteration == 0:
             eta = torch.where(straight[:, None, None], eta, path)
         going = going & straight

@@ -8,12 +8,15 @@ rows count.
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 ROWS = 32
 """Rows of a table that one draw takes, or sums that a sketch has."""
+FEW = 1 << 13
+"""Numbers that are kept, where they may be asked for again."""
 PIECE = 1 << 13
 """Rows that a sketch converts at once."""
 GOLDEN, FIRST, SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
@@ -26,8 +29,16 @@ def salted(salt: str) -> str:
 
 
 def codes(name: str, count: int, salt: str = "") -> Tensor:
-    """int64 [count], pseudo-random; of a larger count, the first ones are the same."""
+    """int64 [count], pseudo-random; of a larger count, the first ones are the same. Not to be written to."""
+    return _few_codes(name, count, salt) if count <= FEW else _codes(name, count, salt)
 
+
+@lru_cache(256)  # every unit draws the same ones for its spaces
+def _few_codes(name: str, count: int, salt: str) -> Tensor:
+    return _codes(name, count, salt)
+
+
+def _codes(name: str, count: int, salt: str) -> Tensor:
     digest = hashlib.blake2b(name.encode(), key=hashlib.blake2b(salt.encode()).digest()[:32], digest_size=8)
     seed = int.from_bytes(digest.digest(), "big", signed=True)
     x = (torch.arange(1, count + 1) * GOLDEN) + seed

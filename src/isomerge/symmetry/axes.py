@@ -223,12 +223,15 @@ def views(
     Yields:
         The matching views of every tensor, and their atoms: one pair per block of the concatenations.
     """
+    while any(isinstance(axis, Product) for axis in axes):  # all at once: this is asked for every tensor many times
+        shape = [
+            extent
+            for axis, stored in zip(axes, tensors[0].shape, strict=True)
+            for extent in ([length(part, sizes) for part in axis.parts] if isinstance(axis, Product) else [stored])
+        ]
+        tensors = tuple(t.view(shape) for t in tensors)
+        axes = tuple(part for axis in axes for part in (axis.parts if isinstance(axis, Product) else (axis,)))
     for at, axis in enumerate(axes):
-        if isinstance(axis, Product):
-            split = [length(part, sizes) for part in axis.parts]
-            parts = tuple(t.unflatten(at, split) for t in tensors)
-            yield from views(parts, (*axes[:at], *axis.parts, *axes[at + 1 :]), sizes)
-            return
         if isinstance(axis, Concat):
             start = 0
             for block in axis.parts:

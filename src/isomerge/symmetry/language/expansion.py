@@ -24,7 +24,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import translate
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from isomerge.errors import IsomergeError
 
@@ -74,6 +74,11 @@ class Statement:
     def subject(self) -> tuple[str, str]:
         """What it takes the place of: a statement of the same kind about the same thing; none without a name."""
         return _KIND.get(self.word, self.word), self.name
+
+    @cached_property
+    def apart(self) -> tuple[Statement, ...]:
+        """One for every tensor that it is about; see `each` and `modules`."""
+        return tuple(one for named in each(self) for one in modules(named))
 
     def __str__(self) -> str:
         text = self.body if self.word == LINE else f"{self.word} {self.body}"
@@ -128,7 +133,7 @@ def _expanded(text: str, origin: str, texts: Texts, within: tuple[str, ...]) -> 
         elif statement.word == "after":
             at = 1 + _last(statement, taken)
         else:
-            for one in (one for named in each(statement) for one in modules(named)):
+            for one in statement.apart:
                 taken, at = _placed(one, taken, at, replaced)
     return taken
 
@@ -187,7 +192,7 @@ def _placed(
     """The statements with one more, in the place of those about the same thing that came from elsewhere, and where
     the next stands."""
     subject = one.subject
-    old = [k for k, other in enumerate(taken) if one.name and other.subject == subject]
+    old = [k for k, other in enumerate(taken) if other.subject == subject] if one.name else []
     if old and subject not in replaced and taken[old[0]].place.partition(",")[0] != one.place.partition(",")[0]:
         replaced.add(subject)
         kept = [other for k, other in enumerate(taken) if k not in old[1:]]
@@ -248,8 +253,13 @@ def _first_axis(axes: str) -> str:
     return axes
 
 
-def statements(text: str, origin: str) -> Iterator[Statement]:
+@lru_cache(1024)  # the same texts are bound to one config after the other, and like each other
+def statements(text: str, origin: str) -> tuple[Statement, ...]:
     """The statements as a text writes them, without comments."""
+    return tuple(_written(text, origin))
+
+
+def _written(text: str, origin: str) -> Iterator[Statement]:
     for number, raw in enumerate(text.splitlines(), 1):
         line = re.sub(r"(^|\s)#(\s.*|$)", "", raw).strip()
         if not line:
