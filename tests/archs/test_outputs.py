@@ -28,10 +28,10 @@ CLASSES = [
     ("clip_text_model", "CLIPTextModelWithProjection"),
     ("clip_vision_model", "CLIPVisionModelWithProjection"),
     ("clip", "CLIPForImageClassification"),
-    ("t5-gated", "T5ForConditionalGeneration"),
-    ("llama", "LlamaModel"),
     ("kimi_k25", "Kimi_K25ForConditionalGeneration"),
     *more(
+        ("t5-gated", "T5ForConditionalGeneration"),
+        ("llama", "LlamaModel"),
         ("got_ocr2", "GotOcr2Model"),
         ("colqwen2", "ColQwen2ForRetrieval"),
         ("t5gemma", "T5GemmaForSequenceClassification"),

@@ -16,6 +16,7 @@ import pytest
 import typer
 
 import isomerge as library
+from depth import more
 from imported import METHOD, forgotten
 from isomerge.cli.program import app
 from isomerge.errors import IsomergeError
@@ -54,7 +55,7 @@ def pulled_by(pull: float, place: Path, out: Path) -> bool:
 MERGE = ("merge", "a", "b", "--no-align", "--method", "pulled", "-p", "pull=0.25")
 
 
-@pytest.mark.parametrize("name", ["scratch_own", "scratch_own.py", "./scratch_own.py"])
+@pytest.mark.parametrize("name", ["scratch_own", "./scratch_own.py", *more("scratch_own.py")])
 def test_a_method(name: str, place: Path, isomerge: Callable) -> None:
     """By a module's name or a file's path; the report, the card, the page and the recipe name the file."""
     file = str(place / "scratch_own.py")

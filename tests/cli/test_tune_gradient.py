@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch.func import functional_call, grad
 
 import isomerge as library
+from depth import more
 from isomerge.observe.live.modules import load_module
 from isomerge.tuning.slopes import Slopes
 from isomerge.tuning.trial_model import TrialModel
@@ -146,7 +147,7 @@ def test_the_slopes_are_those_of_the_outputs(here: Path, monkeypatch: pytest.Mon
     assert list(slopes.values()) == pytest.approx(wanted.tolist(), rel=1e-3)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "mixtral"])
+@pytest.mark.parametrize("family", ["mixtral", *more("gpt2")])
 def test_slopes_of_language_models(tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tied embeddings, transposed weights, experts that transformers fuses: as differences of the measured losses are,
     layer by layer."""
@@ -206,7 +207,7 @@ def test_entropy_needs_no_labels(here: Path, isomerge: Callable, refuses: Callab
     refuses(*words[:-2], "-o", "none", words=["--data has no labels"])
 
 
-@pytest.mark.parametrize("method", ["ties", "dare_linear", "breadcrumbs", "linear"])
+@pytest.mark.parametrize("method", ["ties", "linear", *more("dare_linear", "breadcrumbs")])
 def test_other_methods_have_coefficients_too(here: Path, method: str) -> None:
     """TIES' trimmed and elected task vectors, DARE's random ones: the loss falls from where it starts."""
     if method == "linear":

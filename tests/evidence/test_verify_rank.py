@@ -12,6 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 import isomerge
+from depth import more
 from isomerge.cli.program import app
 from isomerge.evidence.verify import contradiction
 from isomerge.matching.products import Sides, close_orbits, tied
@@ -68,12 +69,12 @@ def changed(folder: Path, out: Path, kind: str) -> Path:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("bert", "queries without rank"),
         ("gpt2-untied", "queries without rank"),
         ("bert", "thin on both sides"),
         ("bert", "nothing is attended"),
         ("llama", "idle neurons"),
         ("bert-relu", "idle neurons behind ReLU"),
+        *more(("bert", "queries without rank")),
     ],
 )
 def test_products_decide_where_gauges_fail(name: str, kind: str, tmp_path: Path) -> None:

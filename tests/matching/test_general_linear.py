@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from depth import EVERY
+from depth import EVERY, more
 from isomerge.evidence.law import random_alignment
 from isomerge.matching.distances import distance
 from isomerge.matching.general_linear_orbit import (
@@ -275,7 +275,7 @@ def test_a_key_bias_that_softmax_ignores_holds_no_map_back() -> None:
     assert distance(ours, moved(g, b)) <= 1e-16 * distance(a, b)
 
 
-@pytest.mark.parametrize("n", [2, 3, 8])
+@pytest.mark.parametrize("n", [2, 8, *more(3)])
 def test_both_components_are_reached(n: int) -> None:
     """Of unrelated heads no start of twenty, from both components, leads lower; from one component some do."""
     here = sides(heads(7 * n, 60, n, 24, noise=None))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from depth import more
 from isomerge.evidence.law import random_alignment
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.distances import distance
@@ -15,7 +16,6 @@ from isomerge.matching.selection import Selection, select_spaces
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import Unit, plan_units, voted
 from matching.drawn import Blocks, moved
-from depth import more
 from toys import FEW, STREAMS_ALONE, Toy
 
 ToyMaker = Callable[..., Toy]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from depth import more
 from isomerge.fusion.forward.repair import repair
 from isomerge.fusion.forward.sequential_regression import regress
 from isomerge.models.recognised import recognise
@@ -40,7 +41,7 @@ def one(examples: Examples, k: int) -> Examples:
     return Examples({name: examples.tensors[name][k : k + 1, :n] for name, n in cut.items() if n}, False)
 
 
-@pytest.mark.parametrize("name", ["opt", "qwen2_moe", "t5-gated", "deepseek_v3"])
+@pytest.mark.parametrize("name", ["qwen2_moe", "t5-gated", *more("opt", "deepseek_v3")])
 def test_statistics_of_many_are_those_of_each_alone(tmp_path: Path, name: str) -> None:
     """Tokens in one long row, decoders without a mask, axes between: a Gram of all is the mean of those of each."""
     from isomerge.observe.data.opening_data import open_data

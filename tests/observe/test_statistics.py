@@ -12,6 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import isomerge
+from depth import more
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_turn, with_streams
 from isomerge.models.recognised import Model, recognise
@@ -33,7 +34,7 @@ from isomerge.solve.match_options import Matching
 from solve.disguises import files_of, perturb, single, turn
 from toys import config_of, load_toy, outputs, relative, save_toy, write_toy
 
-LAW = ["llama", "gpt2-untied", "vit", "bert", "t5-gated", "dinov2", "qwen3", "llama-mha"]
+LAW = ["gpt2-untied", "bert", "t5-gated", "qwen3", *more("llama", "vit", "dinov2", "llama-mha")]
 
 
 def examples_for(folder: Path, count: int = 24, seed: int = 0, *, padded: bool = True) -> Examples:
@@ -143,7 +144,7 @@ def test_rows_are_those_of_a_live_run(tmp_path: Path) -> None:
     assert not torch.equal(head.grams["norm.weight:out"], read_statistics(path, model).grams["norm.weight:out"])
 
 
-@pytest.mark.parametrize("evidence", ["both", "activations"])
+@pytest.mark.parametrize("evidence", ["both", *more("activations")])
 def test_files_and_live_data_give_the_same_match(evidence: str, tmp_path: Path) -> None:
     """align with statistics files writes the bytes of align with the data."""
     folders = [single("vit", tmp_path / "a"), single("vit", tmp_path / "b", 5)]
@@ -163,7 +164,7 @@ def test_files_and_live_data_give_the_same_match(evidence: str, tmp_path: Path) 
     assert files_of(tmp_path / "weights")["model.safetensors"] != found["model.safetensors"]
 
 
-@pytest.mark.parametrize("name", ["llama", "vit", "gpt2-untied", "bert"])
+@pytest.mark.parametrize("name", ["vit", "gpt2-untied", *more("llama", "bert")])
 def test_activations_alone_find_a_twin(name: str, tmp_path: Path) -> None:
     """A twin turned by every space, known by its activations alone, comes back."""
     a = single(name, tmp_path / "a")

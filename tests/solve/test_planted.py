@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import isomerge
-from solve.disguises import disguise, keep_streams, perturb, single, turn
 from depth import more
+from solve.disguises import disguise, keep_streams, perturb, single, turn
 from toys import FEW, STREAMS_ALONE, TOYS, TRIED, outputs, relative, tensors
 
 FAR = ["bert", "llama", "mixtral", *more("gpt2", "t5-relu", "vit")]

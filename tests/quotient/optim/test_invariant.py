@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from depth import more
 from isomerge.errors import IsomergeError
 from isomerge.quotient.optim import InvariantAdam, InvariantSGD, Quotient
 from isomerge.quotient.optim.invariant_metric import InvariantMetric
@@ -43,7 +44,7 @@ def test_trajectories_stay_related(name: str, kind: str) -> None:
     assert descent < 1
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "t5-gated"])
+@pytest.mark.parametrize("name", ["gpt2", *more("llama", "t5-gated")])
 def test_adams_do_not(name: str) -> None:
     """Nor does plain SGD, whose metric is not invariant."""
     assert related(name, lambda m: torch.optim.Adam(m.parameters(), lr=3e-3))[0] > 1e-2
