@@ -121,8 +121,9 @@ def one_wording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 IN_FEW_SWEEPS = {
-    "test_aggregate", "test_commands", "test_decides", "test_fingerprint", "test_in_place", "test_inputs", "test_jobs",
-    "test_paper_commands", "test_parcels", "test_reprs", "test_statistics", "test_timm", "test_verdict", "test_zero_gains",
+    "test_aggregate", "test_commands", "test_decides", "test_fingerprint", "test_from_elsewhere", "test_in_place", "test_inputs", "test_jobs",
+    "test_live", "test_paper_commands", "test_parcels", "test_reprs", "test_statistics", "test_statistics_files",
+    "test_timm", "test_verdict", "test_zero_gains",
 }  # fmt: skip
 """Tests that match streams of unrelated models, which take forty sweeps to settle, where it does not matter how far:
 what is the same after forty is the same after four."""

@@ -137,19 +137,19 @@ def test_what_arrives_is_what_was_written(hub: Hub, stored: Callable, tmp_path: 
     assert hub.message == "Made by isomerge: merged"
 
 
-def test_what_cannot_be_pushed_is_not_computed(hub: Hub, stored: Callable, tmp_path: Path) -> None:
+def test_what_cannot_be_pushed_is_not_computed(
+    hub: Hub, stored: Callable, refuses: Callable, tmp_path: Path
+) -> None:
     """Names that are none and strangers are refused before anything is written."""
     a, out = stored("gpt2", 0), tmp_path / "out"
-    for repo, token, words in (
-        ("merged", TOKEN, "write ORG/NAME"),
-        ("team/../merged", TOKEN, "write ORG/NAME"),
-        ("team/merged", "hf_of_a_stranger", "log in with hf auth login, or set HF_TOKEN"),
-    ):
-        said = run(hub, tmp_path, "merge", a, a, "-o", out, "--push-to-hub", repo, token=token)
-        assert said.returncode == 2
-        assert words in said.stderr
-        assert "Traceback" not in said.stderr
-        assert not out.exists()
+    for repo in ("merged", "team/../merged"):
+        refuses("merge", a, a, "-o", out, "--push-to-hub", repo, words=["write ORG/NAME"])
+    words = ("merge", a, a, "-o", out, "--push-to-hub", "team/merged")
+    said = run(hub, tmp_path, *words, token="hf_of_a_stranger")
+    assert said.returncode == 2
+    assert "log in with hf auth login, or set HF_TOKEN" in said.stderr
+    assert "Traceback" not in said.stderr
+    assert not out.exists()
     assert hub.made == []
 
 
