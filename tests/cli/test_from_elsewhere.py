@@ -23,7 +23,7 @@ RUNS: dict[str, list[str]] = {
     "a base": ["b", "link", "--method", "task_arithmetic", "--base-model", "a", "--weights", "1,0.5"],
     "an adapter over a model": ["a+lora", "b"],
     "an adapter alone": ["lora", "b"],
-    "data": ["a", "b", "--data", "x/texts.jsonl", "--rows", "8"],
+    "data": ["a", "b", "--data", "x/texts.jsonl", "--rows", "8", "--steps", "2"],
     "repair": ["a", "b", "--repair", "x/texts.jsonl", "--spaces", "none"],
     "files of a match": ["a", "b", "--stats-anchor", "a.safetensors", "--stats-src", "b.safetensors"],
     "files of a method": ["a", "b", "--method", "regmean", "--stats", "a.safetensors", "--stats", "b.safetensors"],
