@@ -123,18 +123,23 @@ def _expanded(text: str, origin: str, texts: Texts, within: tuple[str, ...]) -> 
     at = None
     """Behind which statement a new one stands; None: at the end."""
     replaced: set[tuple[str, str]] = set()
+    elsewhere: set[tuple[str, str]] = set()
+    """What the text that this one is like has statements about."""
     for statement in statements(text, origin):
         if statement.word == "like":
             if taken:
                 raise IsomergeError(f"{statement.place}: `like` comes first, before every other statement")
             taken = _like(statement, texts, within)
+            elsewhere = {one.subject for one in taken if one.name}
         elif statement.word == "drop":
             taken, at = _dropped(statement, taken), None
         elif statement.word == "after":
             at = 1 + _last(statement, taken)
         else:
             for one in statement.apart:
-                taken, at = _placed(one, taken, at, replaced)
+                new = one.subject not in elsewhere or one.subject in replaced
+                taken, at = _placed(one, taken, at, new=new)
+                replaced.add(one.subject)
     return taken
 
 
@@ -187,18 +192,15 @@ def _last(statement: Statement, taken: list[Statement]) -> int:
 
 
 def _placed(
-    one: Statement, taken: list[Statement], at: int | None, replaced: set[tuple[str, str]]
+    one: Statement, taken: list[Statement], at: int | None, *, new: bool
 ) -> tuple[list[Statement], int | None]:
-    """The statements with one more, in the place of those about the same thing that came from elsewhere, and where
-    the next stands."""
-    subject = one.subject
-    old = [k for k, other in enumerate(taken) if other.subject == subject] if one.name else []
-    if old and subject not in replaced and taken[old[0]].place.partition(",")[0] != one.place.partition(",")[0]:
-        replaced.add(subject)
+    """The statements with one more, in the place of those about the same thing that came from elsewhere unless it is
+    new, and where the next stands."""
+    old = [] if new else [k for k, other in enumerate(taken) if other.subject == one.subject]
+    if old:
         kept = [other for k, other in enumerate(taken) if k not in old[1:]]
         kept[old[0]] = one
         return kept, old[0] + 1
-    replaced.add(subject)
     if at is None:
         return [*taken, one], None
     return [*taken[:at], one, *taken[at:]], at + 1
