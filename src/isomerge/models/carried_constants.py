@@ -3,6 +3,7 @@
 What is carried reaches several layers, and alignments are found layer by layer: so it is decided before, from the
 tensors that hold it alone, and the source is read so from then on. Fine-tunes keep their bytes: a constant is
 carried only where it is another one, and where the tensors that hold it in the stream itself come closer by much.
+Vectors are compared number by number, so they stay where the streams of the two models stand in other coordinates.
 """
 
 from __future__ import annotations
@@ -19,10 +20,15 @@ from isomerge.matching.norm_parts import WORTH
 from isomerge.models.layer_norm_form import free_under_layer_norm, layer_norm_form
 from isomerge.models.recognised import Model
 from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import Carried
 from isomerge.symmetry.layer_norms import norm_spec
 from isomerge.symmetry.norm_stage import norm_stages
+
+ALIKE = 0.5
+"""The least cosine of what two models have along one stream, at which it stands in the same coordinates: fine-tunes
+are near one, other models and permuted streams near zero."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,7 @@ def carry_onto(anchor: Model, source: Model) -> None:
     """Have a source read with its anchor's constants from now on, where that is worth it."""
     here = {one.key: one for one in free_under_layer_norm(source).carried}
     here = {one.key: here[one.key] for one in free_under_layer_norm(anchor).carried if one.key in here}
+    here = {key: one for key, one in here.items() if not one.shape or _stands_alike(anchor, source, one)}
     if not here:
         return
     forms = []
@@ -70,3 +77,20 @@ def carry_onto(anchor: Model, source: Model) -> None:
     after = sum(squared_distance(one(b), found.applied(b, two(b), two)) for b in plain)
     if kept and after <= (1 - WORTH) * before:
         source.carried = found
+
+
+def _stands_alike(anchor: Model, source: Model, one: Carried) -> bool:
+    """Whether the stream along which a vector lies stands in the same coordinates in two models: told by all other
+    vectors along it (gains and biases), without their means, which permutations keep."""
+    streams = {name for name in one.along if name in source.declared.residual_names}
+    theirs, cross, squares = {*anchor.blocks}, 0.0, [0.0, 0.0]
+    for block in source.blocks:
+        vector = block.axes is not None and len(block.axes) == 1 and not block.lead
+        if not vector or block in one.blocks or block not in theirs:
+            continue
+        if streams <= {a.name for a in atoms(block.axes or ())}:
+            a, b = (model.assemble(block, torch.float64) for model in (anchor, source))
+            a, b = a - a.mean(), b - b.mean()
+            cross += float(a @ b)
+            squares = [squares[0] + float(a.square().sum()), squares[1] + float(b.square().sum())]
+    return not streams or cross > ALIKE * (squares[0] * squares[1]) ** 0.5

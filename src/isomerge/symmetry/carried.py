@@ -72,12 +72,12 @@ class Carried:
     @property
     def entries(self) -> int:
         """How many numbers the vector has."""
-        return prod(self.spec.sizes.get(name, 1) for name in self._names)
+        return prod(self.spec.sizes.get(name, 1) for name in self.along)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """That of the vector; of a number, none."""
-        return (self.entries,) if self._names else ()
+        return (self.entries,) if self.along else ()
 
     def value(self, stored: Callable[[Block], Tensor]) -> Tensor:
         """What the first block holds, with what shifts may have taken from it: [width] or a number; float64."""
@@ -114,14 +114,14 @@ class Carried:
                 if held.via is None:
                     tensor = _raised(block, held.holder, tensor, much)
                 else:
-                    made = _read(self.spec, held, stored(held.via).double(), much, self._names)
+                    made = _read(self.spec, held, stored(held.via).double(), much, self.along)
                     tensor = tensor.clone()
                     part = _part(self.spec, held, tensor)
                     part += made.reshape(part.shape).to(part)
         return tensor
 
     @property
-    def _names(self) -> set[str]:
+    def along(self) -> set[str]:
         """The atoms of the axis along which the vector lies; none of a number."""
         axis = _kept(self.axes, self.carry.first)
         return set() if axis is None else {a.name for a in atoms((self.axes[axis],))}
