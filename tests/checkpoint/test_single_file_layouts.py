@@ -144,3 +144,21 @@ def test_what_is_not_mapped_is_merged_as_it_is_stored(tmp_path: Path) -> None:
         assert parts_of(path)["rest"].pieces.keys() == load_file(path).keys()
     with pytest.raises(IsomergeError, match="no part 'transformer': there are rest"):
         open_part(f"{tmp_path / '0.safetensors'}:transformer")
+
+
+NO_SHAPES = {
+    "transformer": ({}, "img_in.weight", (8,)),
+    "no heads": ({}, "double_blocks.0.img_attn.norm.query_norm.scale", (0,)),
+    "text_encoder_2": (open_clip(1, XL), f"{XL}token_embedding.weight", (8,)),
+    "vae": (vae(2, "vae.", kernels=True), "vae.encoder.conv_in.weight", (8,)),
+}
+
+
+@pytest.mark.parametrize("part", NO_SHAPES)
+def test_shapes_that_no_model_has_are_left_as_they_are_stored(part: str, tmp_path: Path) -> None:
+    """Names of a part, and a tensor of which its sizes cannot be told."""
+    beside, name, shape = NO_SHAPES[part]
+    path = saved(tmp_path / "a.safetensors", flux(0), beside, {name: torch.zeros(shape)})
+    parts = parts_of(path)
+    assert name in parts["rest"].pieces
+    assert part not in parts

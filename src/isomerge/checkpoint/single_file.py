@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -61,12 +62,9 @@ def parts_of(path: Path) -> dict[str, Part]:
     ``rest``; those that there are."""
     shapes = {name: tuple(info.shape) for name, info in read_header(path)[0].items()}
     parts: dict[str, Part] = {}
-    for name, part in (("unet", _unet(shapes)), ("transformer", flux_transformer(shapes))):
-        if part is not None:
-            parts[name] = part
-    parts |= dict(text_encoders(shapes))
-    if (part := autoencoder(shapes)) is not None:
-        parts["vae"] = part
+    for known in (_unets, _transformers, text_encoders, _autoencoders):
+        with suppress(KeyError, IndexError, ZeroDivisionError):  # names of such a model, and shapes that none has
+            parts |= dict(known(shapes))
     taken = {old for part in parts.values() for old in part.names.values()}
     if left := {name: name for name in shapes if name not in taken}:
         parts[REST] = Part(REST, {"_class_name": REST}, wholes(left, shapes))
@@ -107,6 +105,21 @@ def _with_turned(found: Checkpoint, turned: Mapping[str, Piece], stored: Mapping
     return found.derive(derived, sources=[as_stored], origin=f"turned {', '.join(turned)}")
 
 
+def _unets(shapes: Shapes) -> Iterator[tuple[str, Part]]:
+    if (part := _unet(shapes)) is not None:
+        yield "unet", part
+
+
+def _transformers(shapes: Shapes) -> Iterator[tuple[str, Part]]:
+    if (part := flux_transformer(shapes)) is not None:
+        yield "transformer", part
+
+
+def _autoencoders(shapes: Shapes) -> Iterator[tuple[str, Part]]:
+    if (part := autoencoder(shapes)) is not None:
+        yield "vae", part
+
+
 def _unet(shapes: Shapes) -> Part | None:
     """The UNet in diffusers' layout; None where it is none that these names describe."""
     here = {name.removeprefix(UNET): shape for name, shape in shapes.items() if name.startswith(UNET)}
@@ -123,24 +136,21 @@ def _unet(shapes: Shapes) -> Part | None:
     found = {str(new): shapes[old] for new, old in names.items()}
     config = _unet_config(found, heights, layers)
     pieces = wholes({str(k): v for k, v in names.items()}, shapes)
-    return None if config is None else Part("UNet2DConditionModel", config, pieces)
+    return Part("UNet2DConditionModel", config, pieces)
 
 
-def _unet_config(shapes: Shapes, heights: int, layers: int) -> dict[str, Any] | None:
-    """What the shapes of a UNet tell of its config; None where one is missing."""
-    try:
-        widths = [shapes[f"down_blocks.{k}.resnets.0.conv1.weight"][0] for k in range(heights)]
-        text = shapes["mid_block.attentions.0.transformer_blocks.0.attn2.to_k.weight"][1]
-        linear = len(shapes["mid_block.attentions.0.proj_in.weight"]) == 2
-        crossed = [f"down_blocks.{k}.attentions.0.proj_in.weight" in shapes for k in range(heights)]
-        depths = [
-            max(1, count_of(shapes, f"down_blocks.{k}.attentions.0.transformer_blocks.")) for k in range(heights)
-        ]
-        depths[-1] = count_of(shapes, "mid_block.attentions.0.transformer_blocks.")
-        said = shapes["add_embedding.linear_1.weight"][1] if "add_embedding.linear_1.weight" in shapes else None
-        ends = shapes["conv_in.weight"][1], shapes["conv_out.weight"][0]
-    except (KeyError, IndexError):
-        return None
+def _unet_config(shapes: Shapes, heights: int, layers: int) -> dict[str, Any]:
+    """What the shapes of a UNet tell of its config."""
+    widths = [shapes[f"down_blocks.{k}.resnets.0.conv1.weight"][0] for k in range(heights)]
+    text = shapes["mid_block.attentions.0.transformer_blocks.0.attn2.to_k.weight"][1]
+    linear = len(shapes["mid_block.attentions.0.proj_in.weight"]) == 2
+    crossed = [f"down_blocks.{k}.attentions.0.proj_in.weight" in shapes for k in range(heights)]
+    depths = [
+        max(1, count_of(shapes, f"down_blocks.{k}.attentions.0.transformer_blocks.")) for k in range(heights)
+    ]
+    depths[-1] = count_of(shapes, "mid_block.attentions.0.transformer_blocks.")
+    said = shapes["add_embedding.linear_1.weight"][1] if "add_embedding.linear_1.weight" in shapes else None
+    ends = shapes["conv_in.weight"][1], shapes["conv_out.weight"][0]
     return {
         "_class_name": "UNet2DConditionModel",
         "in_channels": ends[0],
