@@ -149,15 +149,14 @@ def _matched(plan: MergePlan, stream: StreamWriter) -> tuple[Sequence[UnitSolver
     if not plan.matches:
         pass
     elif options.anchor == "none":
+        _carry(plan)
         mean = prepare_mean(stream, solvers, matching, plan.fusion.weights(len(plan.models)))
     elif matching.match in SOFT:
         solvers, before = _moved_first(plan, stream)
         used, streams = prepare_transport(stream, solvers, matching)
         streams = [{**found, **more} for found, more in zip(streams, before, strict=True)]
     else:
-        if matching.match == OURS and matching.learn is None and plan.plan.norms and not any(plan.origins):
-            for solver in (solver for solver in solvers if not solver.left):
-                carry_onto(solver.anchor, solver.source)
+        _carry(plan)
         streams = prepare_solutions(stream, solvers, matching)
     if not streams and mean is None:
         prepare_votes(stream, solvers)
@@ -176,6 +175,14 @@ def _matched(plan: MergePlan, stream: StreamWriter) -> tuple[Sequence[UnitSolver
     how |= {} if ours else {"match": {"name": matching.match, "sources": streams}}
     how |= {"anchor": "none", "mean": mean} if mean is not None else {}
     return used, how
+
+
+def _carry(plan: MergePlan) -> None:
+    """Have the sources read with the first model's constants, where these may stand elsewhere."""
+    matching = plan.options.matching
+    if matching.match == OURS and matching.learn is None and plan.plan.norms and not any(plan.origins):
+        for solver in (solver for solver in plan.solvers if not solver.left):
+            carry_onto(solver.anchor, solver.source)
 
 
 def _moved_first(plan: MergePlan, stream: StreamWriter) -> tuple[list[PairSolver], list[dict[str, Any]]]:
