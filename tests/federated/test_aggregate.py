@@ -17,6 +17,7 @@ from isomerge import IsomergeError
 from isomerge.checkpoint.in_memory import in_memory
 from isomerge.federated import activations_of, aggregate, align_updates
 from isomerge.observe.data.examples import Examples
+from run.test_carried_constants import constants
 from run.test_layer_norm_moves import free_moves
 from toys import inputs, relative
 
@@ -69,6 +70,16 @@ def test_twins_under_what_layer_norm_leaves_free(name: str, anchor: str, spaces:
     merged = aggregate(clients, anchor=anchor, config=home.config, weights=[2, 1, 3], spaces=spaces)
     assert error(home, merged) <= TWIN
     assert error(home, plain(clients, [2, 1, 3])) > 0.1
+
+
+@pytest.mark.parametrize("anchor", ["server", "first", "none"])
+def test_twins_with_other_constants(anchor: str) -> None:
+    """What may stand in one tensor or in those of other layers is brought onto the anchor's first."""
+    home = server("openai-gpt")
+    clients = [home.moved(constants(home.recognised(), seed), home.twin(seed)) for seed in (1, 2)]
+    chosen = home.state if anchor == "server" else anchor
+    assert error(home, aggregate(clients, anchor=chosen, config=home.config)) <= TWIN
+    assert error(home, plain(clients, [1, 1])) > 0.1
 
 
 @pytest.mark.parametrize(

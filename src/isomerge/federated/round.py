@@ -14,6 +14,7 @@ from torch import Tensor
 from isomerge.errors import IsomergeError
 from isomerge.evidence.distance import summarise
 from isomerge.federated.parameters import Parameters, recognised
+from isomerge.models.carried_constants import carry_onto
 from isomerge.models.recognised import Model, working_dtype
 from isomerge.models.stored_form import StoredForm, cast
 from isomerge.models.unit_plan import Plan, make_plan
@@ -98,6 +99,9 @@ class Round:
         plan, dtype = make_plan(models[0], models[1:], how.spaces, how.layers), working_dtype(models)
         solvers = [PairSolver(models[0], source, plan, dtype, guard=how.guard) for source in models[1:]]
         seen = _paired(activations, order, how.spaces)
+        if plan.norms:
+            for solver in solvers:
+                carry_onto(solver.anchor, solver.source)
         if isinstance(anchor, str) and anchor == "none" and solvers:
             _solve_mean(solvers, [weights[k] for k in order], seen, how)
         else:
