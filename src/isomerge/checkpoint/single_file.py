@@ -145,9 +145,7 @@ def _unet_config(shapes: Shapes, heights: int, layers: int) -> dict[str, Any]:
     text = shapes["mid_block.attentions.0.transformer_blocks.0.attn2.to_k.weight"][1]
     linear = len(shapes["mid_block.attentions.0.proj_in.weight"]) == 2
     crossed = [f"down_blocks.{k}.attentions.0.proj_in.weight" in shapes for k in range(heights)]
-    depths = [
-        max(1, count_of(shapes, f"down_blocks.{k}.attentions.0.transformer_blocks.")) for k in range(heights)
-    ]
+    depths = [max(1, count_of(shapes, f"down_blocks.{k}.attentions.0.transformer_blocks.")) for k in range(heights)]
     depths[-1] = count_of(shapes, "mid_block.attentions.0.transformer_blocks.")
     said = shapes["add_embedding.linear_1.weight"][1] if "add_embedding.linear_1.weight" in shapes else None
     ends = shapes["conv_in.weight"][1], shapes["conv_out.weight"][0]
