@@ -191,19 +191,21 @@ class CarryStage(NormStage):
 
     def act(self, tensors: dict[Block, Tensor]) -> None:
         """Apply to the blocks of one unit, in place; weights stand beside what they are added to."""
-        for block in self.changed(tensors):
-            tensors[block].copy_(self._carried(block, tensors))
+        for block, moved in self._carried(tensors).items():
+            tensors[block].copy_(moved)
 
     def applied(self, tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
         """See `Stage.applied`."""
-        changed = self.changed(tensors)
-        return {b: self._carried(b, tensors) if b in changed else t for b, t in tensors.items()}
+        return {**tensors, **self._carried(tensors)}
 
-    def _carried(self, block: Block, tensors: Mapping[Block, Tensor]) -> Tensor:
-        found = tensors[block]
+    def _carried(self, tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
+        """The blocks that it changes, changed; all are made of the given ones."""
+        moved: dict[Block, Tensor] = {}
         for one in carried_in_unit(self.spec, self.elements, list(tensors)):
-            found = one.add(block, self.elements[one.key], found, tensors.__getitem__)
-        return found
+            for block in dict.fromkeys(one.blocks):
+                here = moved.get(block, tensors[block])
+                moved[block] = one.add(block, self.elements[one.key], here, tensors.__getitem__)
+        return moved
 
     def changed(self, blocks: Iterable[Block]) -> set[Block]:
         """The blocks whose numbers it changes."""
