@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.language.names import expression
@@ -63,8 +64,13 @@ class Carry:
     others: tuple[Holder, ...]
 
 
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(expression(pattern))
+
+
 def _numbered(pattern: str, name: str) -> dict[str, int] | None:
-    found = re.fullmatch(expression(pattern), name)
+    found = _compiled(pattern).fullmatch(name)
     return None if found is None else {k: int(v) for k, v in found.groupdict().items()}
 
 
