@@ -33,7 +33,7 @@ from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.layer_norms import LayerNorms
 from isomerge.symmetry.norms import Norm
-from isomerge.symmetry.stage import find_shifts, shift_shape
+from isomerge.symmetry.stage import find_shifts
 
 Places = Mapping[Block, View]
 
@@ -311,7 +311,7 @@ def _seldom(spec: Spec, free: LayerNorms, places: Places) -> Iterator[Addition]:
     for shift, key, parts in find_shifts(spec, list(places)):
         if shift.constant and shift.against is None:
             own = spec.restrict([shift.name])
-            yield Constant(own, key, shift_shape(spec, shift), {block: places[block] for block in parts.values()})
+            yield Constant(own, shift, key, {block: places[block] for block in parts.values()})
 
 
 def _single(at: View, axis: int) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ Their adjoint is what autograd makes of them: it costs more, and is no second te
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -16,17 +17,48 @@ from isomerge.quotient.optim.norm_stacks import NormsHere, NormStack
 from isomerge.quotient.optim.views import View
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import Carried
-from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.language.spec import Shift, Spec
 from isomerge.symmetry.norms import Norm
-from isomerge.symmetry.stage import add_shifts
+from isomerge.symmetry.stage import add_shifts, shift_shape
 from isomerge.symmetry.unstored_biases import UnstoredBias
 
 Terms = Iterator[tuple[View, Tensor]]
 """Views of a flat vector of parameters, and what is added to each, of its shape."""
 
 
+class Seldom(ABC):
+    """An addition that says what it adds; the rest follows."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """See `Addition`."""
+
+    @abstractmethod
+    def _terms(self, here: NormsHere, c: Tensor) -> Terms:
+        """What it adds, by what is free; linear in it."""
+
+    def push(self, here: NormsHere, c: Tensor, out: Tensor) -> None:
+        """See `Addition`."""
+        for at, change in self._terms(here, c):
+            at.of(out).add_(change)
+
+    def pull(self, here: NormsHere, d: Tensor) -> Tensor:
+        """See `Addition`."""
+        with torch.enable_grad():
+            c = torch.zeros(self.shape, dtype=d.dtype, device=d.device, requires_grad=True)
+            added = list(self._terms(here, c))
+            (met,) = torch.autograd.grad([change for _, change in added], c, [at.of(d) for at, _ in added])
+        return met
+
+    def squares(self, here: NormsHere) -> Tensor:
+        """See `Addition`; on average."""
+        ones = torch.ones(self.shape, dtype=here.x.dtype, device=here.x.device)
+        return _square(self._terms(here, ones)) / prod(self.shape)
+
+
 @dataclass(frozen=True, eq=False)
-class Made:
+class Made(Seldom):
     """What a reader without a bias makes of its norm's bias, where it may be anything."""
 
     stack: NormStack
@@ -37,16 +69,6 @@ class Made:
     def shape(self) -> tuple[int, ...]:
         """See `Addition`."""
         return tuple(1 if k == self.one.axis else n for k, n in enumerate(self.places[self.one.reader].size))
-
-    def push(self, here: NormsHere, c: Tensor, out: Tensor) -> None:
-        """See `Addition`."""
-        _push(self._terms(here, c), out)
-
-    def pull(self, here: NormsHere, d: Tensor) -> Tensor:
-        """See `Addition`."""
-        with torch.enable_grad():
-            c = _zeros(self.shape, d)
-            return _adjoint(self._terms(here, c), c, d)
 
     def squares(self, here: NormsHere) -> Tensor:
         """See `Addition`."""
@@ -62,7 +84,7 @@ class Made:
 
 
 @dataclass(frozen=True, eq=False)
-class Traded:
+class Traded(Seldom):
     """What a table that is the head as well trades with another."""
 
     stack: NormStack
@@ -73,16 +95,6 @@ class Traded:
     def shape(self) -> tuple[int, ...]:
         """See `Addition`."""
         return (len(self.norm.trades),)
-
-    def push(self, here: NormsHere, c: Tensor, out: Tensor) -> None:
-        """See `Addition`."""
-        _push(self._terms(here, c), out)
-
-    def pull(self, here: NormsHere, d: Tensor) -> Tensor:
-        """See `Addition`."""
-        with torch.enable_grad():
-            c = _zeros(self.shape, d)
-            return _adjoint(self._terms(here, c), c, d)
 
     def squares(self, here: NormsHere) -> Tensor:
         """See `Addition`."""
@@ -103,32 +115,21 @@ class Traded:
 
 
 @dataclass(frozen=True, eq=False)
-class Constant:
+class Constant(Seldom):
     """A constant that two tables trade, or that softmax ignores."""
 
     spec: Spec
     """With its shift alone."""
+    shift: Shift
     key: str
-    shape: tuple[int, ...]
     places: Mapping[Block, View]
 
-    def push(self, here: NormsHere, c: Tensor, out: Tensor) -> None:
+    @property
+    def shape(self) -> tuple[int, ...]:
         """See `Addition`."""
-        _push(self._terms(c), out)
+        return shift_shape(self.spec, self.shift)
 
-    def pull(self, here: NormsHere, d: Tensor) -> Tensor:
-        """See `Addition`."""
-        with torch.enable_grad():
-            c = _zeros(self.shape, d)
-            return _adjoint(self._terms(c), c, d)
-
-    def squares(self, here: NormsHere) -> Tensor:
-        """See `Addition`."""
-        return _square(self._terms(torch.ones(self.shape, dtype=here.x.dtype, device=here.x.device))) / prod(
-            self.shape
-        )
-
-    def _terms(self, c: Tensor) -> Terms:
+    def _terms(self, here: NormsHere, c: Tensor) -> Terms:
         moved = {
             block: torch.zeros(place.size, dtype=c.dtype, device=c.device) for block, place in self.places.items()
         }
@@ -138,7 +139,7 @@ class Constant:
 
 
 @dataclass(frozen=True, eq=False)
-class CarriedOn:
+class CarriedOn(Seldom):
     """A constant that one tensor has more, and others less, of whatever layers."""
 
     one: Carried
@@ -149,42 +150,11 @@ class CarriedOn:
         """See `Addition`."""
         return self.one.shape or (1,)
 
-    def push(self, here: NormsHere, c: Tensor, out: Tensor) -> None:
-        """See `Addition`."""
-        _push(self._terms(here, c), out)
-
-    def pull(self, here: NormsHere, d: Tensor) -> Tensor:
-        """See `Addition`."""
-        with torch.enable_grad():
-            c = _zeros(self.shape, d)
-            return _adjoint(self._terms(here, c), c, d)
-
-    def squares(self, here: NormsHere) -> Tensor:
-        """See `Addition`."""
-        whole = torch.ones(self.shape, dtype=here.x.dtype, device=here.x.device)
-        return _square(self._terms(here, whole)) / prod(self.shape)
-
     def _terms(self, here: NormsHere, c: Tensor) -> Terms:
         v = c.reshape(self.one.shape)
         for block in self.one.blocks:
             stays = torch.zeros_like(self.places[block].of(here.x))
             yield self.places[block], self.one.add(block, v, stays, lambda b: self.places[b].of(here.x)).to(c.dtype)
-
-
-def _push(terms: Terms, out: Tensor) -> None:
-    for at, change in terms:
-        at.of(out).add_(change)
-
-
-def _zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    return torch.zeros(shape, dtype=like.dtype, device=like.device, requires_grad=True)
-
-
-def _adjoint(terms: Terms, c: Tensor, d: Tensor) -> Tensor:
-    """What a change of the parameters makes of what is free: all terms are linear in it."""
-    added = list(terms)
-    (met,) = torch.autograd.grad([change for _, change in added], c, [at.of(d) for at, _ in added])
-    return met
 
 
 def _square(terms: Terms) -> Tensor:
