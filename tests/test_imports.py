@@ -23,7 +23,7 @@ LIGHT = (
 it. All others import at the top what is theirs."""
 LATE = {
     "transformers", "huggingface_hub", "tokenizers", "peft", "diffusers", "datasets", "scipy", "ot", "sklearn", "ray", "flwr",
-    "matplotlib", "PIL", "rich", "IPython", "pyarrow", "jinja2", "markupsafe",
+    "matplotlib", "PIL", "rich", "IPython", "pyarrow", "jinja2", "markupsafe", "tqdm",
 }  # fmt: skip
 """Packages that take long to load, or that not everybody has: imported where they are used."""
 SHOW = f"import json, sys; print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
