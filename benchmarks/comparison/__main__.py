@@ -42,6 +42,7 @@ LAMBDAS = (0.3, 0.5, 0.7)
 SAID: dict[str, dict[str, Any]] = {"slerp": {"t": 0.5}, "nearswap": {"t": 0.01}}
 """Parameters that have no default."""
 STEPS = 300
+CASES = ("fine-tunes", "apart")
 UNALIGNED, ALIGNED, LEARNED = "unaligned", "aligned", "learned"
 START, END = "<!-- comparison: begin -->", "<!-- comparison: end -->"
 
@@ -187,6 +188,7 @@ def tables(results: dict[str, Any]) -> str:
     for family, title, unit in (
         ("vit", "Vision transformers of digits", "accuracy in %, higher is better"),
         ("llama", "Llama-like models that read bytes", "nats per byte, lower is better"),
+        ("modernbert", "ModernBERTs that fill in hidden bytes", "nats per hidden byte, lower is better"),
     ):
         for case, said in (
             ("fine-tunes", f"two fine-tunes of one ancestor ({' and '.join(TASKS[family])}), mean of both tasks"),
@@ -214,8 +216,13 @@ def draw(results: dict[str, Any]) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, 4, figsize=(15, 4), layout="constrained")
-    for ax, (family, case) in zip(axes, [(f, c) for f in TASKS for c in ("fine-tunes", "apart")], strict=True):
+    figure, axes = pyplot.subplots(2, 3, figsize=(13, 8), layout="constrained")
+    places = [
+        (ax, family, case)
+        for column, family in zip(axes.T, TASKS, strict=True)
+        for ax, case in zip(column, CASES, strict=True)
+    ]
+    for ax, family, case in places:
         for name in methods():
             for way, colour in ((ALIGNED, "#2060a0"), (LEARNED, "#c05020")):
                 x, y = (over_seeds(results, family, case, w, name, "default") for w in (UNALIGNED, way))
@@ -223,10 +230,11 @@ def draw(results: dict[str, Any]) -> None:
                     ax.plot(statistics.fmean(x), statistics.fmean(y), "o", color=colour, markersize=4)
         low, high = min(*ax.get_xlim(), *ax.get_ylim()), max(*ax.get_xlim(), *ax.get_ylim())
         ax.plot([low, high], [low, high], color="#999999", linewidth=0.8)
-        unit = "accuracy, higher is better" if family == "vit" else "nats per byte, lower is better"
+        unit = "accuracy, higher is better" if family == "vit" else "nats, lower is better"
         ax.set_title(f"{family}: {case} ({unit})", fontsize=9)
         ax.set_xlabel("unaligned")
-    axes[0].set_ylabel("aligned (blue), learned (orange)")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("aligned (blue), learned (orange)")
     figure.savefig(PICTURE, dpi=110)
     pyplot.close(figure)
 
@@ -252,7 +260,7 @@ def main() -> None:
     if not asked.page:
         for family in families:
             for seed in SEEDS:
-                for case, run in (("fine-tunes", fine_tunes), ("apart", apart)):
+                for case, run in zip(CASES, (fine_tunes, apart), strict=True):
                     run(
                         family,
                         seed,

@@ -1,7 +1,7 @@
 """The models that methods are compared on: fine-tunes of one ancestor on two tasks, and models trained apart.
 
-Small ones, trained here in a few minutes: vision transformers of digits, and Llama-like models that read bytes. A seed
-sets the ancestor's initialisation and the order of its data. Its fine-tunes learn one task each, of which the
+Small ones, trained here in a few minutes: vision transformers of digits, Llama-like models that read bytes, and
+ModernBERTs that fill in bytes which are hidden from them. A seed sets the ancestor's initialisation and the order of its data. Its fine-tunes learn one task each, of which the
 ancestor can do neither; models that are trained apart are the ancestors of two seeds.
 """
 
@@ -17,22 +17,25 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import LlamaForCausalLM, ViTForImageClassification
+from transformers import LlamaForCausalLM, ModernBertConfig, ModernBertForMaskedLM, ViTForImageClassification
 
 from benchmarks.barrier.data import BARRIER, WINDOW, load_images, load_text, windows
 from benchmarks.barrier.train import llama, plan, vit_digits
 from examples import train_digits
 
 DATA = BARRIER.parent / "comparison"
-TASKS = {"vit": ("turned", "inverted"), "llama": ("novel", "capitals")}
+TEXTS = ("novel", "capitals")
+TASKS = {"vit": ("turned", "inverted"), "llama": TEXTS, "modernbert": TEXTS}
 """Digits lying on their side and white on black; Moby Dick, and speeches in capital letters."""
 PLAIN = "plain"
-LENGTHS = {"vit": (2500, 250), "llama": (1500, 200)}
+LENGTHS = {"vit": (2500, 250), "llama": (1500, 200), "modernbert": (1000, 200)}
 """Steps of an ancestor, and of a fine-tune."""
 WIDTH = 64
 RATES = (2e-3, 1e-3)
 HELD_OUT = 192
 """Windows of text that a score is the mean of."""
+MASK, HIDDEN, NO_LABEL = 256, 0.15, -100
+"""The token behind the bytes that stands for a hidden one, the share of bytes that are, and the label of the others."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,11 @@ def loss_of_images(logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
 def loss_of_text(logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
     """Cross-entropy of the next bytes."""
     return F.cross_entropy(logits[:, :-1].flatten(0, 1), batch["input_ids"][:, 1:].flatten())
+
+
+def loss_of_hidden(logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    """Cross-entropy of the bytes that were hidden."""
+    return F.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), ignore_index=NO_LABEL)
 
 
 def seen(task: str, images: Tensor) -> Tensor:
@@ -87,6 +95,16 @@ def text_batch(task: str, rng: torch.Generator) -> dict[str, Tensor]:
     return {"input_ids": windows(text, torch.randint(len(text) - WINDOW + 1, (8,), generator=rng))}
 
 
+def hidden_batch(task: str, rng: torch.Generator) -> dict[str, Tensor]:
+    """8 windows of a task's text, with bytes hidden."""
+    return _hidden(text_batch(task, rng)["input_ids"], rng)
+
+
+def _hidden(ids: Tensor, rng: torch.Generator) -> dict[str, Tensor]:
+    here = torch.rand(ids.shape, generator=rng) < HIDDEN
+    return {"input_ids": torch.where(here, MASK, ids), "labels": torch.where(here, ids, NO_LABEL)}
+
+
 @cache
 def held_out_images(task: str) -> dict[str, Tensor]:
     """The digits that nobody learned from."""
@@ -101,6 +119,24 @@ def held_out_text(task: str) -> dict[str, Tensor]:
     return {"input_ids": windows(text, torch.linspace(0, len(text) - WINDOW, HELD_OUT).long())}
 
 
+@cache
+def held_out_hidden(task: str) -> dict[str, Tensor]:
+    """The same windows with bytes hidden, always the same ones."""
+    return _hidden(held_out_text(task)["input_ids"], torch.Generator().manual_seed(0))
+
+
+def modernbert(seed: int) -> ModernBertForMaskedLM:
+    """A ModernBERT of bytes: every other layer sees all of a window, the others 16 bytes of it. (A BERT of this size
+    says after a thousand steps what bytes are frequent, and no more.)"""
+    torch.manual_seed(seed)
+    ends = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"))
+    config = ModernBertConfig(
+        vocab_size=MASK + 1, hidden_size=WIDTH, num_hidden_layers=4, num_attention_heads=4, intermediate_size=2 * WIDTH,
+        max_position_embeddings=WINDOW, global_attn_every_n_layers=2, local_attention=16, **ends,
+    )  # fmt: skip
+    return ModernBertForMaskedLM(config)
+
+
 KINDS = {
     "vit": Kind(
         image_batch, lambda model, batch: model(pixel_values=batch["pixel_values"]).logits, held_out_images,
@@ -110,8 +146,11 @@ KINDS = {
         text_batch, lambda model, batch: model(input_ids=batch["input_ids"], use_cache=False).logits, held_out_text,
         lambda seed: llama(plan("llama", seed, WIDTH, None)),
     ),
+    "modernbert": Kind(
+        hidden_batch, lambda model, batch: model(input_ids=batch["input_ids"]).logits, held_out_hidden, modernbert
+    ),
 }  # fmt: skip
-LOSSES = {"vit": loss_of_images, "llama": loss_of_text}
+LOSSES = {"vit": loss_of_images, "llama": loss_of_text, "modernbert": loss_of_hidden}
 
 
 def fitted(family: str, model: Any, task: str, steps: int, rate: float, seed: int) -> Any:
@@ -159,21 +198,23 @@ def labelled(file: Path) -> Path:
 
 
 def examples(family: str, tasks: tuple[str, ...], seed: int) -> Path:
-    """Training examples of some tasks without their labels, in a file: what methods and learning may look at."""
+    """Training examples of some tasks without their labels, in a file: what methods and learning may look at. Hidden
+    bytes are no labels: they are the text itself."""
     file = DATA / family / f"{seed}-{'-'.join(tasks)}.safetensors"
     if not labelled(file).exists():
         rng = torch.Generator().manual_seed(7 + seed)
         count = 8 if family == "vit" else 64
         batches = [KINDS[family].batch(task, rng) for task in tasks for _ in range(count)]
         whole = {name: torch.cat([b[name] for b in batches]).contiguous() for name in batches[0]}
-        save_file({name: x for name, x in whole.items() if name != "labels"}, file)
+        shown = whole if family == "modernbert" else {name: x for name, x in whole.items() if name != "labels"}
+        save_file(shown, file)
         save_file(whole, labelled(file))
     return file
 
 
 Said = dict[str, tuple[Tensor, dict[str, Tensor]]]
 """By task what a model says of held-out examples, and these."""
-CLASSES = {"vit": ViTForImageClassification, "llama": LlamaForCausalLM}
+CLASSES = {"vit": ViTForImageClassification, "llama": LlamaForCausalLM, "modernbert": ModernBertForMaskedLM}
 
 
 @torch.no_grad()
@@ -196,7 +237,7 @@ def scores(family: str, said: Said) -> dict[str, float]:
         if family == "vit":
             found[task] = float((logits.argmax(-1) == batch["labels"]).double().mean())
         else:
-            found[task] = float(loss_of_text(logits.double(), batch))
+            found[task] = float(LOSSES[family](logits.double(), batch))
     return {**found, "mean": sum(found.values()) / len(found)}
 
 
