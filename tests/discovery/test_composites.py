@@ -86,7 +86,7 @@ def test_gains_less_one_and_latents(kind: str) -> None:
         assert discovery.text.count("- 1\n") == 3
         return
     assert shown(discovery) >= {
-        "nope: GL", "c: Complex", "ov: GL", "h: Perm", "lat: Perm", "ls: Sign", "lg: Scale", "qlat: Perm", "qs: Sign", "qg: Scale",
+        "nope: GL", "c: Complex", "ov: GL", "h: Perm", "lat: SignedPerm folded O", "lg: Scale", "qlat: SignedPerm folded O", "qg: Scale",
         "res: SignedPerm folded O",
     }  # fmt: skip
     # the first layer is dense: what its norm scales is read by other matrices than in the next one

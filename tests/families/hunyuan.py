@@ -166,7 +166,7 @@ MUTANTS = [
         "pairs as neighbours",
         "c",
         "(h [nope | c pair]) => (h [nope | pair c])",
-        "[lat ls | c' pair] => [lat ls | pair c']",
+        "[lat | c' pair] => [lat | pair c']",
     ),
     mutant(
         "hy_v4",

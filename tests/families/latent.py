@@ -163,7 +163,7 @@ MUTANTS = [
         "mlps.{s:1}.up_proj.weight (dff du) (res n4)' => mlps.{s:1}.up_proj.weight (dff du) (res n2)'",
     ),
     mutant("longcat_flash", "half-split pairs", "c", "[nope | pair c] => [nope | c pair]", "pair c' => c' pair"),
-    mutant("kimi_linear", "the shared key not dual", "rope", "[lat ls | rope'] => [lat ls | rope]"),
+    mutant("kimi_linear", "the shared key not dual", "rope", "[lat | rope'] => [lat | rope]"),
     mutant(
         "kimi_linear",
         "the delta rule past the gain",
@@ -176,7 +176,7 @@ MUTANTS = [
         "res",
         "o_proj.weight res (dh dv' ds') => o_proj.weight other (dh dv' ds')",
     ),
-    mutant("kimi_linear-queried", "no factor in the reader", "qg", "(qlat qs qg)' => (qlat qs)'"),
+    mutant("kimi_linear-queried", "no factor in the reader", "qg", "(qlat qg)' => qlat'"),
     mutant(
         "bailing_hybrid",
         "the gate of the head forgotten",
@@ -226,7 +226,7 @@ MUTANTS = [
         "axk2",
         "the latent's gain where no norm is in front",
         "qg",
-        "[qlat qs qg' | qlat qs] => [qlat qs qg' | qlat qs qg']",
+        "[qlat qg | qlat]' => [qlat qg | qlat qg]'",
     ),
     mutant("axk2", "signs through the gate of a norm", "res", "residual res: Perm => residual res: SignedPerm"),
     mutant("axk2", "neurons of the gate not permuted back", "gn", "W_up.weight res gn' => W_up.weight res other"),

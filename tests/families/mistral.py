@@ -199,7 +199,7 @@ MUTANTS = [
         "halves of a head turned together",
         "c",
         "[nope | pair c] => [nope | c pair]",
-        "[lat ls | pair c'] => [lat ls | c' pair]",
+        "[lat | pair c'] => [lat | c' pair]",
         part=LARGE_TEXT,
     ),
     mutant(

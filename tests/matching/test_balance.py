@@ -11,6 +11,7 @@ from isomerge.evidence.law import random_alignment
 from isomerge.matching import balance, gram
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.distances import distance
+from isomerge.matching.latents import latents_stay
 from isomerge.matching.selection import select_spaces
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import whole_leaves
@@ -25,8 +26,8 @@ ToyMaker = Callable[..., Toy]
 
 
 def units(toy: Toy) -> tuple[Spec, list[Unit]]:
-    """The default spaces, and the units that they make."""
-    spec = select_spaces(toy.spec, "default").spec
+    """The default spaces but latents, which turn once gains are folded, and the units that they make."""
+    spec = latents_stay(select_spaces(toy.spec, "default")).spec
     return spec, plan_units(spec, toy.blocks)
 
 

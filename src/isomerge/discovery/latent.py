@@ -15,6 +15,7 @@ from isomerge.discovery.head_chunks import bias_of
 from isomerge.discovery.lines import LineFound
 from isomerge.discovery.proving import Court
 from isomerge.discovery.shrinking import kind_of
+from isomerge.discovery.streams import prove_folded
 
 ORDERS = ("pair c", "c pair")
 """How the coordinates of a pair lie: side by side, or in two halves."""
@@ -41,6 +42,8 @@ def prove_latent(draft: Draft, court: Court, stack: str) -> Draft:
     for space in found.spaces():
         if court.accepts(tried := typed.with_space(space), space.name):
             typed = tried
+    for latent in ("lat", "qlat"):
+        typed = prove_folded(typed, court, latent)
     return typed if {"ov", "nope", "lat"} & typed.spaces.keys() else draft
 
 
@@ -116,9 +119,9 @@ class _Latent:
         return self.output.indices
 
     def sizes(self) -> dict[str, str]:
-        found = {"h": self.heads, "lat": f"{self.part}kv_lora_rank", "ls": "1", "lg": "1"}
+        found = {"h": self.heads, "lat": f"{self.part}kv_lora_rank", "lg": "1"}
         if self.query_down is not None:
-            found |= {"qlat": f"{self.part}q_lora_rank", "qs": "1", "qg": "1"}
+            found |= {"qlat": f"{self.part}q_lora_rank", "qg": "1"}
         found |= {"nope": f"{self.part}qk_nope_head_dim", "ov": f"{self.part}v_head_dim", "c": "2"}
         return {**found, "pair": f"{self.part}qk_rope_head_dim // 2"}
 
@@ -130,14 +133,10 @@ class _Latent:
             SpaceDraft("nope", "GL", head, "qk"),
             SpaceDraft("h", "Perm", self.indices),
         ]
-        for latent, sign, gain in (("lat", "ls", "lg"), ("qlat", "qs", "qg"))[
-            : 1 if self.query_down is None else 2
-        ]:
-            inner = (*self.indices, latent)
+        for latent, gain in (("lat", "lg"), ("qlat", "qg"))[: 1 if self.query_down is None else 2]:
             found += [
-                SpaceDraft(latent, "Perm", self.indices, "latent"),
-                SpaceDraft(sign, "Sign", inner, "latent"),
-                SpaceDraft(gain, "Scale", inner, "latent"),
+                SpaceDraft(latent, "SignedPerm", self.indices, "latent"),
+                SpaceDraft(gain, "Scale", (*self.indices, latent), "latent"),
             ]
         return found
 
@@ -145,18 +144,18 @@ class _Latent:
         """Every axis but the stream's, biases included."""
         key = order.replace("c", "c'")
         found = {
-            (self.down, 0): f"[lat ls | {key}]",
-            (self.norm, 0): "(lat lg)",
+            (self.down, 0): f"[lat | {key}]",
+            (self.norm, 0): "diag(lat lg)",
             (self.up, 0): "(h [nope' | ov])",
-            (self.up, 1): "(lat ls lg)'",
+            (self.up, 1): "(lat lg)'",
             (self.output, 1): "(h ov')",
             (self.queries, 0): f"(h [nope | {order}])",
         }
         if self.query_down is not None and self.query_norm is not None:
             found |= {
-                (self.query_down, 0): "(qlat qs)",
-                (self.query_norm, 0): "(qlat qg)",
-                (self.queries, 1): "(qlat qs qg)'",
+                (self.query_down, 0): "qlat",
+                (self.query_norm, 0): "diag(qlat qg)",
+                (self.queries, 1): "(qlat qg)'",
             }
         named = {(line.name, axis): text for (line, axis), text in found.items()}
         for (line, axis), text in found.items():

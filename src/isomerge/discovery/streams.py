@@ -97,7 +97,8 @@ def is_gain(line: LineFound) -> bool:
 
 
 def prove_folded(draft: Draft, court: Court, name: str) -> Draft:
-    """The draft with the rotations of a stream whose gains can all be folded, where the law proves them."""
+    """The draft with the rotations of a stream or a latent whose gains can all be folded, where the law proves
+    them."""
     space = draft.spaces.get(name)
     if space is None:
         return draft

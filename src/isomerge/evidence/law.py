@@ -47,9 +47,9 @@ def random_alignment(
 
 
 def with_streams(spec: Spec, groups: str = "largest") -> Spec:
-    """The spec with its residual streams acted on by the ``declared`` groups, or by the ``largest`` that fold
-    allows."""
-    for name in spec.streams:
+    """The spec with its residual streams and its latents acted on by the ``declared`` groups, or by the ``largest``
+    that folding allows."""
+    for name in (*spec.streams, *spec.latents):
         folded = spec.spaces[name].folded
         if groups == "largest" and folded is not None and spec.can_fold(name):
             spec = spec.with_group(name, folded)

@@ -51,10 +51,10 @@ def whole_group(model: Model) -> dict[str, int]:
 
 
 def _largest(model: Model) -> Spec:
-    """The spec with every stream acted on by its largest group, without those that the class gives out and the
-    gains over them outside of layers."""
+    """The spec with every stream and every latent acted on by its largest group, without the streams that the class
+    gives out and the gains over them outside of layers."""
     frame, _ = choose_frame(model.spec, ["all"])
-    return model.spec if frame is None else without_streams(frame, given_out(model))
+    return (model.spec if frame is None else without_streams(frame, given_out(model))).turning_latents()
 
 
 def _dimensions(model: Model, spec: Spec) -> dict[str, int]:

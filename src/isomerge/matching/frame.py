@@ -76,7 +76,7 @@ def check_folded(spec: Spec, blocks: Sequence[Block], load: Load, ref: str) -> N
         IsomergeError: naming the tensor.
     """
     for block in blocks:
-        if any(a.diag and a.name in spec.streams for a in atoms(block.axes or ())):
+        if any(a.diag and a.name in (*spec.streams, *spec.turned_latents) for a in atoms(block.axes or ())):
             zeros = int((load(block) + block.line.less == 0).sum())
             if zeros:
                 raise IsomergeError(

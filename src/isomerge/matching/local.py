@@ -13,6 +13,7 @@ from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.distances import distance, squared_distance
 from isomerge.matching.experts import solve_leaves
 from isomerge.matching.gram import Leaf, cross_grams, in_order, paired_leaves
+from isomerge.matching.latents import have_gains, have_one_basis, latents_stay, turned
 from isomerge.matching.nested import NestedSolver
 from isomerge.matching.neuron_scale import neuron_candidate
 from isomerge.matching.refine import match_trades, refine
@@ -85,6 +86,8 @@ def move_unit(
     spec, votes = selection.spec, votes or {}
     if not any(elements_of(spec, block) for block in anchor) and not spec.shifts:
         return Moved(Alignment(spec), dict(source), [])
+    if have_gains(spec, anchor):
+        return _move_latents(selection, anchor, source, votes, guard=guard, apart=apart, carries=carries)
     found, dead = None, []
     if guard and selection.gauge and not votes and (proven := related_neurons(spec, anchor, source)) is not None:
         bar = (distance(anchor, source) if apart is None else apart) * (1 - GAIN)
@@ -103,6 +106,40 @@ def move_unit(
         trades = match_trades(spec, anchor, moved)
         return Moved(trades @ found, trades.applied(moved), dead) if trades else Moved(found, moved, dead)
     return _best(selection, anchor, source, votes, Moved(found, source, dead), apart, carries)
+
+
+def _move_latents(
+    selection: Selection,
+    anchor: Blocks,
+    source: Blocks,
+    votes: dict[str, Tensor],
+    *,
+    guard: bool,
+    apart: float | None,
+    carries: Carries | None,
+) -> Moved:
+    """`move_unit` of a unit with latents that turn. With a guard they do where that is nearer, and are not tried
+    between models that have one basis there."""
+    dead: list[str] = []
+
+    def match(inner: Selection, one: Blocks, two: Blocks) -> Alignment:
+        found = move_unit(inner, one, two, votes, guard=guard)
+        dead.extend(found.dead)
+        return found.alignment
+
+    stay = None
+    if guard:
+        stay = move_unit(latents_stay(selection), anchor, source, votes, guard=True, apart=apart, carries=carries)
+        if have_one_basis(selection.spec, anchor, stay.blocks):
+            return stay
+    g = turned(selection, anchor, source, match)
+    if g is None:
+        return stay or move_unit(latents_stay(selection), anchor, source, votes, guard=guard)
+    moved = Moved(g, g.applied(source), sorted(dead))
+    if stay is None:
+        return moved
+    nearer = distance(anchor, moved.blocks) < distance(anchor, stay.blocks)
+    return moved if nearer and (carries is None or carries(g, moved.blocks)) else stay
 
 
 def _best(

@@ -38,13 +38,14 @@ def permutation_spec(spec: Spec, names: Iterable[str] | None = None) -> Spec:
 def in_declared_groups(spec: Spec, permutations: Mapping[str, Tensor]) -> Alignment:
     """Permutations (elements of `permutation_spec`) as an alignment of the spec itself, which patch files can hold.
 
-    Residual streams act by ``Perm``, which all of their groups allow; head dimensions by permutation matrices.
+    Residual streams and latents act by ``Perm``, which all of their groups allow; head dimensions by permutation
+    matrices.
 
     Args:
         spec: the model's own spec.
         permutations: int64 [*batch, n] by element key.
     """
-    for name in spec.streams:
+    for name in (*spec.streams, *spec.latents):
         if any(key.partition("[")[0] == name for key in permutations):
             spec = spec.with_group(name, "Perm")
     found = {}

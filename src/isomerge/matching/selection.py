@@ -48,6 +48,12 @@ class Selection:
     """Whether what LayerNorm leaves free is brought onto the anchor's (`isomerge.symmetry.layer_norms`)."""
 
     @property
+    def inner(self) -> Spec:
+        """The spec of what is found inside layers once gains are folded: a latent is then turned, and its gains are
+        ones."""
+        return self.spec.without(self.spec.gains)
+
+    @property
     def streams(self) -> tuple[str, ...]:
         """The residual streams that may be turned."""
         return () if self.frame is None else self.frame.streams
@@ -65,34 +71,38 @@ def select_spaces(spec: Spec, spaces: str) -> Selection:
     Raises:
         IsomergeError: a name that is neither a preset, a role nor a space of this architecture.
     """
-    local = {n: s.role for n, s in spec.spaces.items() if n not in spec.residual_names}
-    local |= {s.name: "bias" for s in spec.shifts}
+    roles = {n: s.role for n, s in spec.spaces.items() if n not in spec.residual_names}
+    roles |= {s.name: "bias" for s in spec.shifts}
     chosen: set[str] = set()
     if not isinstance(spaces, str):
         raise IsomergeError(f"--spaces {spaces!r}: give one text, with commas, such as 'qk,ov'")
     words = [w.strip() for w in spaces.split(",") if w.strip()]
     if not words:
-        raise IsomergeError(f"--spaces is empty: choose from {', '.join([*PRESETS, *local])}")
+        raise IsomergeError(f"--spaces is empty: choose from {', '.join([*PRESETS, *roles])}")
     frame, notes = choose_frame(spec, words)
     residual = ("residual",) if spec.residual_names else ()
     residual += (NORMS,) if under_layer_norm(spec) else ()
     for word in words:
         if names_stream(spec, word) or (word == NORMS and under_layer_norm(spec)):
             continue
-        found = _preset(word, local)
+        found = _preset(word, roles)
         if found is None:
-            found = {n for n, role in local.items() if word in (n, role)}
+            found = {n for n, role in roles.items() if word in (n, role)}
         if not found and word not in PRESETS and word not in (*_ATTENTION, "ff", "scale", "expert"):
             raise IsomergeError(
                 f"--spaces {word}: no such space in {spec.model_type}; choose from "
-                f"{', '.join(dict.fromkeys([*PRESETS, *residual, *local, *local.values()]))}"
+                f"{', '.join(dict.fromkeys([*PRESETS, *residual, *roles, *roles.values()]))}"
             )
         chosen |= found
     paper = [w for w in words if w.startswith("paper")]
     if paper and len(words) > 1:
         raise IsomergeError(f"--spaces {spaces}: {paper[0]} is an algorithm of its own and stands alone")
+    local = spec.restrict(chosen) if paper else spec.restrict(chosen).turning_latents()
+    if frame is not None:
+        for name in local.turned_latents:
+            frame = frame.with_group(name, local.spaces[name].group_name)
     return Selection(
-        spec.restrict(chosen),
+        local,
         gauge=not paper,
         rescale=bool(paper) and paper[0] not in ("paper-no-rescale", "paper-no-attention"),
         rotate=paper != ["paper-no-rotation"],

@@ -110,7 +110,7 @@ def free_frame(spec: Spec, models: Sequence[Model]) -> Spec | None:
     if frame is None:
         return None
     frame, _ = readable(without_streams(frame, given_out_by_any(models)), unread_gains(models))
-    return frame if frame.streams else None
+    return frame.turning_latents() if frame.streams else None
 
 
 def without_streams(frame: Spec, streams: Collection[str]) -> Spec:

@@ -76,7 +76,7 @@ class Canonicaliser:
         self.model, self.observer = model, observer
         self.dtype = torch.float64  # gaps of a millionth are decided
         self.plan = make_plan(model, [], "all")
-        self.local = self.plan.selection.spec
+        self.local = self.plan.selection.inner
         self.blocks = [block for unit in self.plan.units for block in unit.blocks]
         self.notes = self.plan.selection.notes
         free = free_frame(model.spec, [model])

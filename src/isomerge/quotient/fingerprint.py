@@ -96,7 +96,7 @@ def _made(model: Model, observer: Observer, dtype: torch.dtype, salt: str) -> Fi
     of the block whose numbers are too large."""
     model = in_layer_norm_form(model)
     local = make_plan(model, [], "default")
-    shifts, spec = local.selection.spec, model.spec
+    shifts, spec = local.selection.inner, model.spec.turning_latents()
     fold = free_folding(model, dtype)
     draws, tables = anchors_of(model, dtype, fold, salt)
     found: Found = {}

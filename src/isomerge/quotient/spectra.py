@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isomerge.matching.gram import along, self_grams
+from isomerge.matching.gram import along, is_turned_gain, self_grams
 from isomerge.symmetry.blocks import Block, layer_of
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.units import elements_of
@@ -77,9 +77,11 @@ def _second_moments(spec: Spec, name: str, tensors: Mapping[Block, Tensor]) -> I
     for block, tensor in tensors.items():
         if not all(space.keeps_lengths for space in elements_of(spec, block).values()):
             continue
-        for x, _ in along(spec, name, {block: tensor}):
+        for x, atom in along(spec, name, {block: tensor}):
+            if is_turned_gain(spec, atom):
+                continue
             rotated = spec.spaces[name].group.compact in ("O", "OFixingOnes", "Turn")
-            yield torch.linalg.eigvalsh(x @ x.mT) if rotated else x.square().sum(-1)
+            yield torch.linalg.eigvalsh(x @ x.mT).clamp_min(0) if rotated else x.square().sum(-1)
 
 
 def _told(values: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ def _folding(
     def read(block: Block) -> Tensor:
         return model.assemble(block, dtype)
 
-    if any(frame.spaces[s].group_name == frame.spaces[s].folded for s in frame.streams):
+    if frame.turned_latents or any(frame.spaces[s].group_name == frame.spaces[s].folded for s in frame.streams):
         check_folded(frame, blocks, read, model.ref)
     fold = folded_gains(frame, blocks, read)
     return Alignment(frame, {key: gain for key, gain in fold.items() if key not in unread})
@@ -51,9 +51,9 @@ def _folding(
 def free_folding(model: Model, dtype: torch.dtype) -> Alignment:
     """The residual scales that make every gain of a model one, for what no basis changes; zeros that no output
     shows are opened."""
-    frame = free_frame(model.spec, [model])
-    open_zero_gains([model], () if frame is None else frame.gains)
-    return folded_gains(model.spec, model.blocks, lambda block: model.assemble(block, dtype))
+    frame, spec = free_frame(model.spec, [model]), model.spec.turning_latents()
+    open_zero_gains([model], spec.gains if frame is None else frame.gains)
+    return folded_gains(spec, model.blocks, lambda block: model.assemble(block, dtype))
 
 
 def with_gains(local: Spec, models: Sequence[Model]) -> Spec:
@@ -61,7 +61,7 @@ def with_gains(local: Spec, models: Sequence[Model]) -> Spec:
     output shows."""
     spec = models[0].spec
     gains = without_streams(spec, given_out_by_any(models)).gains
-    return spec.restrict([*local.spaces, *(s.name for s in local.shifts), *gains])
+    return spec.restrict([*local.spaces, *(s.name for s in local.shifts), *gains]).turning_latents()
 
 
 def inner_folding(model: Model, spec: Spec, blocks: Sequence[Block], dtype: torch.dtype) -> Alignment:

@@ -93,8 +93,8 @@ class CanonicalUnits:
     ) -> None:
         self.models, self.plan, self.dtype, self.shares = tuple(models), plan, dtype, tuple(shares)
         self.to_gauge = to_gauge
-        self.local = plan.selection.spec
-        self.frame = plan.selection.frame or self.local
+        self.local = plan.selection.inner
+        self.frame = plan.selection.frame or plan.selection.spec
         blocks = [block for unit in plan.framed for block in unit.blocks]
         unread = unread_gains(models)
         self.folds = [folding(model, self.frame, blocks, dtype, unread) for model in models]

@@ -133,10 +133,10 @@ class MatchedSimplex:
 
     def learnable(self) -> tuple[Spec, list[str]]:
         """The spec of all spaces that are matched, and the keys of their elements, shifts left out."""
-        local = self.plan.selection.spec
+        local = self.plan.selection.inner
         frame = self.plan.selection.frame or local
         keys = [k for unit in self.plan.units if self.plan.is_matched(unit) for k in unit.elements]
-        keys = [k for k in dict.fromkeys(keys) if not k.startswith("shift.")]
+        keys = [k for k in dict.fromkeys(keys) if k.partition("[")[0] in local.spaces]
         return (Alignment(frame) @ Alignment(local)).spec, [*frame.streams, *keys]
 
     # ------------------------------------------------------------------ points

@@ -89,8 +89,8 @@ class PairSolver:
     ) -> None:
         self.anchor, self.source, self.plan, self.dtype, self.guard = anchor, source, plan, dtype, guard
         self.device, self.room = device, room
-        if plan.selection.frame is not None:
-            open_zero_gains([anchor, source], plan.selection.frame.gains)
+        if gains := (plan.selection.frame or plan.selection.spec).gains:
+            open_zero_gains([anchor, source], gains)
         self.votes: dict[str, Tensor] = {}
         self._there: tuple[Alignment, Alignment] | None = None
         self.frames: dict[Model, Alignment] = {}

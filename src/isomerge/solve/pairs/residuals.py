@@ -34,6 +34,8 @@ def every_residual(
     solver: PairSolver, observer: Observer
 ) -> Iterator[tuple[Unit, list[dict[str, Any]], list[str]]]:
     """Every unit with its `residuals`, once the stack-wide spaces are decided."""
+    if solver.plan.selection.spec.gains and not solver.frames:
+        _fold(solver, solver.plan.selection.spec, [block for unit in solver.plan.units for block in unit.blocks])
     if solver.plan.votes and not solver.votes:
         solver.collect_votes()
     total, seen = sum(unit_bytes(solver.anchor, unit) for unit in solver.plan.units), 0
@@ -50,7 +52,7 @@ def residuals(solver: PairSolver, unit: Unit) -> tuple[list[dict[str, Any]], lis
     result does not depend on the gauges of the two checkpoints. The second result are the elements of dead blocks,
     which have no canonical gauge (see ``closes``): what differs there may be a symmetry after all.
     """
-    spec = solver.plan.selection.spec
+    spec = solver.plan.selection.inner
     a, b = solver.load(solver.anchor, unit), solver.load(solver.source, unit)
     dead: list[str] = []
     if unit.elements or unit.votes:
@@ -121,7 +123,12 @@ def _frame_both(solver: PairSolver, full: Spec, observer: Observer) -> None:
 def _fold_gains(solver: PairSolver, blocks: Sequence[Block]) -> None:
     """Fold the gains that no output shows: the streams keep their bases."""
     models = (solver.anchor, solver.source)
-    spec = with_gains(solver.plan.selection.spec, models)
+    _fold(solver, with_gains(solver.plan.selection.spec, models), blocks)
+
+
+def _fold(solver: PairSolver, spec: Spec, blocks: Sequence[Block]) -> None:
+    """Fold the gains of a spec, where what reads them is compared."""
+    models = (solver.anchor, solver.source)
     with suppress(IsomergeError):  # a gain of zero, which cannot be folded
         solver.frames = {model: inner_folding(model, spec, blocks, solver.dtype) for model in models}
 

@@ -342,10 +342,31 @@ class Spec:
         return tuple(n for n, s in self.spaces.items() if s.residual and not s.index and s.group_name != "Scale")
 
     @cached_property
+    def latents(self) -> tuple[str, ...]:
+        """The spaces inside layers that are read through a norm: a larger group acts on them as well once its gains
+        are folded."""
+        return tuple(n for n, s in self.spaces.items() if not s.residual and s.folded)
+
+    @cached_property
+    def turned_latents(self) -> tuple[str, ...]:
+        """Those of them on which that group acts here."""
+        return tuple(n for n in self.latents if self.spaces[n].group_name == self.spaces[n].folded)
+
+    def turning_latents(self) -> Spec:
+        """The same spec with every latent acted on by its larger group, where the gains over it can be folded."""
+        spec = self
+        for name in self.latents:
+            if self.can_fold(name):
+                spec = spec.with_group(name, spec.spaces[name].folded or "")
+        return spec
+
+    @cached_property
     def gains(self) -> tuple[str, ...]:
-        """The scales of the gains over residual streams: one for every coordinate, which folding takes into their
-        readers."""
-        return tuple(n for n, s in self.spaces.items() if s.residual and s.group_name == "Scale")
+        """The scales of the gains that folding takes into their readers, one for every coordinate: over residual
+        streams, and over latents that are turned."""
+        over = {*self.turned_latents}
+        scales = ((n, s) for n, s in self.spaces.items() if s.group_name == "Scale")
+        return tuple(n for n, s in scales if s.residual or over & {*s.index})
 
     @property
     def stream_groups(self) -> dict[str, str]:

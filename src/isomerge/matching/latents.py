@@ -1,0 +1,69 @@
+"""Latents that are turned: what is written, normed and read inside one layer (DeepSeek's), matched by rotations.
+
+A latent is a residual stream of one layer. Its norm's gains fold into what reads it, ``W diag(g)``, and then any
+rotation of the latent leaves the function as it is: writers ``R W``, gains of ones, readers ``W R^T``. The anchor's
+gains are taken on afterwards. Between models in one basis that costs what gains differ by, and a rotation has
+little to give; so with a guard both are tried where they are unrelated, and the nearer is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from isomerge.matching.distances import squared_distance, squared_norm
+from isomerge.matching.frame import folded_gains, gains_over_streams, whole_gain
+from isomerge.matching.selection import Selection
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.blocks import Block, Blocks
+from isomerge.symmetry.language.spec import Spec
+
+RELATED = 0.1
+"""The part of their squared norms by which two models' writers of a latent differ, up to which it has one basis in
+both: of models that have nothing to do with each other it is one."""
+
+Match = Callable[[Selection, Blocks, Blocks], Alignment]
+"""Finds the element that brings the source's blocks onto the anchor's with the spaces of a selection."""
+
+
+def have_gains(spec: Spec, blocks: Iterable[Block]) -> bool:
+    """Whether gains over latents that turn are among what acts on some blocks."""
+    here = {atom.name for block in blocks for atom in atoms(block.axes or ())}
+    return not here.isdisjoint(spec.gains)
+
+
+def latents_stay(selection: Selection) -> Selection:
+    """The selection without the latents: their gains are scales like all others."""
+    return replace(selection, spec=selection.spec.without(selection.spec.turned_latents))
+
+
+def turned(selection: Selection, anchor: Blocks, source: Blocks, match: Match) -> Alignment | None:
+    """The element of a unit with its latents turned; None where a gain is zero, which hides what it multiplies.
+
+    Args:
+        selection: the active spaces.
+        anchor, source: the unit's blocks, float32 or float64; not changed.
+        match: see `Match`; asked of the blocks with their gains folded.
+    """
+    spec = selection.spec
+    folds = []
+    for tensors in (anchor, source):
+        for _, block, scale in gains_over_streams(spec, tensors):
+            if bool((whole_gain(spec, block, scale, tensors[block]) == 0).any()):
+                return None
+        folds.append(folded_gains(spec, list(tensors), tensors.__getitem__))
+    inner = replace(selection, spec=selection.inner)
+    folded = [fold.applied(tensors) for fold, tensors in zip(folds, (anchor, source), strict=True)]
+    return folds[0].inverse() @ match(inner, *folded) @ folds[1]
+
+
+def have_one_basis(spec: Spec, anchor: Blocks, source: Blocks) -> bool:
+    """Whether what writes the latents of a unit is nearly the same in both models."""
+    apart = size = 0.0
+    for block, tensor in anchor.items():
+        here = list(atoms(block.axes or ()))
+        if any(a.name in spec.turned_latents and not a.dual and not a.diag for a in here):
+            apart += squared_distance(tensor, source[block])
+            size += (squared_norm(tensor) + squared_norm(source[block])) / 2
+    return apart <= RELATED * size
