@@ -60,7 +60,9 @@ class Point:
         self.blocks = seen.fresh()
         if folds := [n for n in self.spec.gains if n in self.spec.spaces]:
             whole = folded_gains(
-                self.spec.restrict([*folds, *self.spec.streams]), seen.blocks, self.blocks.__getitem__
+                self.spec.restrict([*folds, *self.spec.streams, *self.spec.turned_latents]),
+                seen.blocks,
+                self.blocks.__getitem__,
             )
             whole.act(self.blocks)
         frozen = self._frozen()
