@@ -11,7 +11,6 @@ from isomerge.evidence.law import random_alignment
 from isomerge.matching import balance, gram
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.distances import distance
-from isomerge.matching.latents import latents_stay
 from isomerge.matching.selection import select_spaces
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import whole_leaves
@@ -27,7 +26,7 @@ ToyMaker = Callable[..., Toy]
 
 def units(toy: Toy) -> tuple[Spec, list[Unit]]:
     """The default spaces but latents, which turn once gains are folded, and the units that they make."""
-    spec = latents_stay(select_spaces(toy.spec, "default")).spec
+    spec = select_spaces(toy.spec, "default").unfolded
     return spec, plan_units(spec, toy.blocks)
 
 

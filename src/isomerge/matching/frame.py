@@ -69,14 +69,15 @@ def lonely_gains(spec: Spec, blocks: Sequence[Block]) -> set[str]:
 
 
 def check_folded(spec: Spec, blocks: Sequence[Block], load: Load, ref: str) -> None:
-    """Refuse a gain with zeros that could not be opened (`isomerge.models.zero_gains`): what it hides cannot be
-    turned.
+    """Refuse a gain over what is turned with zeros that could not be opened (`isomerge.models.zero_gains`): what it
+    hides cannot be turned.
 
     Raises:
         IsomergeError: naming the tensor.
     """
+    turned = {n for n, space in spec.spaces.items() if space.group_name == space.folded}
     for block in blocks:
-        if any(a.diag and a.name in (*spec.streams, *spec.turned_latents) for a in atoms(block.axes or ())):
+        if any(a.diag and a.name in turned for a in atoms(block.axes or ())):
             zeros = int((load(block) + block.line.less == 0).sum())
             if zeros:
                 raise IsomergeError(

@@ -33,11 +33,6 @@ def have_gains(spec: Spec, blocks: Iterable[Block]) -> bool:
     return not here.isdisjoint(spec.gains)
 
 
-def latents_stay(selection: Selection) -> Selection:
-    """The selection without the latents: their gains are scales like all others."""
-    return replace(selection, spec=selection.spec.without(selection.spec.turned_latents))
-
-
 def turned(selection: Selection, anchor: Blocks, source: Blocks, match: Match) -> Alignment | None:
     """The element of a unit with its latents turned; None where a gain is zero, which hides what it multiplies.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -13,7 +13,7 @@ from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.distances import distance, squared_distance
 from isomerge.matching.experts import solve_leaves
 from isomerge.matching.gram import Leaf, cross_grams, in_order, paired_leaves
-from isomerge.matching.latents import have_gains, have_one_basis, latents_stay, turned
+from isomerge.matching.latents import have_gains, have_one_basis, turned
 from isomerge.matching.nested import NestedSolver
 from isomerge.matching.neuron_scale import neuron_candidate
 from isomerge.matching.refine import match_trades, refine
@@ -127,14 +127,14 @@ def _move_latents(
         dead.extend(found.dead)
         return found.alignment
 
-    stay = None
+    still, stay = replace(selection, spec=selection.unfolded), None
     if guard:
-        stay = move_unit(latents_stay(selection), anchor, source, votes, guard=True, apart=apart, carries=carries)
+        stay = move_unit(still, anchor, source, votes, guard=True, apart=apart, carries=carries)
         if have_one_basis(selection.spec, anchor, stay.blocks):
             return stay
     g = turned(selection, anchor, source, match)
     if g is None:
-        return stay or move_unit(latents_stay(selection), anchor, source, votes, guard=guard)
+        return stay or move_unit(still, anchor, source, votes, guard=guard)
     moved = Moved(g, g.applied(source), sorted(dead))
     if stay is None:
         return moved

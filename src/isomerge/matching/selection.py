@@ -54,6 +54,11 @@ class Selection:
         return self.spec.without(self.spec.gains)
 
     @property
+    def unfolded(self) -> Spec:
+        """The spec of what is found where gains stay as they are: those over latents are scales like all others."""
+        return self.spec.without(self.spec.turned_latents)
+
+    @property
     def streams(self) -> tuple[str, ...]:
         """The residual streams that may be turned."""
         return () if self.frame is None else self.frame.streams

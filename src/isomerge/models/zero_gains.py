@@ -61,7 +61,7 @@ class _Gain:
 def _zeros(model: Model, scales: Collection[str]) -> dict[str, _Gain]:
     """The gains that have zeros and are read, by the element key of their scale."""
 
-    spec, found = model.spec, dict[str, list[_Gain]]()
+    spec, found = model.spec.turning_latents(), dict[str, list[_Gain]]()
     lonely = lonely_gains(spec, model.blocks)
     for key, block, scale in gains_over_streams(spec, model.blocks):
         if scale.name in scales:

@@ -42,8 +42,7 @@ def _folding(
     def read(block: Block) -> Tensor:
         return model.assemble(block, dtype)
 
-    if frame.turned_latents or any(frame.spaces[s].group_name == frame.spaces[s].folded for s in frame.streams):
-        check_folded(frame, blocks, read, model.ref)
+    check_folded(frame, blocks, read, model.ref)
     fold = folded_gains(frame, blocks, read)
     return Alignment(frame, {key: gain for key, gain in fold.items() if key not in unread})
 

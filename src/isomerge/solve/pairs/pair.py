@@ -259,6 +259,12 @@ class PairSolver:
             free = free.told(lambda _, blocks=blocks: blocks)
         return free
 
+    @property
+    def local(self) -> Spec:
+        """The spec of what is found inside layers between the models as they are loaded."""
+        selection = self.plan.selection
+        return selection.inner if self.frames else selection.unfolded
+
     def in_form(self) -> PairSolver | None:
         """A solver of the same models read without what LayerNorm leaves free, which has found nothing yet; None
         where it leaves nothing free in one of them."""

@@ -49,7 +49,7 @@ def judge(solver: PairSolver, unit: Unit, tolerance: float, roundoff: float) -> 
         roundoff: the unit roundoff of the coarsest dtype of the unit.
     """
 
-    spec = solver.plan.selection.inner
+    spec = solver.local
     a, b = (solver.load(model, unit, dtype=torch.float64) for model in (solver.anchor, solver.source))
     a, b = ({block: t for block, t in x.items() if t.is_floating_point()} for x in (a, b))
     stored_a, stored_b = ({block: t.clone() for block, t in x.items()} for x in (a, b))

@@ -52,7 +52,7 @@ def residuals(solver: PairSolver, unit: Unit) -> tuple[list[dict[str, Any]], lis
     result does not depend on the gauges of the two checkpoints. The second result are the elements of dead blocks,
     which have no canonical gauge (see ``closes``): what differs there may be a symmetry after all.
     """
-    spec = solver.plan.selection.inner
+    spec = solver.local
     a, b = solver.load(solver.anchor, unit), solver.load(solver.source, unit)
     dead: list[str] = []
     if unit.elements or unit.votes:
@@ -114,7 +114,7 @@ def _frame_both(solver: PairSolver, full: Spec, observer: Observer) -> None:
     try:
         search = _stream_search(solver, full, observer)
     except IsomergeError:  # a gain of zero, which cannot be folded: what needs no folding may still act
-        search = _stream_search(solver, solver.anchor.spec, observer)
+        search = _stream_search(solver, solver.anchor.spec.turning_latents(), observer)
     search.solve(SWEEPS)
     of_anchor, of_source = search.units.folds
     solver.frames = {solver.anchor: of_anchor, solver.source: search.turn @ of_source}
