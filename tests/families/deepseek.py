@@ -9,7 +9,7 @@ import torch
 import transformers as tf
 
 from families.tables import Drawn, Saved, Streams, Toy
-from mutants import mutant
+from mutants import StreamMutant, mutant
 from toy_inputs import in_codes, in_pixels
 from toy_models import ahead, behind, causal, composed
 from toy_settings import (
@@ -263,4 +263,21 @@ MUTANTS = [
     mutant("janus", "embeddings of codes not turned back", "drawn", "pencil drawn' => pencil other"),
     mutant("janus", "what is drawn read past the last gain", "nf", "stroke (res nf)' => stroke res'"),
     mutant("janus", "neurons of the head forgotten", "stroke", "codes stroke' => codes other"),
+]
+
+STREAM_MUTANTS = [
+    StreamMutant(
+        "deepseek_v3",
+        "a latent turned and its gain not folded into what reads it",
+        "O",
+        ("(h [nope' | ov]) (lat lg)' => (h [nope' | ov]) lat'",),
+        "lat",
+    ),
+    StreamMutant(
+        "deepseek_v32",
+        "the indexer reads a latent that is not turned",
+        "O",
+        ("(ih ix) (qlat qg)' => (ih ix) latent",),
+        "qlat",
+    ),
 ]

@@ -55,8 +55,11 @@ class Selection:
 
     @property
     def unfolded(self) -> Spec:
-        """The spec of what is found where gains stay as they are: those over latents are scales like all others."""
-        return self.spec.without(self.spec.turned_latents)
+        """The spec of what is found where gains stay as they are: those over latents are scales like all others, or
+        left out where they lie over heads as well, which many spaces share."""
+        spec, turned = self.spec, {*self.spec.turned_latents}
+        shared = {n for n in spec.gains if {*spec.spaces[n].index} & spec.spaces.keys() - turned}
+        return spec.without(turned | shared)
 
     @property
     def streams(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``include GROUP [as NAME] [at NAME.] ...``      the spec of the model that a group of config keys describes
 ``space NAME [as ROLE]: GROUP[INDEX] [if E]``   a symmetry; several elements, one per value of the indices
 ``residual NAME: GROUP[INDEX] [if E]``          a space of the residual stream (not matched block by block)
-``residual NAME: GROUP folded GROUP [if E]``    the same, with the larger group that acts once gains are folded
+``residual NAME: GROUP folded GROUP [if E]``    the same, with the larger group that acts once gains are folded (``space``: of a latent)
 ``shift NAME: BIAS [if E]``                     a bias that no output depends on
 ``shift NAME: BIAS -> OUT via WEIGHT [if E]``   adding d to BIAS and subtracting WEIGHT d from OUT is free
 ``shift NAME: LINE along AXIS [if E]``          no output depends on a constant along an axis of a tensor
