@@ -3,8 +3,8 @@
 ``kv_b_proj`` is read by heads and reads a latent: both are permuted, and both carry elements of their own. One
 cross-Gram over all pairs of heads, of their coordinates and of latent coordinates at once would have (n d r)^2
 numbers, so the bases take turns: block coordinate ascent of ``<A, g B>``, which never falls. The first turn of a
-base sees the tensors in which it is alone and those whose other bases have had theirs, so that a moved copy is
-found at once where a base has a tensor of its own.
+base sees the tensors in which it is alone and those in which all else was told by a turn before: a moved copy is
+found at once where a base has a tensor of its own, and no solution depends on the basis that a source is stored in.
 """
 
 from __future__ import annotations
@@ -67,18 +67,21 @@ def alternate(
     """
     spec = solver.spec
     found: dict[str, dict[str, Tensor]] = {}
+    told: dict[str, set[str]] = {top: set() for top in bases}
     order = sorted(bases, key=lambda top: (-_alone(spec, leaves, bases[top]), list(bases).index(top)))
     before, score, g = float("-inf"), 0.0, Alignment(spec)
     for _ in range(ROUNDS):
         for top in order:
             others = Alignment(spec, {k: g for name, own in found.items() if name != top for k, g in own.items()})
-            waiting = {n for base, names in bases.items() if base not in found and base != top for n in names}
+            # what no tensor has told yet, in whatever basis the source has it
+            waiting = {n for base, names in bases.items() if base != top for n in names - told[base]}
             here = [leaf for leaf in leaves if bases[top] & set(signature(spec, leaf[2]))]
             clear = [leaf for leaf in here if not waiting & set(signature(spec, leaf[2]))]
             moved = [(x, _moved(others, y, atoms, scope), atoms) for x, y, atoms in clear or here]
             part = NestedSolver(spec.restrict(bases[top]), solver.given)
             elements = solve(part, moved).elements
             found[top] = {keys[n]: in_order(spec, n, g) for n, g in elements.items()}
+            told[top] = {*elements}
         g = Alignment(spec, {k: v for part in found.values() for k, v in part.items()})
         score = sum(float((x.double() * _moved(g, y, atoms, scope)).sum()) for x, y, atoms in leaves)
         if score - before <= 1e-9 * abs(score):  # rounding

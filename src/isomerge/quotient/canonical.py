@@ -84,7 +84,7 @@ class Canonicaliser:
             self.frame = free
             self.fold = folding(model, free, self.blocks, self.dtype, unread_gains([model]))
         else:
-            self.frame = with_gains(self.local, [model])
+            self.frame = with_gains(self.plan.selection.spec, [model])
             self.fold = inner_folding(model, self.frame, self.blocks, self.dtype)
         self.streams = self.frame.restrict(list(self.frame.streams))
         self.gauges: dict[str, Alignment] = {}

@@ -10,7 +10,7 @@ balanced: it is as exact as products are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -154,7 +154,7 @@ def _by_part(spec: Spec, key: str, one: _Leaf, other: _Leaf, salt: str) -> Parts
     """
 
     both = {**one.inner, **other.inner}
-    kept = tuple(n for n in spec.ordered if n in both and spec.spaces[n].group_name == "Perm")
+    kept = _parts_of(spec, both)
     if not kept or "b" in (one.end, other.end):
         return {}
     letters = {name: chr(ord("a") + k) for k, name in enumerate(both)}
@@ -164,18 +164,26 @@ def _by_part(spec: Spec, key: str, one: _Leaf, other: _Leaf, salt: str) -> Parts
     return {(key, kept): torch.einsum(f"W{left},W{right}->W{''.join(letters[n] for n in kept)}", x, y)}
 
 
+def _parts_of(spec: Spec, axes: Collection[str]) -> tuple[str, ...]:
+    """The permuted axes among some, and before them the ones by which each has an order of its own, though nothing
+    permutes these (experts that a table asks for): over them no sum is the same in all twins."""
+    permuted = tuple(n for n in spec.ordered if n in axes and spec.spaces[n].group_name == "Perm")
+    numbered = dict.fromkeys(i for n in permuted for i in spec.batch(spec.spaces[n]) if i in axes)
+    return (*(i for i in numbered if i not in spec.spaces), *permuted)
+
+
 def _alone(spec: Spec, number: int, leaf: _Leaf, salt: str) -> Parts:
     """What a leaf by itself holds of every head, neuron or expert, where nothing but permutations acts on it, or
     factors that are positive, which are divided out. Products see a stream twice, and not its sign; nor the sign of
     a table that meets none."""
     acting = {n: spec.spaces[n].group_name for n in leaf.inner if n in spec.spaces}
-    kept = tuple(n for n in spec.ordered if acting.get(n) == "Perm")
+    kept = _parts_of(spec, leaf.inner)
     if not kept or set(acting.values()) - {"Perm", "PositiveScale"}:
         return {}
     at = [leaf.atoms.index(leaf.inner[n]) for n in (*kept, *(n for n in acting if n not in kept))]
     data = leaf.data.movedim(at, list(range(len(at))))
     rest = data.reshape(*data.shape[: len(kept)], -1)
-    if len(acting) > len(kept):
+    if acting.keys() - {*kept}:
         rest = rest / rest.norm(dim=-1, keepdim=True).clamp_min(1e-300)
     key = f"{leaf.block.key} {number}"
     weights = signs(key, WAYS, rest.shape[-1], salt).to(rest)
