@@ -24,6 +24,7 @@ from isomerge.symmetry.carried import carried
 from isomerge.symmetry.language.spec import Line, Spec
 from isomerge.symmetry.norms import LayerNorms, Norm, TiedTrade
 from isomerge.symmetry.post_norms import Order, Place, generic, order_of
+from isomerge.symmetry.reached import reached_in
 from isomerge.symmetry.stage import FIXED, element_key
 from isomerge.symmetry.unstored_biases import unstored_biases
 
@@ -57,7 +58,7 @@ def layer_norms(
         of = _under_ordered_norms if ordered else _under_pre_norms
         here = of(spec, blocks, stream, _Seen(stream in returned, states and stream in returned), tied)
         found = LayerNorms(found.writers | here.writers, found.norms + here.norms)
-    return replace(found, carried=[] if states else carried(spec, blocks))
+    return replace(found, carried=[] if states else carried(spec, blocks), reached=reached_in(spec, blocks))
 
 
 @dataclass(frozen=True)

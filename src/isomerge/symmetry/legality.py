@@ -80,6 +80,15 @@ def _check_carried(spec: Spec) -> None:
             raise IsomergeError(
                 f"{spec.origin}: carry {carry.name} names {strange[0]}, which is no line of the spec"
             )
+    for one in (*spec.probes, *spec.reaches):
+        if strange := [p.name for p in one.parts if re.sub(r"[=!][\d|]*", "", p.name) not in plain]:
+            raise IsomergeError(f"{spec.origin}: {one.name} names {strange[0]}, which is no line of the spec")
+    for probe in spec.probes:
+        if probe.along not in spec.spaces or spec.spaces[probe.along].group_name != "GL":
+            raise IsomergeError(
+                f"{spec.origin}: probe {probe.name} is along {probe.along}, over which queries and keys must meet in any "
+                f"basis: declare it as a space of GL"
+            )
     known = {line.name for line in spec.lines}
     for weight, _, bias in spec.biased:
         if strange := [name for name in (weight, bias) if name not in known]:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from isomerge.errors import IsomergeError
@@ -150,6 +151,13 @@ def included(inclusion: Inclusion, part: Spec) -> Spec:
             for line, number, bias in part.biased
         ),
         carries=tuple(_carry(inclusion, part, carry) for carry in part.carries),
+        probes=tuple(
+            probe.renamed(inclusion.called(probe.name), partial(_name, inclusion, part), inclusion.called)
+            for probe in part.probes
+        ),
+        reaches=tuple(
+            reach.renamed(inclusion.called(reach.name), partial(_name, inclusion, part)) for reach in part.reaches
+        ),
         config_keys=tuple(f"{inclusion.group}.{key}" for key in part.config_keys),
         fixed=tuple(one.renamed(lambda name: _name(inclusion, part, name)) for one in part.fixed),
         prenorm=tuple(inclusion.called(name) for name in part.prenorm if name not in inclusion.without),

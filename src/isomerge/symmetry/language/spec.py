@@ -16,6 +16,7 @@ from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Axis, atoms, shape, show
 from isomerge.symmetry.groups import GROUPS, Group
 from isomerge.symmetry.language.carries import Carry, Rows
+from isomerge.symmetry.language.reaches import Probe, Reach
 from isomerge.symmetry.language.names import Number, expression, filled, numbers
 from isomerge.symmetry.language.statements import FixedPart, Returned
 
@@ -218,6 +219,10 @@ class Spec:
     """Those of `prenorm` whose norms are inside of branches, beside what all classes give out as it is."""
     carries: tuple[Carry, ...] = ()
     """Constants that may stand in one tensor or in others, of whatever layers."""
+    probes: tuple[Probe, ...] = ()
+    """Constants that ask, and the keys that they ask."""
+    reaches: tuple[Reach, ...] = ()
+    """What narrower maps reach of a stream, and who reads nothing else."""
 
     def is_unrelated(self, stream: str, line: Line) -> bool:
         """Whether a line has the axes of a stream, and nothing to do with its norms."""
