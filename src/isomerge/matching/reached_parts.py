@@ -50,4 +50,3 @@ def reaching(spec: Spec, free: LayerNorms, anchor: Blocks, moved: Blocks) -> Ali
 def hides(free: LayerNorms, anchor: Blocks, source: Blocks) -> bool:
     """Whether what is free so is much of what is between two units."""
     return any(one.share(source, anchor) > DISGUISED for one in free.reached)
-

@@ -84,7 +84,10 @@ class LayerNormForm:
                 left.remove(one)
                 here = {b: found(b) for b in one.blocks}
                 made.update(
-                    {b: t.to(torch.promote_types(here[b].dtype, torch.float32)) for b, t in one.formed(here).items()}
+                    {
+                        b: t.to(torch.promote_types(here[b].dtype, torch.float32))
+                        for b, t in one.formed(here).items()
+                    }
                 )
             return made[block] if block in made else stored(block)
 

@@ -58,7 +58,9 @@ def layer_norms(
         of = _under_ordered_norms if ordered else _under_pre_norms
         here = of(spec, blocks, stream, _Seen(stream in returned, states and stream in returned), tied)
         found = LayerNorms(found.writers | here.writers, found.norms + here.norms)
-    return replace(found, carried=[] if states else carried(spec, blocks), reached=reached_in(spec, blocks))
+    return replace(
+        found, carried=[] if states else carried(spec, blocks), reached=reached_in(spec, blocks, states=states)
+    )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,10 @@ A probe ``p`` that asks through ``q = W p + b`` shows one vector of each head, a
 
 Of a stream that begins as ``P e + c``, of fewer e than it is wide, those that read nothing else may be
 ``W + N (1 - Q)``, Q being the projection onto what P reaches, with ``b - N (1 - Q) c``. Behind a norm ``e = g n + d``
-of which n has the mean zero, P reaches ``P g n``, and c is ``P d + c``.
+of which n has the mean zero, P reaches ``P g n``, and c is ``P d + c``. Where all else that reads the stream is a norm,
+which takes away what lies along the ones, ``(1 + 1 t^T) P`` is read by ``W (1 - 1 t^T)`` with ``b + W 1 (t c)``, t having the
+mean zero: P may write along the ones what it likes. Of P only what n reaches moves, and of c nothing: the rest is
+moved by norms, and by `isomerge.symmetry.carried`.
 """
 
 from __future__ import annotations
@@ -27,9 +30,10 @@ from isomerge.symmetry.blocks import Block, Blocks, leaves
 from isomerge.symmetry.language.reaches import Map, Part, Probe, Reach
 from isomerge.symmetry.language.spec import Line, Spec
 
-TURN, TOKEN, QUERY, KEYS, REACH = "norm.turn.", "norm.token.", "norm.query.", "norm.keys.", "norm.reach."
+TURN, TOKEN, QUERY, KEYS = "norm.turn.", "norm.token.", "norm.query.", "norm.keys."
+LEVELS, REACH = "norm.level.", "norm.reach."
 """What the keys of their elements begin with."""
-REACHES = (TURN, TOKEN, QUERY, KEYS, REACH)
+REACHES = (TURN, TOKEN, QUERY, KEYS, LEVELS, REACH)
 LEVEL = 1e-9
 """The least part of the largest that is not zero: of what a map reaches, or of a head's question."""
 Moves = dict[str, Tensor]
@@ -227,6 +231,8 @@ class Reached:
     shift: Block | None
     """The bias of the norm of the gain."""
     readers: tuple[Reader, ...]
+    levels: bool
+    """Whether norms are all else that reads the stream."""
 
     @property
     def blocks(self) -> list[Block]:
@@ -237,12 +243,13 @@ class Reached:
     @property
     def changed(self) -> list[Block]:
         """All that moves change."""
-        return [block for one in self.readers for block in (one.weight.block, one.bias.block)]
+        own = [self.through] if self.levels else []
+        return [*own, *(block for one in self.readers for block in (one.weight.block, one.bias.block))]
 
     @property
     def element_keys(self) -> list[str]:
-        """Of all elements."""
-        return [one.key for one in self.readers]
+        """Of all elements, in the order in which they act."""
+        return [*([LEVELS + self.reach.name] if self.levels else []), *(one.key for one in self.readers)]
 
     def directions(self, tensors: Mapping[Block, Tensor]) -> Tensor:
         """What is reached from the constant, [width, directions]; float64."""
@@ -267,22 +274,47 @@ class Reached:
 
     def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
         """The blocks that an element changes, changed; the given ones stay."""
+        if key.startswith(LEVELS):
+            return self._levelled(element.double() - element.double().mean(), tensors)
         found, one = dict(tensors), next(one for one in self.readers if one.key == key)
         more = self.beyond(element.double(), tensors)
         found[one.weight.block] = one.weight.plus(found, more)
         found[one.bias.block] = one.bias.plus(found, -(more @ self.constant(tensors)))
         return {block: found[block] for block in (one.weight.block, one.bias.block)}
 
-    def onto(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor] | None) -> Moves:
-        """What brings its readers nearest to a target's; None: to nothing across what is reached."""
-        found = {}
+    def _levelled(self, t: Tensor, tensors: Blocks) -> Blocks:
+        """The blocks where what is reached has ``t x`` more along the ones."""
+        found, through = dict(tensors), tensors[self.through]
+        more, constant = t @ self.directions(tensors), t @ self.constant(tensors)
+        if self.gain is not None:
+            gain = tensors[self.gain].double() + self.gain.line.less
+            more = _beside_ones(len(gain)).to(more) @ more / gain
+        if self.shift is not None:
+            constant = constant - more @ tensors[self.shift].double()
+        found[self.through] = through + more.to(through)
         for one in self.readers:
-            gap = -one.weight.of(tensors)
-            found[one.key] = self.beyond(gap if target is None else gap + one.weight.of(target), tensors)
+            read = one.weight.of(tensors).sum(-1, keepdim=True)
+            found[one.weight.block] = one.weight.plus(found, -read * t)
+            found[one.bias.block] = one.bias.plus(found, read * constant)
+        return {block: found[block] for block in self.changed}
+
+    def onto(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor] | None) -> Moves:
+        """What brings the map along the ones to a target's, and its readers nearest to its; None: to nothing along
+        the ones, and across what is reached."""
+        found, here = {}, dict(tensors)
+        if self.levels:
+            key, reached = LEVELS + self.reach.name, self.directions(tensors)
+            mean = reached.mean(0)
+            away, flat = -mean if target is None else self.directions(target).mean(0) - mean, reached - mean
+            found[key] = flat @ torch.linalg.solve(flat.mT @ flat, away)
+            here |= self.moved(key, found[key], here)
+        for one in self.readers:
+            gap = -one.weight.of(here)
+            found[one.key] = self.beyond(gap if target is None else gap + one.weight.of(target), here)
         return found
 
     def formed(self, tensors: Mapping[Block, Tensor]) -> Blocks:
-        """The blocks where readers have nothing across what is reached."""
+        """The blocks where all that is free is what `onto` makes it without a target."""
         found = dict(tensors)
         for key, element in self.onto(tensors, None).items():
             found |= self.moved(key, element, found)
@@ -290,36 +322,46 @@ class Reached:
 
     def is_told(self, tensors: Mapping[Block, Tensor]) -> bool:
         """Whether no direction of the map is lost."""
-        sizes = torch.linalg.svdvals(self.directions(tensors))
+        reached = self.directions(tensors)
+        sizes = torch.linalg.svdvals(reached - reached.mean(0) if self.levels else reached)
         return bool(sizes[-1] > LEVEL * sizes[0])
 
     def shape(self, key: str) -> tuple[int, ...]:
         """That of an element."""
-        return _sizes(next(one for one in self.readers if one.key == key).weight)
+        sizes = [_sizes(one.weight) for one in self.readers if one.key == key]
+        return sizes[0] if sizes else (_sizes(self.readers[0].weight)[2],)
 
     def slack(self, free: Collection[Block]) -> bool:
-        """False: they read no norm."""
-        return any(block in free for block in self.changed)
+        """Whether a reader is among those that may take what they like against the ones: none reads a norm."""
+        return any(one.weight.block in free for one in self.readers)
 
     def dimension(self, slack: bool) -> int:
         """How many numbers are free; ``slack`` as of `Probed.dimension`, where nothing is."""
         assert not slack
         width, narrow = _map_sizes(self.readers[0].weight.spec, self.through, self.gain is not None)
-        return sum(prod(_sizes(one.weight)[:2]) for one in self.readers) * (width - narrow)
+        across = sum(prod(_sizes(one.weight)[:2]) for one in self.readers) * (width - narrow)
+        return across + narrow * self.levels
 
     def share(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor]) -> float:
-        """How far readers are from a target's across what is reached, squared and relative to what they are."""
-        gaps = self.onto(tensors, target).values()
+        """How far readers are from a target's across what is reached, squared and relative to what they are; or the
+        map along the ones."""
+        gaps = [g for key, g in self.onto(tensors, target).items() if not key.startswith(LEVELS)]
         size = sum(float(one.weight.of(target).square().sum()) for one in self.readers)
-        return sum(float(gap.square().sum()) for gap in gaps) / max(size, 1e-300)
+        across = sum(float(gap.square().sum()) for gap in gaps) / max(size, 1e-300)
+        if not self.levels:
+            return across
+        mine, theirs = (self.directions(each).mean(0) for each in (tensors, target))
+        wide = float(self.directions(target).square().sum()) / len(tensors[self.bias])
+        return max(across, float((mine - theirs).square().sum()) / max(wide, 1e-300))
 
 
-def reached_in(spec: Spec, blocks: Sequence[Block]) -> list[Probed | Reached]:
+def reached_in(spec: Spec, blocks: Sequence[Block], *, states: bool = False) -> list[Probed | Reached]:
     """What is free so among some blocks: where all tensors of a statement are there.
 
     Args:
         spec: whose statements are read.
         blocks: of a model, or of one unit.
+        states: whether a model gives out what a stream begins with.
     """
     if not spec.probes and not spec.reaches:
         return []
@@ -334,7 +376,7 @@ def reached_in(spec: Spec, blocks: Sequence[Block]) -> list[Probed | Reached]:
             found.append(_probed(spec, probe, at))
     for reach in spec.reaches:
         if all(at(part) is not None for part in reach.parts):
-            one = _reached(spec, reach, at, named)
+            one = _reached(spec, reach, at, named, states)
             width, narrow = _map_sizes(spec, one.through, one.gain is not None)
             found += [one] if narrow < width else []
     return found
@@ -366,7 +408,11 @@ def _probed(spec: Spec, probe: Probe, at: Callable[[Part | None], Block | None])
 
 
 def _reached(
-    spec: Spec, reach: Reach, at: Callable[[Part | None], Block | None], named: Mapping[str, Block]
+    spec: Spec,
+    reach: Reach,
+    at: Callable[[Part | None], Block | None],
+    named: Mapping[str, Block],
+    states: bool,
 ) -> Reached:
     bias, through, gain = at(reach.bias), at(reach.through), at(reach.gain)
     assert bias is not None
@@ -374,7 +420,8 @@ def _reached(
     read = frozenset(a.name for a in atoms(bias.axes or ()))
     readers = tuple(_reader(spec, reach, k, one, at, read) for k, one in enumerate(reach.readers))
     shift = None if gain is None else named.get(_bias_of(gain.canonical[0]))
-    return Reached(reach, bias, through, gain, shift, readers)
+    levels = not states and not read.isdisjoint(spec.postnorm)
+    return Reached(reach, bias, through, gain, shift, readers, levels)
 
 
 def _reader(
@@ -417,7 +464,7 @@ def _map_sizes(spec: Spec, through: Block, normed: bool) -> tuple[int, int]:
 
 def _beside_ones(width: int) -> Tensor:
     """An orthonormal basis of what has the mean zero, [width, width - 1]; float64."""
-    found = torch.eye(width, dtype=torch.float64).tril(-1)[:, : width - 1] * -1
+    found = -torch.ones(width, width - 1, dtype=torch.float64).tril(-1)
     for k in range(width - 1):
         found[k, k] = width - 1 - k
     return found / found.norm(dim=0)
