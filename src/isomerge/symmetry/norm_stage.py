@@ -36,7 +36,8 @@ from isomerge.symmetry.carried import CARRY, carried_in_unit
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.layer_norms import layer_norms
 from isomerge.symmetry.norms import LayerNorms, Norm, gain_across, gain_along
-from isomerge.symmetry.reached import REACHES, TURN, element_shape, reached_in
+from isomerge.symmetry.probed import TURN
+from isomerge.symmetry.reached import REACHES, element_shape, reached_in
 from isomerge.symmetry.stage import Stage
 
 PREFIX = "norm."

@@ -12,7 +12,8 @@ from isomerge.symmetry.axes import length
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import Carried
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.reached import Probed, Reached
+from isomerge.symmetry.probed import Probed
+from isomerge.symmetry.reached import Reached
 from isomerge.symmetry.unstored_biases import UnstoredBias
 
 LEVEL = 1e-9

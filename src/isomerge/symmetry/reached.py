@@ -1,12 +1,4 @@
-"""Readers that see a constant alone, or what a narrower map reaches, in the blocks of a model: what is free of them.
-
-A probe ``p`` that asks through ``q = W p + b`` shows one vector of each head, and of its keys ``q K`` alone
-(`isomerge.symmetry.language.reaches`). So free are
-
-* any element of the group over which both are multiplied: ``g q`` and ``g^-T K`` (`Probed.turned`);
-* where the constant stands: ``p + v`` with ``b - W v``;
-* what reads it: ``W + A`` with ``b - A p``;
-* what keys have beside it: ``K + (1 - q q^T / |q|^2) C``.
+"""What a narrower map reaches of a stream, in the blocks of a model: what is free of those that read nothing else.
 
 Of a stream that begins as ``P e + c``, of fewer e than it is wide, those that read nothing else may be
 ``W + N (1 - Q)``, Q being the projection onto what P reaches, with ``b - N (1 - Q) c``. Behind a norm ``e = g n + d``
@@ -25,190 +17,18 @@ from math import prod
 import torch
 from torch import Tensor
 
-from isomerge.symmetry.axes import Atom, atoms, leaf_atoms
-from isomerge.symmetry.blocks import Block, Blocks, leaves
+from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.reaches import Map, Part, Probe, Reach
 from isomerge.symmetry.language.spec import Line, Spec
+from isomerge.symmetry.part_rows import Rows
+from isomerge.symmetry.probed import KEYS, QUERY, TOKEN, TURN, Moves, Probed
 
-TURN, TOKEN, QUERY, KEYS = "norm.turn.", "norm.token.", "norm.query.", "norm.keys."
 LEVELS, REACH = "norm.level.", "norm.reach."
 """What the keys of their elements begin with."""
 REACHES = (TURN, TOKEN, QUERY, KEYS, LEVELS, REACH)
 LEVEL = 1e-9
-"""The least part of the largest that is not zero: of what a map reaches, or of a head's question."""
-Moves = dict[str, Tensor]
-"""Elements by key, in the order in which they act."""
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A part of a weight, or of a bias, as [heads, along, read]; an axis that it lacks is one long."""
-
-    block: Block
-    part: int
-    spec: Spec
-    read: frozenset[str]
-    """The atoms of what a weight reads."""
-    along: str = ""
-
-    def of(self, tensors: Mapping[Block, Tensor]) -> Tensor:
-        """A new tensor, in float64."""
-        return self._ordered(tensors[self.block])[0].double()
-
-    def plus(self, tensors: Mapping[Block, Tensor], more: Tensor) -> Tensor:
-        """The block with so much more, a new tensor of its dtype."""
-        found = tensors[self.block].clone()
-        view, order = self._view(found)
-        ordered = view.permute(order)
-        ordered += more.reshape(ordered.shape).to(ordered)
-        return found
-
-    def _ordered(self, tensor: Tensor) -> tuple[Tensor, int]:
-        view, order = self._view(tensor)
-        names = _names(self.spec, self.block, self.part)
-        shape = [prod(n for a, n in zip(names, view.shape, strict=True) if test(a)) for test in self._tests()]
-        return view.permute(order).reshape(shape), len(order)
-
-    def _tests(self) -> list[Callable[[Atom], bool]]:
-        return [
-            lambda a: a.name not in self.read and a.name != self.along,
-            lambda a: a.name == self.along,
-            lambda a: a.name in self.read,
-        ]
-
-    def _view(self, tensor: Tensor) -> tuple[Tensor, list[int]]:
-        names = _names(self.spec, self.block, self.part)
-        order = [k for test in self._tests() for k, a in enumerate(names) if test(a)]
-        view = next(view for (view,), _, number in leaves(self.spec, self.block, tensor) if number == self.part)
-        return view, order
-
-
-def _names(spec: Spec, block: Block, part: int) -> tuple[Atom, ...]:
-    """The atoms of a part of a block, in the order of its axes."""
-    return list(leaf_atoms(block.axes or ()))[part]
-
-
-@dataclass(frozen=True)
-class Probed:
-    """A constant that asks, and the keys that it asks, in the blocks of one model."""
-
-    probe: Probe
-    token: Block
-    weight: Rows
-    bias: Rows
-    keys: Rows
-
-    @property
-    def blocks(self) -> list[Block]:
-        """All that moves change, which is all that they look at."""
-        return list(dict.fromkeys([self.token, self.weight.block, self.bias.block, self.keys.block]))
-
-    @property
-    def changed(self) -> list[Block]:
-        """The same."""
-        return self.blocks
-
-    def question(self, tensors: Mapping[Block, Tensor]) -> Tensor:
-        """What is asked, for each head [heads, along]; float64."""
-        asked = self.weight.of(tensors) @ tensors[self.token].double().flatten()
-        return asked + self.bias.of(tensors).squeeze(-1)
-
-    def answers(self, tensors: Mapping[Block, Tensor]) -> Tensor:
-        """What it makes of the keys, all that any output sees [heads, read]; float64."""
-        return torch.einsum("hn,hnd->hd", self.question(tensors), self.keys.of(tensors))
-
-    @property
-    def element_keys(self) -> list[str]:
-        """Of all elements, in the order in which they act."""
-        return [kind + self.probe.name for kind in (TURN, TOKEN, QUERY, KEYS)]
-
-    def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
-        """The blocks that an element changes, changed; the given ones stay."""
-        kind, found = key.removesuffix(self.probe.name), dict(tensors)
-        if kind == TURN:
-            back = torch.linalg.inv(element.double()).mT
-            for rows, g in ((self.weight, element.double()), (self.bias, element.double()), (self.keys, back)):
-                x = rows.of(found)
-                found[rows.block] = rows.plus(found, g @ x - x)
-        elif kind == KEYS:
-            q = self.question(found)
-            along = torch.einsum("hn,hnd->hd", q, element.double()) / q.square().sum(-1, keepdim=True)
-            found[self.keys.block] = self.keys.plus(found, element.double() - q.unsqueeze(-1) * along.unsqueeze(1))
-        else:
-            whole = tensors[self.token]
-            more = element.double() if kind == TOKEN else whole.double().flatten()
-            made = (self.weight.of(found) if kind == TOKEN else element.double()) @ more
-            found[self.bias.block] = self.bias.plus(found, -made)
-            if kind == TOKEN:
-                found[self.token] = whole + element.reshape(whole.shape).to(whole)
-            else:
-                found[self.weight.block] = self.weight.plus(found, element)
-        return {block: found[block] for block in self.blocks}
-
-    def onto(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor] | None) -> Moves:
-        """What brings all that is free to a target's, or nearest to it; None: to questions that are the first unit
-        vector of every head, to keys that have nothing else, and to zero."""
-        q, wanted = self.question(tensors), None if target is None else self.question(target)
-        if wanted is None:
-            wanted = torch.zeros_like(q)
-            wanted[:, 0] = 1
-        turn, keys = _turn(q, wanted), self.keys.of(tensors)
-        asked = torch.einsum("hn,hnd->hd", q, keys)
-        beside = wanted.unsqueeze(-1) / wanted.square().sum(-1)[:, None, None]
-        kept = torch.zeros_like(keys)
-        if target is not None:
-            kept = self.keys.of(target)
-            asked = asked - torch.einsum("hn,hnd->hd", wanted, kept)
-        token, weight = tensors[self.token].double().flatten(), self.weight.of(tensors)
-        end = (
-            torch.zeros_like(token) if target is None else target[self.token].double().flatten(),
-            torch.zeros_like(weight) if target is None else self.weight.of(target),
-        )
-        steps = (turn, end[0] - token, end[1] - turn @ weight)
-        keys = kept + beside * asked.unsqueeze(1) - torch.linalg.inv(turn).mT @ keys
-        return dict(zip(self.element_keys, (*steps, keys), strict=True))
-
-    def formed(self, tensors: Mapping[Block, Tensor]) -> Blocks:
-        """The blocks where all that is free is what `onto` makes it without a target."""
-        asked, weight, bias = self.answers(tensors), self.weight.of(tensors), self.bias.of(tensors)
-        keys, first = self.keys.of(tensors), torch.zeros_like(bias)
-        first[:, 0] = 1
-        found = dict(tensors)
-        found[self.token] = torch.zeros_like(tensors[self.token])
-        found[self.weight.block] = self.weight.plus(found, -weight)
-        found[self.bias.block] = self.bias.plus(found, first - bias)
-        found[self.keys.block] = self.keys.plus(found, first * asked.unsqueeze(1) - keys)
-        return {block: found[block] for block in self.blocks}
-
-    def is_told(self, tensors: Mapping[Block, Tensor]) -> bool:
-        """Whether every head asks anything."""
-        sizes = self.question(tensors).norm(dim=-1)
-        return bool((sizes > LEVEL * sizes.max()).all())
-
-    def shape(self, key: str) -> tuple[int, ...]:
-        """That of an element."""
-        heads, along, read = _sizes(self.weight)
-        kind = key.removesuffix(self.probe.name)
-        return {TURN: (heads, along, along), TOKEN: (read,)}.get(kind, (heads, along, read))
-
-    def slack(self, free: Collection[Block]) -> bool:
-        """Whether its keys are among the readers that may take what they like against the ones."""
-        return self.keys.block in free
-
-    def dimension(self, slack: bool) -> int:
-        """How many numbers are free, without what the group of its axis moves.
-
-        Args:
-            slack: whether keys may take what they like against the ones: what they have beside a question along
-                these counts there.
-        """
-        heads, along, read = _sizes(self.weight)
-        return read + heads * along * read + heads * (along - 1) * max(read - along - slack, 0)
-
-    def share(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor]) -> float:
-        """How far what reads the constant is from a target's, squared and relative to it."""
-        mine, theirs = self.weight.of(tensors), self.weight.of(target)
-        return float((mine - theirs).square().sum()) / max(float(theirs.square().sum()), 1e-300)
+"""The least part of the largest direction of a map that is one."""
 
 
 @dataclass(frozen=True)
@@ -328,8 +148,8 @@ class Reached:
 
     def shape(self, key: str) -> tuple[int, ...]:
         """That of an element."""
-        sizes = [_sizes(one.weight) for one in self.readers if one.key == key]
-        return sizes[0] if sizes else (_sizes(self.readers[0].weight)[2],)
+        sizes = [one.weight.sizes for one in self.readers if one.key == key]
+        return sizes[0] if sizes else (self.readers[0].weight.sizes[2],)
 
     def slack(self, free: Collection[Block]) -> bool:
         """Whether a reader is among those that may take what they like against the ones: none reads a norm."""
@@ -339,7 +159,7 @@ class Reached:
         """How many numbers are free; ``slack`` as of `Probed.dimension`, where nothing is."""
         assert not slack
         width, narrow = _map_sizes(self.readers[0].weight.spec, self.through, self.gain is not None)
-        across = sum(prod(_sizes(one.weight)[:2]) for one in self.readers) * (width - narrow)
+        across = sum(prod(one.weight.sizes[:2]) for one in self.readers) * (width - narrow)
         return across + narrow * self.levels
 
     def share(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor]) -> float:
@@ -444,16 +264,6 @@ def _bias_of(name: str) -> str:
     return name.removesuffix("gamma") + "beta" if name.endswith("gamma") else name.removesuffix("weight") + "bias"
 
 
-def _sizes(rows: Rows) -> tuple[int, int, int]:
-    """The sizes of [heads, along, read]."""
-    names = [
-        (a, int(a.name) if a.name.isdigit() else rows.spec.sizes[a.name])
-        for a in _names(rows.spec, rows.block, rows.part)
-    ]
-    heads, along, read = (prod(n for a, n in names if test(a)) for test in rows._tests())
-    return heads, along, read
-
-
 def _map_sizes(spec: Spec, through: Block, normed: bool) -> tuple[int, int]:
     """How wide a stream is, and how many directions of it a map reaches."""
     width, narrow = (
@@ -468,20 +278,3 @@ def _beside_ones(width: int) -> Tensor:
     for k in range(width - 1):
         found[k, k] = width - 1 - k
     return found / found.norm(dim=0)
-
-
-def _turn(q: Tensor, wanted: Tensor) -> Tensor:
-    """A multiple of a rotation or a reflection that takes every head's vector to another [heads, along, along]: it
-    stretches nothing more than anything else."""
-    sizes = q.norm(dim=-1, keepdim=True), wanted.norm(dim=-1, keepdim=True)
-    u, v = q / sizes[0], wanted / sizes[1]
-    near = ((u * v).sum(-1) >= 0)[:, None, None]
-    turned = torch.where(near, _mirror(v) @ _mirror(u + v), _mirror(u - v))  # each far from what it divides by
-    return (sizes[1] / sizes[0]).unsqueeze(-1) * turned
-
-
-def _mirror(x: Tensor) -> Tensor:
-    """The reflections across vectors [heads, along]; of zero, the identity."""
-    length = x.square().sum(-1)[:, None, None]
-    one = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
-    return one - 2 * x.unsqueeze(-1) * x.unsqueeze(1) / torch.where(length > 0, length, torch.ones_like(length))

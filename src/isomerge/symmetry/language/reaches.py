@@ -31,6 +31,11 @@ class Part:
     name: str
     number: int = 0
 
+    @property
+    def shown(self) -> str:
+        """What errors call it."""
+        return f"{self.name}#{self.number}" if self.number else self.name
+
     def is_of(self, name: str) -> bool:
         """Whether a canonical name is this line's."""
         return numbered(self.name, name) is not None

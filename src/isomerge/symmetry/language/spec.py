@@ -16,8 +16,8 @@ from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Axis, atoms, shape, show
 from isomerge.symmetry.groups import GROUPS, Group
 from isomerge.symmetry.language.carries import Carry, Rows
-from isomerge.symmetry.language.reaches import Probe, Reach
 from isomerge.symmetry.language.names import Number, expression, filled, numbers
+from isomerge.symmetry.language.reaches import Probe, Reach
 from isomerge.symmetry.language.statements import FixedPart, Returned
 
 # What a group may be restricted to (--spaces res:Perm).
