@@ -172,7 +172,7 @@ WRONG = [
     ("electra", f"{FIRST}.query.weight by {FIRST}.query", f"{FIRST}.query.weight by {FIRST}.key"),
     *more(
         ("electra", f"{FIRST}.query.weight by {FIRST}.query", f"{SECOND}.query.weight by {SECOND}.query"),
-        ("rembert", " behind embeddings.LayerNorm.weight", " behind cls.predictions.LayerNorm.weight"),
+        ("roformer", " behind embeddings.LayerNorm.(weight|gamma)", " behind cls.predictions.transform.LayerNorm.weight"),
     ),
 ]  # fmt: skip
 

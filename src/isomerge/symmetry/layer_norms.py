@@ -273,6 +273,7 @@ def _under_ordered_norms(
     for norm in norms.values():
         assert norm.gain is not None
         last = _is_last(spec, order, norm.gain)
+        norm.sealed |= stream in spec.again and last and bool(norm.gain.layers)
         if order.before:
             norm.sealed |= norm.gain.line.name in order.begins
         else:
@@ -320,7 +321,9 @@ def _bias_of(name: str) -> str:
 
 
 def _depth(spec: Spec, line: Line) -> int | None:
-    """How many layers a line's stack has, where the config says so."""
+    """How many layers a line's stack has, where the config says so: one that runs again and again is one."""
+    if any(a.name in spec.again for a in atoms(line.axes or ())):
+        return 1
     least, most = spec.depths.get(line.stack, (None, None))
     return least if least == most else None
 

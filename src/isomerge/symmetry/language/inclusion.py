@@ -164,6 +164,7 @@ def included(inclusion: Inclusion, part: Spec) -> Spec:
         normed_out=tuple(inclusion.called(name) for name in part.normed_out if name not in inclusion.without),
         beside=tuple((inclusion.called(s), w, name) for s, w, name in part.beside if s not in inclusion.without),
         within=tuple(inclusion.called(name) for name in part.within if name not in inclusion.without),
+        again=tuple(inclusion.called(name) for name in part.again if name not in inclusion.without),
         plain=tuple(inclusion.called(name) for name in part.plain if name not in inclusion.without),
         postnorm=tuple(inclusion.called(name) for name in part.postnorm if name not in inclusion.without),
         depths={_name(inclusion, part, stack): depth for stack, depth in part.depths.items()},

@@ -207,6 +207,8 @@ class Spec:
     """Those of which a class returns what a norm gives."""
     postnorm: tuple[str, ...] = ()
     """The streams whose norms stand behind what they normalise; their lines stand in the order in which they act."""
+    again: tuple[str, ...] = ()
+    """Those of them whose one layer runs again and again: what reads its first tensors reads its last norm as well."""
     plain: tuple[str, ...] = ()
     """Those of `prenorm` whose norms have no tensors."""
     beside: tuple[tuple[str, str, str], ...] = ()

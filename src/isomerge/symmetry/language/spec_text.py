@@ -34,6 +34,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``... except NAME ...``                         lines (a name ends so, ``*`` is anything) that write before something else than a norm, or read another thing as well
 ``... without NAME ...``                        lines that have nothing to do with these norms
 ``postnorm STREAM across NAME ...``             lines that read what the stack of layers before theirs gives
+``postnorm STREAM again [if E]``                the same of one layer that runs again and again
 ``postnorm STREAM [if E]``                      LayerNorms stand behind what they normalise; lines in the order in which they act
 ``headed CLASS ...``                            classes that are named ``...Model``, and give out what a head makes of the streams
 ``returns SPACE ... : CLASS ... [if E]``        what classes return by default beside their predictions, or ``nothing``
@@ -91,7 +92,7 @@ _SHIFT = re.compile(
 )
 _BIASED = re.compile(r"(\S+)#(\d+)\s+by\s+(\S+)$")
 _INFINITE = " infinite"
-RETURNED, PLAIN, WITHIN = " returned", " plain", " within"
+RETURNED, PLAIN, WITHIN, AGAIN = " returned", " plain", " within", " again"
 BEHIND_PADDING = "behind padding"
 _OFFSET = re.compile(r"(.*[)\]]'?)\s+-\s*(\d+)$")
 _DEFAULT_SIZES = {**dict.fromkeys(SCALES, 1), "Complex": 2, "Turn": 2}
@@ -162,6 +163,7 @@ class _Reader:
         self.within: list[str] = []
         self.beside: list[tuple[str, str, str]] = []
         self.postnorm: list[str] = []
+        self.again: list[str] = []
         self.depths: dict[str, tuple[int, int]] = {}
         self.numbered: dict[str, list[object]] = {}
 
@@ -244,6 +246,7 @@ class _Reader:
         self.within += part.within
         self.beside += part.beside
         self.postnorm += part.postnorm
+        self.again += part.again
         self.depths |= part.depths
 
     def read_size(self, rest: str) -> None:
@@ -346,7 +349,10 @@ class _Reader:
         self.normed_out += [name] if rest.endswith(RETURNED) else []
 
     def read_postnorm(self, rest: str) -> None:
-        self.postnorm.append(self.stream("postnorm", self.asides(rest)))
+        rest = self.asides(rest)
+        name = self.stream("postnorm", rest.removesuffix(AGAIN))
+        self.postnorm.append(name)
+        self.again += [name] if rest.endswith(AGAIN) else []
 
     def asides(self, rest: str) -> str:
         """Keep what lines a statement of norms says are no common ones, and give the rest of it."""
@@ -417,14 +423,15 @@ class _Reader:
             tuple(self.prenorm),
             tuple(self.normed_out),
             tuple(self.postnorm),
-            tuple(self.plain),
-            tuple(self.beside),
-            tuple(self.tied_trades),
+            plain=tuple(self.plain),
+            beside=tuple(self.beside),
+            tied_trades=tuple(self.tied_trades),
             carries=tuple(self.carries),
             probes=tuple(self.probes),
             reaches=tuple(self.reaches),
             biased=tuple(self.biased),
             within=tuple(self.within),
+            again=tuple(self.again),
         )
         check_legality(spec)
         check_fixed(spec)
