@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from isomerge.matching.distances import squared_distance
-from isomerge.matching.reached_parts import hides, reaching
+from isomerge.matching.reached_parts import dropping, far_apart, hides, reaching
 from isomerge.matching.rescale import quartic_scale
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
@@ -253,11 +253,13 @@ def brought_onto(
     Returns:
         Stages of moves; none where the distance would not fall by what they are worth.
     """
-    beside = reaching(spec, free, anchor, moved)
+    far = far_apart(free, anchor, moved)
+    beside = reaching(spec, far, anchor, moved)
     nearer = beside.applied(moved) if beside else moved
     if not beside or _distance(anchor, nearer) > (1 - WORTH) * _distance(anchor, moved):
         return _norms_onto(spec, free, anchor, moved, gaps)
-    return _norms_onto(spec, free, anchor, nearer) @ beside
+    norms = _norms_onto(spec, free, anchor, nearer)
+    return dropping(spec, far, anchor, norms.applied(nearer)) @ norms @ beside
 
 
 def _norms_onto(

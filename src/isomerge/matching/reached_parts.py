@@ -16,6 +16,7 @@ from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.norm_stage import NormStage, norm_stages
 from isomerge.symmetry.norms import LayerNorms
+from isomerge.symmetry.probed import Moves, Probed
 
 APART = 0.05
 """How far such a reader must be from the anchor's, squared and relative to it, to be moved: all of what is between
@@ -35,15 +36,27 @@ def reach_stages(
         stored: any block.
         target: the anchor's.
     """
-    elements: dict[str, Tensor] = {}
+    elements: Moves = {}
     for one in free.reached:
         elements |= one.onto({block: stored(block) for block in one.blocks}, target)
     return norm_stages(spec, {key: c for key, c in elements.items() if bool(c.any())})
 
 
-def reaching(spec: Spec, free: LayerNorms, anchor: Blocks, moved: Blocks) -> Alignment:
-    """The same of a unit, of those statements of which the anchor's is another."""
-    far = LayerNorms(reached=[one for one in free.reached if one.share(moved, anchor) > APART])
+def dropping(spec: Spec, free: LayerNorms, anchor: Blocks, moved: Blocks) -> Alignment:
+    """What makes the biases of keys that a constant asks the anchor's, behind all else that folds into them."""
+    elements: Moves = {}
+    for one in free.reached:
+        elements |= one.drops(moved, anchor) if isinstance(one, Probed) else {}
+    return Alignment.of(norm_stages(spec, {key: c for key, c in elements.items() if bool(c.any())}), spec)
+
+
+def far_apart(free: LayerNorms, anchor: Blocks, moved: Blocks) -> LayerNorms:
+    """Those statements of which the anchor's is another."""
+    return LayerNorms(reached=[one for one in free.reached if one.share(moved, anchor) > APART])
+
+
+def reaching(spec: Spec, far: LayerNorms, anchor: Blocks, moved: Blocks) -> Alignment:
+    """What brings all that is free so in a unit to the anchor's."""
     return Alignment.of(reach_stages(spec, far, moved.__getitem__, anchor), spec)
 
 

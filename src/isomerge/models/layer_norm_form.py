@@ -3,8 +3,8 @@
 Writers have mean zero, ``W diag(g)`` of readers has rows of mean zero, a norm's bias is zero wherever all its
 readers have biases, and its gains where one has none, whose rows then have the mean that ``W b`` asks for; and a
 last norm's gains are one where its readers can take them; readers that see a constant, or what a narrower map
-reaches, have nothing beside it (`isomerge.symmetry.reached`); and rows of embeddings that are the head as well have on
-average nothing along the reciprocals of the gains of the norm that it reads (`isomerge.symmetry.layer_norms`).
+reaches, have nothing beside it (`isomerge.symmetry.reached`); and rows of embeddings that are the head as well have
+on average nothing along the reciprocals of the gains of the norm that it reads (`isomerge.symmetry.layer_norms`).
 Models that are one function up to these moves are equal in this form.
 """
 

@@ -103,7 +103,7 @@ def _check_reached(spec: Spec) -> None:
     for probe in spec.probes:
         what = f"probe {probe.name}"
         read = axes(what, probe.token)
-        sides = [axes(what, part, read) for part in (*probe.query.parts, probe.key)]
+        sides = [axes(what, part, read) for part in (*probe.query.parts, *probe.key.parts)]
         if len({*sides}) > 1 or probe.along not in sides[0]:
             raise IsomergeError(f"{spec.origin}: {what} is along {probe.along}, but its tensors have other axes")
         if probe.along not in spec.spaces or spec.spaces[probe.along].group_name != "GL":

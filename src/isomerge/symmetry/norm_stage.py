@@ -14,9 +14,10 @@ Its elements are vectors, by the block that they are added to:
   of the norm that the head reads; [trades of the table].
 * ``norm.carry.NAME``: what the first tensor of a `carry` has more, and the others less
   (`isomerge.symmetry.carried`).
-* ``norm.turn.NAME``, ``norm.token.NAME``, ``norm.query.NAME``, ``norm.keys.NAME``: what is free of a constant that
-  asks, and of what it asks; ``norm.reach.NAME.NUMBER``: what a reader has more across what a narrower map reaches
-  (`isomerge.symmetry.reached`).
+* ``norm.turn.NAME``, ``norm.token.NAME``, ``norm.query.NAME``, ``norm.keys.NAME``, ``norm.drop.NAME``: what is free
+  of a constant that asks, and of what it asks (`isomerge.symmetry.probed`).
+* ``norm.level.NAME``, ``norm.reach.NAME.NUMBER``: what a narrower map writes along the ones, and what a reader has more
+  across what it reaches (`isomerge.symmetry.reached`).
 * ``norm.scale.BLOCK``: by what a norm's gains are multiplied, and its bias; [width]. Its readers are divided by it.
 
 The first two commute with each other, and so do those of each other kind: a stage has elements of one kind, so that
@@ -36,7 +37,7 @@ from isomerge.symmetry.carried import CARRY, carried_in_unit
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.layer_norms import layer_norms
 from isomerge.symmetry.norms import LayerNorms, Norm, gain_across, gain_along
-from isomerge.symmetry.probed import TURN
+from isomerge.symmetry.probed import DROP, TURN
 from isomerge.symmetry.reached import REACHES, element_shape, reached_in
 from isomerge.symmetry.stage import Stage
 
@@ -45,7 +46,7 @@ ONES, GAIN, FOLD, SCALE, MADE = "norm.ones.", "norm.gain.", "norm.fold.", "norm.
 TIED = "norm.tied."
 KINDS = (ONES, GAIN, FOLD, SCALE, MADE, TIED)
 """Of elements that are called by a block."""
-ORDER = (*REACHES, SCALE, TIED, PREFIX, FOLD, MADE, CARRY)
+ORDER = (*REACHES[:-1], SCALE, TIED, PREFIX, FOLD, MADE, CARRY, DROP)
 """The kinds of stages, in the order in which they act."""
 
 

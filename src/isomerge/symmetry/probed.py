@@ -1,4 +1,4 @@
-"""Constants that ask, in the blocks of a model: what is free of them, of what reads them, and of the keys that they ask.
+"""Constants that ask, in the blocks of a model: what is free of them, of what reads them, and of the keys they ask.
 
 A probe ``p`` that asks through ``q = W p + b`` shows one vector of each head, and of its keys ``q K`` alone
 (`isomerge.symmetry.language.reaches`). So free are
@@ -6,7 +6,8 @@ A probe ``p`` that asks through ``q = W p + b`` shows one vector of each head, a
 * any element of the group over which both are multiplied: ``g q`` and ``g^-T K``;
 * where the constant stands: ``p + v`` with ``b - W v``;
 * what reads it: ``W + A`` with ``b - A p``;
-* what keys have beside it: ``K + (1 - q q^T / |q|^2) C``.
+* what keys have beside it: ``K + (1 - q q^T / |q|^2) C``;
+* their bias, which softmax drops: moved once more behind norms, that fold theirs into it through the keys.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.reaches import Probe
 from isomerge.symmetry.part_rows import Rows
 
-TURN, TOKEN, QUERY, KEYS = "norm.turn.", "norm.token.", "norm.query.", "norm.keys."
+TURN, TOKEN, QUERY, KEYS, DROP = "norm.turn.", "norm.token.", "norm.query.", "norm.keys.", "norm.drop."
 """What the keys of their elements begin with."""
 LEVEL = 1e-9
 """The least part of the largest question that is one."""
@@ -38,11 +39,14 @@ class Probed:
     weight: Rows
     bias: Rows
     keys: Rows
+    dropped: Rows
+    """The keys' bias."""
 
     @property
     def blocks(self) -> list[Block]:
         """All that moves change, which is all that they look at."""
-        return list(dict.fromkeys([self.token, self.weight.block, self.bias.block, self.keys.block]))
+        parts = (self.weight, self.bias, self.keys, self.dropped)
+        return list(dict.fromkeys([self.token, *(rows.block for rows in parts)]))
 
     @property
     def changed(self) -> list[Block]:
@@ -61,7 +65,7 @@ class Probed:
     @property
     def element_keys(self) -> list[str]:
         """Of all elements, in the order in which they act."""
-        return [kind + self.probe.name for kind in (TURN, TOKEN, QUERY, KEYS)]
+        return [kind + self.probe.name for kind in (TURN, TOKEN, QUERY, KEYS, DROP)]
 
     def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
         """The blocks that an element changes, changed; the given ones stay."""
@@ -71,6 +75,8 @@ class Probed:
             for rows, g in ((self.weight, element.double()), (self.bias, element.double()), (self.keys, back)):
                 x = rows.of(found)
                 found[rows.block] = rows.plus(found, g @ x - x)
+        elif kind == DROP:
+            found[self.dropped.block] = self.dropped.plus(found, element)
         elif kind == KEYS:
             q = self.question(found)
             along = torch.einsum("hn,hnd->hd", q, element.double()) / q.square().sum(-1, keepdim=True)
@@ -107,7 +113,11 @@ class Probed:
         )
         steps = (turn, end[0] - token, end[1] - turn @ weight)
         keys = kept + beside * asked.unsqueeze(1) - torch.linalg.inv(turn).mT @ keys
-        return dict(zip(self.element_keys, (*steps, keys), strict=True))
+        return dict(zip(self.element_keys[:-1], (*steps, keys), strict=True))
+
+    def drops(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor]) -> Moves:
+        """What makes the keys' bias a target's."""
+        return {self.element_keys[-1]: (self.dropped.of(target) - self.dropped.of(tensors)).squeeze(-1)}
 
     def formed(self, tensors: Mapping[Block, Tensor]) -> Blocks:
         """The blocks where all that is free is what `onto` makes it without a target."""
@@ -130,7 +140,7 @@ class Probed:
         """That of an element."""
         heads, along, read = self.weight.sizes
         kind = key.removesuffix(self.probe.name)
-        return {TURN: (heads, along, along), TOKEN: (read,)}.get(kind, (heads, along, read))
+        return {TURN: (heads, along, along), TOKEN: (read,), DROP: (heads, along)}.get(kind, (heads, along, read))
 
     def slack(self, free: Collection[Block]) -> bool:
         """Whether its keys are among the readers that may take what they like against the ones."""

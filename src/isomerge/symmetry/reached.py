@@ -1,11 +1,11 @@
 """What a narrower map reaches of a stream, in the blocks of a model: what is free of those that read nothing else.
 
 Of a stream that begins as ``P e + c``, of fewer e than it is wide, those that read nothing else may be
-``W + N (1 - Q)``, Q being the projection onto what P reaches, with ``b - N (1 - Q) c``. Behind a norm ``e = g n + d``
-of which n has the mean zero, P reaches ``P g n``, and c is ``P d + c``. Where all else that reads the stream is a norm,
-which takes away what lies along the ones, ``(1 + 1 t^T) P`` is read by ``W (1 - 1 t^T)`` with ``b + W 1 (t c)``, t having the
-mean zero: P may write along the ones what it likes. Of P only what n reaches moves, and of c nothing: the rest is
-moved by norms, and by `isomerge.symmetry.carried`.
+``W + N (1 - Q)``, Q being the projection onto what P reaches, with ``b - N (1 - Q) c``. Behind a norm
+``e = g n + d``, of which n has the mean zero, P reaches ``P g n``, and c is ``P d + c``. Where all else that reads
+the stream is a norm, which takes away what lies along the ones, ``(1 + 1 t^T) P`` is read by ``W (1 - 1 t^T)`` with
+``b + W 1 (t c)``, t having the mean zero: P may write along the ones what it likes. Of P only what n reaches moves,
+and ``P d + c`` stays.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.reaches import Map, Part, Probe, Reach
 from isomerge.symmetry.language.spec import Line, Spec
 from isomerge.symmetry.part_rows import Rows
-from isomerge.symmetry.probed import KEYS, QUERY, TOKEN, TURN, Moves, Probed
+from isomerge.symmetry.probed import DROP, KEYS, QUERY, TOKEN, TURN, Moves, Probed
 
 LEVELS, REACH = "norm.level.", "norm.reach."
 """What the keys of their elements begin with."""
-REACHES = (TURN, TOKEN, QUERY, KEYS, LEVELS, REACH)
+REACHES = (TURN, TOKEN, QUERY, KEYS, LEVELS, REACH, DROP)
 LEVEL = 1e-9
 """The least part of the largest direction of a map that is one."""
 
@@ -63,7 +63,7 @@ class Reached:
     @property
     def changed(self) -> list[Block]:
         """All that moves change."""
-        own = [self.through] if self.levels else []
+        own = [self.bias, self.through] if self.levels else []
         return [*own, *(block for one in self.readers for block in (one.weight.block, one.bias.block))]
 
     @property
@@ -110,7 +110,8 @@ class Reached:
             gain = tensors[self.gain].double() + self.gain.line.less
             more = _beside_ones(len(gain)).to(more) @ more / gain
         if self.shift is not None:
-            constant = constant - more @ tensors[self.shift].double()
+            away = tensors[self.bias].double() - more @ tensors[self.shift].double()
+            found[self.bias] = away.to(tensors[self.bias])
         found[self.through] = through + more.to(through)
         for one in self.readers:
             read = one.weight.of(tensors).sum(-1, keepdim=True)
@@ -219,12 +220,12 @@ def _alone(line: Line) -> Block:
 
 
 def _probed(spec: Spec, probe: Probe, at: Callable[[Part | None], Block | None]) -> Probed:
-    token, keys = at(probe.token), at(probe.key)
+    token = at(probe.token)
     assert token is not None
-    assert keys is not None
     read = frozenset(a.name for a in atoms(token.axes or ()))
-    weight, bias = (_rows(spec, part, at, read, probe.along) for part in probe.query.parts)
-    return Probed(probe, token, weight, bias, _rows(spec, probe.key, at, read, probe.along))
+    maps = (*probe.query.parts, *probe.key.parts)
+    weight, bias, keys, dropped = (_rows(spec, part, at, read, probe.along) for part in maps)
+    return Probed(probe, token, weight, bias, keys, dropped)
 
 
 def _reached(

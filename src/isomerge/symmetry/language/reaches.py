@@ -1,8 +1,8 @@
 """Readers that see no more of a stream than a constant, or than what a narrower map reaches, as a text says it.
 
-``probe NAME: PROBE through WEIGHT#PART by BIAS#PART -> KEY#PART along AXIS``: one constant is read by WEIGHT and its
-bias, which makes one vector of each head along AXIS, and no more of KEY counts than what that makes of it. What is
-added to keys, their bias, softmax drops: a `shift` says so.
+``probe NAME: PROBE through WEIGHT#PART by BIAS#PART -> KEY#PART by BIAS#PART along AXIS``: one constant is read by WEIGHT
+and its bias, which makes one vector of each head along AXIS, and no more of KEY counts than what that makes of it. The
+keys' bias softmax drops: a `shift` says so.
 
 ``reached NAME: BIAS over MAP [behind GAIN] -> WEIGHT by BIAS, ...``: these weights read ``MAP e + BIAS`` alone, of fewer
 e than it is wide; e comes from the norm of GAIN.
@@ -19,7 +19,7 @@ from isomerge.symmetry.language.carries import numbered
 
 _PART = r"(\S+?)(?:#(\d+))?"
 _MAP = rf"{_PART}\s+by\s+{_PART}"
-_PROBE = re.compile(rf"(\w+)\s*:\s*(\S+)\s+through\s+{_MAP}\s*->\s*{_PART}\s+along\s+(\w+)$")
+_PROBE = re.compile(rf"(\w+)\s*:\s*(\S+)\s+through\s+{_MAP}\s*->\s*{_MAP}\s+along\s+(\w+)$")
 _REACHED = re.compile(r"(\w+)\s*:\s*(\S+)\s+over\s+(\S+)(?:\s+behind\s+(\S+))?\s*->\s*(.+)$")
 _READER = re.compile(rf"{_MAP}$")
 
@@ -66,19 +66,19 @@ class Probe:
     name: str
     token: Part
     query: Map
-    key: Part
+    key: Map
     along: str
     """The axis over which queries and keys are multiplied."""
 
     @property
     def parts(self) -> tuple[Part, ...]:
         """All lines."""
-        return self.token, *self.query.parts, self.key
+        return self.token, *self.query.parts, *self.key.parts
 
     def renamed(self, name: str, called: Callable[[str], str], axis: Callable[[str], str]) -> Probe:
         """The same where lines and axes are called something else."""
-        token, key = (replace(part, name=called(part.name)) for part in (self.token, self.key))
-        return Probe(name, token, self.query.renamed(called), key, axis(self.along))
+        token = replace(self.token, name=called(self.token.name))
+        return Probe(name, token, self.query.renamed(called), self.key.renamed(called), axis(self.along))
 
 
 @dataclass(frozen=True)
@@ -121,11 +121,11 @@ def read_probe(rest: str, name_of: Callable[[str], str]) -> Probe:
     found = _PROBE.match(rest)
     if found is None:
         raise IsomergeError(
-            f"probe {rest!r} is not understood: write NAME: PROBE through WEIGHT#PART by BIAS#PART -> KEY#PART "
-            f"along AXIS"
+            f"probe {rest!r} is not understood: write NAME: PROBE through WEIGHT#PART by BIAS#PART -> KEY#PART by "
+            f"BIAS#PART along AXIS"
         )
-    name, token, *pieces, key, number, along = found.groups()
-    return Probe(name, Part(name_of(token)), _map(pieces, name_of), Part(name_of(key), int(number or 0)), along)
+    name, token, *pieces, along = found.groups()
+    return Probe(name, Part(name_of(token)), _map(pieces[:4], name_of), _map(pieces[4:], name_of), along)
 
 
 def read_reached(rest: str, name_of: Callable[[str], str]) -> Reach:

@@ -26,7 +26,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
                                                 of GAIN: c / GAIN is free, and the head's bias pays
 ``biased WEIGHT#1 by BIAS``                     a part of a fused reader has a bias of its own
 ``carry NAME: A [along X] -> B, 2 C along Y, D via W``  a vector that A has more B loses, C twice, and D what W makes of it (see `isomerge.symmetry.language.carries`)
-``probe NAME: P through W#0 by B#0 -> K#1 along X``  one constant P asks, through W and its bias; no more of K counts than what that makes of it (see `isomerge.symmetry.language.reaches`)
+``probe NAME: P through W#0 by B#0 -> K#1 by C#1 along X``  one constant P asks, through W and its bias; no more of K counts than what that makes of it (see `isomerge.symmetry.language.reaches`)
 ``reached NAME: B over P [behind G] -> W by C, ...``  these weights read P e + B alone, of fewer e than it is wide; e comes from the norm of G
 ``prenorm STREAM [returned] [if E]``            a stream is read through LayerNorms alone (also: ``folded OFixingOnes``); returned: also where a class returns it
 ``prenorm STREAM within [if E]``                its norms are inside of branches: no class returns what they give
