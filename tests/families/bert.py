@@ -104,7 +104,7 @@ MORE_NAMES: dict[str, Saved] = {
 STREAMS: dict[str, Streams] = {
     **{key: {"res": "Perm", "emb": "Perm"} for key in ["electra", "albert", "albert-groups", "roformer"]},
     "megatron-bert": "OFixingOnes",
-    "rembert": {"res": "Perm", "emb": "Perm", "oemb": "Perm"},
+    "rembert": {"res": "Perm", "emb": "OFixingOnes", "oemb": "Perm"},
     "dpr-plain": {},
 }
 

@@ -33,7 +33,10 @@ from isomerge.symmetry.norm_stage import norm_stages
 from toys import Toy, config_of, inputs, load_toy, outputs, overwrite, relative, tensors
 
 ToyMaker = Callable[..., Toy]
-NAMES = ["openai-gpt", *more("deberta-shared", "deberta-unshared", "deberta-c2p", "layoutlm", "clip_vision_model")]
+NAMES = [
+    "openai-gpt",
+    *more("deberta-shared", "deberta-unshared", "deberta-c2p", "layoutlm", "clip_vision_model", "albert"),
+]
 
 
 def constants(model: Model, seed: int = 1) -> Alignment:
@@ -158,6 +161,7 @@ NEAR = {
             ("deberta-unshared", "encoder.layer.1.attention.self.pos_query_proj.bias"),
             ("layoutlm", "embeddings.token_type_embeddings.weight"),
             ("clip_vision_model", "pre_layrnorm.bias"),
+            ("albert", "encoder.albert_layer_groups.0.albert_layers.0.full_layer_layer_norm.bias"),
         )
     ),
 }
@@ -189,6 +193,7 @@ WRONG = [
         ("deberta-shared", "{l!num_hidden_layers-1}", "{l}"),
         ("layoutlm", "2 embeddings.token_type", "embeddings.token_type"),
         ("clip_vision_model", ".bias along res -> (pre", ".bias along res -> -1 (pre"),
+        ("albert", "-1 encoder", "encoder"),
     ),
 ]
 

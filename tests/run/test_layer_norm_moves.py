@@ -87,6 +87,8 @@ def free_moves(model: Model, seed: int = 1) -> Alignment:
         if norm.gain is not None and norm.scales:
             elements[SCALE + norm.gain.key] = 0.5 + draw(norm.gain, None).abs()
     elements |= {one.key: torch.randn(one.shape, generator=rng, dtype=torch.float64) for one in free.carried}
+    shapes = {key: one.shape(key) for one in free.reached for key in one.element_keys}
+    elements |= {key: torch.randn(shape, generator=rng, dtype=torch.float64) for key, shape in shapes.items()}
     assert elements.keys() == norm_keys(free)
     spec = norm_spec(model.declared)
     return Alignment.of(norm_stages(spec, elements), spec)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from isomerge.matching.distances import squared_distance
+from isomerge.matching.reached_parts import dropping, far_apart, hides, reaching
 from isomerge.matching.rescale import quartic_scale
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
@@ -252,6 +253,19 @@ def brought_onto(
     Returns:
         Stages of moves; none where the distance would not fall by what they are worth.
     """
+    far = far_apart(free, anchor, moved)
+    beside = reaching(spec, far, anchor, moved)
+    nearer = beside.applied(moved) if beside else moved
+    if not beside or _distance(anchor, nearer) > (1 - WORTH) * _distance(anchor, moved):
+        return _norms_onto(spec, free, anchor, moved, gaps)
+    norms = _norms_onto(spec, free, anchor, nearer)
+    return dropping(spec, far, anchor, norms.applied(nearer)) @ norms @ beside
+
+
+def _norms_onto(
+    spec: Spec, free: LayerNorms, anchor: Blocks, moved: Blocks, gaps: Mapping[Block, float] | None = None
+) -> Alignment:
+    """The same of norms alone."""
     stay, gaps = Alignment(spec), gaps or {b: squared_distance(anchor[b], t) for b, t in moved.items()}
     whole, shares = sum(gaps.values()), list(_shares(free, anchor, moved))
     least = whole * max(WORTH, min(CHANCE / min((width for _, width, _ in shares), default=1), 0.5))
@@ -298,6 +312,8 @@ def _at_most(free: LayerNorms, shares: Sequence[Share], gaps: Mapping[Block, flo
 def is_disguised(free: LayerNorms, anchor: Blocks, source: Blocks) -> bool:
     """Whether some tensor of a unit differs along the ones, or against them, more than chance would have it: such
     models are matched without."""
+    if hides(free, anchor, source):
+        return True
     for norm in free.norms:
         if norm.scales and norm.gain is not None:
             factor = _nearest_scale(norm, gain_along(norm, source[norm.gain], 1, 0), source, anchor)

@@ -2,16 +2,17 @@
 
 Writers have mean zero, ``W diag(g)`` of readers has rows of mean zero, a norm's bias is zero wherever all its
 readers have biases, and its gains where one has none, whose rows then have the mean that ``W b`` asks for; and a
-last norm's gains are one where its readers can take them; and rows of embeddings that are the head as well have on
-average nothing along the reciprocals of the gains of the norm that it reads (`isomerge.symmetry.layer_norms`).
+last norm's gains are one where its readers can take them; readers that see a constant, or what a narrower map
+reaches, have nothing beside it (`isomerge.symmetry.reached`); and rows of embeddings that are the head as well have
+on average nothing along the reciprocals of the gains of the norm that it reads (`isomerge.symmetry.layer_norms`).
 Models that are one function up to these moves are equal in this form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ from isomerge.matching.norm_parts import (
     tied_constants,
     tied_elements,
 )
+from isomerge.matching.reached_parts import reach_stages
 from isomerge.models.free_streams import given_out
 from isomerge.models.recognised import Model
 from isomerge.symmetry.alignment import Alignment
@@ -59,15 +61,42 @@ class LayerNormForm:
         Returns:
             The block, in float32 where it was stored in half precision; sums are float64.
         """
+        if self.free.reached:
+            stored = self._unreached(stored)
+            tensor = stored(block) if block in self._beside else tensor
         if not self.free.carried:
             return self._without(block, tensor, stored)
         moved = self._moved(stored)
         return self._without(block, moved(block), moved)  # what was carried may lie along the ones
 
+    @cached_property
+    def _beside(self) -> frozenset[Block]:
+        """The blocks of which readers that see little of a stream take something away."""
+        return frozenset(block for one in self.free.reached for block in one.changed)
+
+    def _unreached(self, stored: Callable[[Block], Tensor]) -> Callable[[Block], Tensor]:
+        """Blocks without what is free of readers that see little of a stream; each statement is read once."""
+        made: dict[Block, Tensor] = {}
+        left = list(self.free.reached)
+
+        def found(block: Block) -> Tensor:
+            for one in [one for one in left if block in one.changed]:
+                left.remove(one)
+                here = {b: found(b) for b in one.blocks}
+                made.update(
+                    {
+                        b: t.to(torch.promote_types(here[b].dtype, torch.float32))
+                        for b, t in one.formed(here).items()
+                    }
+                )
+            return made[block] if block in made else stored(block)
+
+        return found
+
     def _moved(self, stored: Callable[[Block], Tensor]) -> Callable[[Block], Tensor]:
         """Blocks in the form of norms, after what is carried was: the first of its tensors has none of it."""
 
-        once = self.uncarried(stored)
+        once = cache(lambda block: self._without(block, stored(block), stored))
 
         @cache
         def moved(block: Block) -> Tensor:
@@ -142,6 +171,7 @@ class LayerNormForm:
 
     def uncarried(self, stored: Callable[[Block], Tensor]) -> Callable[[Block], Tensor]:
         """Blocks in the form of norms alone, each made once."""
+        stored = self._unreached(stored)
         return cache(lambda block: self._without(block, stored(block), stored))
 
     def of_unit(self, blocks: Blocks) -> Blocks:
@@ -202,11 +232,12 @@ def forming(model: Model) -> Alignment:
     """What brings a model to the form: float64, in one pass over its writers and readers, and a second one after
     what is carried."""
     free, spec = _told_under_layer_norm(model), norm_spec(model.declared)
-    if not free.carried:
-        return Alignment.of(_without_norms(model, free, spec, Alignment(spec)), spec)
     stored = cache(lambda block: model.assemble(block, torch.float64))
+    beside = Alignment.of(reach_stages(spec, free, stored, None), spec)
+    stages = [*beside.stages, *_without_norms(model, free, spec, beside)]
+    if not free.carried:
+        return Alignment.of(stages, spec)
     values = {key: -v for key, v in LayerNormForm(free).values(stored).items()}
-    stages = _without_norms(model, free, spec, Alignment(spec))
     stages += norm_stages(spec, {key: v for key, v in values.items() if bool(v.any())})
     return Alignment.of([*stages, *_without_norms(model, free, spec, Alignment.of(stages, spec))], spec)
 
@@ -214,7 +245,7 @@ def forming(model: Model) -> Alignment:
 def _without_norms(model: Model, free: LayerNorms, spec: Spec, before: Alignment) -> list[NormStage]:
     """What brings a model that was moved before to the form of norms alone."""
     elements: dict[str, Tensor] = {}
-    together = [*(norm.blocks for norm in free.norms), *(part for one in free.carried for part in one.together)]
+    together = [*free.together, *(part for one in free.carried for part in one.together)]
     for unit in plan_units(model.spec.restrict([]), model.blocks, together) if free else ():
         here = free.within(unit.blocks)
         if here:
@@ -235,8 +266,8 @@ def _without_norms(model: Model, free: LayerNorms, spec: Spec, before: Alignment
 def _told_under_layer_norm(model: Model) -> LayerNorms:
     """What LayerNorm leaves free of what can be told (`Norm.told`)."""
 
-    def tensors_of(norm: Norm) -> Blocks:
-        return {b: model.assemble(b, torch.float64) for b in (norm.gain, norm.bias) if b is not None}
+    def tensors_of(blocks: Sequence[Block]) -> Blocks:
+        return {b: model.assemble(b, torch.float64) for b in blocks}
 
     return free_under_layer_norm(model).told(tensors_of)
 

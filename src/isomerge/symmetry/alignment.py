@@ -109,7 +109,7 @@ class Alignment(Mapping[str, "Tensor"]):
         if not moved:
             return []
         free = layer_norms(self.spec, blocks)
-        return [*(norm.blocks for norm in free.norms), *(part for one in free.carried for part in one.together)]
+        return [*free.together, *(part for one in free.carried for part in one.together)]
 
     # ------------------------------------------------------------------- group
 

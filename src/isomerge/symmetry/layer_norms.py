@@ -24,6 +24,7 @@ from isomerge.symmetry.carried import carried
 from isomerge.symmetry.language.spec import Line, Spec
 from isomerge.symmetry.norms import LayerNorms, Norm, TiedTrade
 from isomerge.symmetry.post_norms import Order, Place, generic, order_of
+from isomerge.symmetry.reached import reached_in
 from isomerge.symmetry.stage import FIXED, element_key
 from isomerge.symmetry.unstored_biases import unstored_biases
 
@@ -57,7 +58,9 @@ def layer_norms(
         of = _under_ordered_norms if ordered else _under_pre_norms
         here = of(spec, blocks, stream, _Seen(stream in returned, states and stream in returned), tied)
         found = LayerNorms(found.writers | here.writers, found.norms + here.norms)
-    return replace(found, carried=[] if states else carried(spec, blocks))
+    return replace(
+        found, carried=[] if states else carried(spec, blocks), reached=reached_in(spec, blocks, states=states)
+    )
 
 
 @dataclass(frozen=True)
@@ -270,6 +273,7 @@ def _under_ordered_norms(
     for norm in norms.values():
         assert norm.gain is not None
         last = _is_last(spec, order, norm.gain)
+        norm.sealed |= stream in spec.again and last and bool(norm.gain.layers)
         if order.before:
             norm.sealed |= norm.gain.line.name in order.begins
         else:
@@ -317,7 +321,9 @@ def _bias_of(name: str) -> str:
 
 
 def _depth(spec: Spec, line: Line) -> int | None:
-    """How many layers a line's stack has, where the config says so."""
+    """How many layers a line's stack has, where the config says so: one that runs again and again is one."""
+    if any(a.name in spec.again for a in atoms(line.axes or ())):
+        return 1
     least, most = spec.depths.get(line.stack, (None, None))
     return least if least == most else None
 

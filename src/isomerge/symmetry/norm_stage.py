@@ -14,6 +14,10 @@ Its elements are vectors, by the block that they are added to:
   of the norm that the head reads; [trades of the table].
 * ``norm.carry.NAME``: what the first tensor of a `carry` has more, and the others less
   (`isomerge.symmetry.carried`).
+* ``norm.turn.NAME``, ``norm.token.NAME``, ``norm.query.NAME``, ``norm.keys.NAME``, ``norm.drop.NAME``: what is free
+  of a constant that asks, and of what it asks (`isomerge.symmetry.probed`).
+* ``norm.level.NAME``, ``norm.reach.NAME.NUMBER``: what a narrower map writes along the ones, and what a reader has more
+  across what it reaches (`isomerge.symmetry.reached`).
 * ``norm.scale.BLOCK``: by what a norm's gains are multiplied, and its bias; [width]. Its readers are divided by it.
 
 The first two commute with each other, and so do those of each other kind: a stage has elements of one kind, so that
@@ -24,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from torch import Tensor
+from torch import Tensor, linalg
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Atom, shape
@@ -33,6 +37,8 @@ from isomerge.symmetry.carried import CARRY, carried_in_unit
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.layer_norms import layer_norms
 from isomerge.symmetry.norms import LayerNorms, Norm, gain_across, gain_along
+from isomerge.symmetry.probed import DROP, TURN
+from isomerge.symmetry.reached import REACHES, element_shape, reached_in
 from isomerge.symmetry.stage import Stage
 
 PREFIX = "norm."
@@ -40,7 +46,7 @@ ONES, GAIN, FOLD, SCALE, MADE = "norm.ones.", "norm.gain.", "norm.fold.", "norm.
 TIED = "norm.tied."
 KINDS = (ONES, GAIN, FOLD, SCALE, MADE, TIED)
 """Of elements that are called by a block."""
-ORDER = (SCALE, TIED, PREFIX, FOLD, MADE, CARRY)
+ORDER = (*REACHES[:-1], SCALE, TIED, PREFIX, FOLD, MADE, CARRY, DROP)
 """The kinds of stages, in the order in which they act."""
 
 
@@ -51,7 +57,7 @@ def norm_keys(free: LayerNorms) -> set[str]:
     found |= {MADE + one.reader.key for norm in free.norms for one in norm.made}
     found |= {TIED + trade.table.key for norm in free.norms for trade in norm.trades}
     found |= {SCALE + norm.gain.key for norm in free.norms if norm.gain is not None and norm.scales}
-    found |= {one.key for one in free.carried}
+    found |= {one.key for one in free.carried} | {key for one in free.reached for key in one.element_keys}
     return found | {FOLD + norm.bias.key for norm in free.norms if norm.bias is not None and norm.folds}
 
 
@@ -69,7 +75,8 @@ def norm_stages(spec: Spec, elements: Mapping[str, Tensor]) -> list[NormStage]:
 
 def stage_of(spec: Spec, elements: Mapping[str, Tensor]) -> NormStage:
     """The stage of elements of one kind."""
-    return (CarryStage if any(key.startswith(CARRY) for key in elements) else NormStage)(spec, elements)
+    kind = kind_of(next(iter(elements), ""))
+    return (CarryStage if kind == CARRY else ReachStage if kind in REACHES else NormStage)(spec, elements)
 
 
 def is_norm_key(key: str) -> bool:
@@ -79,7 +86,7 @@ def is_norm_key(key: str) -> bool:
 
 def kind_of(key: str) -> str:
     """What elements a stage may have beside one, by its key: those of one kind commute."""
-    return next((kind for kind in (FOLD, SCALE, MADE, TIED, CARRY, PREFIX) if key.startswith(kind)), "")
+    return next((kind for kind in (*REACHES, FOLD, SCALE, MADE, TIED, CARRY, PREFIX) if key.startswith(kind)), "")
 
 
 class NormStage(Stage):
@@ -226,6 +233,47 @@ class CarryStage(NormStage):
         return CarryStage(self.spec, {key: -v for key, v in self.elements.items()})
 
 
+class ReachStage(NormStage):
+    """A stage of what is free of readers that see little of a stream, of elements of one kind."""
+
+    def act(self, tensors: dict[Block, Tensor]) -> None:
+        """Apply to the blocks of one unit, in place; all blocks of a statement must be there."""
+        for block, moved in self._moved(tensors).items():
+            tensors[block].copy_(moved)
+
+    def applied(self, tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
+        """See `Stage.applied`."""
+        return {**tensors, **self._moved(tensors)}
+
+    def _moved(self, tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
+        """The blocks that it changes, changed."""
+        found: dict[Block, Tensor] = {}
+        for one in reached_in(self.spec, list(tensors)):
+            for key in (key for key in one.element_keys if key in self.elements):
+                here = {block: found.get(block, tensors[block]) for block in one.blocks}
+                found |= one.moved(key, self.elements[key], here)
+        return found
+
+    def changed(self, blocks: Iterable[Block]) -> set[Block]:
+        """The blocks whose numbers it may change."""
+        free = reached_in(self.spec, list(blocks))
+        return {b for one in free if not self.elements.keys().isdisjoint(one.element_keys) for b in one.changed}
+
+    def opened(self, blocks: Iterable[Block]) -> list[tuple[Norm, Block, int]]:
+        """None: no norm's bias is moved."""
+        return []
+
+    def only(self, blocks: Iterable[Block]) -> NormStage:
+        """The part that acts on some blocks."""
+        keys = {key for one in reached_in(self.spec, list(blocks)) for key in one.element_keys}
+        return ReachStage(self.spec, {key: c for key, c in self.elements.items() if key in keys})
+
+    def inverse(self) -> Stage:
+        """The stage that undoes this one."""
+        back = {key: linalg.inv(c) if key.startswith(TURN) else -c for key, c in self.elements.items()}
+        return ReachStage(self.spec, back)
+
+
 def read_against(norm: Norm, block: Block, axis: int, c: Tensor, tensors: Mapping[Block, Tensor]) -> None:
     """Add c (1/g)^T to a reader, in place, and take off its bias what the norm's makes of it."""
     weight = tensors[block]
@@ -317,6 +365,8 @@ def check_norm_element(spec: Spec, key: str, c: Tensor) -> bool:
     if key.startswith(CARRY):
         here = carried_in_unit(spec, [key], [])
         return len(here) == 1 and c.shape == here[0].shape and bool(c.isfinite().all())
+    if key.startswith(REACHES):
+        return element_shape(spec, key) == tuple(c.shape) and bool(c.isfinite().all()) and _is_undone(key, c)
     kind = next((prefix for prefix in KINDS if key.startswith(prefix)), None)
     if kind is None:
         raise IsomergeError(f"element {key} is no move of LayerNorms")
@@ -331,3 +381,8 @@ def check_norm_element(spec: Spec, key: str, c: Tensor) -> bool:
     whole = [want is None or have == want for want, have in zip(wanted, c.shape, strict=False)]
     single = [have == 1 for have, fits in zip(c.shape, whole, strict=False) if not fits]
     return c.ndim == len(wanted) and len(single) <= 1 and all(single)
+
+
+def _is_undone(key: str, c: Tensor) -> bool:
+    """Whether an element has an inverse."""
+    return not key.startswith(TURN) or bool((linalg.matrix_rank(c.double()) == c.shape[-1]).all())

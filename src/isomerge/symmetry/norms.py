@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -12,6 +12,8 @@ from isomerge.symmetry.axes import length
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import Carried
 from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.probed import Probed
+from isomerge.symmetry.reached import Reached
 from isomerge.symmetry.unstored_biases import UnstoredBias
 
 LEVEL = 1e-9
@@ -174,24 +176,36 @@ class LayerNorms:
     norms: list[Norm] = field(default_factory=list)
     carried: list[Carried] = field(default_factory=list)
     """Constants that may stand in one tensor or in others, of whatever layers."""
+    reached: list[Probed | Reached] = field(default_factory=list)
+    """Readers that see a constant alone, or what a narrower map reaches."""
 
     def __bool__(self) -> bool:
-        return bool(self.writers or self.norms or self.carried)
+        return bool(self.writers or self.norms or self.carried or self.reached)
+
+    @property
+    def together(self) -> list[list[Block]]:
+        """The groups of blocks that are matched at once."""
+        return [one.blocks for one in (*self.norms, *self.reached)]
 
     def within(self, blocks: Collection[Block]) -> LayerNorms:
         """What of it is whole in some blocks, such as a unit's."""
         writers = {block: k for block, k in self.writers.items() if block in blocks}
-        return LayerNorms(writers, [norm for norm in self.norms if all(b in blocks for b in norm.blocks)])
+        norms = [norm for norm in self.norms if all(b in blocks for b in norm.blocks)]
+        reached = [one for one in self.reached if all(b in blocks for b in one.blocks)]
+        return LayerNorms(writers, norms, reached=reached)
 
     def apart(self) -> LayerNorms:
         """What of it can be matched layer by layer: a norm that many layers read, as decoders read an encoder's,
         is compared, and not matched, and so is what is carried from layer to layer."""
-        return LayerNorms(self.writers, [norm for norm in self.norms if len(norm.layers) < 2])
+        return LayerNorms(self.writers, [norm for norm in self.norms if len(norm.layers) < 2], reached=self.reached)
 
-    def told(self, tensors_of: Callable[[Norm], Mapping[Block, Tensor]]) -> LayerNorms:
-        """What of it can be told of some tensors (`Norm.told`), given those of every norm's gain and bias."""
-        told = (norm.told(tensors_of(norm)) for norm in self.norms)
-        return LayerNorms(self.writers, [norm for norm in told if norm is not None], self.carried)
+    def told(self, tensors_of: Callable[[Sequence[Block]], Mapping[Block, Tensor]]) -> LayerNorms:
+        """What of it can be told of some tensors (`Norm.told`), given those of every norm's gain and bias, and of
+        what is reached."""
+        told = (norm.told(tensors_of([b for b in (norm.gain, norm.bias) if b is not None])) for norm in self.norms)
+        norms = [norm for norm in told if norm is not None]
+        reached = [one for one in self.reached if one.is_told(tensors_of(one.blocks))]
+        return LayerNorms(self.writers, norms, self.carried, reached)
 
     def reader(self, block: Block) -> tuple[Norm, int] | None:
         """The norm that a block may read against the ones, and the axis."""
@@ -231,4 +245,6 @@ def free_dimensions(free: LayerNorms, spec: Spec, entries: Callable[[Block], int
     made = sum(one.entries for norm in free.norms for one in norm.made)
     traded = sum(len(norm.trades) for norm in free.norms)
     constants = sum(one.entries for one in free.carried)
-    return vectors + made + traded + constants + sum(map(entries, folded))
+    read = {block for norm in free.norms for block in norm.slack}
+    beside = sum(one.dimension(one.slack(read)) for one in free.reached)
+    return vectors + made + traded + constants + beside + sum(map(entries, folded))

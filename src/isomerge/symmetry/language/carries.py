@@ -42,11 +42,11 @@ class Holder:
 
     def layer(self, name: str) -> dict[str, int] | None:
         """The numbers of a canonical name, where it is this one's."""
-        return _numbered(self.name, name)
+        return numbered(self.name, name)
 
     def via_layer(self, name: str) -> dict[str, int] | None:
         """The same of the weight's."""
-        return None if self.via is None else _numbered(self.via, name)
+        return None if self.via is None else numbered(self.via, name)
 
     def renamed(self, called: Callable[[str], str], axis: Callable[[str], str]) -> Holder:
         """The same where lines and axes are called something else."""
@@ -69,7 +69,8 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(expression(pattern))
 
 
-def _numbered(pattern: str, name: str) -> dict[str, int] | None:
+def numbered(pattern: str, name: str) -> dict[str, int] | None:
+    """The numbers that a name has where a pattern has indices; None where it is none of the pattern's."""
     found = _compiled(pattern).fullmatch(name)
     return None if found is None else {k: int(v) for k, v in found.groupdict().items()}
 

@@ -30,11 +30,24 @@ from isomerge.errors import IsomergeError
 
 WORDS = (
     "model", "prefix", "size", "layers", "depth", "require", "numbered", "config", "default", "include", "space",
-    "residual", "shift", "carry", "biased", "prenorm", "postnorm", "headed", "returns", "fixed", "tied", "positions", "like", "drop", "after",
+    "residual", "shift", "carry", "probe", "reached", "biased", "prenorm", "postnorm", "headed", "returns", "fixed", "tied", "positions", "like", "drop", "after",
 )  # fmt: skip
 """With what a statement may begin; every other one describes a tensor."""
 LINE = "line"
-_NAMED = {"size", "layers", "depth", "default", "include", "space", "residual", "shift", "carry", LINE}
+_NAMED = {
+    "size",
+    "layers",
+    "depth",
+    "default",
+    "include",
+    "space",
+    "residual",
+    "shift",
+    "carry",
+    "probe",
+    "reached",
+    LINE,
+}
 """Words of statements about something that has a name."""
 _KIND = {"residual": "space"}
 _OPEN, _CLOSE = "([{", ")]}"

@@ -24,6 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from isomerge.errors import IsomergeError
@@ -150,12 +151,20 @@ def included(inclusion: Inclusion, part: Spec) -> Spec:
             for line, number, bias in part.biased
         ),
         carries=tuple(_carry(inclusion, part, carry) for carry in part.carries),
+        probes=tuple(
+            probe.renamed(inclusion.called(probe.name), partial(_name, inclusion, part), inclusion.called)
+            for probe in part.probes
+        ),
+        reaches=tuple(
+            reach.renamed(inclusion.called(reach.name), partial(_name, inclusion, part)) for reach in part.reaches
+        ),
         config_keys=tuple(f"{inclusion.group}.{key}" for key in part.config_keys),
         fixed=tuple(one.renamed(lambda name: _name(inclusion, part, name)) for one in part.fixed),
         prenorm=tuple(inclusion.called(name) for name in part.prenorm if name not in inclusion.without),
         normed_out=tuple(inclusion.called(name) for name in part.normed_out if name not in inclusion.without),
         beside=tuple((inclusion.called(s), w, name) for s, w, name in part.beside if s not in inclusion.without),
         within=tuple(inclusion.called(name) for name in part.within if name not in inclusion.without),
+        again=tuple(inclusion.called(name) for name in part.again if name not in inclusion.without),
         plain=tuple(inclusion.called(name) for name in part.plain if name not in inclusion.without),
         postnorm=tuple(inclusion.called(name) for name in part.postnorm if name not in inclusion.without),
         depths={_name(inclusion, part, stack): depth for stack, depth in part.depths.items()},

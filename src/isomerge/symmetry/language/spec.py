@@ -17,6 +17,7 @@ from isomerge.symmetry.axes import Axis, atoms, shape, show
 from isomerge.symmetry.groups import GROUPS, Group
 from isomerge.symmetry.language.carries import Carry, Rows
 from isomerge.symmetry.language.names import Number, expression, filled, numbers
+from isomerge.symmetry.language.reaches import Probe, Reach
 from isomerge.symmetry.language.statements import FixedPart, Returned
 
 # What a group may be restricted to (--spaces res:Perm).
@@ -206,6 +207,8 @@ class Spec:
     """Those of which a class returns what a norm gives."""
     postnorm: tuple[str, ...] = ()
     """The streams whose norms stand behind what they normalise; their lines stand in the order in which they act."""
+    again: tuple[str, ...] = ()
+    """Those of them whose one layer runs again and again: what reads its first tensors reads its last norm as well."""
     plain: tuple[str, ...] = ()
     """Those of `prenorm` whose norms have no tensors."""
     beside: tuple[tuple[str, str, str], ...] = ()
@@ -218,6 +221,10 @@ class Spec:
     """Those of `prenorm` whose norms are inside of branches, beside what all classes give out as it is."""
     carries: tuple[Carry, ...] = ()
     """Constants that may stand in one tensor or in others, of whatever layers."""
+    probes: tuple[Probe, ...] = ()
+    """Constants that ask, and the keys that they ask."""
+    reaches: tuple[Reach, ...] = ()
+    """What narrower maps reach of a stream, and who reads nothing else."""
 
     def is_unrelated(self, stream: str, line: Line) -> bool:
         """Whether a line has the axes of a stream, and nothing to do with its norms."""

@@ -26,12 +26,15 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
                                                 of GAIN: c / GAIN is free, and the head's bias pays
 ``biased WEIGHT#1 by BIAS``                     a part of a fused reader has a bias of its own
 ``carry NAME: A [along X] -> B, 2 C along Y, D via W``  a vector that A has more B loses, C twice, and D what W makes of it (see `isomerge.symmetry.language.carries`)
+``probe NAME: P through W#0 by B#0 -> K#1 by C#1 along X``  one constant P asks, through W and its bias; no more of K counts than what that makes of it (see `isomerge.symmetry.language.reaches`)
+``reached NAME: B over P [behind G] -> W by C, ...``  these weights read P e + B alone, of fewer e than it is wide; e comes from the norm of G
 ``prenorm STREAM [returned] [if E]``            a stream is read through LayerNorms alone (also: ``folded OFixingOnes``); returned: also where a class returns it
 ``prenorm STREAM within [if E]``                its norms are inside of branches: no class returns what they give
 ``prenorm STREAM plain [returned] [if E]``      the same, through LayerNorms that have no tensors
 ``... except NAME ...``                         lines (a name ends so, ``*`` is anything) that write before something else than a norm, or read another thing as well
 ``... without NAME ...``                        lines that have nothing to do with these norms
 ``postnorm STREAM across NAME ...``             lines that read what the stack of layers before theirs gives
+``postnorm STREAM again [if E]``                the same of one layer that runs again and again
 ``postnorm STREAM [if E]``                      LayerNorms stand behind what they normalise; lines in the order in which they act
 ``headed CLASS ...``                            classes that are named ``...Model``, and give out what a head makes of the streams
 ``returns SPACE ... : CLASS ... [if E]``        what classes return by default beside their predictions, or ``nothing``
@@ -75,6 +78,7 @@ from isomerge.symmetry.language.expansion import LINE, WORDS, Statement, Texts, 
 from isomerge.symmetry.language.expressions import evaluate
 from isomerge.symmetry.language.inclusion import check_apart, included, read_inclusion
 from isomerge.symmetry.language.names import MOST_LAYERS, bound, chosen, first_alternatives, read_layers
+from isomerge.symmetry.language.reaches import Probe, Reach, read_probe, read_reached
 from isomerge.symmetry.language.spec import BESIDE, Line, Shift, Space, Spec
 from isomerge.symmetry.language.statements import FixedPart, Returned, read_fixed, read_returned
 from isomerge.symmetry.legality import check_legality
@@ -88,7 +92,7 @@ _SHIFT = re.compile(
 )
 _BIASED = re.compile(r"(\S+)#(\d+)\s+by\s+(\S+)$")
 _INFINITE = " infinite"
-RETURNED, PLAIN, WITHIN = " returned", " plain", " within"
+RETURNED, PLAIN, WITHIN, AGAIN = " returned", " plain", " within", " again"
 BEHIND_PADDING = "behind padding"
 _OFFSET = re.compile(r"(.*[)\]]'?)\s+-\s*(\d+)$")
 _DEFAULT_SIZES = {**dict.fromkeys(SCALES, 1), "Complex": 2, "Turn": 2}
@@ -145,6 +149,8 @@ class _Reader:
         self.shifts: list[Shift] = []
         self.tied_trades: list[Shift] = []
         self.carries: list[Carry] = []
+        self.probes: list[Probe] = []
+        self.reaches: list[Reach] = []
         self.biased: list[tuple[str, int, str]] = []
         self.keys: list[str] = []
         self.fixed: list[FixedPart] = []
@@ -157,6 +163,7 @@ class _Reader:
         self.within: list[str] = []
         self.beside: list[tuple[str, str, str]] = []
         self.postnorm: list[str] = []
+        self.again: list[str] = []
         self.depths: dict[str, tuple[int, int]] = {}
         self.numbered: dict[str, list[object]] = {}
 
@@ -225,6 +232,8 @@ class _Reader:
         self.shifts += part.shifts
         self.tied_trades += part.tied_trades
         self.carries += part.carries
+        self.probes += part.probes
+        self.reaches += part.reaches
         self.biased += part.biased
         self.keys += part.config_keys
         if inclusion.stands_in(self.config):
@@ -237,6 +246,7 @@ class _Reader:
         self.within += part.within
         self.beside += part.beside
         self.postnorm += part.postnorm
+        self.again += part.again
         self.depths |= part.depths
 
     def read_size(self, rest: str) -> None:
@@ -306,8 +316,18 @@ class _Reader:
         shift = Shift(name, bias, block, into or None, via, along, *trade)
         (self.shifts if against is None else self.tied_trades).append(shift)
 
+    def chosen(self, name: str) -> str:
+        """The name of a line with its layers written into it."""
+        return chosen(name, self.value, self.layers)
+
     def read_carry(self, rest: str) -> None:
-        self.carries.append(read_carry(rest, lambda name: chosen(name, self.value, self.layers), self.rows))
+        self.carries.append(read_carry(rest, self.chosen, self.rows))
+
+    def read_probe(self, rest: str) -> None:
+        self.probes.append(read_probe(rest, self.chosen))
+
+    def read_reached(self, rest: str) -> None:
+        self.reaches.append(read_reached(rest, self.chosen))
 
     def read_biased(self, rest: str) -> None:
         found = _BIASED.match(rest)
@@ -329,7 +349,10 @@ class _Reader:
         self.normed_out += [name] if rest.endswith(RETURNED) else []
 
     def read_postnorm(self, rest: str) -> None:
-        self.postnorm.append(self.stream("postnorm", self.asides(rest)))
+        rest = self.asides(rest)
+        name = self.stream("postnorm", rest.removesuffix(AGAIN))
+        self.postnorm.append(name)
+        self.again += [name] if rest.endswith(AGAIN) else []
 
     def asides(self, rest: str) -> str:
         """Keep what lines a statement of norms says are no common ones, and give the rest of it."""
@@ -400,12 +423,15 @@ class _Reader:
             tuple(self.prenorm),
             tuple(self.normed_out),
             tuple(self.postnorm),
-            tuple(self.plain),
-            tuple(self.beside),
-            tuple(self.tied_trades),
+            plain=tuple(self.plain),
+            beside=tuple(self.beside),
+            tied_trades=tuple(self.tied_trades),
             carries=tuple(self.carries),
+            probes=tuple(self.probes),
+            reaches=tuple(self.reaches),
             biased=tuple(self.biased),
             within=tuple(self.within),
+            again=tuple(self.again),
         )
         check_legality(spec)
         check_fixed(spec)

@@ -1,0 +1,65 @@
+"""Bringing what is free of readers that see little of a stream onto an anchor's (`isomerge.symmetry.reached`).
+
+Closed forms: a constant that asks, what reads it, and its questions become the anchor's, and keys have the anchor's
+beside what the questions make of them, which is the least that they can differ; what reads a narrower map gets the
+anchor's across what is reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch import Tensor
+
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Block, Blocks
+from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.norm_stage import NormStage, norm_stages
+from isomerge.symmetry.norms import LayerNorms
+from isomerge.symmetry.probed import Moves, Probed
+
+APART = 0.05
+"""How far such a reader must be from the anchor's, squared and relative to it, to be moved: all of what is between
+those of fine-tunes is free, and they keep their bytes."""
+DISGUISED = 0.2
+"""The same, from which on models are matched without what is free of them."""
+
+
+def reach_stages(
+    spec: Spec, free: LayerNorms, stored: Callable[[Block], Tensor], target: Mapping[Block, Tensor] | None
+) -> list[NormStage]:
+    """The stages that bring all that is free so to a target's; None: to none of it.
+
+    Args:
+        spec: of the moves (`isomerge.symmetry.layer_norms.norm_spec`).
+        free: what is free.
+        stored: any block.
+        target: the anchor's.
+    """
+    elements: Moves = {}
+    for one in free.reached:
+        elements |= one.onto({block: stored(block) for block in one.blocks}, target)
+    return norm_stages(spec, {key: c for key, c in elements.items() if bool(c.any())})
+
+
+def dropping(spec: Spec, free: LayerNorms, anchor: Blocks, moved: Blocks) -> Alignment:
+    """What makes the biases of keys that a constant asks the anchor's, behind all else that folds into them."""
+    elements: Moves = {}
+    for one in free.reached:
+        elements |= one.drops(moved, anchor) if isinstance(one, Probed) else {}
+    return Alignment.of(norm_stages(spec, {key: c for key, c in elements.items() if bool(c.any())}), spec)
+
+
+def far_apart(free: LayerNorms, anchor: Blocks, moved: Blocks) -> LayerNorms:
+    """Those statements of which the anchor's is another."""
+    return LayerNorms(reached=[one for one in free.reached if one.share(moved, anchor) > APART])
+
+
+def reaching(spec: Spec, far: LayerNorms, anchor: Blocks, moved: Blocks) -> Alignment:
+    """What brings all that is free so in a unit to the anchor's."""
+    return Alignment.of(reach_stages(spec, far, moved.__getitem__, anchor), spec)
+
+
+def hides(free: LayerNorms, anchor: Blocks, source: Blocks) -> bool:
+    """Whether what is free so is much of what is between two units."""
+    return any(one.share(source, anchor) > DISGUISED for one in free.reached)

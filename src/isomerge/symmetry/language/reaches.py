@@ -1,0 +1,152 @@
+"""Readers that see no more of a stream than a constant, or than what a narrower map reaches, as a text says it.
+
+``probe NAME: PROBE through WEIGHT#PART by BIAS#PART -> KEY#PART by BIAS#PART along AXIS``: one constant is read by WEIGHT
+and its bias, which makes one vector of each head along AXIS, and no more of KEY counts than what that makes of it. The
+keys' bias softmax drops: a `shift` says so.
+
+``reached NAME: BIAS over MAP [behind GAIN] -> WEIGHT by BIAS, ...``: these weights read ``MAP e + BIAS`` alone, of fewer
+e than it is wide; e comes from the norm of GAIN.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.language.carries import numbered
+
+_PART = r"(\S+?)(?:#(\d+))?"
+_MAP = rf"{_PART}\s+by\s+{_PART}"
+_PROBE = re.compile(rf"(\w+)\s*:\s*(\S+)\s+through\s+{_MAP}\s*->\s*{_MAP}\s+along\s+(\w+)$")
+_REACHED = re.compile(r"(\w+)\s*:\s*(\S+)\s+over\s+(\S+)(?:\s+behind\s+(\S+))?\s*->\s*(.+)$")
+_READER = re.compile(rf"{_MAP}$")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A line, or a part of a concatenation in it."""
+
+    name: str
+    number: int = 0
+
+    @property
+    def shown(self) -> str:
+        """What errors call it."""
+        return f"{self.name}#{self.number}" if self.number else self.name
+
+    def is_of(self, name: str) -> bool:
+        """Whether a canonical name is this line's."""
+        return numbered(self.name, name) is not None
+
+
+@dataclass(frozen=True)
+class Map:
+    """A weight and its bias."""
+
+    weight: Part
+    bias: Part
+
+    @property
+    def parts(self) -> tuple[Part, Part]:
+        """Both."""
+        return self.weight, self.bias
+
+    def renamed(self, called: Callable[[str], str]) -> Map:
+        """The same where lines are called something else."""
+        weight, bias = (replace(part, name=called(part.name)) for part in self.parts)
+        return Map(weight, bias)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A constant that asks, and the keys that it asks."""
+
+    name: str
+    token: Part
+    query: Map
+    key: Map
+    along: str
+    """The axis over which queries and keys are multiplied."""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All lines."""
+        return self.token, *self.query.parts, *self.key.parts
+
+    def renamed(self, name: str, called: Callable[[str], str], axis: Callable[[str], str]) -> Probe:
+        """The same where lines and axes are called something else."""
+        token = replace(self.token, name=called(self.token.name))
+        return Probe(name, token, self.query.renamed(called), self.key.renamed(called), axis(self.along))
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What a map reaches of a stream, and who reads nothing else."""
+
+    name: str
+    bias: Part
+    through: Part
+    gain: Part | None
+    readers: tuple[Map, ...]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All lines."""
+        gain = () if self.gain is None else (self.gain,)
+        return self.bias, self.through, *gain, *(part for reader in self.readers for part in reader.parts)
+
+    def renamed(self, name: str, called: Callable[[str], str]) -> Reach:
+        """The same where lines are called something else."""
+        bias, through, gain = (
+            None if part is None else replace(part, name=called(part.name))
+            for part in (self.bias, self.through, self.gain)
+        )
+        assert bias is not None
+        assert through is not None
+        return Reach(name, bias, through, gain, tuple(reader.renamed(called) for reader in self.readers))
+
+
+def read_probe(rest: str, name_of: Callable[[str], str]) -> Probe:
+    """Read what follows the word ``probe``.
+
+    Args:
+        rest: the statement.
+        name_of: writes layers into a name.
+
+    Raises:
+        IsomergeError: it is not understood.
+    """
+    found = _PROBE.match(rest)
+    if found is None:
+        raise IsomergeError(
+            f"probe {rest!r} is not understood: write NAME: PROBE through WEIGHT#PART by BIAS#PART -> KEY#PART by "
+            f"BIAS#PART along AXIS"
+        )
+    name, token, *pieces, along = found.groups()
+    return Probe(name, Part(name_of(token)), _map(pieces[:4], name_of), _map(pieces[4:], name_of), along)
+
+
+def read_reached(rest: str, name_of: Callable[[str], str]) -> Reach:
+    """Read what follows the word ``reached``.
+
+    Raises:
+        IsomergeError: it is not understood.
+    """
+    found = _REACHED.match(rest)
+    readers = [] if found is None else [_READER.match(part) for part in found[5].split(", ")]
+    if found is None or not all(readers):
+        raise IsomergeError(
+            f"reached {rest!r} is not understood: write NAME: BIAS over MAP [behind GAIN] -> WEIGHT by BIAS, ..."
+        )
+    bias, through, gain = (None if name is None else Part(name_of(name)) for name in found.groups()[1:4])
+    assert bias is not None
+    assert through is not None
+    maps = tuple(_map(list(part.groups()), name_of) for part in readers if part is not None)
+    return Reach(found[1], bias, through, gain, maps)
+
+
+def _map(pieces: list[str], name_of: Callable[[str], str]) -> Map:
+    weight, number, bias, other = pieces
+    return Map(Part(name_of(weight), int(number or 0)), Part(name_of(bias), int(other or 0)))

@@ -1,0 +1,281 @@
+"""What a narrower map reaches of a stream, in the blocks of a model: what is free of those that read nothing else.
+
+Of a stream that begins as ``P e + c``, of fewer e than it is wide, those that read nothing else may be
+``W + N (1 - Q)``, Q being the projection onto what P reaches, with ``b - N (1 - Q) c``. Behind a norm
+``e = g n + d``, of which n has the mean zero, P reaches ``P g n``, and c is ``P d + c``. Where all else that reads
+the stream is a norm, which takes away what lies along the ones, ``(1 + 1 t^T) P`` is read by ``W (1 - 1 t^T)`` with
+``b + W 1 (t c)``, t having the mean zero: P may write along the ones what it likes. Of P only what n reaches moves,
+and ``P d + c`` stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.blocks import Block, Blocks
+from isomerge.symmetry.language.reaches import Map, Part, Probe, Reach
+from isomerge.symmetry.language.spec import Line, Spec
+from isomerge.symmetry.part_rows import Rows
+from isomerge.symmetry.probed import DROP, KEYS, QUERY, TOKEN, TURN, Moves, Probed
+
+LEVELS, REACH = "norm.level.", "norm.reach."
+"""What the keys of their elements begin with."""
+REACHES = (TURN, TOKEN, QUERY, KEYS, LEVELS, REACH, DROP)
+LEVEL = 1e-9
+"""The least part of the largest direction of a map that is one."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A weight that reads what is reached, and its bias."""
+
+    key: str
+    weight: Rows
+    bias: Rows
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What a narrower map reaches of a stream, and who reads nothing else, in the blocks of one model."""
+
+    reach: Reach
+    bias: Block
+    through: Block
+    gain: Block | None
+    shift: Block | None
+    """The bias of the norm of the gain."""
+    readers: tuple[Reader, ...]
+    levels: bool
+    """Whether norms are all else that reads the stream."""
+
+    @property
+    def blocks(self) -> list[Block]:
+        """All that moves change and look at."""
+        own = [block for block in (self.bias, self.through, self.gain, self.shift) if block is not None]
+        return list(dict.fromkeys([*own, *self.changed]))
+
+    @property
+    def changed(self) -> list[Block]:
+        """All that moves change."""
+        own = [self.bias, self.through] if self.levels else []
+        return [*own, *(block for one in self.readers for block in (one.weight.block, one.bias.block))]
+
+    @property
+    def element_keys(self) -> list[str]:
+        """Of all elements, in the order in which they act."""
+        return [*([LEVELS + self.reach.name] if self.levels else []), *(one.key for one in self.readers)]
+
+    def directions(self, tensors: Mapping[Block, Tensor]) -> Tensor:
+        """What is reached from the constant, [width, directions]; float64."""
+        through = tensors[self.through].double()
+        if self.gain is None:
+            return through
+        gain = tensors[self.gain].double() + self.gain.line.less
+        return through * gain @ _beside_ones(len(gain)).to(through)
+
+    def constant(self, tensors: Mapping[Block, Tensor]) -> Tensor:
+        """A vector that is reached, [width]; float64."""
+        found = tensors[self.bias].double()
+        return (
+            found if self.shift is None else found + tensors[self.through].double() @ tensors[self.shift].double()
+        )
+
+    def beyond(self, x: Tensor, tensors: Mapping[Block, Tensor]) -> Tensor:
+        """What of some rows [..., width] lies across all that is reached."""
+        reached = self.directions(tensors)
+        inside = torch.linalg.solve(reached.mT @ reached, reached.mT @ x.flatten(0, -2).mT)
+        return x - (reached @ inside).mT.reshape(x.shape)
+
+    def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
+        """The blocks that an element changes, changed; the given ones stay."""
+        if key.startswith(LEVELS):
+            return self._levelled(element.double() - element.double().mean(), tensors)
+        found, one = dict(tensors), next(one for one in self.readers if one.key == key)
+        more = self.beyond(element.double(), tensors)
+        found[one.weight.block] = one.weight.plus(found, more)
+        found[one.bias.block] = one.bias.plus(found, -(more @ self.constant(tensors)))
+        return {block: found[block] for block in (one.weight.block, one.bias.block)}
+
+    def _levelled(self, t: Tensor, tensors: Blocks) -> Blocks:
+        """The blocks where what is reached has ``t x`` more along the ones."""
+        found, through = dict(tensors), tensors[self.through]
+        more, constant = t @ self.directions(tensors), t @ self.constant(tensors)
+        if self.gain is not None:
+            gain = tensors[self.gain].double() + self.gain.line.less
+            more = _beside_ones(len(gain)).to(more) @ more / gain
+        if self.shift is not None:
+            away = tensors[self.bias].double() - more @ tensors[self.shift].double()
+            found[self.bias] = away.to(tensors[self.bias])
+        found[self.through] = through + more.to(through)
+        for one in self.readers:
+            read = one.weight.of(tensors).sum(-1, keepdim=True)
+            found[one.weight.block] = one.weight.plus(found, -read * t)
+            found[one.bias.block] = one.bias.plus(found, read * constant)
+        return {block: found[block] for block in self.changed}
+
+    def onto(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor] | None) -> Moves:
+        """What brings the map along the ones to a target's, and its readers nearest to its; None: to nothing along
+        the ones, and across what is reached."""
+        found, here = {}, dict(tensors)
+        if self.levels:
+            key, reached = LEVELS + self.reach.name, self.directions(tensors)
+            mean = reached.mean(0)
+            away, flat = -mean if target is None else self.directions(target).mean(0) - mean, reached - mean
+            found[key] = flat @ torch.linalg.solve(flat.mT @ flat, away)
+            here |= self.moved(key, found[key], here)
+        for one in self.readers:
+            gap = -one.weight.of(here)
+            found[one.key] = self.beyond(gap if target is None else gap + one.weight.of(target), here)
+        return found
+
+    def formed(self, tensors: Mapping[Block, Tensor]) -> Blocks:
+        """The blocks where all that is free is what `onto` makes it without a target."""
+        found = dict(tensors)
+        for key, element in self.onto(tensors, None).items():
+            found |= self.moved(key, element, found)
+        return {block: found[block] for block in self.changed}
+
+    def is_told(self, tensors: Mapping[Block, Tensor]) -> bool:
+        """Whether no direction of the map is lost."""
+        reached = self.directions(tensors)
+        sizes = torch.linalg.svdvals(reached - reached.mean(0) if self.levels else reached)
+        return bool(sizes[-1] > LEVEL * sizes[0])
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        """That of an element."""
+        sizes = [one.weight.sizes for one in self.readers if one.key == key]
+        return sizes[0] if sizes else (self.readers[0].weight.sizes[2],)
+
+    def slack(self, free: Collection[Block]) -> bool:
+        """Whether a reader is among those that may take what they like against the ones: none reads a norm."""
+        return any(one.weight.block in free for one in self.readers)
+
+    def dimension(self, slack: bool) -> int:
+        """How many numbers are free; ``slack`` as of `Probed.dimension`, where nothing is."""
+        assert not slack
+        width, narrow = _map_sizes(self.readers[0].weight.spec, self.through, self.gain is not None)
+        across = sum(prod(one.weight.sizes[:2]) for one in self.readers) * (width - narrow)
+        return across + narrow * self.levels
+
+    def share(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor]) -> float:
+        """How far readers are from a target's across what is reached, squared and relative to what they are; or the
+        map along the ones."""
+        gaps = [g for key, g in self.onto(tensors, target).items() if not key.startswith(LEVELS)]
+        size = sum(float(one.weight.of(target).square().sum()) for one in self.readers)
+        across = sum(float(gap.square().sum()) for gap in gaps) / max(size, 1e-300)
+        if not self.levels:
+            return across
+        mine, theirs = (self.directions(each).mean(0) for each in (tensors, target))
+        wide = float(self.directions(target).square().sum()) / len(tensors[self.bias])
+        return max(across, float((mine - theirs).square().sum()) / max(wide, 1e-300))
+
+
+def reached_in(spec: Spec, blocks: Sequence[Block], *, states: bool = False) -> list[Probed | Reached]:
+    """What is free so among some blocks: where all tensors of a statement are there.
+
+    Args:
+        spec: whose statements are read.
+        blocks: of a model, or of one unit.
+        states: whether a model gives out what a stream begins with.
+    """
+    if not spec.probes and not spec.reaches:
+        return []
+    named = {block.canonical[0]: block for block in blocks if not block.lead}
+
+    def at(part: Part | None) -> Block | None:
+        return None if part is None else next((b for name, b in named.items() if part.is_of(name)), None)
+
+    found: list[Probed | Reached] = []
+    for probe in spec.probes:
+        if all(at(part) is not None for part in probe.parts):
+            found.append(_probed(spec, probe, at))
+    for reach in spec.reaches:
+        if all(at(part) is not None for part in reach.parts):
+            one = _reached(spec, reach, at, named, states)
+            width, narrow = _map_sizes(spec, one.through, one.gain is not None)
+            found += [one] if narrow < width else []
+    return found
+
+
+def element_shape(spec: Spec, key: str) -> tuple[int, ...] | None:
+    """The shape of an element by the spec alone; None where no statement has it."""
+    blocks = [_alone(line) for line in spec.lines if line.axes is not None]
+    for one in reached_in(spec, blocks):
+        if key in one.element_keys:
+            return one.shape(key)
+    return None
+
+
+def _alone(line: Line) -> Block:
+    """A line's block in its first layer."""
+    first = {index: (number.values or (0,))[0] for number in line.numbers for index in (number.index,)}
+    name = line.canonical(dict.fromkeys(line.indices, 0) | first)
+    return Block(name, line, (), line.axes, (name,), ())
+
+
+def _probed(spec: Spec, probe: Probe, at: Callable[[Part | None], Block | None]) -> Probed:
+    token = at(probe.token)
+    assert token is not None
+    read = frozenset(a.name for a in atoms(token.axes or ()))
+    maps = (*probe.query.parts, *probe.key.parts)
+    weight, bias, keys, dropped = (_rows(spec, part, at, read, probe.along) for part in maps)
+    return Probed(probe, token, weight, bias, keys, dropped)
+
+
+def _reached(
+    spec: Spec,
+    reach: Reach,
+    at: Callable[[Part | None], Block | None],
+    named: Mapping[str, Block],
+    states: bool,
+) -> Reached:
+    bias, through, gain = at(reach.bias), at(reach.through), at(reach.gain)
+    assert bias is not None
+    assert through is not None
+    read = frozenset(a.name for a in atoms(bias.axes or ()))
+    readers = tuple(_reader(spec, reach, k, one, at, read) for k, one in enumerate(reach.readers))
+    shift = None if gain is None else named.get(_bias_of(gain.canonical[0]))
+    levels = not states and not read.isdisjoint(spec.postnorm)
+    return Reached(reach, bias, through, gain, shift, readers, levels)
+
+
+def _reader(
+    spec: Spec, reach: Reach, number: int, one: Map, at: Callable[[Part | None], Block | None], read: frozenset[str]
+) -> Reader:
+    weight, bias = (_rows(spec, part, at, read) for part in one.parts)
+    return Reader(f"{REACH}{reach.name}.{number}", weight, bias)
+
+
+def _rows(
+    spec: Spec, part: Part, at: Callable[[Part | None], Block | None], read: frozenset[str], along: str = ""
+) -> Rows:
+    block = at(part)
+    assert block is not None
+    return Rows(block, part.number, spec, read, along)
+
+
+def _bias_of(name: str) -> str:
+    """What the bias beside a gain is called."""
+    return name.removesuffix("gamma") + "beta" if name.endswith("gamma") else name.removesuffix("weight") + "bias"
+
+
+def _map_sizes(spec: Spec, through: Block, normed: bool) -> tuple[int, int]:
+    """How wide a stream is, and how many directions of it a map reaches."""
+    width, narrow = (
+        prod(spec.sizes[a.name] for a in atoms((axis,)) if not a.name.isdigit()) for axis in through.axes or ()
+    )
+    return width, narrow - normed
+
+
+def _beside_ones(width: int) -> Tensor:
+    """An orthonormal basis of what has the mean zero, [width, width - 1]; float64."""
+    found = -torch.ones(width, width - 1, dtype=torch.float64).tril(-1)
+    for k in range(width - 1):
+        found[k, k] = width - 1 - k
+    return found / found.norm(dim=0)
