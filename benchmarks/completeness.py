@@ -177,6 +177,56 @@ NEEDED: dict[str, dict[str, Any]] = {
     "minimax": {"block_size": 16},
     "deepseek_v2": {"n_shared_experts": 1},
     "hunyuan_v1_dense": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "head_dim": 128},
+    "ministral": {"head_dim": 128},
+    "dots1": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "siglip_text_model": {"architectures": ["SiglipTextModel"]},
+    "vit_mae": {"num_channels": 1},
+    "whisper": {"num_mel_bins": 8},
+    "speech_to_text": {"input_feat_per_channel": 8, "conv_channels": 8},
+    "lilt": {"channel_shrink_ratio": 2},
+    "markuplm": {
+        "max_depth": 2,
+        "xpath_unit_hidden_size": 4,
+        "max_xpath_tag_unit_embeddings": 4,
+        "max_xpath_subs_unit_embeddings": 4,
+        "tag_pad_id": 3,
+        "subs_pad_id": 3,
+    },
+    "led": {"attention_window": 4},
+    "longformer": {"attention_window": 4},
+    "mobilebert": {"true_hidden_size": 8, "intra_bottleneck_size": 8, "num_feedforward_networks": 2},
+    "squeezebert": {f"{part}_groups": 2 for part in ("q", "k", "v", "intermediate", "output")},
+    "mamba": {"time_step_rank": 4, "state_size": 4},
+    "falcon_mamba": {"time_step_rank": 4, "state_size": 4},
+    **{
+        kind: {
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 4,
+            "linear_value_head_dim": 4,
+            "linear_conv_kernel_dim": 2,
+        }
+        for kind in ("qwen3_next", "qwen3_5_text")
+    },
+    **{
+        kind: {
+            "architectures": [f"{name}ForCTC"],
+            "conv_dim": [8, 8],
+            "conv_kernel": [4, 3],
+            "conv_stride": [2, 2],
+            "num_conv_pos_embeddings": 4,
+            "num_conv_pos_embedding_groups": 2,
+        }
+        for kind, name in (("wav2vec2", "Wav2Vec2"), ("hubert", "Hubert"))
+    },
+    "audio-spectrogram-transformer": {
+        "architectures": ["ASTForAudioClassification"],
+        "patch_size": 4,
+        "frequency_stride": 3,
+        "time_stride": 3,
+        "max_length": 10,
+        "num_mel_bins": 7,
+    },
     "rembert": {"input_embedding_size": 8, "output_embedding_size": 8},
 }
 """What a config must say of model types of which the default builds no model, or none that is small enough."""

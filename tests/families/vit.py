@@ -156,7 +156,8 @@ STREAMS: dict[str, Streams] = {
         "OFixingOnes",
     ),
     "vit_mae": {"res": "OFixingOnes", "dres": "OFixingOnes"},
-    **{key: {} for key in ["dinov3_vit", "dinov3_vit-gated", "pixio", "mlcd_vision_model"]},
+    **dict.fromkeys(["dinov3_vit", "dinov3_vit-gated"], "Fixed"),
+    **{key: {} for key in ["pixio", "mlcd_vision_model"]},
     **{key: {"vision_res": "Perm"} for key in ["vitpose", "vitpose-classic"]},
 }
 

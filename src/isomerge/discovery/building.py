@@ -17,7 +17,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook 
 from isomerge.config.agreement import read_by_transformers
 from isomerge.config.config_parts import parts_of
 from isomerge.discovery.composites import shrunk_whole
-from isomerge.discovery.placement import places_of
+from isomerge.discovery.placement import joined_places, places_of
 from isomerge.discovery.precision import double_precision
 from isomerge.discovery.shrinking import FALLBACKS, SCALES, Change, Scale
 from isomerge.discovery.specimen import Specimen, loaded, silent
@@ -136,8 +136,10 @@ def _built(config: Any, kind: Any, scale: Scale, seed: int, untied: bool) -> Spe
         module = loaded(kind, module.config, stored)
         for name, p in module.named_parameters():
             p.requires_grad_(name not in frozen)
-    places = places_of(stored, dict(module.named_parameters(remove_duplicate=False)))
-    found = Specimen(module, on_disk, stored, places, inputs_of(module, made, scale, seed))
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    places = places_of(stored, parameters)
+    joined = joined_places(stored, places, parameters)
+    found = Specimen(module, on_disk, stored, places, inputs_of(module, made, scale, seed), joined=joined)
     found.reference = found.outputs()
     return found
 

@@ -9,7 +9,7 @@ from typing import Any
 from isomerge.discovery.bound_specimen import BoundSpecimen, SpecOf
 from isomerge.discovery.building import real_config
 from isomerge.discovery.inner_axes import InnerAxis, inner_axes
-from isomerge.discovery.redundancy import MORE_HEADS, TINY, TOKENS, WIDER, Count, Redundancy, tiny_specimen
+from isomerge.discovery.redundancy import MORE_HEADS, SIDE, TINY, TOKENS, WIDER, Count, Redundancy, tiny_specimen
 from isomerge.discovery.specimen import Specimen
 from isomerge.errors import IsomergeError
 
@@ -54,12 +54,19 @@ def try_completeness(
     if specimen is not None:
         return _counted(spec_of, lambda: specimen).told()
     real = real_config(config)
-    for tiny in (TINY, WIDER, MORE_HEADS):
-        found = _counted(spec_of, lambda tiny=tiny: tiny_specimen(real, seed, tiny))
+    found = _counted(spec_of, lambda: tiny_specimen(real, seed, TINY))
+    tiny = TINY
+    for scale in (WIDER, MORE_HEADS):
         if found.count is not None:
             break
+        again = _counted(spec_of, lambda scale=scale: tiny_specimen(real, seed, scale))
+        if again.count is not None:  # else the first one's reason is told: of the sizes that suit most
+            found, tiny = again, scale
     # two heads of half a stream span it together, as many heads never do
-    others = replace(tiny, heads=2 * tiny.heads, head=max(1, tiny.head // 2)), replace(tiny, vocabulary=TOKENS)
+    others = (
+        replace(tiny, heads=2 * tiny.heads, head=max(1, tiny.head // 2)),
+        replace(tiny, vocabulary=TOKENS, side=SIDE),
+    )
     for other, richer in enumerate(others, seed + 1):
         if found.count is None or not found.count.missing:
             break

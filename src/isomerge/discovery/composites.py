@@ -69,8 +69,8 @@ def beside(scale: Scale, number: int) -> Scale:
         scale,
         heads=scale.heads + 2 * number,
         shared=scale.shared + 1,
-        head=scale.head - 8,
-        neurons=scale.neurons - 4 - 8 * number,
+        head=scale.head - 8 if scale.head > 8 else max(2, scale.head // 2),
+        neurons=max(8, scale.neurons - 4 - 8 * number),
         vocabulary=scale.vocabulary + 12 * number,
         positions=scale.positions + 4 * number,
         embedding=scale.embedding + 4 * number,
@@ -105,7 +105,8 @@ def _agreed(
         elif SEEN.search(key):
             found[key] = vocabulary - 8 + seen.index(value) % 8
         elif PROJECTED.fullmatch(key):
-            found[key] = equal.get(value, scale.embedding - 8) if scale.linked else scale.embedding - 8
+            space = scale.embedding - 8 if scale.embedding > 8 else scale.embedding
+            found[key] = equal.get(value, space) if scale.linked else space
         elif key in IMAGES:
             found[key] = IMAGES[key][scale.layers % 2]
         elif key in IMAGE:

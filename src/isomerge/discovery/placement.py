@@ -47,6 +47,59 @@ def places_of(stored: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) ->
     return found
 
 
+@dataclass(frozen=True)
+class Joined:
+    """Parameters of which the rows, in some order, are one stored tensor."""
+
+    parameters: tuple[str, ...]
+    order: Tensor
+    """Which row of the parameters, one after the other, each stored row is."""
+
+    def of(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The stored tensor, of parameters (or what is as long as they are) by name."""
+        return torch.cat([tensors[name] for name in self.parameters])[self.order]
+
+    def put(self, value: Tensor, parameters: Mapping[str, Tensor]) -> None:
+        """Write a stored tensor into the parameters."""
+        rows = torch.empty_like(value)
+        rows[self.order] = value
+        lengths = [parameters[name].shape[0] for name in self.parameters]
+        for name, part in zip(self.parameters, rows.split(lengths), strict=True):
+            parameters[name].copy_(part)
+
+
+def joined_places(
+    stored: Mapping[str, Tensor], places: Mapping[str, Place], parameters: Mapping[str, Tensor]
+) -> dict[str, Joined]:
+    """The stored tensors without a place of which the class computes with the parts: fused queries, keys and values
+    that it takes apart.
+
+    Args:
+        stored: the tensors on disk by name; random, so that no two rows are equal.
+        places: of those that live in one parameter.
+        parameters: the module's parameters by name.
+    """
+    taken = {place.parameter for place in places.values()}
+    free = {name: p.detach() for name, p in parameters.items() if name not in taken and p.ndim}
+    found: dict[str, Joined] = {}
+    for name, value in stored.items():
+        if name in places or not value.ndim or not value.is_floating_point():
+            continue
+        alike = {n: p for n, p in free.items() if p.shape[1:] == value.shape[1:]}
+        numbers = {row: k for k, row in enumerate(_rows(value))}
+        order = {n: [numbers.get(row) for row in _rows(p)] for n, p in alike.items()}
+        parts = tuple(n for n, rows in order.items() if None not in rows)
+        at = torch.tensor([row for n in parts for row in order[n]], dtype=torch.long)
+        if len(at) == len(value):
+            found[name] = Joined(parts, at.argsort())
+    return found
+
+
+def _rows(tensor: Tensor) -> list[bytes]:
+    """The rows of a tensor, to be compared bit by bit."""
+    return [row.numpy().tobytes() for row in tensor.contiguous()]
+
+
 def _whole(tensor: Tensor) -> Tensor:
     return tensor
 

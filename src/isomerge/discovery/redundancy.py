@@ -38,6 +38,8 @@ WIDER = replace(TINY, head=8)
 """Where a quarter of a head of four would be turned."""
 MORE_HEADS = replace(TINY, heads=4, head=2)
 """Where heads stand in four groups."""
+SIDE = 12
+"""Of an image: of two patches across, half a turn apart either way, rotary positions tell nothing (DINOv3)."""
 TOKENS = 50
 """How many where a layer reads single tokens alone: of twenty-two it is a table, which leaves much of it free."""
 LENGTHS = (14, 12, 11, 10, 9, 8)
@@ -115,7 +117,8 @@ def tiny_specimen(config: Any, seed: int = 0, tiny: Scale = TINY) -> Specimen:
         config = deepcopy(config)
         setattr(config, NEURONS, 4 * config.hidden_size)
     wider = lambda scale: replace(scale, head=2 * scale.head)  # noqa: E731  before more heads: four times the numbers
-    specimen = make_specimen(config, scale, seed, untied=False, fallbacks=(wider, *FALLBACKS))
+    in_six = lambda scale: replace(scale, head=6)  # noqa: E731  LiLT, whose boxes have six numbers
+    specimen = make_specimen(config, scale, seed, untied=False, fallbacks=(wider, in_six, *FALLBACKS))
     for module, name, eps in norms_of(specimen.module):
         setattr(module, name, max(EPS, eps))
     for module in specimen.module.modules():
@@ -168,9 +171,9 @@ def centre_neurons(specimen: Specimen) -> None:
         specimen.flat_outputs()
     for handle in handles:
         handle.remove()
-    for name in specimen.places if handles else ():
+    for name in {**specimen.places, **specimen.joined} if handles else ():
         if specimen.stored[name].is_floating_point():
-            specimen.stored[name] = specimen.live(name).clone().contiguous()
+            specimen.stored[name] = specimen.part_of(name, specimen.parameters).detach().clone().contiguous()
 
 
 def measure_redundancy(seen: BoundSpecimen) -> Redundancy:

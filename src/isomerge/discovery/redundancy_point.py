@@ -45,7 +45,7 @@ class Point:
         numbers = {n: t for n, t in specimen.stored.items() if t.is_floating_point()}
         self.numbers = {n: t for n, t in numbers.items() if n not in buffers}
         """The stored tensors of numbers, but for those that are no parameters (which experts are asked first)."""
-        if missing := [n for n in self.numbers if n not in specimen.places]:
+        if missing := [n for n in self.numbers if n not in specimen.places and n not in specimen.joined]:
             raise IsomergeError(
                 f"tensor {missing[0]} is stored otherwise than {type(specimen.module).__name__} computes with "
                 "it: its redundancy cannot be counted"
@@ -70,7 +70,7 @@ class Point:
         named = self._named(self.blocks)
         with torch.no_grad():
             for name in self.names:
-                specimen.live(name).copy_(named[name])
+                specimen.put(name, named[name])
         ends = list(accumulate((named[n].numel() for n in self.names), initial=0))
         self.spans = {n: slice(a, b) for n, a, b in zip(self.names, ends[:-1], ends[1:], strict=True)}
         """Where each tensor lies in the flat vector."""
@@ -87,12 +87,10 @@ class Point:
 
     def _frozen(self) -> set[str]:
         """The tensors that are stored and not trained, such as sinusoids, where nothing moves them."""
-        parameters = self.seen.specimen.parameters
+        specimen, parameters = self.seen.specimen, self.seen.specimen.parameters
         if not any(p.requires_grad for p in parameters.values()):
             return set()
-        held = {
-            n for n, place in self.seen.specimen.places.items() if not parameters[place.parameter].requires_grad
-        }
+        held = {n for n, place in specimen.places.items() if not parameters[place.parameter].requires_grad}
         lines = {n: self.seen.matches[n].line for n in held & self.seen.matches.keys()}
         return {
             n for n, line in lines.items() if not {a.name for a in atoms(line.axes or ())} & {*self.spec.spaces}
@@ -131,6 +129,10 @@ class Point:
             if isinstance(part, torch.nn.Embedding):
                 part.padding_idx = None  # its row would get no gradient, and look like a symmetry
         parameters = dict(module.named_parameters(remove_duplicate=True))
+        numbers = {id(p): name for name, p in parameters.items()}
+        first = {
+            name: numbers[id(p)] for name, p in specimen.parameters.items()
+        }  # of the names of one that is tied
         wanted = [p for p in parameters.values() if p.is_floating_point()]
         for p in wanted:
             p.requires_grad_(True)
@@ -149,23 +151,13 @@ class Point:
             by_name = {n: p.new_zeros(here, *p.shape) if slope is None else slope for (n, p), slope in pairs}
             if not start:
                 idle = {n for (n, _), slope in zip(parameters.items(), slopes, strict=True) if slope is None}
-                self.unread = [n for n in self.names if self._parameter(n, parameters) in idle]
+                self.unread = [n for n in self.names if idle.issuperset(first[own] for own in specimen.owners(n))]
             for at in range(here):
-                each = {name: slope[at] for name, slope in by_name.items()}
-                rows[start + at] = torch.cat(
-                    [specimen.places[n].view(each[self._parameter(n, each)]).reshape(-1) for n in self.names]
-                )
+                each = {name: by_name[own][at] for name, own in first.items()}
+                rows[start + at] = torch.cat([specimen.part_of(n, each).reshape(-1) for n in self.names])
         for p in wanted:
             p.requires_grad_(False)
         return rows
-
-    def _parameter(self, name: str, parameters: Mapping[str, Tensor]) -> str:
-        """The parameter that a stored tensor is a part of, under the first of its names."""
-        own = self.seen.specimen.places[name].parameter
-        if own in parameters:
-            return own
-        tensor = self.seen.specimen.parameters[own]
-        return next(n for n, p in self.seen.specimen.module.named_parameters() if p is tensor)
 
     def _reached(self, rows: Tensor) -> Tensor:
         """Which numbers an input can reach: not the rows of tokens and places that none of them has, nor those of

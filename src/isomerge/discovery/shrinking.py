@@ -34,6 +34,8 @@ class Scale:
     vocabulary: int
     embedding: int
     positions: int
+    side: int | None = None
+    """Of an image, where two or three patches across, by the number of layers, will not do."""
     linked: bool = False
     """Whether spaces between the parts of a composite are as wide as a part, where the real ones are."""
 
@@ -121,11 +123,8 @@ def shrunk(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
         if _TOKENS.search(key):
             small[key] = token(value, scale.vocabulary)
         elif key in IMAGE:
-            small[key] = (
-                IMAGE[key][scale.layers % 2]
-                if isinstance(value, int)
-                else [IMAGE[key][scale.layers % 2]] * len(value)
-            )
+            side = scale.side if key == "image_size" and scale.side else IMAGE[key][scale.layers % 2]
+            small[key] = side if isinstance(value, int) else [side] * len(value)
         elif key in FEW and isinstance(value, int):
             small[key] = min(value, FEW[key])
         elif INTERVALS.fullmatch(key) and isinstance(value, int):

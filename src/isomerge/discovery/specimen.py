@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from isomerge.config.config_parts import flattened
-from isomerge.discovery.placement import Place
+from isomerge.discovery.placement import Joined, Place
 from isomerge.discovery.precision import double_precision
 from isomerge.evidence.outputs import differences, returned
 
@@ -41,6 +41,8 @@ class Specimen:
     inputs: list[dict[str, Tensor]]
     """Of two shapes, for proofs; and one with many rows, for moments."""
     reference: list[Tensor] = field(default_factory=list)
+    joined: dict[str, Joined] = field(default_factory=dict)
+    """Stored tensors that the class computes with in parts, by their names on disk."""
     whole: bool = False
     """Whether every tensor that the class returns is compared, or its predictions alone."""
 
@@ -74,6 +76,24 @@ class Specimen:
         """A stored tensor as a view of the module's parameter."""
         place = self.places[name]
         return place.view(self.parameters[place.parameter].detach())
+
+    def owners(self, name: str) -> tuple[str, ...]:
+        """The module's parameters that a stored tensor is, or is a part of."""
+        return self.joined[name].parameters if name in self.joined else (self.places[name].parameter,)
+
+    def part_of(self, name: str, tensors: Mapping[str, Tensor]) -> Tensor:
+        """A stored tensor of what the module's parameters, or their derivatives, are by name."""
+        if name in self.joined:
+            return self.joined[name].of(tensors)
+        place = self.places[name]
+        return place.view(tensors[place.parameter])
+
+    def put(self, name: str, value: Tensor) -> None:
+        """Write a stored tensor into the module, whose parameters are not trained now."""
+        if name in self.joined:
+            self.joined[name].put(value, self.parameters)
+        else:
+            self.live(name).copy_(value)
 
     def outputs(self) -> list[Tensor]:
         """The outputs for every input, float64, by the weights that are in the module now."""
@@ -137,7 +157,13 @@ def loaded(kind: Any, config: Any, tensors: Mapping[str, Tensor]) -> Any:
         config.save_pretrained(folder)
         copies = {name: tensor.contiguous() for name, tensor in tensors.items()}
         save_file(copies, Path(folder) / "model.safetensors", metadata={"format": "pt"})
-        return kind.from_pretrained(folder, config=config, dtype=torch.float64).double().eval()
+        module = kind.from_pretrained(folder, config=config, dtype=torch.float64)
+        narrow = {name: p for name, p in module.named_parameters() if p.dtype == torch.float32}
+        module = module.double().eval()
+        for name, p in narrow.items():  # torch.FloatTensor, which XLNet makes, rounds whatever the dtype
+            if name in tensors and tensors[name].shape == p.shape:
+                p.data = tensors[name].double().clone()
+        return module
 
 
 @contextmanager

@@ -19,6 +19,12 @@ MANY = 40
 """Rows of the input for moments: a classifier with two labels has to give more numbers than there are heads."""
 ROOM = 40
 """The most tokens that the features of a tiny image take: sixteen patches, of two crops, and ends of lines."""
+SIDE = 32
+"""Of images whose config does not say it."""
+FRAMES = 12
+"""How many vectors a row of sound gives."""
+BANDS = "input_feat_per_channel"
+"""A key for the bands of a spectrogram of which each row is a time."""
 IMAGE_TOKENS = ("image_token_id", "image_token_index", "img_token_id", "image_pad_token_id")
 
 
@@ -66,13 +72,16 @@ class InputsOf:
         ids = torch.randint(*tokens, (rows, length), generator=rng)
         if self.images is not None:
             return self.images.beside(module, self.keys, ids, rng)
+        if module.main_input_name == "input_values":
+            return {"input_values": _noise((rows, *_sounds(config)), rng)}
         if module.main_input_name == "pixel_values":
-            size = config.image_size
+            size = getattr(config, "image_size", SIDE)
             height, wide = size if isinstance(size, (list, tuple)) else (size, size)
             return {"pixel_values": _noise((rows, getattr(config, "num_channels", 3), height, wide), rng)}
         if module.main_input_name == "input_features":
-            shape = (rows, config.num_mel_bins, 2 * config.max_source_positions)
-            return {"input_features": _noise(shape, rng), "decoder_input_ids": ids}
+            long = 2 * config.max_source_positions
+            shape = (long, bands) if (bands := getattr(config, BANDS, None)) else (config.num_mel_bins, long)
+            return {"input_features": _noise((rows, *shape), rng), "decoder_input_ids": ids}
         drawn = {"input_ids": ids}
         if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in self.takes:
             drawn["decoder_input_ids"] = torch.randint(*tokens, (rows, length - 2), generator=rng)
@@ -86,6 +95,16 @@ class InputsOf:
         if "token_type_ids" in self.takes and types > 1 and "input_ids" in drawn:
             drawn["token_type_ids"] = torch.randint(0, types, drawn["input_ids"].shape, generator=rng)
         return drawn
+
+
+def _sounds(config: Any) -> tuple[int, ...]:
+    """The shape of one row of sound: a spectrogram, or so many samples that convolutions leave FRAMES of them."""
+    if (bands := getattr(config, "num_mel_bins", None)) is not None:
+        return config.max_length, bands
+    samples = FRAMES
+    for kernel, stride in zip(reversed(config.conv_kernel), reversed(config.conv_stride), strict=True):
+        samples = (samples - 1) * stride + kernel
+    return (samples,)
 
 
 def _noise(shape: tuple[int, ...], rng: Generator) -> Tensor:
