@@ -184,7 +184,7 @@ def test_a_wrong_text_is_another_function(name: str, old: str, new: str, toy: To
     first = toy(name)
     texts = dict(expanded_texts())
     kind = config_of(first.folder)["model_type"]
-    origin, text = texts[kind]
+    _, text = texts[kind]
     statement = next(line for line in text.splitlines() if line.startswith(("probe ", "reached ")))
     assert old in statement
     spec = tmp_path / "wrong.spec"

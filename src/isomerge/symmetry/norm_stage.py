@@ -16,8 +16,8 @@ Its elements are vectors, by the block that they are added to:
   (`isomerge.symmetry.carried`).
 * ``norm.turn.NAME``, ``norm.token.NAME``, ``norm.query.NAME``, ``norm.keys.NAME``, ``norm.drop.NAME``: what is free
   of a constant that asks, and of what it asks (`isomerge.symmetry.probed`).
-* ``norm.level.NAME``, ``norm.reach.NAME.NUMBER``: what a narrower map writes along the ones, and what a reader has more
-  across what it reaches (`isomerge.symmetry.reached`).
+* ``norm.level.NAME``, ``norm.reach.NAME.NUMBER``: what a narrower map writes along the ones, and what a reader has
+  more across what it reaches (`isomerge.symmetry.reached`).
 * ``norm.scale.BLOCK``: by what a norm's gains are multiplied, and its bias; [width]. Its readers are divided by it.
 
 The first two commute with each other, and so do those of each other kind: a stage has elements of one kind, so that
