@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 
 import isomerge
 from depth import more
@@ -115,3 +116,21 @@ def test_jobs_and_a_kept_stream(pair: tuple[Path, Path], tmp_path: Path) -> None
     (name,) = (name for name in stored if name.endswith(NORM))
     assert torch.equal(kept[name], stored[name])
     assert not bool(kept[name][CHANNELS].any())
+
+
+def test_a_stream_that_is_given_out_keeps_its_zeros(tmp_path: Path) -> None:
+    """A gain of zero outside of the layers of a base class is an output of zero, whatever a pooler reads there: another
+    function for `verify` and the fingerprint."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    model = transformers.ViTModel(transformers.ViTConfig(**sizes, image_size=8, patch_size=4)).double()
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.1 * torch.randn_like(p)
+        model.layernorm.bias[3] = 0
+        model.pooler.dense.weight[:, 3] = 0
+        model.save_pretrained(tmp_path / "one")
+        model.layernorm.weight[3] = 0
+        model.save_pretrained(tmp_path / "zero")
+    assert isomerge.verify(tmp_path / "one", tmp_path / "zero")["same"] is False
+    assert isomerge.fingerprint(tmp_path / "one").hash != isomerge.fingerprint(tmp_path / "zero").hash

@@ -51,7 +51,8 @@ def free_folding(model: Model, dtype: torch.dtype) -> Alignment:
     """The residual scales that make every gain of a model one, for what no basis changes; zeros that no output
     shows are opened."""
     frame, spec = free_frame(model.spec, [model]), model.spec.turning_latents()
-    open_zero_gains([model], spec.gains if frame is None else frame.gains)
+    inside = [name for name in spec.gains if not spec.spaces[name].residual]
+    open_zero_gains([model], inside if frame is None else frame.gains)
     return folded_gains(spec, model.blocks, lambda block: model.assemble(block, dtype))
 
 
