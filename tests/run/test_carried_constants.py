@@ -30,6 +30,7 @@ from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.language.spec_text import parse_spec
 from isomerge.symmetry.layer_norms import norm_spec
 from isomerge.symmetry.norm_stage import norm_stages
+from run.near_twins import assert_told, near_twin
 from toys import Toy, config_of, inputs, load_toy, outputs, overwrite, relative, tensors
 
 ToyMaker = Callable[..., Toy]
@@ -170,14 +171,10 @@ NEAR = {
 @pytest.mark.parametrize("name", NEAR)
 def test_a_near_twin_is_told(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     """One tensor that has not lost what another has more: outputs, verify and fingerprint tell."""
-    first, near = toy(name), tmp_path / "near"
-    model = recognise(first.folder)
-    run_apply(constants(model), model, Output(near))
-    stored = model.names[NEAR[name]]
-    overwrite(near, {**tensors(near), stored: first.stored[stored]})
+    first = toy(name)
+    near = near_twin(first, constants, NEAR[name], tmp_path / "near")
     assert relative(seen(near), seen(first.folder)) > 1e-3
-    assert isomerge.verify(first.folder, near)["same"] is False
-    assert isomerge.fingerprint(first.folder).hash != isomerge.fingerprint(near).hash
+    assert_told(first.folder, near)
 
 
 WRONG = [

@@ -29,6 +29,7 @@ from isomerge.symmetry.layer_norms import norm_spec
 from isomerge.symmetry.norm_stage import norm_stages
 from isomerge.symmetry.probed import DROP, TURN
 from isomerge.symmetry.reached import REACHES
+from run.near_twins import assert_told, near_twin
 from toys import Toy, config_of, outputs, overwrite, relative, save_toy, tensors
 
 ToyMaker = Callable[..., Toy]
@@ -150,14 +151,10 @@ NEAR = {
 @pytest.mark.parametrize("name", NEAR)
 def test_a_near_twin_is_told(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     """One tensor that has not followed the others: outputs, verify and fingerprint tell."""
-    first, near = toy(name), tmp_path / "near"
-    model = recognise(first.folder)
-    run_apply(free_moves(model), model, Output(near))
-    stored = model.names[NEAR[name]]
-    overwrite(near, {**tensors(near), stored: first.stored[stored]})
+    first = toy(name)
+    near = near_twin(first, free_moves, NEAR[name], tmp_path / "near")
     assert relative(outputs(near), first.reference) > 1e-3
-    assert isomerge.verify(first.folder, near)["same"] is False
-    assert isomerge.fingerprint(first.folder).hash != isomerge.fingerprint(near).hash
+    assert_told(first.folder, near)
 
 
 HEAD = "head.attention.in_proj_weight"

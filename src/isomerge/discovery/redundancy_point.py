@@ -130,9 +130,8 @@ class Point:
                 part.padding_idx = None  # its row would get no gradient, and look like a symmetry
         parameters = dict(module.named_parameters(remove_duplicate=True))
         numbers = {id(p): name for name, p in parameters.items()}
-        first = {
-            name: numbers[id(p)] for name, p in specimen.parameters.items()
-        }  # of the names of one that is tied
+        # of the names of one that is tied
+        first = {name: numbers[id(p)] for name, p in specimen.parameters.items()}
         wanted = [p for p in parameters.values() if p.is_floating_point()]
         for p in wanted:
             p.requires_grad_(True)

@@ -49,11 +49,7 @@ def random_alignment(
 def with_streams(spec: Spec, groups: str = "largest") -> Spec:
     """The spec with its residual streams and its latents acted on by the ``declared`` groups, or by the ``largest``
     that folding allows."""
-    for name in (*spec.streams, *spec.latents):
-        folded = spec.spaces[name].folded
-        if groups == "largest" and folded is not None and spec.can_fold(name):
-            spec = spec.with_group(name, folded)
-    return spec
+    return spec.turning((*spec.streams, *spec.latents)) if groups == "largest" else spec
 
 
 def beside_streams(spec: Spec) -> list[str]:

@@ -75,7 +75,7 @@ def check_folded(spec: Spec, blocks: Sequence[Block], load: Load, ref: str) -> N
     Raises:
         IsomergeError: naming the tensor.
     """
-    turned = {n for n, space in spec.spaces.items() if space.group_name == space.folded}
+    turned = {n for n, space in spec.spaces.items() if space.is_folded}
     for block in blocks:
         if any(a.diag and a.name in turned for a in atoms(block.axes or ())):
             zeros = int((load(block) + block.line.less == 0).sum())

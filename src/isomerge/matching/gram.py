@@ -54,12 +54,13 @@ def paired_leaves(spec: Spec, anchor: Mapping[Block, Tensor], source: Mapping[Bl
     """The matching atom views of two models' blocks."""
     for block, a in anchor.items():
         for (x, y), atoms, _ in whole_leaves(spec, block, a, source[block]):
-            if not any(is_turned_gain(spec, atom) for atom in atoms):
+            if not any(is_gain_of_latent(spec, atom) for atom in atoms):
                 yield x, y, atoms
 
 
-def is_turned_gain(spec: Spec, atom: Atom) -> bool:
-    """Whether an axis is that of gains over a latent that is turned: folded they are ones, which say nothing."""
+def is_gain_of_latent(spec: Spec, atom: Atom) -> bool:
+    """Whether an axis is that of gains over a latent, which say nothing of it: folded they are ones, and no sign of
+    the latent moves them."""
     return atom.diag and atom.name in spec.latents
 
 
@@ -212,6 +213,6 @@ def sides(
     for block, a in anchor.items():
         for pair, atoms, _ in whole_leaves(spec, block, a, source[block]):
             names = [atom.name for atom in atoms]
-            if space.name in names and not is_turned_gain(spec, atoms[names.index(space.name)]):
+            if space.name in names and not is_gain_of_latent(spec, atoms[names.index(space.name)]):
                 first = [*(names.index(i) for i in spec.batch(space)), names.index(space.name)]
                 yield atoms[first[-1]].dual, pair, first + [k for k in range(pair[0].ndim) if k not in first]

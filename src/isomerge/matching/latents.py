@@ -8,12 +8,10 @@ little to give; so with a guard both are tried where they are unrelated, and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Iterable
 
 from isomerge.matching.distances import squared_distance, squared_norm
 from isomerge.matching.frame import folded_gains, gains_over_streams, whole_gain
-from isomerge.matching.selection import Selection
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, Blocks
@@ -23,9 +21,6 @@ RELATED = 0.1
 """The part of their squared norms by which two models' writers of a latent differ, up to which it has one basis in
 both: of models that have nothing to do with each other it is one."""
 
-Match = Callable[[Selection, Blocks, Blocks], Alignment]
-"""Finds the element that brings the source's blocks onto the anchor's with the spaces of a selection."""
-
 
 def have_gains(spec: Spec, blocks: Iterable[Block]) -> bool:
     """Whether gains over latents that turn are among what acts on some blocks."""
@@ -33,24 +28,14 @@ def have_gains(spec: Spec, blocks: Iterable[Block]) -> bool:
     return not here.isdisjoint(spec.gains)
 
 
-def turned(selection: Selection, anchor: Blocks, source: Blocks, match: Match) -> Alignment | None:
-    """The element of a unit with its latents turned; None where a gain is zero, which hides what it multiplies.
-
-    Args:
-        selection: the active spaces.
-        anchor, source: the unit's blocks, float32 or float64; not changed.
-        match: see `Match`; asked of the blocks with their gains folded.
-    """
-    spec = selection.spec
-    folds = []
-    for tensors in (anchor, source):
+def latent_folds(spec: Spec, *models: Blocks) -> list[Alignment] | None:
+    """What folds the gains over latents into what reads them, in a unit of each of some models; None where a gain
+    is zero, which hides what it multiplies."""
+    for tensors in models:
         for _, block, scale in gains_over_streams(spec, tensors):
             if bool((whole_gain(spec, block, scale, tensors[block]) == 0).any()):
                 return None
-        folds.append(folded_gains(spec, list(tensors), tensors.__getitem__))
-    inner = replace(selection, spec=selection.inner)
-    folded = [fold.applied(tensors) for fold, tensors in zip(folds, (anchor, source), strict=True)]
-    return folds[0].inverse() @ match(inner, *folded) @ folds[1]
+    return [folded_gains(spec, list(tensors), tensors.__getitem__) for tensors in models]
 
 
 def have_one_basis(spec: Spec, anchor: Blocks, source: Blocks) -> bool:

@@ -13,7 +13,7 @@ from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.distances import distance, squared_distance
 from isomerge.matching.experts import solve_leaves
 from isomerge.matching.gram import Leaf, cross_grams, in_order, paired_leaves
-from isomerge.matching.latents import have_gains, have_one_basis, turned
+from isomerge.matching.latents import have_gains, have_one_basis, latent_folds
 from isomerge.matching.nested import NestedSolver
 from isomerge.matching.neuron_scale import neuron_candidate
 from isomerge.matching.refine import match_trades, refine
@@ -120,22 +120,20 @@ def _move_latents(
 ) -> Moved:
     """`move_unit` of a unit with latents that turn. With a guard they do where that is nearer, and are not tried
     between models that have one basis there."""
-    dead: list[str] = []
-
-    def match(inner: Selection, one: Blocks, two: Blocks) -> Alignment:
-        found = move_unit(inner, one, two, votes, guard=guard)
-        dead.extend(found.dead)
-        return found.alignment
-
+    spec = selection.spec
     still, stay = replace(selection, spec=selection.unfolded), None
     if guard:
         stay = move_unit(still, anchor, source, votes, guard=True, apart=apart, carries=carries)
-        if have_one_basis(selection.spec, anchor, stay.blocks):
+        if have_one_basis(spec, anchor, stay.blocks):
             return stay
-    g = turned(selection, anchor, source, match)
-    if g is None:
+    folds = latent_folds(spec, anchor, source)
+    if folds is None:
         return stay or move_unit(still, anchor, source, votes, guard=guard)
-    moved = Moved(g, g.applied(source), sorted(dead))
+    to_anchor, to_source = folds
+    inner = replace(selection, spec=selection.inner)
+    found = move_unit(inner, to_anchor.applied(anchor), to_source.applied(source), votes, guard=guard)
+    g = to_anchor.inverse() @ found.alignment @ to_source
+    moved = Moved(g, g.applied(source), found.dead)
     if stay is None:
         return moved
     nearer = distance(anchor, moved.blocks) < distance(anchor, stay.blocks)

@@ -96,7 +96,7 @@ class LayerNormForm:
     def _moved(self, stored: Callable[[Block], Tensor]) -> Callable[[Block], Tensor]:
         """Blocks in the form of norms, after what is carried was: the first of its tensors has none of it."""
 
-        once = cache(lambda block: self._without(block, stored(block), stored))
+        once = self._normed(stored)
 
         @cache
         def moved(block: Block) -> Tensor:
@@ -170,8 +170,11 @@ class LayerNormForm:
         return {one.key: one.value(once) for one in self.free.carried}
 
     def uncarried(self, stored: Callable[[Block], Tensor]) -> Callable[[Block], Tensor]:
+        """Blocks in the form of norms, with what is carried where it stands; each made once."""
+        return self._normed(self._unreached(stored))
+
+    def _normed(self, stored: Callable[[Block], Tensor]) -> Callable[[Block], Tensor]:
         """Blocks in the form of norms alone, each made once."""
-        stored = self._unreached(stored)
         return cache(lambda block: self._without(block, stored(block), stored))
 
     def of_unit(self, blocks: Blocks) -> Blocks:

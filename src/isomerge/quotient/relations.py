@@ -18,7 +18,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from isomerge.matching.gram import is_turned_gain
+from isomerge.matching.gram import is_gain_of_latent
 from isomerge.quotient.draws import signs, sketch
 from isomerge.quotient.stream_anchors import Anchors
 from isomerge.symmetry.axes import Atom
@@ -100,7 +100,7 @@ def relations(
         leaf
         for block, tensor in tensors.items()
         for (view,), atoms, _ in leaves(spec, block, tensor)
-        if not any(is_turned_gain(spec, atom) for atom in atoms)
+        if not any(is_gain_of_latent(spec, atom) for atom in atoms)
         if (leaf := _anchored(spec, block, view, atoms, anchors)) is not None
     ]
     for k, one in enumerate(seen):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isomerge.matching.gram import along, is_turned_gain, self_grams
+from isomerge.matching.gram import along, is_gain_of_latent, self_grams
 from isomerge.symmetry.blocks import Block, layer_of
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.units import elements_of
@@ -78,7 +78,7 @@ def _second_moments(spec: Spec, name: str, tensors: Mapping[Block, Tensor]) -> I
         if not all(space.keeps_lengths for space in elements_of(spec, block).values()):
             continue
         for x, atom in along(spec, name, {block: tensor}):
-            if is_turned_gain(spec, atom):
+            if is_gain_of_latent(spec, atom):
                 continue
             rotated = spec.spaces[name].group.compact in ("O", "OFixingOnes", "Turn")
             yield torch.linalg.eigvalsh(x @ x.mT).clamp_min(0) if rotated else x.square().sum(-1)

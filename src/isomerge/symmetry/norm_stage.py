@@ -192,20 +192,32 @@ class NormStage(Stage):
         return Stage(self.spec)
 
 
-class CarryStage(NormStage):
-    """A stage of what is carried from one tensor into others, of whatever layers: a unit has the element whole, and
-    a part of the tensors."""
+class _MakingStage(NormStage):
+    """A stage that makes blocks anew out of several, all of which must be there; no norm's bias is moved in it."""
 
     def act(self, tensors: dict[Block, Tensor]) -> None:
-        """Apply to the blocks of one unit, in place; weights stand beside what they are added to."""
-        for block, moved in self._carried(tensors).items():
-            tensors[block].copy_(moved)
+        """Apply to the blocks of one unit, in place."""
+        for block, made in self._made(tensors).items():
+            tensors[block].copy_(made)
 
     def applied(self, tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
         """See `Stage.applied`."""
-        return {**tensors, **self._carried(tensors)}
+        return {**tensors, **self._made(tensors)}
 
-    def _carried(self, tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
+    def _made(self, tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
+        """The blocks that it changes, changed."""
+        raise NotImplementedError
+
+    def opened(self, blocks: Iterable[Block]) -> list[tuple[Norm, Block, int]]:
+        """None: no reader keeps anything."""
+        return []
+
+
+class CarryStage(_MakingStage):
+    """A stage of what is carried from one tensor into others, of whatever layers: a unit has the element whole, and
+    a part of the tensors."""
+
+    def _made(self, tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
         """The blocks that it changes, changed; all are made of the given ones."""
         moved: dict[Block, Tensor] = {}
         for one in carried_in_unit(self.spec, self.elements, list(tensors)):
@@ -219,10 +231,6 @@ class CarryStage(NormStage):
         here = list(blocks)
         return {block for one in carried_in_unit(self.spec, self.elements, here) for block in one.blocks}
 
-    def opened(self, blocks: Iterable[Block]) -> list[tuple[Norm, Block, int]]:
-        """None: no reader keeps anything."""
-        return []
-
     def only(self, blocks: Iterable[Block]) -> NormStage:
         """The part that acts on some blocks."""
         here = carried_in_unit(self.spec, self.elements, list(blocks))
@@ -233,19 +241,10 @@ class CarryStage(NormStage):
         return CarryStage(self.spec, {key: -v for key, v in self.elements.items()})
 
 
-class ReachStage(NormStage):
+class ReachStage(_MakingStage):
     """A stage of what is free of readers that see little of a stream, of elements of one kind."""
 
-    def act(self, tensors: dict[Block, Tensor]) -> None:
-        """Apply to the blocks of one unit, in place; all blocks of a statement must be there."""
-        for block, moved in self._moved(tensors).items():
-            tensors[block].copy_(moved)
-
-    def applied(self, tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
-        """See `Stage.applied`."""
-        return {**tensors, **self._moved(tensors)}
-
-    def _moved(self, tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
+    def _made(self, tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
         """The blocks that it changes, changed."""
         found: dict[Block, Tensor] = {}
         for one in reached_in(self.spec, list(tensors)):
@@ -258,10 +257,6 @@ class ReachStage(NormStage):
         """The blocks whose numbers it may change."""
         free = reached_in(self.spec, list(blocks))
         return {b for one in free if not self.elements.keys().isdisjoint(one.element_keys) for b in one.changed}
-
-    def opened(self, blocks: Iterable[Block]) -> list[tuple[Norm, Block, int]]:
-        """None: no norm's bias is moved."""
-        return []
 
     def only(self, blocks: Iterable[Block]) -> NormStage:
         """The part that acts on some blocks."""

@@ -60,7 +60,7 @@ class Probed:
 
     def answers(self, tensors: Mapping[Block, Tensor]) -> Tensor:
         """What it makes of the keys, all that any output sees [heads, read]; float64."""
-        return torch.einsum("hn,hnd->hd", self.question(tensors), self.keys.of(tensors))
+        return _asked(self.question(tensors), self.keys.of(tensors))
 
     @property
     def element_keys(self) -> list[str]:
@@ -79,7 +79,7 @@ class Probed:
             found[self.dropped.block] = self.dropped.plus(found, element)
         elif kind == KEYS:
             q = self.question(found)
-            along = torch.einsum("hn,hnd->hd", q, element.double()) / q.square().sum(-1, keepdim=True)
+            along = _asked(q, element.double()) / q.square().sum(-1, keepdim=True)
             found[self.keys.block] = self.keys.plus(found, element.double() - q.unsqueeze(-1) * along.unsqueeze(1))
         else:
             whole = tensors[self.token]
@@ -100,12 +100,12 @@ class Probed:
             wanted = torch.zeros_like(q)
             wanted[:, 0] = 1
         turn, keys = _turn(q, wanted), self.keys.of(tensors)
-        asked = torch.einsum("hn,hnd->hd", q, keys)
+        asked = _asked(q, keys)
         beside = wanted.unsqueeze(-1) / wanted.square().sum(-1)[:, None, None]
         kept = torch.zeros_like(keys)
         if target is not None:
             kept = self.keys.of(target)
-            asked = asked - torch.einsum("hn,hnd->hd", wanted, kept)
+            asked = asked - _asked(wanted, kept)
         token, weight = tensors[self.token].double().flatten(), self.weight.of(tensors)
         end = (
             torch.zeros_like(token) if target is None else target[self.token].double().flatten(),
@@ -160,6 +160,11 @@ class Probed:
         """How far what reads the constant is from a target's, squared and relative to it."""
         mine, theirs = self.weight.of(tensors), self.weight.of(target)
         return float((mine - theirs).square().sum()) / max(float(theirs.square().sum()), 1e-300)
+
+
+def _asked(q: Tensor, keys: Tensor) -> Tensor:
+    """What questions [heads, along] make of keys [heads, along, read]: [heads, read]."""
+    return torch.einsum("hn,hnd->hd", q, keys)
 
 
 def _turn(q: Tensor, wanted: Tensor) -> Tensor:

@@ -122,8 +122,7 @@ def _frame_both(solver: PairSolver, full: Spec, observer: Observer) -> None:
 
 def _fold_gains(solver: PairSolver, blocks: Sequence[Block]) -> None:
     """Fold the gains that no output shows: the streams keep their bases."""
-    models = (solver.anchor, solver.source)
-    _fold(solver, with_gains(solver.plan.selection.spec, models), blocks)
+    _fold(solver, with_gains(solver.plan.selection.spec, (solver.anchor, solver.source)), blocks)
 
 
 def _fold(solver: PairSolver, spec: Spec, blocks: Sequence[Block]) -> None:

@@ -36,6 +36,10 @@ class Part:
         """What errors call it."""
         return f"{self.name}#{self.number}" if self.number else self.name
 
+    def renamed(self, called: Callable[[str], str]) -> Part:
+        """The same where lines are called something else."""
+        return replace(self, name=called(self.name))
+
     def is_of(self, name: str) -> bool:
         """Whether a canonical name is this line's."""
         return numbered(self.name, name) is not None
@@ -55,8 +59,7 @@ class Map:
 
     def renamed(self, called: Callable[[str], str]) -> Map:
         """The same where lines are called something else."""
-        weight, bias = (replace(part, name=called(part.name)) for part in self.parts)
-        return Map(weight, bias)
+        return Map(self.weight.renamed(called), self.bias.renamed(called))
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,8 @@ class Probe:
 
     def renamed(self, name: str, called: Callable[[str], str], axis: Callable[[str], str]) -> Probe:
         """The same where lines and axes are called something else."""
-        token = replace(self.token, name=called(self.token.name))
-        return Probe(name, token, self.query.renamed(called), self.key.renamed(called), axis(self.along))
+        query, key = self.query.renamed(called), self.key.renamed(called)
+        return Probe(name, self.token.renamed(called), query, key, axis(self.along))
 
 
 @dataclass(frozen=True)
@@ -99,13 +102,9 @@ class Reach:
 
     def renamed(self, name: str, called: Callable[[str], str]) -> Reach:
         """The same where lines are called something else."""
-        bias, through, gain = (
-            None if part is None else replace(part, name=called(part.name))
-            for part in (self.bias, self.through, self.gain)
-        )
-        assert bias is not None
-        assert through is not None
-        return Reach(name, bias, through, gain, tuple(reader.renamed(called) for reader in self.readers))
+        gain = None if self.gain is None else self.gain.renamed(called)
+        readers = tuple(reader.renamed(called) for reader in self.readers)
+        return Reach(name, self.bias.renamed(called), self.through.renamed(called), gain, readers)
 
 
 def read_probe(rest: str, name_of: Callable[[str], str]) -> Probe:
@@ -140,9 +139,8 @@ def read_reached(rest: str, name_of: Callable[[str], str]) -> Reach:
         raise IsomergeError(
             f"reached {rest!r} is not understood: write NAME: BIAS over MAP [behind GAIN] -> WEIGHT by BIAS, ..."
         )
-    bias, through, gain = (None if name is None else Part(name_of(name)) for name in found.groups()[1:4])
-    assert bias is not None
-    assert through is not None
+    bias, through = (Part(name_of(found[k])) for k in (2, 3))
+    gain = None if found[4] is None else Part(name_of(found[4]))
     maps = tuple(_map(list(part.groups()), name_of) for part in readers if part is not None)
     return Reach(found[1], bias, through, gain, maps)
 

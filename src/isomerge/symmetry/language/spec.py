@@ -46,6 +46,11 @@ class Space:
         return GROUPS[self.group_name]
 
     @property
+    def is_folded(self) -> bool:
+        """Whether the larger group acts."""
+        return self.group_name == self.folded
+
+    @property
     def keeps_lengths(self) -> bool:
         """Whether every element of the group is an isometry, so that nothing of it is left to be balanced."""
         return self.group.compact == self.group_name != "Complex"
@@ -357,15 +362,20 @@ class Spec:
     @cached_property
     def turned_latents(self) -> tuple[str, ...]:
         """Those of them on which that group acts here."""
-        return tuple(n for n in self.latents if self.spaces[n].group_name == self.spaces[n].folded)
+        return tuple(n for n in self.latents if self.spaces[n].is_folded)
+
+    def turning(self, names: Iterable[str]) -> Spec:
+        """The same spec with some streams or latents acted on by their larger groups, where they have one and the
+        gains over them can be folded."""
+        spec = self
+        for name in names:
+            if (folded := self.spaces[name].folded) and self.can_fold(name):
+                spec = spec.with_group(name, folded)
+        return spec
 
     def turning_latents(self) -> Spec:
-        """The same spec with every latent acted on by its larger group, where the gains over it can be folded."""
-        spec = self
-        for name in self.latents:
-            if self.can_fold(name):
-                spec = spec.with_group(name, spec.spaces[name].folded or "")
-        return spec
+        """The same of every latent."""
+        return self.turning(self.latents)
 
     @cached_property
     def gains(self) -> tuple[str, ...]:
