@@ -26,6 +26,9 @@ from isomerge.symmetry.carried import Carried
 from isomerge.symmetry.layer_norms import norm_spec
 from isomerge.symmetry.norm_stage import norm_stages
 
+Stored = Callable[[Block], Tensor]
+"""The blocks of a model."""
+
 ALIKE = 0.5
 """The least cosine of what two models have along one stream, at which it stands in the same coordinates: fine-tunes
 are near one, other models and permuted streams near zero."""
@@ -54,13 +57,16 @@ def carry_onto(anchor: Model, source: Model) -> None:
     """Have a source read with its anchor's constants from now on, where that is worth it."""
     here = {one.key: one for one in free_under_layer_norm(source).carried}
     here = {one.key: here[one.key] for one in free_under_layer_norm(anchor).carried if one.key in here}
-    here = {key: one for key, one in here.items() if not one.shape or _stands_alike(anchor, source, one)}
     if not here:
         return
     forms = []
     for model in (anchor, source):  # what norms leave free hides how near constants are
         stored = cache(lambda block, model=model: model.assemble(block, torch.float64))
         forms.append((layer_norm_form(model), stored))
+    one, two = (form.uncarried(stored) for form, stored in forms)
+    here = {key: c for key, c in here.items() if not c.shape or _stands_alike((anchor, source), c, (one, two))}
+    if not here:
+        return
     wanted, held = (form.values(stored) for form, stored in forms)
     gaps = {key: wanted[key] - held[key] for key in here}
     kept = [
@@ -72,25 +78,25 @@ def carry_onto(anchor: Model, source: Model) -> None:
     moves = Alignment.of(norm_stages(spec, {one.key: gaps[one.key] for one in kept}), spec)
     found = CarriedConstants(moves, tuple(kept))
     plain = {block for one in kept for block in one.plainly}
-    one, two = (form.uncarried(stored) for form, stored in forms)
     before = sum(squared_distance(one(b), two(b)) for b in plain)
     after = sum(squared_distance(one(b), found.applied(b, two(b), two)) for b in plain)
     if kept and after <= (1 - WORTH) * before:
         source.carried = found
 
 
-def _stands_alike(anchor: Model, source: Model, one: Carried) -> bool:
+def _stands_alike(models: tuple[Model, Model], carried: Carried, both: tuple[Stored, Stored]) -> bool:
     """Whether the stream along which a vector lies stands in the same coordinates in two models: told by all other
-    vectors along it (gains and biases), without their means, which permutations keep."""
-    streams = {name for name in one.along if name in source.declared.residual_names}
+    vectors along it (gains and biases, of both in the form of norms: what is free tells nothing), without their
+    means, which permutations keep."""
+    anchor, source = models
+    streams = {name for name in carried.along if name in source.declared.residual_names}
     theirs, cross, squares = {*anchor.blocks}, 0.0, [0.0, 0.0]
     for block in source.blocks:
         vector = block.axes is not None and len(block.axes) == 1 and not block.lead
-        if not vector or block in one.blocks or block not in theirs:
+        if not vector or block in carried.blocks or block not in theirs:
             continue
         if streams <= {a.name for a in atoms(block.axes or ())}:
-            a, b = (model.assemble(block, torch.float64) for model in (anchor, source))
-            a, b = a - a.mean(), b - b.mean()
+            a, b = (values(block) - values(block).mean() for values in both)
             cross += float(a @ b)
             squares = [squares[0] + float(a.square().sum()), squares[1] + float(b.square().sum())]
     return not streams or cross > ALIKE * (squares[0] * squares[1]) ** 0.5
