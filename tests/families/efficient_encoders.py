@@ -126,6 +126,12 @@ MUTANTS = [
         "value_global.weight (h ov) res' => value_global.weight rows res'",
     ),
     mutant(
+        "longformer",
+        "values' biases without those of tokens that see all",
+        "vb",
+        " with encoder.(layer|layers).{l}.attention.self.value_global.bias => ",
+    ),
+    mutant(
         "nystromformer", "convolutions keep their heads", "h", "self.conv.weight h 1 => self.conv.weight heads 1"
     ),
     mutant(

@@ -183,9 +183,13 @@ def _match_biases(spec: Spec, anchor: Blocks, moved: Blocks, partners: Partners)
             w = projection(spec, via, moved[via].double(), atoms, into)
             ends = [into, partners[into][1]] if into in partners else [into]
             rest = torch.stack([(moved[end] - anchor[end]).double().flatten() for end in ends]).mean(0)
+            gaps = [gap.flatten()]
+            if shift.beside in blocks:
+                beside = blocks[shift.beside]
+                gaps.append((anchor[beside] - moved[beside]).double().flatten())
             eye = torch.eye(w.shape[1], dtype=torch.float64)
-            cost = eye + w.mT @ w / len(ends)
-            gap = torch.linalg.solve(cost, gap.flatten() + w.mT @ rest).reshape(gap.shape)
+            cost = len(gaps) * eye + w.mT @ w / len(ends)
+            gap = torch.linalg.solve(cost, torch.stack(gaps).sum(0) + w.mT @ rest).reshape(gap.shape)
         elements[key] = gap.clone()
     return Alignment(spec, elements)
 

@@ -376,9 +376,9 @@ def add_shifts(spec: Spec, elements: Mapping[str, Tensor], tensors: dict[Block, 
             if not view.numel() or not room.numel():  # a table may have no rows but those of tokens
                 continue
             room -= as_traded(shift, delta, atoms, there).to(room.dtype)
-            if shift.beside in blocks:
-                (stead,), here, _ = next(leaves(spec, blocks[shift.beside], tensors[blocks[shift.beside]]))
-                stead += as_traded(shift, delta, atoms, here).to(stead.dtype)
+        if shift.beside in blocks:
+            (stead,), here, _ = next(leaves(spec, blocks[shift.beside], tensors[blocks[shift.beside]]))
+            stead += as_traded(shift, delta, atoms, here).to(stead.dtype)
         view += delta.to(view.dtype)
         if shift.into is not None and shift.via is not None:
             via = blocks[shift.via]

@@ -138,8 +138,8 @@ class Shift:
     reciprocals of its gains is free, and the head's bias pays."""
 
     beside: str | None = None
-    """Of a trade: what takes the place of ``bias`` now and then, such as a token for patches that are masked, and so
-    has as much more as it has."""
+    """What takes the place of ``bias`` now and then, such as a token for patches that are masked or the values of
+    tokens that see all, and so has as much more as it has."""
 
     @property
     def trades(self) -> bool:
