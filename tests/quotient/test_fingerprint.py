@@ -54,7 +54,8 @@ def test_twins_share_a_fingerprint(name: str, tmp_path: Path) -> None:
     """Random elements of every space, the streams' among them, in float32; and within rounding in bfloat16. Of a
     stream that a model gives out the basis is told, and that is all that differs."""
     a = save_toy(name, tmp_path / "a", dtype=torch.float32)
-    first, returned = of(a), given_out(recognise(a))
+    first, model = of(a), recognise(a)
+    returned = {stream for stream in given_out(model) if model.spec.spaces[stream].group_name != "Fixed"}
     for seed in (3, 4):
         twin = of(turn(name, a, tmp_path / f"twin-{seed}", seed))
         found = similarity(first, twin)

@@ -38,7 +38,7 @@ MODELS = [
     *more(
         "modernbert", "bloom", "olmo", "gpt_neo", "codegen", "persimmon", "stablelm", "nemotron", "cohere2", "esm"
     ),
-    *more("dinov2", "dinov3_vit", "beit"),
+    *more("dinov2", "dinov3_vit", "beit", "audio-spectrogram-transformer"),
     *more("gpt_neox_japanese", "deberta", "deberta-shared", "deberta-unshared"),
     *more("albert", "rembert", "roformer", "roformer-plain", "jina_embeddings_v3", "megatron-bert-words"),
     *more("esm-rotary", "esmc", "gpt_neox-full", "modernbert-decoder", "biogpt", "gpt_bigcode"),

@@ -133,7 +133,7 @@ def anchors_of(model: Model, dtype: torch.dtype, fold: Alignment, salt: str = ""
     spec, tables = model.spec, {}
     shared = [block for block in model.blocks if has_shared_meaning(spec, block)]
     parts: dict[str, dict[str, list[Anchors]]] = {draw: {} for draw in DRAWS}
-    settled = _traded(model)
+    settled = _settled(model, shared)
     for block in shared:
         tensor = settled[block] if block in settled else model.assemble(block, None)
         for stream, rows in table_rows(spec, block, tensor):
@@ -165,10 +165,12 @@ def _above_the_ones(rows: Tensor) -> Tensor:
     return centred + centred.square().mean(-1, keepdim=True).sqrt()
 
 
-def _traded(model: Model) -> Blocks:
-    """The tables that trade a constant with others, after the last of them has taken it up."""
-    spec = model.spec.restrict([shift.name for shift in model.spec.shifts if shift.trades])
-    blocks = {block for _, _, parts in find_shifts(spec, list(model.blocks)) for block in parts.values()}
+def _settled(model: Model, shared: Sequence[Block]) -> Blocks:
+    """The tables that trade a constant with others, after the last of them has taken it up, and what a constant may
+    be added to, without it."""
+    spec = model.spec.restrict([shift.name for shift in model.spec.shifts if shift.constant])
+    traded = [{*parts.values()} for _, _, parts in find_shifts(spec, list(model.blocks))]
+    blocks = {block for parts in traded if not parts.isdisjoint(shared) for block in parts}
     tensors = {block: model.assemble(block, torch.float64) for block in model.blocks if block in blocks}
     fold_biases(spec, tensors)
     return tensors
