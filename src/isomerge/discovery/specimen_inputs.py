@@ -158,12 +158,14 @@ def _images_of(module: Any, keys: Mapping[str, Any]) -> _Images:
 
 
 def _ended(ids: Tensor, keys: Mapping[str, Any]) -> Tensor:
-    """Texts with the token at their end, and only there, that a tower of texts is read at."""
+    """Texts with the one token that a tower of texts is read at, here and there: always in one place, what its row
+    of embeddings has could as well be in that place's."""
     end = next((v for k, v in keys.items() if k.endswith("eos_token_id") and isinstance(v, int)), None)
     if end is None:
         return ids
     found = ids.masked_fill(ids == end, end - 1 if end > 5 else end + 5)
-    found[:, -1] = end
+    rows = torch.arange(len(ids))
+    found[rows, ids.shape[1] - 1 - rows % (ids.shape[1] - 1)] = end
     return found
 
 
