@@ -91,6 +91,16 @@ class Model:
         """Whether it stores a head that is not the embeddings, or one was untied in memory."""
         return any(m.line.tied for m in self.matches.values()) and not is_tied(self.config, stored=True)
 
+    @cached_property
+    def formless(self) -> Model:
+        """As it was before it was read in a form; one for all blocks, which ask for its names."""
+        return replace(self, form=None)
+
+    @cached_property
+    def plain(self) -> Model:
+        """The same with its own constants."""
+        return replace(self, form=None, carried=None)
+
     @property
     def ref(self) -> str:
         """What the user called it."""
@@ -163,11 +173,10 @@ class Model:
             whole = whole.masked_fill(whole.isinf(), 0)
         whole = whole if self.opened is None else self.opened.applied(block, whole)
         if self.carried is not None and whole.is_floating_point():
-            plain = replace(self, form=None, carried=None)
-            whole = self.carried.applied(block, whole, lambda other: plain.assemble(other, dtype))
+            whole = self.carried.applied(block, whole, lambda other: self.plain.assemble(other, dtype))
         if self.form is None:
             return whole
-        return self.form.applied(block, whole, lambda other: replace(self, form=None).assemble(other, dtype))
+        return self.form.applied(block, whole, lambda other: self.formless.assemble(other, dtype))
 
 
 def meant(spec: Spec, name: str, tensor: Tensor) -> bool:

@@ -165,7 +165,7 @@ def _counts(model: Model, block: Block) -> bool:
 
 def _moved(model: Model, block: Block, dtype: torch.dtype, fold: Alignment, look: Look) -> Tensor:
     """A block in the working dtype with gains folded, looked at as it is stored."""
-    stored = replace(model, form=None)
+    stored = model.formless
     tensor = stored.assemble(block, dtype)
     if tensor.is_floating_point():
         look.at(block, tensor)
