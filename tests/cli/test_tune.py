@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import isomerge as library
+from depth import more
 from isomerge.errors import IsomergeError
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.modules import load_module
@@ -145,7 +146,7 @@ def killed_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(TrialModel, "measure", dying)
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "cmaes"])
+@pytest.mark.parametrize("sampler", ["cmaes", *more("tpe")])
 def test_a_killed_search_goes_on(here: Path, sampler: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the trials that are left, to the same files as if it had never been killed."""
     how: dict[str, Any] = {"data": "data.safetensors", "sampler": sampler, "trials": 13}

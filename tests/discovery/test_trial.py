@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import isomerge
+from depth import thorough
 from isomerge import remembered
 from isomerge.archs import expanded_texts
 from isomerge.commands import proof
@@ -89,6 +90,7 @@ def test_a_wrong_text_is_refuted(edit: tuple[str, str], space: str, gpt2: Path, 
     assert isomerge.inspect(gpt2, spec=spec)["spaces"]  # reading a text needs no proof
 
 
+@thorough
 def test_a_group_that_is_too_small_is_told(gpt2: Path, tmp_path: Path) -> None:
     """Half of a symmetry is one, and the larger group is named."""
     spec = written(tmp_path, text_of("gpt2", ("space ov: GL[l, h]", "space ov: O[l, h]")))
