@@ -253,13 +253,16 @@ def brought_onto(
     Returns:
         Stages of moves; none where the distance would not fall by what they are worth.
     """
+    plain = _norms_onto(spec, free, anchor, moved, gaps)
     far = far_apart(free, anchor, moved)
     beside = reaching(spec, far, anchor, moved)
-    nearer = beside.applied(moved) if beside else moved
-    if not beside or _distance(anchor, nearer) > (1 - WORTH) * _distance(anchor, moved):
-        return _norms_onto(spec, free, anchor, moved, gaps)
+    if not beside:
+        return plain
+    nearer = beside.applied(moved)
     norms = _norms_onto(spec, free, anchor, nearer)
-    return dropping(spec, far, anchor, norms.applied(nearer)) @ norms @ beside
+    both = dropping(spec, far, anchor, norms.applied(nearer)) @ norms @ beside
+    least = (1 - WORTH) * _distance(anchor, plain.applied(moved))
+    return both if _distance(anchor, both.applied(moved)) <= least else plain
 
 
 def _norms_onto(

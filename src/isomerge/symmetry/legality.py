@@ -119,6 +119,14 @@ def _check_reached(spec: Spec) -> None:
         sides = [[axes(what, part, read) for part in one.parts] for one in reach.readers]
         if gain != narrow or any(weight != bias for weight, bias in sides):
             raise IsomergeError(f"{spec.origin}: the tensors of {what} have axes that do not fit each other")
+    for mute in spec.mutes:
+        what = f"unheard {mute.name}"
+        gain, out = axes(what, mute.gain), axes(what, mute.out)
+        values = axes(what, mute.values.weight, gain)
+        here = [line for line in spec.lines if _plain(line.name) == _plain(mute.values.bias.name)]
+        bias = axes(what, mute.values.bias) if here else values  # some store none
+        if bias != values or not values < out or len(gain & out) != 1:
+            raise IsomergeError(f"{spec.origin}: the tensors of {what} have axes that do not fit each other")
 
 
 def _plain(name: str) -> str:

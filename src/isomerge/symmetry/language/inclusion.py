@@ -158,6 +158,9 @@ def included(inclusion: Inclusion, part: Spec) -> Spec:
         reaches=tuple(
             reach.renamed(inclusion.called(reach.name), partial(_name, inclusion, part)) for reach in part.reaches
         ),
+        mutes=tuple(
+            mute.renamed(inclusion.called(mute.name), partial(_name, inclusion, part)) for mute in part.mutes
+        ),
         config_keys=tuple(f"{inclusion.group}.{key}" for key in part.config_keys),
         fixed=tuple(one.renamed(lambda name: _name(inclusion, part, name)) for one in part.fixed),
         prenorm=tuple(inclusion.called(name) for name in part.prenorm if name not in inclusion.without),

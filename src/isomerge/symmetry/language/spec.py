@@ -17,7 +17,7 @@ from isomerge.symmetry.axes import Axis, atoms, shape, show
 from isomerge.symmetry.groups import GROUPS, Group
 from isomerge.symmetry.language.carries import Carry, Rows
 from isomerge.symmetry.language.names import Number, expression, filled, numbers
-from isomerge.symmetry.language.reaches import Probe, Reach
+from isomerge.symmetry.language.reaches import Mute, Probe, Reach
 from isomerge.symmetry.language.statements import FixedPart, Returned
 
 # What a group may be restricted to (--spaces res:Perm).
@@ -230,6 +230,8 @@ class Spec:
     """Constants that ask, and the keys that they ask."""
     reaches: tuple[Reach, ...] = ()
     """What narrower maps reach of a stream, and who reads nothing else."""
+    mutes: tuple[Mute, ...] = ()
+    """Values of which constants may be unheard."""
 
     def is_unrelated(self, stream: str, line: Line) -> bool:
         """Whether a line has the axes of a stream, and nothing to do with its norms."""
