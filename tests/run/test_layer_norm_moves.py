@@ -60,6 +60,7 @@ MODELS = [
         "nystromformer",
         "openai-gpt",
         "deit",
+        "yolos-plain",
         "siglip",
         "gpt_neox",
         "opt",

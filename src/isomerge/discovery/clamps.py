@@ -1,7 +1,7 @@
 """Clamps of a specimen, set where some inputs reach them.
 
 A clamp that no input reaches hides that factors of what it cuts are no symmetries; one that no input reaches in one
-channel hides it there. One that cuts most inputs leaves too few to tell parameters apart: it stands as high as can be.
+channel hides it there. One that cuts most inputs leaves too few to tell parameters apart: it stands high.
 """
 
 from __future__ import annotations
