@@ -150,6 +150,9 @@ STREAMS: dict[str, Streams] = {
 WITHOUT_GAINS = {"nanochat", "hrm_text"}
 
 IDLE = {
+    ("stablelm-heads", "g"),
+    ("stablelm-unbiased", "g"),
+    ("stablelm-unbiased", "kb"),
     ("arcee", "vb"),
     ("cwm", "vb"),
     ("helium", "vb"),

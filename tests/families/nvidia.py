@@ -164,6 +164,8 @@ STREAMS: dict[str, Streams] = {
 }
 
 IDLE = {
+    ("nemotron-heads", "kb"),
+    ("nemotron-heads", "vb"),
     ("cosmos3_edge", "vb"),
     ("cosmos3_omni", "vb"),
     ("nemotron_h_omni", "sound_kb"),

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from isomerge.symmetry.axes import Atom, Concat, atoms, leaf_atoms, length, views
+from isomerge.symmetry.bases import bases_in
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import carried
 from isomerge.symmetry.language.spec import Line, Spec
@@ -65,6 +66,7 @@ def layer_norms(
         found,
         carried=[] if states else carried(spec, blocks),
         reached=[one for one in reached if one not in heard],
+        bases=[one for one in bases_in(spec, blocks) if one.table is not None],
     )
 
 

@@ -119,6 +119,20 @@ def _check_reached(spec: Spec) -> None:
         sides = [[axes(what, part, read) for part in one.parts] for one in reach.readers]
         if gain != narrow or any(weight != bias for weight, bias in sides):
             raise IsomergeError(f"{spec.origin}: the tensors of {what} have axes that do not fit each other")
+    for basis in spec.bases:
+        what = f"basis {basis.name}"
+        if any(basis.along not in axes(what, part) for part in (basis.table, *basis.readers)):
+            raise IsomergeError(f"{spec.origin}: {what} is along {basis.along}, but not all its tensors are")
+        strange = [
+            line.name
+            for line in spec.lines
+            if basis.along in {a.name for a in atoms(line.axes or ())}
+            and _plain(line.name) not in {_plain(part.name) for part in (basis.table, *basis.readers)}
+        ]
+        if strange or basis.along in spec.spaces:
+            raise IsomergeError(
+                f"{spec.origin}: {what} is along {basis.along}, where {(strange or ['a space'])[0]} stands as well"
+            )
     for mute in spec.mutes:
         what = f"unheard {mute.name}"
         gain, out = axes(what, mute.gain), axes(what, mute.out)

@@ -20,6 +20,8 @@ Its elements are vectors, by the block that they are added to:
   more across what it reaches (`isomerge.symmetry.reached`).
 * ``norm.unheard.NAME``: what a constant of values has more, of which no norm hears anything
   (`isomerge.symmetry.unheard`).
+* ``norm.basis.NAME``: the basis of a table that many layers read, an invertible matrix
+  (`isomerge.symmetry.bases`).
 * ``norm.scale.BLOCK``: by what a norm's gains are multiplied, and its bias; [width]. Its readers are divided by it.
 
 The first two commute with each other, and so do those of each other kind: a stage has elements of one kind, so that
@@ -34,6 +36,7 @@ from torch import Tensor, linalg
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Atom, shape
+from isomerge.symmetry.bases import BASIS, bases_in, basis_width
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import CARRY, carried_in_unit
 from isomerge.symmetry.language.spec import Spec
@@ -48,7 +51,7 @@ ONES, GAIN, FOLD, SCALE, MADE = "norm.ones.", "norm.gain.", "norm.fold.", "norm.
 TIED = "norm.tied."
 KINDS = (ONES, GAIN, FOLD, SCALE, MADE, TIED)
 """Of elements that are called by a block."""
-ORDER = (*REACHES[:-1], SCALE, TIED, PREFIX, FOLD, MADE, CARRY, DROP)
+ORDER = (*REACHES[:-1], SCALE, TIED, PREFIX, FOLD, MADE, CARRY, DROP, BASIS)
 """The kinds of stages, in the order in which they act."""
 
 
@@ -59,7 +62,9 @@ def norm_keys(free: LayerNorms) -> set[str]:
     found |= {MADE + one.reader.key for norm in free.norms for one in norm.made}
     found |= {TIED + trade.table.key for norm in free.norms for trade in norm.trades}
     found |= {SCALE + norm.gain.key for norm in free.norms if norm.gain is not None and norm.scales}
-    found |= {one.key for one in free.carried} | {key for one in free.reached for key in one.element_keys}
+    found |= {one.key for one in (*free.carried, *free.bases)} | {
+        key for one in free.reached for key in one.element_keys
+    }
     return found | {FOLD + norm.bias.key for norm in free.norms if norm.bias is not None and norm.folds}
 
 
@@ -78,7 +83,8 @@ def norm_stages(spec: Spec, elements: Mapping[str, Tensor]) -> list[NormStage]:
 def stage_of(spec: Spec, elements: Mapping[str, Tensor]) -> NormStage:
     """The stage of elements of one kind."""
     kind = kind_of(next(iter(elements), ""))
-    return (CarryStage if kind == CARRY else ReachStage if kind in REACHES else NormStage)(spec, elements)
+    kinds = dict.fromkeys(REACHES, ReachStage) | {CARRY: CarryStage, BASIS: BasisStage}
+    return kinds.get(kind, NormStage)(spec, elements)
 
 
 def is_norm_key(key: str) -> bool:
@@ -88,7 +94,9 @@ def is_norm_key(key: str) -> bool:
 
 def kind_of(key: str) -> str:
     """What elements a stage may have beside one, by its key: those of one kind commute."""
-    return next((kind for kind in (*REACHES, FOLD, SCALE, MADE, TIED, CARRY, PREFIX) if key.startswith(kind)), "")
+    return next(
+        (kind for kind in (*REACHES, FOLD, SCALE, MADE, TIED, CARRY, BASIS, PREFIX) if key.startswith(kind)), ""
+    )
 
 
 class NormStage(Stage):
@@ -271,6 +279,29 @@ class ReachStage(_MakingStage):
         return ReachStage(self.spec, back)
 
 
+class BasisStage(_MakingStage):
+    """A stage of tables that stand in another basis, and of what reads them, in whatever layers: a unit has the
+    element whole, and a part of the tensors."""
+
+    def _made(self, tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
+        """The blocks that it changes, changed."""
+        here = [one for one in bases_in(self.spec, list(tensors)) if one.key in self.elements]
+        return {b: one.turned(b, tensors[b], self.elements[one.key]) for one in here for b in one.blocks}
+
+    def changed(self, blocks: Iterable[Block]) -> set[Block]:
+        """The blocks whose numbers it changes."""
+        return {b for one in bases_in(self.spec, list(blocks)) if one.key in self.elements for b in one.blocks}
+
+    def only(self, blocks: Iterable[Block]) -> NormStage:
+        """The part that acts on some blocks."""
+        keys = {one.key for one in bases_in(self.spec, list(blocks))}
+        return BasisStage(self.spec, {key: a for key, a in self.elements.items() if key in keys})
+
+    def inverse(self) -> Stage:
+        """The stage that undoes this one."""
+        return BasisStage(self.spec, {key: linalg.inv(a) for key, a in self.elements.items()})
+
+
 def read_against(norm: Norm, block: Block, axis: int, c: Tensor, tensors: Mapping[Block, Tensor]) -> None:
     """Add c (1/g)^T to a reader, in place, and take off its bias what the norm's makes of it."""
     weight = tensors[block]
@@ -362,6 +393,9 @@ def check_norm_element(spec: Spec, key: str, c: Tensor) -> bool:
     if key.startswith(CARRY):
         here = carried_in_unit(spec, [key], [])
         return len(here) == 1 and c.shape == here[0].shape and bool(c.isfinite().all())
+    if key.startswith(BASIS):
+        width = basis_width(spec, key)
+        return c.shape == (width, width) and bool(c.isfinite().all()) and _is_invertible(c)
     if key.startswith(REACHES):
         return element_shape(spec, key) == tuple(c.shape) and bool(c.isfinite().all()) and _is_undone(key, c)
     kind = next((prefix for prefix in KINDS if key.startswith(prefix)), None)
@@ -382,4 +416,9 @@ def check_norm_element(spec: Spec, key: str, c: Tensor) -> bool:
 
 def _is_undone(key: str, c: Tensor) -> bool:
     """Whether an element has an inverse."""
-    return not key.startswith(TURN) or bool((linalg.matrix_rank(c.double()) == c.shape[-1]).all())
+    return not key.startswith(TURN) or _is_invertible(c)
+
+
+def _is_invertible(c: Tensor) -> bool:
+    """Whether matrices have inverses."""
+    return bool((linalg.matrix_rank(c.double()) == c.shape[-1]).all())

@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Axis, atoms, shape, show
 from isomerge.symmetry.groups import GROUPS, Group
+from isomerge.symmetry.language.bases import TableBasis
 from isomerge.symmetry.language.carries import Carry, Rows
 from isomerge.symmetry.language.names import Number, expression, filled, numbers
 from isomerge.symmetry.language.reaches import Mute, Probe, Reach
@@ -232,6 +233,8 @@ class Spec:
     """What narrower maps reach of a stream, and who reads nothing else."""
     mutes: tuple[Mute, ...] = ()
     """Values of which constants may be unheard."""
+    bases: tuple[TableBasis, ...] = ()
+    """Tables of which the columns stand in any basis."""
 
     def is_unrelated(self, stream: str, line: Line) -> bool:
         """Whether a line has the axes of a stream, and nothing to do with its norms."""

@@ -29,6 +29,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``probe NAME: P through W#0 by B#0 -> K#1 by C#1 along X``  one constant P asks, through W and its bias; no more of K counts than what that makes of it (see `isomerge.symmetry.language.reaches`)
 ``reached NAME: B over P [behind G] -> W by C, ...``  these weights read P e + B alone, of fewer e than it is wide; e comes from the norm of G
 ``unheard NAME: W by B behind G through O``      constants of values of which O makes something along the ones alone no norm hears; W reads the norm of G
+``basis NAME: R along X -> W, ...``                W of all layers are all that reads the table R along X, which may stand in any basis
 ``prenorm STREAM [returned] [if E]``            a stream is read through LayerNorms alone (also: ``folded OFixingOnes``); returned: also where a class returns it
 ``prenorm STREAM within [if E]``                its norms are inside of branches: no class returns what they give
 ``prenorm STREAM plain [returned] [if E]``      the same, through LayerNorms that have no tensors
@@ -74,6 +75,7 @@ from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import parse
 from isomerge.symmetry.fixed import check_fixed
 from isomerge.symmetry.groups import GROUPS, SCALES
+from isomerge.symmetry.language.bases import TableBasis, read_basis
 from isomerge.symmetry.language.carries import Carry, Rows, read_carry
 from isomerge.symmetry.language.expansion import LINE, WORDS, Statement, Texts, expanded, family_of
 from isomerge.symmetry.language.expressions import evaluate
@@ -153,6 +155,7 @@ class _Reader:
         self.probes: list[Probe] = []
         self.reaches: list[Reach] = []
         self.mutes: list[Mute] = []
+        self.bases: list[TableBasis] = []
         self.biased: list[tuple[str, int, str]] = []
         self.keys: list[str] = []
         self.fixed: list[FixedPart] = []
@@ -237,6 +240,7 @@ class _Reader:
         self.probes += part.probes
         self.reaches += part.reaches
         self.mutes += part.mutes
+        self.bases += part.bases
         self.biased += part.biased
         self.keys += part.config_keys
         if inclusion.stands_in(self.config):
@@ -334,6 +338,9 @@ class _Reader:
 
     def read_unheard(self, rest: str) -> None:
         self.mutes.append(read_unheard(rest, self.chosen))
+
+    def read_basis(self, rest: str) -> None:
+        self.bases.append(read_basis(rest, self.chosen))
 
     def read_biased(self, rest: str) -> None:
         found = _BIASED.match(rest)
@@ -436,6 +443,7 @@ class _Reader:
             probes=tuple(self.probes),
             reaches=tuple(self.reaches),
             mutes=tuple(self.mutes),
+            bases=tuple(self.bases),
             biased=tuple(self.biased),
             within=tuple(self.within),
             again=tuple(self.again),
