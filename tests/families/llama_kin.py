@@ -61,6 +61,7 @@ TOYS: dict[str, Toy] = {
 
 MORE_TOYS: dict[str, Toy] = {
     "stablelm-heads": (lambda: _stablelm(num_key_value_heads=6, use_qkv_bias=True), 1e-9),
+    "stablelm-normed": (lambda: _stablelm(qk_layernorm=True, use_qkv_bias=True), 1e-9),
     "stablelm-unbiased": (lambda: _stablelm(num_key_value_heads=6), 1e-9),
     "seed_oss": (lambda: causal("SeedOss", KNOWN_CAUSAL), 1e-5),
     "smollm3": (lambda: causal("SmolLM3", KNOWN_CAUSAL_WITHOUT_HEAD, no_rope_layers=[1, 0]), 1e-5),
@@ -122,7 +123,14 @@ MORE_NAMES: dict[str, Saved] = {
 STREAMS: dict[str, Streams] = {
     **dict.fromkeys(
         [
-            *("starcoder2", "stablelm", "stablelm-parallel", "stablelm-heads", "stablelm-unbiased"),
+            *(
+                "starcoder2",
+                "stablelm",
+                "stablelm-parallel",
+                "stablelm-heads",
+                "stablelm-normed",
+                "stablelm-unbiased",
+            ),
             *("jais2", "persimmon", "persimmon-plain"),
         ],
         "OFixingOnes",
@@ -251,6 +259,7 @@ MUTANTS = [
         "layernorm.bias [c pair t | rest rt] => layernorm.bias rows",
         "layernorm.weight [c pair t' | rest rt'] => layernorm.weight rows",
         "layernorm.bias [c pair t' | rest rt'] => layernorm.bias rows",
+        "shift nb: layers.{l}.self_attn.k_layernorm.bias#1 if normed and rest > 0\n => ",
         "space t as qk: Scale[l, pair] if normed\n => ",
         "space rt as qk: Scale[l, rest] if normed and rest > 0\n => ",
     ),

@@ -213,7 +213,7 @@ PASSES = 8
 """What a pass leaves where two tables trade with a third is the share of its rows in theirs."""
 TRADED, CHANCE = 0.05, 10.0
 """The least part of the squared distance of two tensors for which they trade a constant, and parts in the number of
-their rows in short ones: chance makes one of it, of two vectors half, and fine-tunes keep their bytes."""
+their rows in short ones: chance makes one of it, and fine-tunes keep their bytes."""
 
 
 def _traded(spec: Spec, shift: Shift, blocks: Mapping[str, Block], anchor: Blocks, moved: Blocks) -> Tensor:
@@ -230,6 +230,6 @@ def _traded(spec: Spec, shift: Shift, blocks: Mapping[str, Block], anchor: Block
     lengths = [gap.numel() / max(mean.numel(), 1) for gap, mean in zip(gaps, means, strict=True)]
     delta = (lengths[0] * means[0] - lengths[1] * means[1]) / sum(lengths)
     before = sum(float(gap.square().sum()) for gap in gaps)
-    least = max(TRADED, min(CHANCE / sum(lengths), max(0.5, 1.5 / sum(lengths))))
+    least = max(TRADED, min(CHANCE / sum(lengths), 0.5))
     worth = sum(lengths) * float(delta.square().sum()) >= least * before
     return delta if worth else torch.zeros_like(delta)

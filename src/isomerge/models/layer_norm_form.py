@@ -92,6 +92,8 @@ class LayerNormForm:
 
         def found(block: Block) -> Tensor:
             for one in [one for one in left if block in one.changed]:
+                if one not in left:  # done meanwhile, of a block that several change
+                    continue
                 left.remove(one)
                 here = {b: found(b) for b in one.blocks}
                 made.update(

@@ -133,6 +133,17 @@ def _check_reached(spec: Spec) -> None:
             raise IsomergeError(
                 f"{spec.origin}: {what} is along {basis.along}, where {(strange or ['a space'])[0]} stands as well"
             )
+    for norm in spec.head_norms:
+        what = f"centred {norm.name}"
+        for line in norm.lines:
+            axes(what, Part(line.name, line.parts[0]))
+            here = next(each for each in spec.lines if _plain(each.name) == _plain(line.name))
+            count = len(list(leaf_atoms(here.axes or ())))  # a part of length zero is left out
+            leaf = [axes(what, Part(line.name, part)) for part in line.parts if part < count]
+            if any(not here & norm.over for here in leaf) or len({here - norm.over for here in leaf}) > 1:
+                raise IsomergeError(
+                    f"{spec.origin}: {what} is over {' '.join(sorted(norm.over))}, but {line.name} has other axes"
+                )
     for mute in spec.mutes:
         what = f"unheard {mute.name}"
         gain, out = axes(what, mute.gain), axes(what, mute.out)

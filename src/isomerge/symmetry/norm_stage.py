@@ -20,6 +20,8 @@ Its elements are vectors, by the block that they are added to:
   more across what it reaches (`isomerge.symmetry.reached`).
 * ``norm.unheard.NAME``: what a constant of values has more, of which no norm hears anything
   (`isomerge.symmetry.unheard`).
+* ``norm.centred.NAME.NUMBER``, ``norm.offset.NAME.NUMBER``: what weights, and biases, write along the ones of every
+  head, which a norm over its coordinates takes away (`isomerge.symmetry.centred`).
 * ``norm.basis.NAME``: the basis of a table that many layers read, an invertible matrix
   (`isomerge.symmetry.bases`).
 * ``norm.scale.BLOCK``: by what a norm's gains are multiplied, and its bias; [width]. Its readers are divided by it.
@@ -42,7 +44,7 @@ from isomerge.symmetry.carried import CARRY, carried_in_unit
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.layer_norms import layer_norms
 from isomerge.symmetry.norms import LayerNorms, Norm, gain_across, gain_along
-from isomerge.symmetry.probed import DROP, TURN
+from isomerge.symmetry.probed import TURN
 from isomerge.symmetry.reached import REACHES, element_shape, reached_in
 from isomerge.symmetry.stage import Stage
 
@@ -51,7 +53,7 @@ ONES, GAIN, FOLD, SCALE, MADE = "norm.ones.", "norm.gain.", "norm.fold.", "norm.
 TIED = "norm.tied."
 KINDS = (ONES, GAIN, FOLD, SCALE, MADE, TIED)
 """Of elements that are called by a block."""
-ORDER = (*REACHES[:-1], SCALE, TIED, PREFIX, FOLD, MADE, CARRY, DROP, BASIS)
+ORDER = (*REACHES[:-2], SCALE, TIED, PREFIX, FOLD, MADE, CARRY, *REACHES[-2:], BASIS)
 """The kinds of stages, in the order in which they act."""
 
 

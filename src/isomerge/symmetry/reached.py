@@ -19,6 +19,7 @@ from torch import Tensor
 
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, Blocks
+from isomerge.symmetry.centred import CENTRED, OFFSET, Centred, centred_in
 from isomerge.symmetry.language.reaches import Map, Part, Probe, Reach
 from isomerge.symmetry.language.spec import Line, Spec
 from isomerge.symmetry.part_rows import Rows
@@ -27,7 +28,7 @@ from isomerge.symmetry.unheard import UNHEARD, Unheard, bias_name, unheard_in
 
 LEVELS, REACH = "norm.level.", "norm.reach."
 """What the keys of their elements begin with."""
-REACHES = (TURN, TOKEN, QUERY, KEYS, LEVELS, REACH, UNHEARD, DROP)
+REACHES = (TURN, TOKEN, QUERY, KEYS, LEVELS, REACH, UNHEARD, CENTRED, OFFSET, DROP)
 LEVEL = 1e-9
 """The least part of the largest direction of a map that is one."""
 
@@ -177,7 +178,7 @@ class Reached:
         return max(across, float((mine - theirs).square().sum()) / max(wide, 1e-300))
 
 
-Stated = Probed | Reached | Unheard
+Stated = Probed | Reached | Unheard | Centred
 """What a statement says of few readers."""
 
 
@@ -190,13 +191,13 @@ def reached_in(spec: Spec, blocks: Sequence[Block], *, states: bool = False) -> 
         states: whether a model gives out what a stream begins with.
     """
     if not spec.probes and not spec.reaches:
-        return [*unheard_in(spec, blocks)]
+        return [*unheard_in(spec, blocks), *centred_in(spec, blocks)]
     named = {block.canonical[0]: block for block in blocks if not block.lead}
 
     def at(part: Part | None) -> Block | None:
         return None if part is None else next((b for name, b in named.items() if part.is_of(name)), None)
 
-    found: list[Stated] = [*unheard_in(spec, blocks)]
+    found: list[Stated] = [*unheard_in(spec, blocks), *centred_in(spec, blocks)]
     for probe in spec.probes:
         if all(at(part) is not None for part in probe.parts):
             found.append(_probed(spec, probe, at))

@@ -30,6 +30,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``reached NAME: B over P [behind G] -> W by C, ...``  these weights read P e + B alone, of fewer e than it is wide; e comes from the norm of G
 ``unheard NAME: W by B behind G through O``      constants of values of which O makes something along the ones alone no norm hears; W reads the norm of G
 ``basis NAME: R along X -> W, ...``                W of all layers are all that reads the table R along X, which may stand in any basis
+``centred NAME: A#0,1, B#0,1 over X ...``          a LayerNorm takes the mean over the axes X of what A and B write, of these parts together
 ``prenorm STREAM [returned] [if E]``            a stream is read through LayerNorms alone (also: ``folded OFixingOnes``); returned: also where a class returns it
 ``prenorm STREAM within [if E]``                its norms are inside of branches: no class returns what they give
 ``prenorm STREAM plain [returned] [if E]``      the same, through LayerNorms that have no tensors
@@ -80,6 +81,7 @@ from isomerge.symmetry.language.carries import Carry, Rows, read_carry
 from isomerge.symmetry.language.expansion import LINE, WORDS, Statement, Texts, expanded, family_of
 from isomerge.symmetry.language.expressions import evaluate
 from isomerge.symmetry.language.inclusion import check_apart, included, read_inclusion
+from isomerge.symmetry.language.levels import HeadNorm, read_centred
 from isomerge.symmetry.language.names import MOST_LAYERS, bound, chosen, first_alternatives, read_layers
 from isomerge.symmetry.language.reaches import Mute, Probe, Reach, read_probe, read_reached, read_unheard
 from isomerge.symmetry.language.spec import BESIDE, Line, Shift, Space, Spec
@@ -156,6 +158,7 @@ class _Reader:
         self.reaches: list[Reach] = []
         self.mutes: list[Mute] = []
         self.bases: list[TableBasis] = []
+        self.head_norms: list[HeadNorm] = []
         self.biased: list[tuple[str, int, str]] = []
         self.keys: list[str] = []
         self.fixed: list[FixedPart] = []
@@ -241,6 +244,7 @@ class _Reader:
         self.reaches += part.reaches
         self.mutes += part.mutes
         self.bases += part.bases
+        self.head_norms += part.head_norms
         self.biased += part.biased
         self.keys += part.config_keys
         if inclusion.stands_in(self.config):
@@ -341,6 +345,9 @@ class _Reader:
 
     def read_basis(self, rest: str) -> None:
         self.bases.append(read_basis(rest, self.chosen))
+
+    def read_centred(self, rest: str) -> None:
+        self.head_norms.append(read_centred(rest, self.chosen))
 
     def read_biased(self, rest: str) -> None:
         found = _BIASED.match(rest)
@@ -444,6 +451,7 @@ class _Reader:
             reaches=tuple(self.reaches),
             mutes=tuple(self.mutes),
             bases=tuple(self.bases),
+            head_norms=tuple(self.head_norms),
             biased=tuple(self.biased),
             within=tuple(self.within),
             again=tuple(self.again),
