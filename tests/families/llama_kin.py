@@ -28,7 +28,7 @@ from toy_settings import (
 
 
 def _stablelm(**changes: Any) -> Any:
-    return tf.StableLmForCausalLM(tf.StableLmConfig(**GROUPED, **changes))
+    return tf.StableLmForCausalLM(tf.StableLmConfig(**GROUPED | changes))
 
 
 BIASED: dict[str, Any] = {**TWO, "attention_bias": True, "mlp_bias": True}
@@ -60,6 +60,9 @@ TOYS: dict[str, Toy] = {
 }
 
 MORE_TOYS: dict[str, Toy] = {
+    "stablelm-heads": (lambda: _stablelm(num_key_value_heads=6, use_qkv_bias=True), 1e-9),
+    "stablelm-normed": (lambda: _stablelm(qk_layernorm=True, use_qkv_bias=True), 1e-9),
+    "stablelm-unbiased": (lambda: _stablelm(num_key_value_heads=6), 1e-9),
     "seed_oss": (lambda: causal("SeedOss", KNOWN_CAUSAL), 1e-5),
     "smollm3": (lambda: causal("SmolLM3", KNOWN_CAUSAL_WITHOUT_HEAD, no_rope_layers=[1, 0]), 1e-5),
     "arcee": (lambda: causal("Arcee", KNOWN_CAUSAL, mlp_bias=True), 1e-5),
@@ -119,7 +122,18 @@ MORE_NAMES: dict[str, Saved] = {
 
 STREAMS: dict[str, Streams] = {
     **dict.fromkeys(
-        ["starcoder2", "stablelm", "stablelm-parallel", "jais2", "persimmon", "persimmon-plain"], "OFixingOnes"
+        [
+            *(
+                "starcoder2",
+                "stablelm",
+                "stablelm-parallel",
+                "stablelm-heads",
+                "stablelm-normed",
+                "stablelm-unbiased",
+            ),
+            *("jais2", "persimmon", "persimmon-plain"),
+        ],
+        "OFixingOnes",
     ),
     **dict.fromkeys(
         [
@@ -144,6 +158,9 @@ STREAMS: dict[str, Streams] = {
 WITHOUT_GAINS = {"nanochat", "hrm_text"}
 
 IDLE = {
+    ("stablelm-heads", "g"),
+    ("stablelm-unbiased", "g"),
+    ("stablelm-unbiased", "kb"),
     ("arcee", "vb"),
     ("cwm", "vb"),
     ("helium", "vb"),
@@ -242,6 +259,7 @@ MUTANTS = [
         "layernorm.bias [c pair t | rest rt] => layernorm.bias rows",
         "layernorm.weight [c pair t' | rest rt'] => layernorm.weight rows",
         "layernorm.bias [c pair t' | rest rt'] => layernorm.bias rows",
+        "shift nb: layers.{l}.self_attn.k_layernorm.bias#1 if normed and rest > 0\n => ",
         "space t as qk: Scale[l, pair] if normed\n => ",
         "space rt as qk: Scale[l, rest] if normed and rest > 0\n => ",
     ),

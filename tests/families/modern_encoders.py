@@ -95,6 +95,7 @@ MORE_TOYS: dict[str, Toy] = {
         1e-5,
     ),
     "deberta": (made("Deberta", "ForMaskedLM", **DEBERTA, type_vocab_size=2), 1e-5),
+    "deberta-long": (made("Deberta", "ForMaskedLM", **{**DEBERTA, "max_relative_positions": 32}), 1e-5),
     "gte": (made("Gte", "ForMaskedLM", **BODY), 1e-5),
     "gte-labels": (made("Gte", "ForSequenceClassification", **BODY), 1e-5),
     "jina_embeddings_v3": (made("JinaEmbeddingsV3", "ForMaskedLM", **BODY), 1e-5),
@@ -179,9 +180,7 @@ MUTANTS = [
     mutant("esm-rotary", "interleaved pairs", "c", "(h c pair) => (h pair c)", "(h c' pair) => (h pair c')"),
     mutant("esm-rotary", "key bias under rotary positions", "kb", "key.bias if not turned => key.bias"),
     mutant("deberta", "fused block by block", "h", "(h [qk | qk' | ov]) => [h qk | h qk' | h ov]"),
-    mutant(
-        "deberta", "positions as keys forgotten", "qk", "pos_proj.weight (h qk') res' => pos_proj.weight rows res'"
-    ),
+    mutant("deberta", "positions as keys forgotten", "qk", "pos_proj.weight (h qk') rb => pos_proj.weight rows rb"),
     mutant(
         "deberta",
         "the bias of positions as queries forgotten",

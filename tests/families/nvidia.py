@@ -123,6 +123,10 @@ COSMOS3_EDGE: dict[str, Any] = {"text_config": PLACED_TEXT, "vision_config": {**
 MORE_TOYS: dict[str, Toy] = {
     "nemotron_h": (lambda: causal("NemotronH", NEMOTRON_H), 1e-5),
     "nemotron": (lambda: causal("Nemotron", KNOWN_CAUSAL, attention_bias=True, mlp_bias=True), 1e-9),
+    "nemotron-heads": (
+        lambda: causal("Nemotron", {**KNOWN_CAUSAL, "num_key_value_heads": 3, "head_dim": 20}),
+        1e-9,
+    ),
     "nemotron_h-ahead": (_nemotron_ahead, 1e-5),
     "nemotron_h-latent": (lambda: causal("NemotronH", NEMOTRON_H, moe_latent_size=22, mlp_bias=True), 1e-5),
     "parakeet_ctc": (_ctc, 1e-9),
@@ -151,7 +155,7 @@ MORE_NAMES: dict[str, Saved] = {
 
 STREAMS: dict[str, Streams] = {
     **dict.fromkeys(["nemotron_h", "nemotron_h-latent"], "O"),
-    "nemotron": "OFixingOnes",
+    **dict.fromkeys(["nemotron", "nemotron-heads"], "OFixingOnes"),
     "nemotron_h-ahead": {},
     "cosmos3_omni": {"res": "O", "vres": "Perm"},
     "nemotron_h_omni": {"res": "O", "vision_res": "OFixingOnes", "sound_res": "Perm"},
@@ -160,6 +164,8 @@ STREAMS: dict[str, Streams] = {
 }
 
 IDLE = {
+    ("nemotron-heads", "kb"),
+    ("nemotron-heads", "vb"),
     ("cosmos3_edge", "vb"),
     ("cosmos3_omni", "vb"),
     ("nemotron_h_omni", "sound_kb"),

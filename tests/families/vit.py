@@ -99,6 +99,8 @@ MORE_TOYS: dict[str, Toy] = {
     "vit_msn": (made("ViTMSN", "ForImageClassification", **PIXELS), 1e-9),
     "ijepa": (made("IJepa", "ForImageClassification", **PIXELS), 1e-9),
     "yolos": (made("Yolos", "ForObjectDetection", **YOLOS), 1e-9),
+    "yolos-plain": (made("Yolos", "ForObjectDetection", **YOLOS, use_mid_position_embeddings=False), 1e-9),
+    "yolos-deep": (made("Yolos", "ForObjectDetection", **{**YOLOS, "num_hidden_layers": 3}), 1e-9),
     "vit_mae": (made("ViTMAE", "ForPreTraining", **MASKED, hidden_act="relu"), 1e-9),
     "dinov2_with_registers": (made("Dinov2WithRegisters", "ForImageClassification", **SHAPE, mlp_ratio=2), 1e-9),
     "dinov3_vit": (made("DINOv3ViT", "Model", **REGISTERED), 1e-9),
@@ -151,6 +153,8 @@ STREAMS: dict[str, Streams] = {
             "vit_msn",
             "ijepa",
             "yolos",
+            "yolos-plain",
+            "yolos-deep",
             "dinov2_with_registers",
         ],
         "OFixingOnes",
@@ -169,7 +173,7 @@ IDLE = {
 INPUTS: dict[str, Drawn] = {
     "vitpose": seen_pictures(16),
     "vit_mae": _hidden,
-    "yolos": _images,
+    **dict.fromkeys(["yolos", "yolos-plain", "yolos-deep"], _images),
 }
 
 OUTPUTS: dict[str, tuple[str, ...]] = {
@@ -222,7 +226,16 @@ MUTANTS = [
         "yolos",
         "detection tokens forgotten",
         "res",
-        "detection_tokens 1 tokens res => detection_tokens 1 tokens other",
+        "detection_tokens 1 detected res => detection_tokens 1 detected other",
+        "shift dp: embeddings.detection_tokens -> embeddings.position_embeddings#2 => # none of it",
+    ),
+    mutant(
+        "yolos",
+        "tokens for detections at the places of patches",
+        "dp",
+        "[1 | patches | detected] => [1 | detected | patches]",
+        "position_embeddings#2 => position_embeddings#1",
+        "position_embeddings#1 along => position_embeddings#2 along",
     ),
     mutant("yolos", "positions between the layers forgotten", "res", "between 1 pos res => between 1 pos other"),
     mutant(

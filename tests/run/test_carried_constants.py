@@ -36,7 +36,9 @@ from toys import Toy, config_of, inputs, load_toy, outputs, overwrite, relative,
 ToyMaker = Callable[..., Toy]
 NAMES = [
     "openai-gpt",
-    *more("deberta-shared", "deberta-unshared", "deberta-c2p", "layoutlm", "clip_vision_model", "albert"),
+    *more(
+        "deberta-shared", "deberta-unshared", "deberta-c2p", "layoutlm", "clip_vision_model", "albert", "yolos-deep"
+    ),
 ]
 
 
@@ -162,6 +164,7 @@ NEAR = {
             ("deberta-unshared", "encoder.layer.1.attention.self.pos_query_proj.bias"),
             ("layoutlm", "embeddings.token_type_embeddings.weight"),
             ("clip_vision_model", "pre_layrnorm.bias"),
+            ("yolos-deep", "encoder.layer.1.output.dense.bias"),
             ("albert", "encoder.albert_layer_groups.0.albert_layers.0.full_layer_layer_norm.bias"),
         )
     ),
@@ -191,6 +194,8 @@ WRONG = [
         ("layoutlm", "2 embeddings.token_type", "embeddings.token_type"),
         ("clip_vision_model", ".bias along res -> (pre", ".bias along res -> -1 (pre"),
         ("albert", "-1 encoder", "encoder"),
+        ("yolos-deep", ".bias -> encoder", ".bias -> 2 encoder"),
+        ("yolos-deep", "{l:0..num_hidden_layers-1}", "{l:1..num_hidden_layers}"),
     ),
 ]
 

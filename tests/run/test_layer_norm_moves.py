@@ -36,7 +36,18 @@ MODELS = [
     "modernbert-biased",
     *more("vit", "gptj"),
     *more(
-        "modernbert", "bloom", "olmo", "gpt_neo", "codegen", "persimmon", "stablelm", "nemotron", "cohere2", "esm"
+        "modernbert",
+        "bloom",
+        "olmo",
+        "gpt_neo",
+        "codegen",
+        "persimmon",
+        "stablelm",
+        "stablelm-heads",
+        "nemotron",
+        "nemotron-heads",
+        "cohere2",
+        "esm",
     ),
     *more("dinov2", "dinov3_vit", "beit", "audio-spectrogram-transformer"),
     *more("gpt_neox_japanese", "deberta", "deberta-shared", "deberta-unshared"),
@@ -49,6 +60,7 @@ MODELS = [
         "nystromformer",
         "openai-gpt",
         "deit",
+        "yolos-plain",
         "siglip",
         "gpt_neox",
         "opt",
@@ -89,6 +101,7 @@ def free_moves(model: Model, seed: int = 1) -> Alignment:
     elements |= {one.key: torch.randn(one.shape, generator=rng, dtype=torch.float64) for one in free.carried}
     shapes = {key: one.shape(key) for one in free.reached for key in one.element_keys}
     elements |= {key: torch.randn(shape, generator=rng, dtype=torch.float64) for key, shape in shapes.items()}
+    elements |= {one.key: torch.randn(one.width, one.width, generator=rng).double() for one in free.bases}
     assert elements.keys() == norm_keys(free)
     spec = norm_spec(model.declared)
     return Alignment.of(norm_stages(spec, elements), spec)

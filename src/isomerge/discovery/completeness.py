@@ -70,7 +70,7 @@ def try_completeness(
     for other, richer in enumerate(others, seed + 1):
         if found.count is None or not found.count.missing:
             break
-        again = _counted(spec_of, lambda other=other, richer=richer: tiny_specimen(real, other, richer))
+        again = _counted(spec_of, lambda other=other, richer=richer: tiny_specimen(real, other, richer, cut=True))
         # at no point is less free than at a generic one: a unit that few inputs switch on only seems free
         if again.count is not None and again.count.missing < found.count.missing:
             found = again

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from isomerge.discovery.bound_specimen import BoundSpecimen
 from isomerge.discovery.building import make_specimen
+from isomerge.discovery.clamps import lower_clamps
 from isomerge.discovery.redundancy_point import ENOUGH, Point
 from isomerge.discovery.shrinking import FALLBACKS, Scale, kind_of
 from isomerge.discovery.specimen import Specimen
@@ -45,9 +46,6 @@ TOKENS = 50
 LENGTHS = (14, 12, 11, 10, 9, 8)
 """Lengths of inputs that are tried: the longest one reaches all places."""
 CLEAR, ROUNDING = 1e3, 1e-13
-CLAMPS, REACHED = ("limit", "swiglu_limit", "clip_qkv"), 0.6
-"""What modules call the number beyond which they cut, and the one with which redundancy is counted: a clamp that no
-input reaches hides that factors of what it cuts are no symmetries."""
 NEURONS = "n_inner"
 """A key that, where it is empty, stands for four times the width: more neurons than a few tokens tell apart."""
 EPS_NAMES, EPS = ("eps", "variance_epsilon", "epsilon"), 1e-3
@@ -100,13 +98,14 @@ class Redundancy:
         }
 
 
-def tiny_specimen(config: Any, seed: int = 0, tiny: Scale = TINY) -> Specimen:
+def tiny_specimen(config: Any, seed: int = 0, tiny: Scale = TINY, *, cut: bool = False) -> Specimen:
     """A specimen small enough for its Jacobian, whose last input covers its parameters.
 
     Args:
         config: the real configuration object (see `isomerge.discovery.building.real_config`).
         seed: of weights and inputs.
         tiny: how small.
+        cut: whether clamps cut something in every channel, not only somewhere.
 
     Raises:
         IsomergeError: no such model can be built or run.
@@ -121,10 +120,6 @@ def tiny_specimen(config: Any, seed: int = 0, tiny: Scale = TINY) -> Specimen:
     specimen = make_specimen(config, scale, seed, untied=False, fallbacks=(wider, in_six, *FALLBACKS))
     for module, name, eps in norms_of(specimen.module):
         setattr(module, name, max(EPS, eps))
-    for module in specimen.module.modules():
-        for name in CLAMPS:
-            if isinstance(bound := getattr(module, name, None), float) and REACHED < bound < float("inf"):
-                setattr(module, name, REACHED)
     parameters = sum(t.numel() for t in specimen.module.parameters() if t.is_floating_point())
     inputs = InputsOf.of(specimen.module, specimen.module.config)
     first: Exception | None = None
@@ -140,6 +135,7 @@ def tiny_specimen(config: Any, seed: int = 0, tiny: Scale = TINY) -> Specimen:
         except Exception as error:  # whatever the code of a model raises for lengths that it refuses
             first = first or error
             continue
+        lower_clamps(specimen, everywhere=cut)
         centre_neurons(specimen)
         return specimen
     raise IsomergeError(

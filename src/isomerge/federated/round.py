@@ -14,9 +14,9 @@ from torch import Tensor
 from isomerge.errors import IsomergeError
 from isomerge.evidence.distance import summarise
 from isomerge.federated.parameters import Parameters, recognised
-from isomerge.models.carried_constants import carry_onto
 from isomerge.models.recognised import Model, working_dtype
 from isomerge.models.stored_form import StoredForm, cast
+from isomerge.models.table_bases import read_onto
 from isomerge.models.unit_plan import Plan, make_plan
 from isomerge.observe.stats.taps import Activations
 from isomerge.progress import quiet
@@ -101,7 +101,7 @@ class Round:
         seen = _paired(activations, order, how.spaces)
         if plan.norms:
             for solver in solvers:
-                carry_onto(solver.anchor, solver.source)
+                read_onto(solver.anchor, solver.source)
         if isinstance(anchor, str) and anchor == "none" and solvers:
             _solve_mean(solvers, [weights[k] for k in order], seen, how)
         else:

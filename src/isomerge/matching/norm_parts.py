@@ -253,20 +253,32 @@ def brought_onto(
     Returns:
         Stages of moves; none where the distance would not fall by what they are worth.
     """
+    plain = _norms_onto(spec, free, anchor, moved, gaps)
     far = far_apart(free, anchor, moved)
     beside = reaching(spec, far, anchor, moved)
-    nearer = beside.applied(moved) if beside else moved
-    if not beside or _distance(anchor, nearer) > (1 - WORTH) * _distance(anchor, moved):
-        return _norms_onto(spec, free, anchor, moved, gaps)
-    norms = _norms_onto(spec, free, anchor, nearer)
-    return dropping(spec, far, anchor, norms.applied(nearer)) @ norms @ beside
+    if not far.reached:
+        return plain
+    both = _norms_onto(spec, free, anchor, beside.applied(moved), far=far) @ beside
+    least = (1 - WORTH) * _distance(anchor, plain.applied(moved))
+    return both if _distance(anchor, both.applied(moved)) <= least else plain
 
 
 def _norms_onto(
-    spec: Spec, free: LayerNorms, anchor: Blocks, moved: Blocks, gaps: Mapping[Block, float] | None = None
+    spec: Spec,
+    free: LayerNorms,
+    anchor: Blocks,
+    moved: Blocks,
+    gaps: Mapping[Block, float] | None = None,
+    *,
+    far: LayerNorms | None = None,
 ) -> Alignment:
-    """The same of norms alone."""
-    stay, gaps = Alignment(spec), gaps or {b: squared_distance(anchor[b], t) for b, t in moved.items()}
+    """The same of norms alone, and of what follows them of readers that see little."""
+
+    def ended(g: Alignment) -> Alignment:
+        return g if far is None else dropping(spec, far, anchor, g.applied(moved)) @ g
+
+    stay = ended(Alignment(spec))
+    gaps = gaps or {b: squared_distance(anchor[b], t) for b, t in stay.applied(moved).items()}
     whole, shares = sum(gaps.values()), list(_shares(free, anchor, moved))
     least = whole * max(WORTH, min(CHANCE / min((width for _, width, _ in shares), default=1), 0.5))
     if _at_most(free, shares, gaps) < least or not whole:
@@ -278,7 +290,7 @@ def _norms_onto(
         if scales := scale_elements(free.norms, moved, anchor, equal=equal):
             scale = NormStage(spec, scales)
             trials = [[scale, *_additive(spec, free, anchor, scale.applied(moved))], [scale], *trials]
-    trials = [Alignment.of(stages, spec) for stages in trials]
+    trials = [ended(Alignment.of(stages, spec)) for stages in trials]
     reached = [(_distance(anchor, g.applied(moved)), k) for k, g in enumerate(trials) if g]
     left, place = min(reached, default=(whole, 0))
     return trials[place] if left <= whole - least else stay

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
+from isomerge.symmetry.centred import Centred
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.norm_stage import NormStage, norm_stages
 from isomerge.symmetry.norms import LayerNorms
@@ -43,16 +44,20 @@ def reach_stages(
 
 
 def dropping(spec: Spec, free: LayerNorms, anchor: Blocks, moved: Blocks) -> Alignment:
-    """What makes the biases of keys that a constant asks the anchor's, behind all else that folds into them."""
+    """What makes the biases of keys that a constant asks the anchor's, and along the ones those that norms over
+    heads read, behind all else that folds into them."""
     elements: Moves = {}
     for one in free.reached:
-        elements |= one.drops(moved, anchor) if isinstance(one, Probed) else {}
+        elements |= one.drops(moved, anchor) if isinstance(one, Probed | Centred) else {}
     return Alignment.of(norm_stages(spec, {key: c for key, c in elements.items() if bool(c.any())}), spec)
 
 
 def far_apart(free: LayerNorms, anchor: Blocks, moved: Blocks) -> LayerNorms:
-    """Those statements of which the anchor's is another."""
-    return LayerNorms(reached=[one for one in free.reached if one.share(moved, anchor) > APART])
+    """Those statements of which the anchor's is another; biases that norms over heads read follow their weights."""
+    far = [one for one in free.reached if one.share(moved, anchor) > APART]
+    names = {one.norm for one in far if isinstance(one, Centred)}
+    biases = [one for one in free.reached if isinstance(one, Centred) and one.follows and one.norm in names]
+    return LayerNorms(reached=[*far, *(one for one in biases if one not in far)])
 
 
 def reaching(spec: Spec, far: LayerNorms, anchor: Blocks, moved: Blocks) -> Alignment:

@@ -216,8 +216,8 @@ def match_trades(spec: Spec, anchor: Blocks, moved: Blocks) -> Alignment:
 PASSES = 8
 """What a pass leaves where two tables trade with a third is the share of its rows in theirs."""
 TRADED, CHANCE = 0.05, 10.0
-"""The least part of the squared distance of two tensors for which they trade a constant, and parts in the number
-of their rows in short ones: chance makes one of it, and fine-tunes keep their bytes."""
+"""The least part of the squared distance of two tensors for which they trade a constant, and parts in the number of
+their rows in short ones: chance makes one of it, and fine-tunes keep their bytes."""
 
 
 def _traded(spec: Spec, shift: Shift, blocks: Mapping[str, Block], anchor: Blocks, moved: Blocks) -> Tensor:

@@ -18,8 +18,8 @@ from isomerge.merging.merge_options import MergeOptions
 from isomerge.merging.merge_plan import MergePlan
 from isomerge.merging.roles import roles_of, weights_of
 from isomerge.merging.transplant import TransplantSolver
-from isomerge.models.carried_constants import carry_onto
 from isomerge.models.recognised import Model
+from isomerge.models.table_bases import read_onto
 from isomerge.run.run_report import report_of
 from isomerge.run.run_verdict import (
     noted,
@@ -182,7 +182,7 @@ def _carry(plan: MergePlan) -> None:
     matching = plan.options.matching
     if matching.match == OURS and matching.learn is None and plan.plan.norms and not any(plan.origins):
         for solver in (solver for solver in plan.solvers if not solver.left):
-            carry_onto(solver.anchor, solver.source)
+            read_onto(solver.anchor, solver.source)
 
 
 def _moved_first(plan: MergePlan, stream: StreamWriter) -> tuple[list[PairSolver], list[dict[str, Any]]]:

@@ -32,6 +32,7 @@ from isomerge.models.free_streams import given_out
 from isomerge.models.recognised import Model
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.bases import Basis
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.layer_norms import layer_norms, norm_spec
@@ -61,6 +62,16 @@ class LayerNormForm:
         Returns:
             The block, in float32 where it was stored in half precision; sums are float64.
         """
+        for one in (one for one in self.free.bases if block in one.blocks):
+            assert one.table is not None
+            table = self._additive(one.table, stored(one.table), stored)
+            made = self._additive(block, tensor, stored)
+            made = made.to(torch.promote_types(made.dtype, torch.float32))
+            return one.turned(block, made, one.formed(table))
+        return self._additive(block, tensor, stored)
+
+    def _additive(self, block: Block, tensor: Tensor, stored: Callable[[Block], Tensor]) -> Tensor:
+        """One block in the form of all that is added."""
         if self.free.reached:
             stored = self._unreached(stored)
             tensor = stored(block) if block in self._beside else tensor
@@ -81,6 +92,8 @@ class LayerNormForm:
 
         def found(block: Block) -> Tensor:
             for one in [one for one in left if block in one.changed]:
+                if one not in left:  # done meanwhile, of a block that several change
+                    continue
                 left.remove(one)
                 here = {b: found(b) for b in one.blocks}
                 made.update(
@@ -164,6 +177,10 @@ class LayerNormForm:
                 )
         return tensor
 
+    def added(self, block: Block, stored: Callable[[Block], Tensor]) -> Tensor:
+        """One block in the form of all that is added, in whatever basis it stands."""
+        return self._additive(block, stored(block), stored)
+
     def values(self, stored: Callable[[Block], Tensor]) -> dict[str, Tensor]:
         """What a model holds of all that may be carried, by element key; float64."""
         once = self.uncarried(stored)
@@ -238,11 +255,19 @@ def forming(model: Model) -> Alignment:
     stored = cache(lambda block: model.assemble(block, torch.float64))
     beside = Alignment.of(reach_stages(spec, free, stored, None), spec)
     stages = [*beside.stages, *_without_norms(model, free, spec, beside)]
+    bases = {one.key: _formed(one, LayerNormForm(free), stored) for one in free.bases}
     if not free.carried:
-        return Alignment.of(stages, spec)
+        return Alignment.of([*stages, *norm_stages(spec, bases)], spec)
     values = {key: -v for key, v in LayerNormForm(free).values(stored).items()}
     stages += norm_stages(spec, {key: v for key, v in values.items() if bool(v.any())})
-    return Alignment.of([*stages, *_without_norms(model, free, spec, Alignment.of(stages, spec))], spec)
+    again = _without_norms(model, free, spec, Alignment.of(stages, spec))
+    return Alignment.of([*stages, *again, *norm_stages(spec, bases)], spec)
+
+
+def _formed(one: Basis, form: LayerNormForm, stored: Callable[[Block], Tensor]) -> Tensor:
+    """What brings a table to its form, once all that is added is in its own."""
+    assert one.table is not None
+    return one.formed(form.added(one.table, stored))
 
 
 def _without_norms(model: Model, free: LayerNorms, spec: Spec, before: Alignment) -> list[NormStage]:

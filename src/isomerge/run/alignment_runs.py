@@ -13,11 +13,11 @@ from isomerge.evidence.parents import parents_of
 from isomerge.evidence.relation import Pair
 from isomerge.evidence.report.spaces import plain_names
 from isomerge.matching.distances import squared_distance, squared_norm
-from isomerge.models.carried_constants import carry_onto
 from isomerge.models.compatible import check_compatible
 from isomerge.models.free_streams import given_out, has_no_head, turned_outputs
 from isomerge.models.layer_norm_form import free_under_layer_norm
 from isomerge.models.recognised import Model, working_dtype
+from isomerge.models.table_bases import read_onto
 from isomerge.models.unit_plan import make_plan, unit_layer
 from isomerge.models.zero_gains import open_zero_gains
 from isomerge.run.cost import room_for_units
@@ -143,7 +143,7 @@ def run_planned(planned: AlignPlan) -> tuple[Alignment, dict[str, Any]]:
     source, anchor, layers = solver.source, solver.anchor, planned.layers
     plan, dtype = solver.plan, solver.dtype
     if plan.norms and not solver.left and matching.match == OURS and matching.learn is None:
-        carry_onto(anchor, source)
+        read_onto(anchor, source)
     key = run_key(
         "align",
         [source, anchor],

@@ -9,7 +9,7 @@ moves by what stands beside it and by the vector alone, so that layers are still
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from torch import Tensor
@@ -177,7 +177,8 @@ def _held(holder: Holder, by_name: Mapping[str, Block], at: Mapping[str, int]) -
             continue
         via = weights.get(tuple(sorted(here.items())))
         if holder.via is None or via is not None:
-            found.append(Held(holder, block, via))
+            row = None if holder.at is None else next(iter(at.values()))
+            found.append(Held(replace(holder, row=row), block, via))
     return found
 
 
@@ -197,7 +198,7 @@ def _kept(axes: tuple[Axis, ...], holder: Holder) -> int | None:
     """The axis along which a tensor holds the vector; None where it holds a number."""
     for k, axis in enumerate(axes):
         names = [a.name for a in atoms((axis,))]
-        if holder.along not in names and not all(name.isdigit() for name in names):
+        if not {holder.along, holder.at} & {*names} and not all(name.isdigit() for name in names):
             return k
     return None
 
@@ -220,11 +221,13 @@ def _raised(block: Block, holder: Holder, tensor: Tensor, v: Tensor) -> Tensor:
 
 def _rows(block: Block, holder: Holder, tensor: Tensor) -> Tensor:
     """The view of the rows that hold it."""
-    if holder.rows is None:
-        return tensor
     names = [{a.name for a in atoms((axis,))} for axis in block.axes or ()]
-    at = next(k for k, here in enumerate(names) if holder.along in here)
-    return tensor[(slice(None),) * at + (slice(*holder.rows),)]
+    layer = None if holder.row is None else (holder.row, holder.row + 1)
+    for axis, rows in ((holder.along, holder.rows), (holder.at, layer)):
+        if rows is not None:
+            at = next(k for k, here in enumerate(names) if axis in here)
+            tensor = tensor[(slice(None),) * at + (slice(*rows),)]
+    return tensor
 
 
 def _part(spec: Spec, held: Held, tensor: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from isomerge.symmetry.axes import Atom, Concat, atoms, leaf_atoms, length, views
+from isomerge.symmetry.bases import bases_in
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import carried
 from isomerge.symmetry.language.spec import Line, Spec
@@ -26,6 +27,7 @@ from isomerge.symmetry.norms import LayerNorms, Norm, TiedTrade
 from isomerge.symmetry.post_norms import Order, Place, generic, order_of
 from isomerge.symmetry.reached import reached_in
 from isomerge.symmetry.stage import FIXED, element_key
+from isomerge.symmetry.unheard import Unheard, bias_name
 from isomerge.symmetry.unstored_biases import unstored_biases
 
 NORMS = "norms"
@@ -58,8 +60,13 @@ def layer_norms(
         of = _under_ordered_norms if ordered else _under_pre_norms
         here = of(spec, blocks, stream, _Seen(stream in returned, states and stream in returned), tied)
         found = LayerNorms(found.writers | here.writers, found.norms + here.norms)
+    reached = reached_in(spec, blocks, states=states)
+    heard = [one for one in reached if isinstance(one, Unheard) and one.out.block not in found.writers]
     return replace(
-        found, carried=[] if states else carried(spec, blocks), reached=reached_in(spec, blocks, states=states)
+        found,
+        carried=[] if states else carried(spec, blocks),
+        reached=[one for one in reached if one not in heard],
+        bases=[one for one in bases_in(spec, blocks) if one.table is not None],
     )
 
 
@@ -186,7 +193,7 @@ def _add_biases(spec: Spec, norms: Sequence[Norm], blocks: Sequence[Block], writ
     by_name = {block.canonical[0]: block for block in blocks if not block.lead}
     for norm in norms:
         for block, k in norm.readers.items():
-            bias = by_name.get(_bias_of(block.canonical[0]))
+            bias = by_name.get(bias_name(block.canonical[0]))
             rest = tuple(axis for i, axis in enumerate(block.axes or ()) if i != k)
             if bias is not None and bias.axes == rest and not block.lead and bias not in writers:
                 norm.reader_biases[bias] = block
@@ -245,7 +252,7 @@ def _under_ordered_norms(
         key = place and place.key(_depth(spec, place.line), layer)
         if (gain := by_key.get(key or "")) is None:
             return None
-        bias, shown = by_name.get(_bias_of(gain.canonical[0])), _is_seen(spec, order, gain, seen)
+        bias, shown = by_name.get(bias_name(gain.canonical[0])), _is_seen(spec, order, gain, seen)
         return norms.setdefault(gain.key, Norm(gain, bias, sealed=shown))
 
     for block, k, atom, scales in _places(spec, blocks, stream):
@@ -283,7 +290,7 @@ def _under_ordered_norms(
         norm.ends = last and not any(a.name in spec.gains for a in atoms(norm.gain.axes or ()))
     if order.before:
         read = {norm.bias for norm in norms.values()}
-        first = {_bias_of(name) for name in order.begins}
+        first = {bias_name(name) for name in order.begins}
         writers |= {by_name[name]: 0 for name in first if name in by_name and by_name[name] not in read}
         writers = _unseen(spec, stream, seen, writers)
     return LayerNorms(writers, [norm for norm in norms.values() if norm.readers])
@@ -293,7 +300,7 @@ def _add_tied(norm: Norm, line: Line, by_name: Mapping[str, Block], aliases: Seq
     """A reader that is a table of embeddings: the norm's bias folds through it into the head's, if it is one
     tensor."""
     table = by_name.get(line.tied or "")
-    name = _bias_of(line.canonical({}))
+    name = bias_name(line.canonical({}))
     names = {name, *(alias.tied for alias in aliases if alias.canonical({}) == name)}
     biases = [by_name[each] for each in names if each in by_name]
     if table is None or len(biases) != 1:
@@ -313,11 +320,6 @@ def _tied_trades(spec: Spec, norm: Norm, blocks: Sequence[Block]) -> Iterator[Ti
         if norm.gain is None or trade.against != norm.gain.line.name or table not in biases or partner is None:
             continue
         yield TiedTrade(table, partner, biases[table], trade.rows or (0, None), trade.into_rows or (0, None))
-
-
-def _bias_of(name: str) -> str:
-    """What the bias beside a weight or a gain is called."""
-    return name.removesuffix("gamma") + "beta" if name.endswith("gamma") else name.removesuffix("weight") + "bias"
 
 
 def _depth(spec: Spec, line: Line) -> int | None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import atoms, leaf_atoms
 from isomerge.symmetry.groups import SCALES
-from isomerge.symmetry.language.reaches import Part
 from isomerge.symmetry.language.spec import Shift, Spec
+from isomerge.symmetry.reader_legality import check_readers, plain
 from isomerge.symmetry.stage import shift_atoms
 
 
@@ -74,56 +72,18 @@ def check_legality(spec: Spec) -> None:
 
 def _check_carried(spec: Spec) -> None:
     """What is carried, and parts with biases of their own, are of lines that there are."""
-    plain = {_plain(line.name) for line in spec.lines}
+    known = {plain(line.name) for line in spec.lines}
     for carry in spec.carries:
         names = [name for holder in (carry.first, *carry.others) for name in (holder.name, holder.via) if name]
-        if strange := [name for name in names if _plain(name) not in plain]:
+        if strange := [name for name in names if plain(name) not in known]:
             raise IsomergeError(
                 f"{spec.origin}: carry {carry.name} names {strange[0]}, which is no line of the spec"
             )
-    _check_reached(spec)
+    check_readers(spec)
     known = {line.name for line in spec.lines}
     for weight, _, bias in spec.biased:
         if strange := [name for name in (weight, bias) if name not in known]:
             raise IsomergeError(f"{spec.origin}: biased names {strange[0]}, which is no line of the spec")
-
-
-def _check_reached(spec: Spec) -> None:
-    """What a constant asks, and what a map reaches, is of lines that there are, with axes that fit."""
-
-    def axes(name: str, part: Part, but: frozenset[str] = frozenset()) -> frozenset[str]:
-        lines = [line for line in spec.lines if _plain(line.name) == _plain(part.name)]
-        leaf = list(leaf_atoms(lines[0].axes or ())) if lines else []
-        if part.number >= len(leaf):
-            raise IsomergeError(
-                f"{spec.origin}: {name} names {part.shown}, which is no line of the spec, or no part of it"
-            )
-        return frozenset(a.name for a in leaf[part.number] if not a.name.isdigit()) - but
-
-    for probe in spec.probes:
-        what = f"probe {probe.name}"
-        read = axes(what, probe.token)
-        sides = [axes(what, part, read) for part in (*probe.query.parts, *probe.key.parts)]
-        if len({*sides}) > 1 or probe.along not in sides[0]:
-            raise IsomergeError(f"{spec.origin}: {what} is along {probe.along}, but its tensors have other axes")
-        if probe.along not in spec.spaces or spec.spaces[probe.along].group_name != "GL":
-            raise IsomergeError(
-                f"{spec.origin}: {what} is along {probe.along}, where queries and keys must meet in any basis: "
-                f"declare it as a space of GL"
-            )
-    for reach in spec.reaches:
-        what = f"reached {reach.name}"
-        read = axes(what, reach.bias)
-        narrow = axes(what, reach.through, read)
-        gain = narrow if reach.gain is None else axes(what, reach.gain)
-        sides = [[axes(what, part, read) for part in one.parts] for one in reach.readers]
-        if gain != narrow or any(weight != bias for weight, bias in sides):
-            raise IsomergeError(f"{spec.origin}: the tensors of {what} have axes that do not fit each other")
-
-
-def _plain(name: str) -> str:
-    """What a line is called without the layers that it is of."""
-    return re.sub(r"[=!][\d|]*", "", name)
 
 
 def _check_trade(spec: Spec, shift: Shift) -> None:

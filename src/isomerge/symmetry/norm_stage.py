@@ -18,6 +18,12 @@ Its elements are vectors, by the block that they are added to:
   of a constant that asks, and of what it asks (`isomerge.symmetry.probed`).
 * ``norm.level.NAME``, ``norm.reach.NAME.NUMBER``: what a narrower map writes along the ones, and what a reader has
   more across what it reaches (`isomerge.symmetry.reached`).
+* ``norm.unheard.NAME``: what a constant of values has more, of which no norm hears anything
+  (`isomerge.symmetry.unheard`).
+* ``norm.centred.NAME.NUMBER``, ``norm.offset.NAME.NUMBER``: what weights, and biases, write along the ones of every
+  head, which a norm over its coordinates takes away (`isomerge.symmetry.centred`).
+* ``norm.basis.NAME``: the basis of a table that many layers read, an invertible matrix
+  (`isomerge.symmetry.bases`).
 * ``norm.scale.BLOCK``: by what a norm's gains are multiplied, and its bias; [width]. Its readers are divided by it.
 
 The first two commute with each other, and so do those of each other kind: a stage has elements of one kind, so that
@@ -32,12 +38,14 @@ from torch import Tensor, linalg
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Atom, shape
+from isomerge.symmetry.bases import BASIS, bases_in, basis_width
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import CARRY, carried_in_unit
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.layer_norms import layer_norms
-from isomerge.symmetry.norms import LayerNorms, Norm, gain_across, gain_along
-from isomerge.symmetry.probed import DROP, TURN
+from isomerge.symmetry.norm_moves import fold_back, make_more, read_against, take_gains, trade_tied
+from isomerge.symmetry.norms import LayerNorms, Norm
+from isomerge.symmetry.probed import TURN
 from isomerge.symmetry.reached import REACHES, element_shape, reached_in
 from isomerge.symmetry.stage import Stage
 
@@ -46,7 +54,7 @@ ONES, GAIN, FOLD, SCALE, MADE = "norm.ones.", "norm.gain.", "norm.fold.", "norm.
 TIED = "norm.tied."
 KINDS = (ONES, GAIN, FOLD, SCALE, MADE, TIED)
 """Of elements that are called by a block."""
-ORDER = (*REACHES[:-1], SCALE, TIED, PREFIX, FOLD, MADE, CARRY, DROP)
+ORDER = (*REACHES[:-2], SCALE, TIED, PREFIX, FOLD, MADE, CARRY, *REACHES[-2:], BASIS)
 """The kinds of stages, in the order in which they act."""
 
 
@@ -57,7 +65,9 @@ def norm_keys(free: LayerNorms) -> set[str]:
     found |= {MADE + one.reader.key for norm in free.norms for one in norm.made}
     found |= {TIED + trade.table.key for norm in free.norms for trade in norm.trades}
     found |= {SCALE + norm.gain.key for norm in free.norms if norm.gain is not None and norm.scales}
-    found |= {one.key for one in free.carried} | {key for one in free.reached for key in one.element_keys}
+    found |= {one.key for one in (*free.carried, *free.bases)} | {
+        key for one in free.reached for key in one.element_keys
+    }
     return found | {FOLD + norm.bias.key for norm in free.norms if norm.bias is not None and norm.folds}
 
 
@@ -76,7 +86,8 @@ def norm_stages(spec: Spec, elements: Mapping[str, Tensor]) -> list[NormStage]:
 def stage_of(spec: Spec, elements: Mapping[str, Tensor]) -> NormStage:
     """The stage of elements of one kind."""
     kind = kind_of(next(iter(elements), ""))
-    return (CarryStage if kind == CARRY else ReachStage if kind in REACHES else NormStage)(spec, elements)
+    kinds = dict.fromkeys(REACHES, ReachStage) | {CARRY: CarryStage, BASIS: BasisStage}
+    return kinds.get(kind, NormStage)(spec, elements)
 
 
 def is_norm_key(key: str) -> bool:
@@ -86,7 +97,9 @@ def is_norm_key(key: str) -> bool:
 
 def kind_of(key: str) -> str:
     """What elements a stage may have beside one, by its key: those of one kind commute."""
-    return next((kind for kind in (*REACHES, FOLD, SCALE, MADE, TIED, CARRY, PREFIX) if key.startswith(kind)), "")
+    return next(
+        (kind for kind in (*REACHES, FOLD, SCALE, MADE, TIED, CARRY, BASIS, PREFIX) if key.startswith(kind)), ""
+    )
 
 
 class NormStage(Stage):
@@ -269,79 +282,27 @@ class ReachStage(_MakingStage):
         return ReachStage(self.spec, back)
 
 
-def read_against(norm: Norm, block: Block, axis: int, c: Tensor, tensors: Mapping[Block, Tensor]) -> None:
-    """Add c (1/g)^T to a reader, in place, and take off its bias what the norm's makes of it."""
-    weight = tensors[block]
-    gain = gain_across(norm, tensors, weight, axis)
-    c = norm.of_rows(block, c, biased=None if norm.bias is None else True)
-    weight.add_((c.double() / gain).to(weight))
-    for bias in (b for b, reader in norm.reader_biases.items() if reader == block and norm.bias is not None):
-        assert norm.bias is not None
-        made = (tensors[norm.bias].double() / gain.flatten()).sum()
-        tensors[bias].sub_(norm.paid(bias, c.double().squeeze(axis) * made).to(tensors[bias]))
+class BasisStage(_MakingStage):
+    """A stage of tables that stand in another basis, and of what reads them, in whatever layers: a unit has the
+    element whole, and a part of the tensors."""
 
+    def _made(self, tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
+        """The blocks that it changes, changed."""
+        here = [one for one in bases_in(self.spec, list(tensors)) if one.key in self.elements]
+        return {b: one.turned(b, tensors[b], self.elements[one.key]) for one in here for b in one.blocks}
 
-def fold_back(norm: Norm, delta: Tensor, tensors: Mapping[Block, Tensor]) -> None:
-    """Take off the biases of a norm's readers, in place, what they make of what its own has more, or off what they
-    take against the ones; a writer's bias loses what a stream carries on. The norm's bias is the new one.
-    """
-    for reader, axis in norm.opened.items():
-        _take_against(norm, reader, axis, delta, tensors)
-    for bias, reader in norm.reader_biases.items():
-        made = tensors[reader].double().movedim(norm.readers[reader], -1) @ delta.double()
-        tensors[bias].sub_(norm.paid(bias, made).to(tensors[bias]))
-    if norm.carried is not None:
-        tensors[norm.carried].sub_(delta.to(tensors[norm.carried]))
+    def changed(self, blocks: Iterable[Block]) -> set[Block]:
+        """The blocks whose numbers it changes."""
+        return {b for one in bases_in(self.spec, list(blocks)) if one.key in self.elements for b in one.blocks}
 
+    def only(self, blocks: Iterable[Block]) -> NormStage:
+        """The part that acts on some blocks."""
+        keys = {one.key for one in bases_in(self.spec, list(blocks))}
+        return BasisStage(self.spec, {key: a for key, a in self.elements.items() if key in keys})
 
-def _take_against(norm: Norm, reader: Block, axis: int, delta: Tensor, tensors: Mapping[Block, Tensor]) -> None:
-    """Add c (1/g)^T to a reader, in place, so that it makes of a norm's bias what it made of it without delta."""
-    assert norm.gain is not None
-    assert norm.bias is not None
-    weight = tensors[reader]
-    gain = gain_along(norm, tensors[norm.gain], weight.ndim, axis)
-    made = weight.double().movedim(axis, -1) @ delta.double()
-    c = -made / (tensors[norm.bias].double() / gain.flatten()).sum()
-    c = norm.of_rows(reader, c.unsqueeze(-1).movedim(-1, axis), biased=False)
-    weight.add_((c / gain).to(weight))
-
-
-def make_more(norm: Norm, reader: Block, delta: Tensor, tensors: Mapping[Block, Tensor]) -> None:
-    """Add c (1/g)^T to a reader without a bias, in place, so that it makes delta more of its norm's bias, and take
-    off an output's bias what that adds."""
-    assert norm.gain is not None
-    assert norm.bias is not None
-    weight = tensors[reader]
-    gain = gain_along(norm, tensors[norm.gain], weight.ndim, norm.opened[reader])
-    c = delta.double() / (tensors[norm.bias].double() / gain.flatten()).sum()
-    weight.add_((c / gain).to(weight))
-    for one in norm.made:
-        if one.reader == reader and one.into is not None:
-            tensors[one.into].sub_(one.through(delta, tensors).to(tensors[one.into]))
-
-
-def trade_tied(norm: Norm, table: Block, c: Tensor, tensors: Mapping[Block, Tensor]) -> None:
-    """Trade constants between a table that is the head as well and others, in place: c[k] / g by the k-th trade."""
-    trades = [trade for trade in norm.trades if trade.table == table]
-    if trades and norm.gain is not None and norm.bias is not None:
-        along = gain_along(norm, tensors[norm.gain], 1, 0).reciprocal()
-        paid = (tensors[norm.bias].double() * along).sum()
-        for trade, much in zip(trades, c.double(), strict=True):
-            trade.add(much, along, paid, tensors)
-
-
-def take_gains(norm: Norm, factor: Tensor, tensors: Mapping[Block, Tensor]) -> None:
-    """Multiply a norm's gains and its bias by factors, in place, and divide its readers by them."""
-    assert norm.gain is not None
-    own = tensors[norm.gain]
-    whole = own.double() + norm.gain.line.less
-    own.copy_((whole * factor.double() - norm.gain.line.less).to(own))
-    if norm.bias is not None:
-        tensors[norm.bias].mul_(factor.to(tensors[norm.bias]))
-    for reader, axis in norm.readers.items():
-        weight = tensors[reader]
-        along = factor.double().reshape([-1 if k == axis else 1 for k in range(weight.ndim)])
-        weight.copy_((weight.double() / along).to(weight))
+    def inverse(self) -> Stage:
+        """The stage that undoes this one."""
+        return BasisStage(self.spec, {key: linalg.inv(a) for key, a in self.elements.items()})
 
 
 def _read(free: LayerNorms, block: Block) -> tuple[Norm, int]:
@@ -360,6 +321,9 @@ def check_norm_element(spec: Spec, key: str, c: Tensor) -> bool:
     if key.startswith(CARRY):
         here = carried_in_unit(spec, [key], [])
         return len(here) == 1 and c.shape == here[0].shape and bool(c.isfinite().all())
+    if key.startswith(BASIS):
+        width = basis_width(spec, key)
+        return c.shape == (width, width) and bool(c.isfinite().all()) and _is_invertible(c)
     if key.startswith(REACHES):
         return element_shape(spec, key) == tuple(c.shape) and bool(c.isfinite().all()) and _is_undone(key, c)
     kind = next((prefix for prefix in KINDS if key.startswith(prefix)), None)
@@ -380,4 +344,9 @@ def check_norm_element(spec: Spec, key: str, c: Tensor) -> bool:
 
 def _is_undone(key: str, c: Tensor) -> bool:
     """Whether an element has an inverse."""
-    return not key.startswith(TURN) or bool((linalg.matrix_rank(c.double()) == c.shape[-1]).all())
+    return not key.startswith(TURN) or _is_invertible(c)
+
+
+def _is_invertible(c: Tensor) -> bool:
+    """Whether matrices have inverses."""
+    return bool((linalg.matrix_rank(c.double()) == c.shape[-1]).all())

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from isomerge.symmetry.axes import length
+from isomerge.symmetry.bases import Basis
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import Carried
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.probed import Probed
-from isomerge.symmetry.reached import Reached
+from isomerge.symmetry.reached import Stated
 from isomerge.symmetry.unstored_biases import UnstoredBias
 
 LEVEL = 1e-9
@@ -176,11 +176,13 @@ class LayerNorms:
     norms: list[Norm] = field(default_factory=list)
     carried: list[Carried] = field(default_factory=list)
     """Constants that may stand in one tensor or in others, of whatever layers."""
-    reached: list[Probed | Reached] = field(default_factory=list)
-    """Readers that see a constant alone, or what a narrower map reaches."""
+    reached: list[Stated] = field(default_factory=list)
+    """Readers that see a constant alone, or what a narrower map reaches; values that no norm hears."""
+    bases: list[Basis] = field(default_factory=list)
+    """Tables that stand in any basis, which many layers read."""
 
     def __bool__(self) -> bool:
-        return bool(self.writers or self.norms or self.carried or self.reached)
+        return bool(self.writers or self.norms or self.carried or self.reached or self.bases)
 
     @property
     def together(self) -> list[list[Block]]:
@@ -205,7 +207,8 @@ class LayerNorms:
         told = (norm.told(tensors_of([b for b in (norm.gain, norm.bias) if b is not None])) for norm in self.norms)
         norms = [norm for norm in told if norm is not None]
         reached = [one for one in self.reached if one.is_told(tensors_of(one.blocks))]
-        return LayerNorms(self.writers, norms, self.carried, reached)
+        bases = [one for one in self.bases if one.is_told(lambda block: tensors_of([block])[block])]
+        return LayerNorms(self.writers, norms, self.carried, reached, bases)
 
     def reader(self, block: Block) -> tuple[Norm, int] | None:
         """The norm that a block may read against the ones, and the axis."""
@@ -247,4 +250,5 @@ def free_dimensions(free: LayerNorms, spec: Spec, entries: Callable[[Block], int
     constants = sum(one.entries for one in free.carried)
     read = {block for norm in free.norms for block in norm.slack}
     beside = sum(one.dimension(one.slack(read)) for one in free.reached)
-    return vectors + made + traded + constants + beside + sum(map(entries, folded))
+    bases = sum(one.width**2 for one in free.bases)
+    return vectors + made + traded + constants + beside + bases + sum(map(entries, folded))

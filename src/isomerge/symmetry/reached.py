@@ -19,14 +19,16 @@ from torch import Tensor
 
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, Blocks
+from isomerge.symmetry.centred import CENTRED, OFFSET, Centred, centred_in
 from isomerge.symmetry.language.reaches import Map, Part, Probe, Reach
 from isomerge.symmetry.language.spec import Line, Spec
 from isomerge.symmetry.part_rows import Rows
 from isomerge.symmetry.probed import DROP, KEYS, QUERY, TOKEN, TURN, Moves, Probed
+from isomerge.symmetry.unheard import UNHEARD, Unheard, bias_name, unheard_in
 
 LEVELS, REACH = "norm.level.", "norm.reach."
 """What the keys of their elements begin with."""
-REACHES = (TURN, TOKEN, QUERY, KEYS, LEVELS, REACH, DROP)
+REACHES = (TURN, TOKEN, QUERY, KEYS, LEVELS, REACH, UNHEARD, CENTRED, OFFSET, DROP)
 LEVEL = 1e-9
 """The least part of the largest direction of a map that is one."""
 
@@ -176,8 +178,12 @@ class Reached:
         return max(across, float((mine - theirs).square().sum()) / max(wide, 1e-300))
 
 
-def reached_in(spec: Spec, blocks: Sequence[Block], *, states: bool = False) -> list[Probed | Reached]:
-    """What is free so among some blocks: where all tensors of a statement are there.
+Stated = Probed | Reached | Unheard | Centred
+"""What a statement says of few readers."""
+
+
+def reached_in(spec: Spec, blocks: Sequence[Block], *, states: bool = False) -> list[Stated]:
+    """What is free so among some blocks, and what of values is unheard: where all tensors of a statement are there.
 
     Args:
         spec: whose statements are read.
@@ -185,13 +191,13 @@ def reached_in(spec: Spec, blocks: Sequence[Block], *, states: bool = False) -> 
         states: whether a model gives out what a stream begins with.
     """
     if not spec.probes and not spec.reaches:
-        return []
+        return [*unheard_in(spec, blocks), *centred_in(spec, blocks)]
     named = {block.canonical[0]: block for block in blocks if not block.lead}
 
     def at(part: Part | None) -> Block | None:
         return None if part is None else next((b for name, b in named.items() if part.is_of(name)), None)
 
-    found: list[Probed | Reached] = []
+    found: list[Stated] = [*unheard_in(spec, blocks), *centred_in(spec, blocks)]
     for probe in spec.probes:
         if all(at(part) is not None for part in probe.parts):
             found.append(_probed(spec, probe, at))
@@ -205,9 +211,10 @@ def reached_in(spec: Spec, blocks: Sequence[Block], *, states: bool = False) -> 
 
 def element_shape(spec: Spec, key: str) -> tuple[int, ...] | None:
     """The shape of an element by the spec alone; None where no statement has it."""
-    blocks = [_alone(line) for line in spec.lines if line.axes is not None]
+    gone = {bias_name(mute.out.name) for mute in spec.mutes}  # a class without them has such elements
+    blocks = [_alone(line) for line in spec.lines if line.axes is not None and line.name not in gone]
     for one in reached_in(spec, blocks):
-        if key in one.element_keys:
+        if key.partition("[")[0] in {each.partition("[")[0] for each in one.element_keys}:
             return one.shape(key)
     return None
 
@@ -240,7 +247,7 @@ def _reached(
     assert through is not None
     read = frozenset(a.name for a in atoms(bias.axes or ()))
     readers = tuple(_reader(spec, reach, k, one, at, read) for k, one in enumerate(reach.readers))
-    shift = None if gain is None else named.get(_bias_of(gain.canonical[0]))
+    shift = None if gain is None else named.get(bias_name(gain.canonical[0]))
     levels = not states and not read.isdisjoint(spec.postnorm)
     return Reached(reach, bias, through, gain, shift, readers, levels)
 
@@ -258,11 +265,6 @@ def _rows(
     block = at(part)
     assert block is not None
     return Rows(block, part.number, spec, read, along)
-
-
-def _bias_of(name: str) -> str:
-    """What the bias beside a gain is called."""
-    return name.removesuffix("gamma") + "beta" if name.endswith("gamma") else name.removesuffix("weight") + "bias"
 
 
 def _map_sizes(spec: Spec, through: Block, normed: bool) -> tuple[int, int]:

@@ -158,6 +158,17 @@ def included(inclusion: Inclusion, part: Spec) -> Spec:
         reaches=tuple(
             reach.renamed(inclusion.called(reach.name), partial(_name, inclusion, part)) for reach in part.reaches
         ),
+        mutes=tuple(
+            mute.renamed(inclusion.called(mute.name), partial(_name, inclusion, part)) for mute in part.mutes
+        ),
+        bases=tuple(
+            one.renamed(inclusion.called(one.name), partial(_name, inclusion, part), inclusion.called)
+            for one in part.bases
+        ),
+        head_norms=tuple(
+            one.renamed(inclusion.called(one.name), partial(_name, inclusion, part), inclusion.called)
+            for one in part.head_norms
+        ),
         config_keys=tuple(f"{inclusion.group}.{key}" for key in part.config_keys),
         fixed=tuple(one.renamed(lambda name: _name(inclusion, part, name)) for one in part.fixed),
         prenorm=tuple(inclusion.called(name) for name in part.prenorm if name not in inclusion.without),

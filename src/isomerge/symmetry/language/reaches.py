@@ -6,6 +6,10 @@ keys' bias softmax drops: a `shift` says so.
 
 ``reached NAME: BIAS over MAP [behind GAIN] -> WEIGHT by BIAS, ...``: these weights read ``MAP e + BIAS`` alone, of fewer
 e than it is wide; e comes from the norm of GAIN.
+
+``unheard NAME: WEIGHT#PART by BIAS#PART behind GAIN through OUT``: values, whose constants of which OUT, that has no
+bias, makes something along the ones alone no norm hears; WEIGHT reads the norm of GAIN. The last of its axes is that of
+a head's values.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ _PART = r"(\S+?)(?:#(\d+))?"
 _MAP = rf"{_PART}\s+by\s+{_PART}"
 _PROBE = re.compile(rf"(\w+)\s*:\s*(\S+)\s+through\s+{_MAP}\s*->\s*{_MAP}\s+along\s+(\w+)$")
 _REACHED = re.compile(r"(\w+)\s*:\s*(\S+)\s+over\s+(\S+)(?:\s+behind\s+(\S+))?\s*->\s*(.+)$")
+_UNHEARD = re.compile(rf"(\w+)\s*:\s*{_MAP}\s+behind\s+(\S+)\s+through\s+(\S+)$")
 _READER = re.compile(rf"{_MAP}$")
 
 
@@ -42,7 +47,11 @@ class Part:
 
     def is_of(self, name: str) -> bool:
         """Whether a canonical name is this line's."""
-        return numbered(self.name, name) is not None
+        return self.layer(name) is not None
+
+    def layer(self, name: str) -> dict[str, int] | None:
+        """The numbers of a canonical name, where it is this line's."""
+        return numbered(self.name, name)
 
 
 @dataclass(frozen=True)
@@ -107,6 +116,25 @@ class Reach:
         return Reach(name, self.bias.renamed(called), self.through.renamed(called), gain, readers)
 
 
+@dataclass(frozen=True)
+class Mute:
+    """Values, and the output that they go through, of which constants may be unheard."""
+
+    name: str
+    values: Map
+    gain: Part
+    out: Part
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All lines."""
+        return *self.values.parts, self.gain, self.out
+
+    def renamed(self, name: str, called: Callable[[str], str]) -> Mute:
+        """The same where lines are called something else."""
+        return Mute(name, self.values.renamed(called), self.gain.renamed(called), self.out.renamed(called))
+
+
 def read_probe(rest: str, name_of: Callable[[str], str]) -> Probe:
     """Read what follows the word ``probe``.
 
@@ -143,6 +171,21 @@ def read_reached(rest: str, name_of: Callable[[str], str]) -> Reach:
     gain = None if found[4] is None else Part(name_of(found[4]))
     maps = tuple(_map(list(part.groups()), name_of) for part in readers if part is not None)
     return Reach(found[1], bias, through, gain, maps)
+
+
+def read_unheard(rest: str, name_of: Callable[[str], str]) -> Mute:
+    """Read what follows the word ``unheard``.
+
+    Raises:
+        IsomergeError: it is not understood.
+    """
+    found = _UNHEARD.match(rest)
+    if found is None:
+        raise IsomergeError(
+            f"unheard {rest!r} is not understood: write NAME: WEIGHT by BIAS behind GAIN through OUT"
+        )
+    name, *pieces, gain, out = found.groups()
+    return Mute(name, _map(pieces, name_of), Part(name_of(gain)), Part(name_of(out)))
 
 
 def _map(pieces: list[str], name_of: Callable[[str], str]) -> Map:

@@ -15,9 +15,11 @@ from functools import cached_property, lru_cache
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Axis, atoms, shape, show
 from isomerge.symmetry.groups import GROUPS, Group
+from isomerge.symmetry.language.bases import TableBasis
 from isomerge.symmetry.language.carries import Carry, Rows
+from isomerge.symmetry.language.levels import HeadNorm
 from isomerge.symmetry.language.names import Number, expression, filled, numbers
-from isomerge.symmetry.language.reaches import Probe, Reach
+from isomerge.symmetry.language.reaches import Mute, Probe, Reach
 from isomerge.symmetry.language.statements import FixedPart, Returned
 
 # What a group may be restricted to (--spaces res:Perm).
@@ -230,6 +232,12 @@ class Spec:
     """Constants that ask, and the keys that they ask."""
     reaches: tuple[Reach, ...] = ()
     """What narrower maps reach of a stream, and who reads nothing else."""
+    mutes: tuple[Mute, ...] = ()
+    """Values of which constants may be unheard."""
+    bases: tuple[TableBasis, ...] = ()
+    """Tables of which the columns stand in any basis."""
+    head_norms: tuple[HeadNorm, ...] = ()
+    """LayerNorms over the coordinates of heads, and what they read."""
 
     def is_unrelated(self, stream: str, line: Line) -> bool:
         """Whether a line has the axes of a stream, and nothing to do with its norms."""

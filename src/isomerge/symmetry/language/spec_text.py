@@ -28,6 +28,9 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``carry NAME: A [along X] -> B, 2 C along Y, D via W``  a vector that A has more B loses, C twice, and D what W makes of it (see `isomerge.symmetry.language.carries`)
 ``probe NAME: P through W#0 by B#0 -> K#1 by C#1 along X``  one constant P asks, through W and its bias; no more of K counts than what that makes of it (see `isomerge.symmetry.language.reaches`)
 ``reached NAME: B over P [behind G] -> W by C, ...``  these weights read P e + B alone, of fewer e than it is wide; e comes from the norm of G
+``unheard NAME: W by B behind G through O``      constants of values of which O makes something along the ones alone no norm hears; W reads the norm of G
+``basis NAME: R along X -> W, ...``                W of all layers are all that reads the table R along X, which may stand in any basis
+``centred NAME: A#0,1, B#0,1 over X ...``          a LayerNorm takes the mean over the axes X of what A and B write, of these parts together
 ``prenorm STREAM [returned] [if E]``            a stream is read through LayerNorms alone (also: ``folded OFixingOnes``); returned: also where a class returns it
 ``prenorm STREAM within [if E]``                its norms are inside of branches: no class returns what they give
 ``prenorm STREAM plain [returned] [if E]``      the same, through LayerNorms that have no tensors
@@ -73,12 +76,14 @@ from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import parse
 from isomerge.symmetry.fixed import check_fixed
 from isomerge.symmetry.groups import GROUPS, SCALES
+from isomerge.symmetry.language.bases import TableBasis, read_basis
 from isomerge.symmetry.language.carries import Carry, Rows, read_carry
 from isomerge.symmetry.language.expansion import LINE, WORDS, Statement, Texts, expanded, family_of
 from isomerge.symmetry.language.expressions import evaluate
 from isomerge.symmetry.language.inclusion import check_apart, included, read_inclusion
+from isomerge.symmetry.language.levels import HeadNorm, read_centred
 from isomerge.symmetry.language.names import MOST_LAYERS, bound, chosen, first_alternatives, read_layers
-from isomerge.symmetry.language.reaches import Probe, Reach, read_probe, read_reached
+from isomerge.symmetry.language.reaches import Mute, Probe, Reach, read_probe, read_reached, read_unheard
 from isomerge.symmetry.language.spec import BESIDE, Line, Shift, Space, Spec
 from isomerge.symmetry.language.statements import FixedPart, Returned, read_fixed, read_returned
 from isomerge.symmetry.legality import check_legality
@@ -151,6 +156,9 @@ class _Reader:
         self.carries: list[Carry] = []
         self.probes: list[Probe] = []
         self.reaches: list[Reach] = []
+        self.mutes: list[Mute] = []
+        self.bases: list[TableBasis] = []
+        self.head_norms: list[HeadNorm] = []
         self.biased: list[tuple[str, int, str]] = []
         self.keys: list[str] = []
         self.fixed: list[FixedPart] = []
@@ -234,6 +242,9 @@ class _Reader:
         self.carries += part.carries
         self.probes += part.probes
         self.reaches += part.reaches
+        self.mutes += part.mutes
+        self.bases += part.bases
+        self.head_norms += part.head_norms
         self.biased += part.biased
         self.keys += part.config_keys
         if inclusion.stands_in(self.config):
@@ -328,6 +339,15 @@ class _Reader:
 
     def read_reached(self, rest: str) -> None:
         self.reaches.append(read_reached(rest, self.chosen))
+
+    def read_unheard(self, rest: str) -> None:
+        self.mutes.append(read_unheard(rest, self.chosen))
+
+    def read_basis(self, rest: str) -> None:
+        self.bases.append(read_basis(rest, self.chosen))
+
+    def read_centred(self, rest: str) -> None:
+        self.head_norms.append(read_centred(rest, self.chosen))
 
     def read_biased(self, rest: str) -> None:
         found = _BIASED.match(rest)
@@ -429,6 +449,9 @@ class _Reader:
             carries=tuple(self.carries),
             probes=tuple(self.probes),
             reaches=tuple(self.reaches),
+            mutes=tuple(self.mutes),
+            bases=tuple(self.bases),
+            head_norms=tuple(self.head_norms),
             biased=tuple(self.biased),
             within=tuple(self.within),
             again=tuple(self.again),

@@ -1,0 +1,99 @@
+"""Tables of which the columns stand in any basis, in the blocks of a model.
+
+A table R of relative positions that projections W of all layers read, ``R W^T``, and nothing else, may be ``R A``
+with ``W A^-T`` (`isomerge.symmetry.language.bases`). Every tensor moves by A alone, so that layers are still moved
+one by one. In one form of all of them R is orthonormal, and nearest to numbers F that are always the same: the
+projection of F onto all that R can be is the same for every A, and so is its polar factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.language.bases import TableBasis
+from isomerge.symmetry.language.spec import Spec
+
+BASIS = "norm.basis."
+"""What the keys of their elements begin with."""
+LEVEL = 1e-9
+"""The least part of the largest direction of a table that is one."""
+
+
+@dataclass(frozen=True)
+class Basis:
+    """A table and what reads it, in some blocks of a model; a unit may have a part of them."""
+
+    key: str
+    along: str
+    width: int
+    table: Block | None
+    readers: tuple[Block, ...]
+
+    @property
+    def blocks(self) -> list[Block]:
+        """All that moves change."""
+        return [*([] if self.table is None else [self.table]), *self.readers]
+
+    def turned(self, block: Block, tensor: Tensor, a: Tensor) -> Tensor:
+        """A block in another basis, a new tensor of its dtype.
+
+        Args:
+            block: one of `blocks`.
+            tensor: the block.
+            a: invertible, [width, width].
+        """
+        axis = next(k for k, axis in enumerate(block.axes or ()) if self.along in {x.name for x in atoms((axis,))})
+        moved = tensor.double().movedim(axis, -1)
+        made = moved @ a.double() if block == self.table else torch.linalg.solve(a.double(), moved.mT).mT
+        return made.movedim(-1, axis).to(tensor).contiguous()
+
+    def formed(self, table: Tensor) -> Tensor:
+        """What brings the table to the one form, [width, width]; float64."""
+        flat = table.double()
+        back = torch.linalg.solve(flat.mT @ flat, flat.mT)
+        u, _, vh = torch.linalg.svd(flat @ (back @ _fixed(len(flat), self.width).to(flat)), full_matrices=False)
+        return back @ (u @ vh)
+
+    def is_told(self, stored: Callable[[Block], Tensor]) -> bool:
+        """Whether the table spans its columns, without what all its rows have in common, which may be carried."""
+        if self.table is None:
+            return False
+        table = stored(self.table).double()
+        return len(table) > self.width and spans(table - table.mean(0))
+
+
+def spans(matrix: Tensor) -> bool:
+    """Whether the columns of a matrix [rows, width] are independent."""
+    sizes = torch.linalg.svdvals(matrix)
+    return bool(sizes[-1] > LEVEL * sizes[0])
+
+
+def _fixed(rows: int, width: int) -> Tensor:
+    """Numbers that are always the same [rows, width]."""
+    return torch.randn(rows, width, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def bases_in(spec: Spec, blocks: Sequence[Block]) -> list[Basis]:
+    """The tables of which some blocks are, or read them; of a model, or of one unit."""
+    found = []
+    for one in spec.bases:
+        named = {block.canonical[0]: block for block in blocks if not block.lead}
+        table = next((block for name, block in named.items() if one.table.is_of(name)), None)
+        readers = tuple(block for name, block in named.items() if any(part.is_of(name) for part in one.readers))
+        found += [_basis(spec, one, table, readers)] if readers or table is not None else []
+    return found
+
+
+def basis_width(spec: Spec, key: str) -> int | None:
+    """How wide the table of an element is; None where no statement has it."""
+    return next((spec.sizes[one.along] for one in spec.bases if BASIS + one.name == key), None)
+
+
+def _basis(spec: Spec, one: TableBasis, table: Block | None, readers: tuple[Block, ...]) -> Basis:
+    return Basis(BASIS + one.name, one.along, spec.sizes[one.along], table, readers)

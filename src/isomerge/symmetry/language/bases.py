@@ -1,0 +1,48 @@
+"""Tables of which the columns stand in any basis, as a text says it.
+
+``basis NAME: TABLE along AXIS -> WEIGHT, ...``: what multiplies the rows of TABLE by WEIGHTs, of whatever layers, along
+AXIS, is all that reads it: ``R A`` with ``W A^-T`` is the same for any invertible A.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.language.reaches import Part
+
+_BASIS = re.compile(r"(\w+)\s*:\s*(\S+)\s+along\s+(\w+)\s*->\s*(\S.*)$")
+
+
+@dataclass(frozen=True)
+class TableBasis:
+    """A table, the axis of its columns, and all that reads it."""
+
+    name: str
+    table: Part
+    along: str
+    readers: tuple[Part, ...]
+
+    def renamed(self, name: str, called: Callable[[str], str], axis: Callable[[str], str]) -> TableBasis:
+        """The same where lines and axes are called something else."""
+        readers = tuple(reader.renamed(called) for reader in self.readers)
+        return TableBasis(name, self.table.renamed(called), axis(self.along), readers)
+
+
+def read_basis(rest: str, name_of: Callable[[str], str]) -> TableBasis:
+    """Read what follows the word ``basis``.
+
+    Args:
+        rest: the statement.
+        name_of: writes layers into a name.
+
+    Raises:
+        IsomergeError: it is not understood.
+    """
+    found = _BASIS.match(rest)
+    if found is None:
+        raise IsomergeError(f"basis {rest!r} is not understood: write NAME: TABLE along AXIS -> WEIGHT, ...")
+    name, table, along, readers = found.groups()
+    return TableBasis(name, Part(name_of(table)), along, tuple(Part(name_of(one)) for one in readers.split(", ")))
