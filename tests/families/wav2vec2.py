@@ -104,7 +104,7 @@ MORE_NAMES: dict[str, Saved] = {
 
 STREAMS: dict[str, Streams] = {
     **{
-        key: {}
+        key: {"res": "Fixed", "feat": "Fixed"}
         for key in [
             "wav2vec2",
             "wav2vec2-stable",
@@ -113,11 +113,10 @@ STREAMS: dict[str, Streams] = {
             "unispeech",
             "unispeech-sat",
             "data2vec-audio",
-            "wav2vec2-bert-adapted",
-            "wav2vec2-conformer-rotary",
             "sew",
         ]
     },
+    **dict.fromkeys(["wav2vec2-bert-adapted", "wav2vec2-conformer-rotary"], {}),
 }
 
 INPUTS: dict[str, Drawn] = {
@@ -131,7 +130,7 @@ MUTANTS = [
         "wav2vec2",
         "a stream that moves under the convolution of positions",
         "res",
-        "space h: Perm[l]\n => residual res: Perm\nspace h: Perm[l]\n",
+        "residual res: Fixed => residual res: Perm",
     ),
     mutant("wav2vec2-stable", "negative scale under ReLU", "u", "PositiveScale[l, ff] => Scale[l, ff]"),
     mutant("hubert", "key not dual", "qk", "(h qk') => (h qk)"),

@@ -21,6 +21,7 @@ from torch import Tensor
 from isomerge.symmetry.axes import Atom, Concat, atoms, leaf_atoms, length, views
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import carried
+from isomerge.symmetry.language.names import MOST_LAYERS
 from isomerge.symmetry.language.spec import Line, Spec
 from isomerge.symmetry.norms import LayerNorms, Norm, TiedTrade
 from isomerge.symmetry.post_norms import Order, Place, generic, order_of
@@ -270,8 +271,10 @@ def _under_ordered_norms(
         if line not in stored and norm is not None:
             _add_tied(norm, line, by_name, aliases)
             norm.tied_trades = list(_tied_trades(spec, norm, blocks))
+    kept = _seen_otherwise(spec, order)
     for norm in norms.values():
         assert norm.gain is not None
+        norm.sealed |= norm.gain.key in kept
         last = _is_last(spec, order, norm.gain)
         norm.sealed |= stream in spec.again and last and bool(norm.gain.layers)
         if order.before:
@@ -336,6 +339,16 @@ def _is_seen(spec: Spec, order: Order, gain: Block, seen: _Seen) -> bool:
         return seen.last and gain.line.name in order.lasts
     state = not gain.layers or order.ends.get(gain.line.stack) == generic(gain.line)
     return (seen.states and state) or (seen.last and _is_last(spec, order, gain))
+
+
+def _seen_otherwise(spec: Spec, order: Order) -> set[str]:
+    """The keys of the gains of which lines without the stream's axes read what their norms give, in any layer."""
+    found: set[str | None] = set()
+    for (_, first), place in order.seen.items():
+        depth = _depth(spec, place.line)
+        layers = [0] if first else range(1, MOST_LAYERS if depth is None else depth)
+        found |= {place.key(depth, layer) for layer in layers}
+    return {key for key in found if key is not None}
 
 
 def _is_last(spec: Spec, order: Order, gain: Block) -> bool:

@@ -68,6 +68,8 @@ class Order:
     """Whether a line reads the stream without a norm, where norms stand before."""
     read_elsewhere: bool = False
     """Whether what reads the last norm is not all known: what stands in another stack of layers."""
+    seen: dict[tuple[str, bool], Place] = field(default_factory=dict)
+    """From a line without the stream's axes to the gain of the norm that it reads: what that gives stays."""
     ends: dict[str, str] = field(default_factory=dict)
     """From a stack of layers to the gain of its last norm, by its `generic` name."""
 
@@ -76,8 +78,8 @@ def order_of(spec: Spec, stream: str) -> Order:
     """The order of a stream's norms, by the lines of a spec."""
     walk = (_Walk if stream in spec.postnorm else _WalkBefore)(stream, set(spec.streams))
     walk.across = {line.name for line in spec.lines if spec.reads_across(stream, line)}
-    mine = [line for line in spec.lines if any(a.name == stream for a in atoms(line.axes or ()))]
-    lines = [line for line in mine if not spec.is_unrelated(stream, line)]
+    walk.seen = {line.name for line in spec.lines if spec.sees_otherwise(stream, line)}
+    lines = [line for line in spec.lines if _is_of(spec, stream, line) and not spec.is_unrelated(stream, line)]
     for stack, group in groupby(lines, lambda line: line.stack if _numbered(spec, line) else ""):
         part = list(group)
         if not stack:
@@ -88,6 +90,10 @@ def order_of(spec: Spec, stream: str) -> Order:
     if not walk.order.before and walk.norm is not None and not walk.norm.line.indices and not walk.pending:
         walk.order.heads.add(walk.norm.line.name)  # a stream that no layer goes on
     return walk.order
+
+
+def _is_of(spec: Spec, stream: str, line: Line) -> bool:
+    return any(a.name == stream for a in atoms(line.axes or ())) or spec.sees_otherwise(stream, line)
 
 
 def _numbered(spec: Spec, line: Line) -> bool:
@@ -114,6 +120,8 @@ class _Walk:
         """Whether the layers were passed."""
         self.across: set[str] = set()
         """The lines that read what the stack of layers before theirs gives."""
+        self.seen: set[str] = set()
+        """The lines without the stream's axes that read what a norm gives."""
         self.before: Place | None = None
         """What that stack's last norm is."""
 
@@ -144,7 +152,9 @@ class _Walk:
         here = (line.name, first)
         mine = [a for a in atoms(line.axes or ()) if a.name == self.stream]
         stem, _, last = line.name.rpartition(".")
-        if line.name in self.across:
+        if line.name in self.seen:
+            self._see(here)
+        elif line.name in self.across:
             if self.before is not None:
                 self.order.reads[here] = self.before
         elif any(a.dual for a in mine) and not all(a.dual for a in mine):
@@ -176,6 +186,12 @@ class _Walk:
             self.order.reads[here] = place
         else:
             self.order.read_elsewhere |= bool(self.order.ends)
+
+    def _see(self, here: tuple[str, bool]) -> None:
+        if self.pending:  # seen without a norm
+            self.start_anew()
+        if self.norm is not None:
+            self.order.seen[here] = self.norm
 
     def _norm(self, line: Line) -> None:
         if self.turns and not self.pending:
@@ -209,6 +225,10 @@ class _WalkBefore(_Walk):
         super()._norm(line)
         if not line.indices and line.name not in self.order.heads:
             (self.order.lasts if self.behind else self.order.begins).add(line.name)
+
+    def _see(self, here: tuple[str, bool]) -> None:
+        if self.norm is not None:
+            self.order.seen[here] = self.norm
 
     def _write(self, line: Line, here: tuple[str, bool]) -> None:
         self.order.writes.add(here)

@@ -33,6 +33,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``prenorm STREAM plain [returned] [if E]``      the same, through LayerNorms that have no tensors
 ``... except NAME ...``                         lines (a name ends so, ``*`` is anything) that write before something else than a norm, or read another thing as well
 ``... without NAME ...``                        lines that have nothing to do with these norms
+``... seen NAME ...``                           lines without the stream's axes that read what a norm gives: it stays
 ``postnorm STREAM across NAME ...``             lines that read what the stack of layers before theirs gives
 ``postnorm STREAM again [if E]``                the same of one layer that runs again and again
 ``postnorm STREAM [if E]``                      LayerNorms stand behind what they normalise; lines in the order in which they act
@@ -359,6 +360,9 @@ class _Reader:
         stream = rest.partition(" ")[0]
         for word in BESIDE:
             rest, _, names = rest.partition(f" {word} ")
+            if misplaced := {*names.split()} & {*BESIDE}:
+                order = ", ".join(f"`{each}`" for each in reversed(BESIDE))
+                raise IsomergeError(f"{misplaced.pop()!r} stands behind {word!r}: write {order} in this order")
             self.beside += [(stream, word, name) for name in names.split()]
         return rest
 
