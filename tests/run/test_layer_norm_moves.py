@@ -42,6 +42,7 @@ MODELS = [
     *more("gpt_neox_japanese", "deberta", "deberta-shared", "deberta-unshared"),
     *more("albert", "rembert", "roformer", "roformer-plain", "jina_embeddings_v3", "megatron-bert-words"),
     *more("wav2vec2", "wav2vec2-stable", "hubert", "wavlm", "unispeech", "unispeech-sat", "data2vec-audio", "sew"),
+    *more("fnet"),
     *more("esm-rotary", "esmc", "gpt_neox-full", "modernbert-decoder", "biogpt", "gpt_bigcode"),
     *more("roberta", "distilbert", "electra", "electra-wide", "mpnet", "longformer", "lilt", "gte", "nomic_bert"),
     *more(
@@ -162,7 +163,7 @@ def test_twins_are_merged_without_an_anchor(name: str, spaces: str, toy: ToyMake
 
 
 @pytest.mark.parametrize(
-    "name", [*more("bart", "mbart", "plbart", "blenderbot", "whisper", "marian", "pegasus", "m2m_100")]
+    "name", [*more("bart", "mbart", "plbart", "blenderbot", "whisper", "marian", "pegasus", "m2m_100", "speech_to_text")]
 )
 def test_a_twin_of_two_stacks_is_known(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     """What decoders read of an encoder's last norm is compared, and not matched: verified, one form, one

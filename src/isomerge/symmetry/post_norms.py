@@ -194,7 +194,7 @@ class _Walk:
             self.order.seen[here] = self.norm
 
     def _norm(self, line: Line) -> None:
-        if self.turns and not self.pending:
+        if self.turns and not self.pending and not line.indices:
             self.head = Place(line)
             self.order.heads.add(line.name)
             return
