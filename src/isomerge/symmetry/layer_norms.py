@@ -27,7 +27,7 @@ from isomerge.symmetry.norms import LayerNorms, Norm, TiedTrade
 from isomerge.symmetry.post_norms import Order, Place, generic, order_of
 from isomerge.symmetry.reached import reached_in
 from isomerge.symmetry.stage import FIXED, element_key
-from isomerge.symmetry.unstored_biases import unstored_biases
+from isomerge.symmetry.unstored_biases import bias_of, unstored_biases
 
 NORMS = "norms"
 """What this freedom is called among spaces."""
@@ -199,13 +199,16 @@ def _add_biases(spec: Spec, norms: Sequence[Norm], blocks: Sequence[Block], writ
 
 def _add_shares(spec: Spec, norm: Norm, reader: Block, axis: int, blocks: Sequence[Block]) -> None:
     """The biases of some parts of a reader, as a spec says (`Spec.biased`)."""
-    wanted = {number: name for line, number, name in spec.biased if line == reader.line.name}
+    mine = [(number, name) for line, number, name in spec.biased if line == reader.line.name]
     named = {block.line.name: block for block in blocks}
-    if not wanted or not all(name in named for name in wanted.values()):
+    if not mine or not all(name in named for _, name in mine):
+        return
+    norm.reader_biases |= {named[name]: reader for _, name in mine}
+    wanted = {number: name for number, name in mine if number is not None}
+    if not wanted:
         return
     norm.bare[reader] = ~_rows_of(spec, reader, axis, wanted)
     for number, name in wanted.items():
-        norm.reader_biases[named[name]] = reader
         norm.shares[named[name]] = _rows_of(spec, reader, axis, [number]).nonzero().flatten()
 
 
@@ -320,7 +323,7 @@ def _tied_trades(spec: Spec, norm: Norm, blocks: Sequence[Block]) -> Iterator[Ti
 
 def _bias_of(name: str) -> str:
     """What the bias beside a weight or a gain is called."""
-    return name.removesuffix("gamma") + "beta" if name.endswith("gamma") else name.removesuffix("weight") + "bias"
+    return name.removesuffix("gamma") + "beta" if name.endswith("gamma") else bias_of(name)
 
 
 def _depth(spec: Spec, line: Line) -> int | None:

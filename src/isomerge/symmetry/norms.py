@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from isomerge.symmetry.axes import length
+from isomerge.symmetry.axes import leaf_atoms, length
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import Carried
 from isomerge.symmetry.language.spec import Spec
@@ -136,8 +136,16 @@ class Norm:
         if self.gain is None and not self.plain:
             return {}
         free = {block: k for block, k in self.readers.items() if block not in self.bound}
-        some = {*self.reader_biases.values()}
+        some = {*self.reader_biases.values()} | self.unheard
         return free if self.bias is None else {block: k for block, k in free.items() if block in some}
+
+    @property
+    def unheard(self) -> set[Block]:
+        """The readers of a norm that keeps its bias which may make of it what they like, such as keys without biases:
+        softmax drops what is added to all of them."""
+        free = {one.reader: one.part for one in self.unstored if one.into is None}
+        whole = {reader for reader in free if len(list(leaf_atoms(reader.axes or ()))) == 1}
+        return set() if self.folds else whole
 
     def is_invertible(self, tensors: Mapping[Block, Tensor]) -> bool:
         """Whether no gain is zero, of those in some tensors."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,6 +175,7 @@ def _trained(free: LayerNorms, still: Set[str]) -> LayerNorms:
     for norm in free.norms:
         biases = {reader: bias for bias, reader in norm.reader_biases.items()}
         parted = norm.bare.keys() | norm.apart.keys()  # of which some rows are free in another way: they hold still
+        parted |= {reader for reader, k in Counter(norm.reader_biases.values()).items() if k > 1} | norm.unheard
         held = {reader for reader in norm.readers if stays(reader) or stays(biases.get(reader))}
         norm.bound |= held | parted
         norm.sealed |= bool(parted) or any(map(stays, norm.blocks))

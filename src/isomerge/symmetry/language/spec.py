@@ -220,8 +220,9 @@ class Spec:
     """Lines that statements of norms tell apart: the stream, the word (of `BESIDE`), and how the names of lines end."""
     tied_trades: tuple[Shift, ...] = ()
     """What tables that are heads as well trade with others (`Shift.against`): moves of the norm that the head reads."""
-    biased: tuple[tuple[str, int, str], ...] = ()
-    """Parts of lines that have biases of their own: the line, the number of the part, the bias's line."""
+    biased: tuple[tuple[str, int | None, str], ...] = ()
+    """Parts of lines, or whole lines (None), that have biases of their own, each of which is added to all that is
+    read: the line, the number of the part, the bias's line."""
     within: tuple[str, ...] = ()
     """Those of `prenorm` whose norms are inside of branches, beside what all classes give out as it is."""
     carries: tuple[Carry, ...] = ()

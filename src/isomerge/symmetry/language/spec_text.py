@@ -25,6 +25,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``shift NAME: A along X -> B along Y against GAIN``  the same of a table A that is the head as well, behind the norm
                                                 of GAIN: c / GAIN is free, and the head's bias pays
 ``biased WEIGHT#1 by BIAS``                     a part of a fused reader has a bias of its own
+``biased WEIGHT by BIAS ...``                   biases of other names, of which every one has all that a reader's would
 ``carry NAME: A [along X] -> B, 2 C along Y, D via W``  a vector that A has more B loses, C twice, and D what W makes of it (see `isomerge.symmetry.language.carries`)
 ``probe NAME: P through W#0 by B#0 -> K#1 by C#1 along X``  one constant P asks, through W and its bias; no more of K counts than what that makes of it (see `isomerge.symmetry.language.reaches`)
 ``reached NAME: B over P [behind G] -> W by C, ...``  these weights read P e + B alone, of fewer e than it is wide; e comes from the norm of G
@@ -91,7 +92,7 @@ _SHIFT = re.compile(
     rf"(\w+)\s*:\s*(\S+){_ALONG}(?:\s*->\s*(\S+)(?:\s+via\s+(\S+)|{_ALONG}))?"
     r"(?:\s+with\s+(\S+))?(?:\s+against\s+(\S+))?$"
 )
-_BIASED = re.compile(r"(\S+)#(\d+)\s+by\s+(\S+)$")
+_BIASED = re.compile(r"([^\s#]+)(?:#(\d+))?\s+by\s+(\S.*)$")
 _INFINITE = " infinite"
 RETURNED, PLAIN, WITHIN, AGAIN = " returned", " plain", " within", " again"
 BEHIND_PADDING = "behind padding"
@@ -152,7 +153,7 @@ class _Reader:
         self.carries: list[Carry] = []
         self.probes: list[Probe] = []
         self.reaches: list[Reach] = []
-        self.biased: list[tuple[str, int, str]] = []
+        self.biased: list[tuple[str, int | None, str]] = []
         self.keys: list[str] = []
         self.fixed: list[FixedPart] = []
         self.headed: list[str] = []
@@ -333,8 +334,11 @@ class _Reader:
     def read_biased(self, rest: str) -> None:
         found = _BIASED.match(rest)
         if not found:
-            raise IsomergeError(f"biased {rest!r} is not understood: write WEIGHT#PART by BIAS")
-        self.biased.append((found[1], int(found[2]), found[3]))
+            raise IsomergeError(
+                f"biased {rest!r} is not understood: write WEIGHT#PART by BIAS, or WEIGHT by BIAS ..."
+            )
+        part = None if found[2] is None else int(found[2])
+        self.biased += [(found[1], part, name) for name in found[3].split()]
 
     def rows(self, first: str | None, last: str | None) -> Rows | None:
         """The rows between two expressions; an empty one is the end."""
