@@ -271,7 +271,9 @@ def _under_ordered_norms(
     stored, aliases = {block.line for block in blocks}, [line for line in spec.lines if line.tied]
     for line in aliases:
         norm = norm_at(order.reads.get((line.name, True)), None)
-        if line not in stored and norm is not None:
+        if norm is not None and spec.stands_apart(stream, line):
+            norm.sealed = True
+        elif line not in stored and norm is not None:
             _add_tied(norm, line, by_name, aliases)
             norm.tied_trades = list(_tied_trades(spec, norm, blocks))
     kept = _seen_otherwise(spec, order)
@@ -291,7 +293,8 @@ def _under_ordered_norms(
         read = {norm.bias for norm in norms.values()}
         first = {_bias_of(name) for name in order.begins}
         writers |= {by_name[name]: 0 for name in first if name in by_name and by_name[name] not in read}
-        writers = _unseen(spec, stream, seen, writers)
+        beside = replace(seen, states=seen.states or stream in spec.within)
+        writers = _unseen(spec, stream, beside, writers)
     return LayerNorms(writers, [norm for norm in norms.values() if norm.readers])
 
 
@@ -330,7 +333,7 @@ def _depth(spec: Spec, line: Line) -> int | None:
     """How many layers a line's stack has, where the config says so: one that runs again and again is one."""
     if any(a.name in spec.again for a in atoms(line.axes or ())):
         return 1
-    least, most = spec.depths.get(line.stack, (None, None))
+    least, most = spec.depths.get(spec.stack_of(line), (None, None))
     return least if least == most else None
 
 
@@ -340,7 +343,7 @@ def _is_seen(spec: Spec, order: Order, gain: Block, seen: _Seen) -> bool:
         return False
     if order.before:
         return seen.last and gain.line.name in order.lasts
-    state = not gain.layers or order.ends.get(gain.line.stack) == generic(gain.line)
+    state = not gain.layers or order.ends.get(spec.stack_of(gain.line)) == generic(gain.line)
     return (seen.states and state) or (seen.last and _is_last(spec, order, gain))
 
 
@@ -358,7 +361,7 @@ def _is_last(spec: Spec, order: Order, gain: Block) -> bool:
     """Whether no stream goes on from a norm: the last one of all layers, or one in a head."""
     if not gain.layers:
         return gain.line.name in order.heads | order.lasts
-    ends = order.ends.get(gain.line.stack) == generic(gain.line)
+    ends = order.ends.get(spec.stack_of(gain.line)) == generic(gain.line)
     return ends and gain.layers[0] + 1 == _depth(spec, gain.line)
 
 

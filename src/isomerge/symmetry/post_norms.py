@@ -80,7 +80,7 @@ def order_of(spec: Spec, stream: str) -> Order:
     walk.across = {line.name for line in spec.lines if spec.reads_across(stream, line)}
     walk.seen = {line.name for line in spec.lines if spec.sees_otherwise(stream, line)}
     lines = [line for line in spec.lines if _is_of(spec, stream, line) and not spec.is_unrelated(stream, line)]
-    for stack, group in groupby(lines, lambda line: line.stack if _numbered(spec, line) else ""):
+    for stack, group in groupby(lines, lambda line: spec.stack_of(line) if _numbered(spec, line) else ""):
         part = list(group)
         if not stack:
             walk.outside(part)

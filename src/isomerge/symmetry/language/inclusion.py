@@ -167,6 +167,7 @@ def included(inclusion: Inclusion, part: Spec) -> Spec:
         again=tuple(inclusion.called(name) for name in part.again if name not in inclusion.without),
         plain=tuple(inclusion.called(name) for name in part.plain if name not in inclusion.without),
         postnorm=tuple(inclusion.called(name) for name in part.postnorm if name not in inclusion.without),
+        together=tuple(tuple(_name(inclusion, part, stack) for stack in stacks) for stacks in part.together),
         depths={_name(inclusion, part, stack): depth for stack, depth in part.depths.items()},
     )
 

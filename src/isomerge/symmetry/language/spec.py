@@ -227,10 +227,16 @@ class Spec:
     """Those of `prenorm` whose norms are inside of branches, beside what all classes give out as it is."""
     carries: tuple[Carry, ...] = ()
     """Constants that may stand in one tensor or in others, of whatever layers."""
+    together: tuple[tuple[str, ...], ...] = ()
+    """Stacks of which the modules of one number are one layer."""
     probes: tuple[Probe, ...] = ()
     """Constants that ask, and the keys that they ask."""
     reaches: tuple[Reach, ...] = ()
     """What narrower maps reach of a stream, and who reads nothing else."""
+
+    def stack_of(self, line: Line) -> str:
+        """The stack of layers that a line belongs to: the first of those that stand together."""
+        return next((stacks[0] for stacks in self.together if line.stack in stacks), line.stack)
 
     def is_unrelated(self, stream: str, line: Line) -> bool:
         """Whether a line has the axes of a stream, and nothing to do with its norms."""

@@ -7,6 +7,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``prefix NAME. ...``                            base-model prefixes that tensor names may have or lack
 ``size NAME = EXPR``                            the size of an index, from the keys of ``config.json``
 ``depth STACK = EXPR [.. EXPR]``                how many layers the lines have that begin with ``STACK{``; up to how many
+``together STACK STACK ...``                    lists of modules, of which those of one number are one layer (XLM)
 ``layers NAME = EXPR..EXPR [where E]``          a list of layers: those of the range of which E holds (``l``)
 ``require EXPR : MESSAGE``                      refuse configs that the spec does not describe
 ``numbered EXPR : REASON``                      what a layer (``l``) is by its number, whatever config and tensors say
@@ -167,6 +168,7 @@ class _Reader:
         self.postnorm: list[str] = []
         self.again: list[str] = []
         self.depths: dict[str, tuple[int, int]] = {}
+        self.together: list[tuple[str, ...]] = []
         self.numbered: dict[str, list[object]] = {}
 
     def names(self) -> dict[str, Any]:
@@ -250,6 +252,7 @@ class _Reader:
         self.postnorm += part.postnorm
         self.again += part.again
         self.depths |= part.depths
+        self.together += part.together
 
     def read_size(self, rest: str) -> None:
         name, _, expression = rest.partition("=")
@@ -271,6 +274,9 @@ class _Reader:
             if type(value) is not int or not 0 <= value <= MOST_LAYERS:
                 raise IsomergeError(f"config.json: {text.strip()} is {value!r:.80}, not a number of layers")
         self.depths[stack.strip()] = (first, last)
+
+    def read_together(self, rest: str) -> None:
+        self.together.append(tuple(rest.split()))
 
     def read_layers(self, rest: str) -> None:
         name, found = read_layers(rest, self.value)
@@ -440,6 +446,7 @@ class _Reader:
             biased=tuple(self.biased),
             within=tuple(self.within),
             again=tuple(self.again),
+            together=tuple(self.together),
         )
         check_legality(spec)
         check_fixed(spec)
