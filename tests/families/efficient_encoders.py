@@ -96,7 +96,7 @@ MORE_NAMES: dict[str, Saved] = {
 
 STREAMS: dict[str, Streams] = {
     **{key: {"res": "Perm", "emb": "Perm"} for key in ["mobilebert", "mobilebert-normed", "convbert"]},
-    **{key: {} for key in ["squeezebert", "squeezebert-relu"]},
+    **dict.fromkeys(["squeezebert", "squeezebert-relu"], "Fixed"),
     "fnet": {"res": "Fixed", "emb": "Fixed"},
 }
 

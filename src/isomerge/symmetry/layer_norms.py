@@ -267,6 +267,11 @@ def _under_ordered_norms(
             norm.readers[block] = k
         else:
             norm.carried = block
+    for block in (block for block in blocks if spec.reads_slices(stream, block.line)):
+        place = order.reads.get((block.line.name, not any(block.layers)))
+        norm = norm_at(place, block.layers[0] if block.layers else None)
+        if norm is not None and not _is_bias(block):
+            _add_slices(norm, block, by_name.get(_bias_of(block.canonical[0])))
     _add_biases(spec, list(norms.values()), blocks, writers)
     stored, aliases = {block.line for block in blocks}, [line for line in spec.lines if line.tied]
     for line in aliases:
@@ -295,7 +300,21 @@ def _under_ordered_norms(
         writers |= {by_name[name]: 0 for name in first if name in by_name and by_name[name] not in read}
         beside = replace(seen, states=seen.states or stream in spec.within)
         writers = _unseen(spec, stream, beside, writers)
-    return LayerNorms(writers, [norm for norm in norms.values() if norm.readers])
+    return LayerNorms(writers, [norm for norm in norms.values() if norm.readers or norm.sliced])
+
+
+def _is_bias(block: Block) -> bool:
+    return len(block.axes or ()) < 2
+
+
+def _add_slices(norm: Norm, reader: Block, bias: Block | None) -> None:
+    """A map in groups: rows, a slice, and nothing but ones behind. Without a bias, or wider, it needs the norm's."""
+    narrow = all(isinstance(axis, Atom) and axis.name == "1" for axis in (reader.axes or ())[2:])
+    if bias is None or not narrow or reader.lead or len(bias.axes or ()) != 1:
+        norm.sealed = True
+        return
+    norm.sliced[reader] = 1
+    norm.reader_biases[bias] = reader
 
 
 def _add_tied(norm: Norm, line: Line, by_name: Mapping[str, Block], aliases: Sequence[Line]) -> None:

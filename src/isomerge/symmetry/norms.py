@@ -56,6 +56,9 @@ class Norm:
     gain: Block | None = None
     bias: Block | None = None
     readers: dict[Block, int] = field(default_factory=dict)
+    sliced: dict[Block, int] = field(default_factory=dict)
+    """Readers in groups, such as convolutions of width one, by their axis along a slice: the rows of each group read
+    its slice of what the norm gives."""
     reader_biases: dict[Block, Block] = field(default_factory=dict)
     """From a reader's bias to the reader."""
     shares: dict[Block, Tensor] = field(default_factory=dict)
@@ -78,6 +81,14 @@ class Norm:
     """The free biases of readers that have none."""
     tied_trades: list[TiedTrade] = field(default_factory=list)
     """What a table that is a reader's weight trades with others; all of one table, in the order of the spec."""
+
+    def made_of(self, reader: Block, weight: Tensor, vector: Tensor) -> Tensor:
+        """What a reader makes of a vector [width]: float64, of the shape of a bias of its own."""
+        if (axis := self.sliced.get(reader)) is None:
+            return weight.double().movedim(self.readers[reader], -1) @ vector.double()
+        rows = weight.double().movedim(axis, -1)
+        slices = vector.double().reshape(-1, 1, rows.shape[-1])
+        return (rows.reshape(len(slices), -1, rows.shape[-1]) * slices).sum(-1).flatten()
 
     @property
     def biased(self) -> set[Block]:
@@ -106,7 +117,8 @@ class Norm:
     @property
     def folds(self) -> bool:
         """Whether every reader can take what the norm's bias loses: in a bias, or against the ones."""
-        return self.bias is not None and bool(self.readers) and self.bound <= self.biased and not self.sealed
+        read = bool(self.readers or self.sliced)
+        return self.bias is not None and read and self.bound <= self.biased and not self.sealed
 
     @property
     def opened(self) -> dict[Block, int]:
@@ -127,7 +139,7 @@ class Norm:
     @property
     def scales(self) -> bool:
         """Whether its readers can take its gains."""
-        return self.ends and self.gain is not None and not self.sealed and not self.bound
+        return self.ends and self.gain is not None and not (self.sealed or self.bound or self.sliced)
 
     @property
     def slack(self) -> dict[Block, int]:
@@ -165,7 +177,8 @@ class Norm:
     @property
     def layers(self) -> set[tuple[str, tuple[int, ...]]]:
         """The layers that read it, by stack."""
-        return {(block.line.stack, tuple(block.layers)) for block in self.readers if block.layers}
+        read = [*self.readers, *self.sliced]
+        return {(block.line.stack, tuple(block.layers)) for block in read if block.layers}
 
     @property
     def blocks(self) -> list[Block]:
@@ -173,7 +186,7 @@ class Norm:
         own = [block for block in (self.gain, self.bias, self.carried) if block is not None]
         paid = [block for one in self.unstored for block in (one.via, one.into) if block is not None]
         traded = [block for trade in self.tied_trades for block in (trade.table, trade.partner, trade.bias)]
-        return [*own, *self.readers, *self.reader_biases, *paid, *traded]
+        return [*own, *self.readers, *self.sliced, *self.reader_biases, *paid, *traded]
 
 
 @dataclass

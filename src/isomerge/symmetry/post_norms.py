@@ -79,6 +79,7 @@ def order_of(spec: Spec, stream: str) -> Order:
     walk = (_Walk if stream in spec.postnorm else _WalkBefore)(stream, set(spec.streams))
     walk.across = {line.name for line in spec.lines if spec.reads_across(stream, line)}
     walk.seen = {line.name for line in spec.lines if spec.sees_otherwise(stream, line)}
+    walk.sliced = {line.name for line in spec.lines if spec.reads_slices(stream, line)}
     lines = [line for line in spec.lines if _is_of(spec, stream, line) and not spec.is_unrelated(stream, line)]
     for stack, group in groupby(lines, lambda line: spec.stack_of(line) if _numbered(spec, line) else ""):
         part = list(group)
@@ -93,7 +94,7 @@ def order_of(spec: Spec, stream: str) -> Order:
 
 
 def _is_of(spec: Spec, stream: str, line: Line) -> bool:
-    return any(a.name == stream for a in atoms(line.axes or ())) or spec.sees_otherwise(stream, line)
+    return any(a.name == stream for a in atoms(line.axes or ())) or spec.sees_otherwise(stream, line) or spec.reads_slices(stream, line)
 
 
 def _numbered(spec: Spec, line: Line) -> bool:
@@ -122,6 +123,8 @@ class _Walk:
         """The lines that read what the stack of layers before theirs gives."""
         self.seen: set[str] = set()
         """The lines without the stream's axes that read what a norm gives."""
+        self.sliced: set[str] = set()
+        """Those of which the rows of each group read a slice of it."""
         self.before: Place | None = None
         """What that stack's last norm is."""
 
@@ -154,6 +157,8 @@ class _Walk:
         stem, _, last = line.name.rpartition(".")
         if line.name in self.seen:
             self._see(here)
+        elif line.name in self.sliced:
+            self._read(here)
         elif line.name in self.across:
             if self.before is not None:
                 self.order.reads[here] = self.before

@@ -109,7 +109,7 @@ class Line:
         return {k: v for number in self.numbers for k, v in number.binding(found[number.index]).items()}
 
 
-BESIDE = ("seen", "without", "except", "across")
+BESIDE = ("seen", "sliced", "without", "except", "across")
 """What statements of norms say of some lines, the last word first."""
 
 
@@ -258,6 +258,10 @@ class Spec:
     def sees_otherwise(self, stream: str, line: Line) -> bool:
         """Whether a line without the stream's axes reads what a norm gives: slices of it, or one coordinate each."""
         return self._is_beside(stream, "seen", line)
+
+    def reads_slices(self, stream: str, line: Line) -> bool:
+        """Whether a line without the stream's axes is a map in groups: the rows of each read their slice of a norm."""
+        return self._is_beside(stream, "sliced", line)
 
     def _is_beside(self, stream: str, word: str, line: Line) -> bool:
         return any((s, w) == (stream, word) and fnmatchcase(line.name, f"*{name}") for s, w, name in self.beside)

@@ -35,6 +35,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``prenorm STREAM plain [returned] [if E]``      the same, through LayerNorms that have no tensors
 ``... except NAME ...``                         lines (a name ends so, ``*`` is anything) that write before something else than a norm, or read another thing as well
 ``... without NAME ...``                        lines that have nothing to do with these norms
+``... sliced NAME ...``                         maps in groups, without the stream's axes: rows of a group read their slice of a norm
 ``... seen NAME ...``                           lines without the stream's axes that read what a norm gives: it stays
 ``postnorm STREAM across NAME ...``             lines that read what the stack of layers before theirs gives
 ``postnorm STREAM again [if E]``                the same of one layer that runs again and again
