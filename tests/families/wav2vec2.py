@@ -116,7 +116,7 @@ STREAMS: dict[str, Streams] = {
             "sew",
         ]
     },
-    **dict.fromkeys(["wav2vec2-bert-adapted", "wav2vec2-conformer-rotary"], {}),
+    **{key: {} for key in ["wav2vec2-bert-adapted", "wav2vec2-conformer-rotary"]},
 }
 
 INPUTS: dict[str, Drawn] = {

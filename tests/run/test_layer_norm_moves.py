@@ -165,7 +165,8 @@ def test_twins_are_merged_without_an_anchor(name: str, spaces: str, toy: ToyMake
 
 
 @pytest.mark.parametrize(
-    "name", [*more("bart", "mbart", "plbart", "blenderbot", "whisper", "marian", "pegasus", "m2m_100", "speech_to_text")]
+    "name",
+    [*more("bart", "mbart", "plbart", "blenderbot", "whisper", "marian", "pegasus", "m2m_100", "speech_to_text")],
 )
 def test_a_twin_of_two_stacks_is_known(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     """What decoders read of an encoder's last norm is compared, and not matched: verified, one form, one
@@ -200,10 +201,18 @@ WRONG = {
         (FOLD, "encoder.layer.1.attention.self.in_proj.weight"),
     ],
     "modernbert-biased": [(GAIN, "layers.0.attn.Wqkv.bias"), (FOLD, "layers.1.attn.Wqkv.bias")],
+    "squeezebert": [(FOLD, "encoder.layers.1.intermediate.conv1d.bias")],
+    "xlnet": [(GAIN, "layer.1.rel_attn.r_w_bias"), (GAIN, "layer.1.rel_attn.r_s_bias")],
+    "xlm": [(GAIN, "ffns.1.lin1.bias"), (FOLD, "attentions.1.out_lin.bias")],
+    "wavlm": [(GAIN, "encoder.layers.1.attention.q_proj.bias")],
+    "fnet": [(FOLD, "encoder.layer.1.output.dense.bias"), (FOLD, "embeddings.projection.bias")],
 }
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt_neo", "bart", *more("gpt2", "modernbert-biased")])
+@pytest.mark.parametrize(
+    "name",
+    ["bert", "gpt_neo", "bart", "squeezebert", *more("gpt2", "modernbert-biased", "xlnet", "xlm", "wavlm", "fnet")],
+)
 def test_what_is_moved_wrongly_is_another_function(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     """Near-twins: a move whose correction of a bias is left out, in one layer, is told by outputs, verify and
     fingerprint."""

@@ -21,7 +21,6 @@ from torch import Tensor
 from isomerge.symmetry.axes import Atom, Concat, atoms, leaf_atoms, length, views
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import carried
-from isomerge.symmetry.language.names import MOST_LAYERS
 from isomerge.symmetry.language.spec import Line, Spec
 from isomerge.symmetry.norms import LayerNorms, Norm, TiedTrade
 from isomerge.symmetry.post_norms import Order, Place, generic, order_of
@@ -270,8 +269,8 @@ def _under_ordered_norms(
     for block in (block for block in blocks if spec.reads_slices(stream, block.line)):
         place = order.reads.get((block.line.name, not any(block.layers)))
         norm = norm_at(place, block.layers[0] if block.layers else None)
-        if norm is not None and not _is_bias(block):
-            _add_slices(norm, block, by_name.get(_bias_of(block.canonical[0])))
+        if norm is not None and len(block.axes or ()) > 1:
+            norm.add_slices(block, by_name.get(_bias_of(block.canonical[0])))
     _add_biases(spec, list(norms.values()), blocks, writers)
     stored, aliases = {block.line for block in blocks}, [line for line in spec.lines if line.tied]
     for line in aliases:
@@ -281,7 +280,7 @@ def _under_ordered_norms(
         elif line not in stored and norm is not None:
             _add_tied(norm, line, by_name, aliases)
             norm.tied_trades = list(_tied_trades(spec, norm, blocks))
-    kept = _seen_otherwise(spec, order)
+    kept = order.kept(lambda line: _depth(spec, line))
     for norm in norms.values():
         assert norm.gain is not None
         norm.sealed |= norm.gain.key in kept
@@ -301,20 +300,6 @@ def _under_ordered_norms(
         beside = replace(seen, states=seen.states or stream in spec.within)
         writers = _unseen(spec, stream, beside, writers)
     return LayerNorms(writers, [norm for norm in norms.values() if norm.readers or norm.sliced])
-
-
-def _is_bias(block: Block) -> bool:
-    return len(block.axes or ()) < 2
-
-
-def _add_slices(norm: Norm, reader: Block, bias: Block | None) -> None:
-    """A map in groups: rows, a slice, and nothing but ones behind. Without a bias, or wider, it needs the norm's."""
-    narrow = all(isinstance(axis, Atom) and axis.name == "1" for axis in (reader.axes or ())[2:])
-    if bias is None or not narrow or reader.lead or len(bias.axes or ()) != 1:
-        norm.sealed = True
-        return
-    norm.sliced[reader] = 1
-    norm.reader_biases[bias] = reader
 
 
 def _add_tied(norm: Norm, line: Line, by_name: Mapping[str, Block], aliases: Sequence[Line]) -> None:
@@ -364,16 +349,6 @@ def _is_seen(spec: Spec, order: Order, gain: Block, seen: _Seen) -> bool:
         return seen.last and gain.line.name in order.lasts
     state = not gain.layers or order.ends.get(spec.stack_of(gain.line)) == generic(gain.line)
     return (seen.states and state) or (seen.last and _is_last(spec, order, gain))
-
-
-def _seen_otherwise(spec: Spec, order: Order) -> set[str]:
-    """The keys of the gains of which lines without the stream's axes read what their norms give, in any layer."""
-    found: set[str | None] = set()
-    for (_, first), place in order.seen.items():
-        depth = _depth(spec, place.line)
-        layers = [0] if first else range(1, MOST_LAYERS if depth is None else depth)
-        found |= {place.key(depth, layer) for layer in layers}
-    return {key for key in found if key is not None}
 
 
 def _is_last(spec: Spec, order: Order, gain: Block) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from isomerge.symmetry.axes import leaf_atoms, length
+from isomerge.symmetry.axes import Atom, leaf_atoms, length
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import Carried
 from isomerge.symmetry.language.spec import Spec
@@ -81,6 +81,16 @@ class Norm:
     """The free biases of readers that have none."""
     tied_trades: list[TiedTrade] = field(default_factory=list)
     """What a table that is a reader's weight trades with others; all of one table, in the order of the spec."""
+
+    def add_slices(self, reader: Block, bias: Block | None) -> None:
+        """Know a map in groups: rows, a slice, and ones behind. One that is wider, as zeros may stand beside what it
+        reads, or has no bias, needs this norm's."""
+        narrow = all(isinstance(axis, Atom) and axis.name == "1" for axis in (reader.axes or ())[2:])
+        if bias is None or not narrow or reader.lead or len(bias.axes or ()) != 1:
+            self.sealed = True
+            return
+        self.sliced[reader] = 1
+        self.reader_biases[bias] = reader
 
     def made_of(self, reader: Block, weight: Tensor, vector: Tensor) -> Tensor:
         """What a reader makes of a vector [width]: float64, of the shape of a bias of its own."""

@@ -11,10 +11,12 @@ The same order says which norm is read where norms stand *before* what they norm
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.language.names import MOST_LAYERS
 from isomerge.symmetry.language.spec import Line, Spec
 
 GAINS = ("weight", "gamma")
@@ -73,6 +75,19 @@ class Order:
     ends: dict[str, str] = field(default_factory=dict)
     """From a stack of layers to the gain of its last norm, by its `generic` name."""
 
+    def kept(self, depth_of: Callable[[Line], int | None]) -> set[str]:
+        """The keys of the gains of norms of which what they give stays, as lines see it otherwise than whole.
+
+        Args:
+            depth_of: how many layers a line's stack has, where that is known.
+        """
+        found: set[str | None] = set()
+        for (_, first), place in self.seen.items():
+            depth = depth_of(place.line)
+            layers = [0] if first else range(1, MOST_LAYERS if depth is None else depth)
+            found |= {place.key(depth, layer) for layer in layers}
+        return {key for key in found if key is not None}
+
 
 def order_of(spec: Spec, stream: str) -> Order:
     """The order of a stream's norms, by the lines of a spec."""
@@ -94,7 +109,11 @@ def order_of(spec: Spec, stream: str) -> Order:
 
 
 def _is_of(spec: Spec, stream: str, line: Line) -> bool:
-    return any(a.name == stream for a in atoms(line.axes or ())) or spec.sees_otherwise(stream, line) or spec.reads_slices(stream, line)
+    return (
+        any(a.name == stream for a in atoms(line.axes or ()))
+        or spec.sees_otherwise(stream, line)
+        or spec.reads_slices(stream, line)
+    )
 
 
 def _numbered(spec: Spec, line: Line) -> bool:

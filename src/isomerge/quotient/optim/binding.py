@@ -175,7 +175,11 @@ def _trained(free: LayerNorms, still: Set[str]) -> LayerNorms:
     for norm in free.norms:
         biases = {reader: bias for bias, reader in norm.reader_biases.items()}
         parted = norm.bare.keys() | norm.apart.keys()  # of which some rows are free in another way: they hold still
-        parted |= {reader for reader, k in Counter(norm.reader_biases.values()).items() if k > 1} | norm.unheard | norm.sliced.keys()
+        parted |= (
+            {reader for reader, k in Counter(norm.reader_biases.values()).items() if k > 1}
+            | norm.unheard
+            | norm.sliced.keys()
+        )
         held = {reader for reader in norm.readers if stays(reader) or stays(biases.get(reader))}
         norm.bound |= held | parted
         norm.sealed |= bool(parted) or any(map(stays, norm.blocks))
