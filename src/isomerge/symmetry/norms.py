@@ -57,8 +57,8 @@ class Norm:
     bias: Block | None = None
     readers: dict[Block, int] = field(default_factory=dict)
     sliced: dict[Block, int] = field(default_factory=dict)
-    """Readers in groups, such as convolutions of width one, by their axis along a slice: the rows of each group read
-    its slice of what the norm gives."""
+    """Readers in groups, such as convolutions of width one, by their axis along a slice: the rows of each group
+    read its slice of what the norm gives."""
     reader_biases: dict[Block, Block] = field(default_factory=dict)
     """From a reader's bias to the reader."""
     shares: dict[Block, Tensor] = field(default_factory=dict)
@@ -83,8 +83,8 @@ class Norm:
     """What a table that is a reader's weight trades with others; all of one table, in the order of the spec."""
 
     def add_slices(self, reader: Block, bias: Block | None) -> None:
-        """Know a map in groups: rows, a slice, and ones behind. One that is wider, as zeros may stand beside what it
-        reads, or has no bias, needs this norm's."""
+        """Know a map in groups: rows, a slice, and ones behind. One that is wider, as zeros may stand beside what
+        it reads, or has no bias, needs this norm's."""
         narrow = all(isinstance(axis, Atom) and axis.name == "1" for axis in (reader.axes or ())[2:])
         if bias is None or not narrow or reader.lead or len(bias.axes or ()) != 1:
             self.sealed = True
@@ -163,8 +163,8 @@ class Norm:
 
     @property
     def unheard(self) -> set[Block]:
-        """The readers of a norm that keeps its bias which may make of it what they like, such as keys without biases:
-        softmax drops what is added to all of them."""
+        """The readers of a norm that keeps its bias which may make of it what they like, such as keys without
+        biases: softmax drops what is added to all of them."""
         free = {one.reader: one.part for one in self.unstored if one.into is None}
         whole = {reader for reader in free if len(list(leaf_atoms(reader.axes or ()))) == 1}
         return set() if self.folds else whole
