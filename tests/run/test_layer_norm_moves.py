@@ -41,7 +41,7 @@ MODELS = [
     *more("dinov2", "dinov3_vit", "beit"),
     *more("gpt_neox_japanese", "deberta", "deberta-shared", "deberta-unshared"),
     *more("albert", "rembert", "roformer", "roformer-plain", "jina_embeddings_v3", "megatron-bert-words"),
-    *more("wav2vec2", "wav2vec2-stable", "hubert", "wavlm", "unispeech", "unispeech-sat", "data2vec-audio", "sew"),
+    *more("wav2vec2", "wav2vec2-stable", "hubert", "wavlm", "wavlm-stable", "unispeech", "unispeech-sat", "data2vec-audio", "sew"),
     *more("convbert", "convbert-wide", "squeezebert", "squeezebert-relu"),
     *more("dpt", "dpt-added", "dpt-labels", "depth_anything"),
     *more("fnet", "xlnet", "xlnet-relu", "xlm", "flaubert", "flaubert-before"),

@@ -53,7 +53,7 @@ def layer_norms(
     """
     found = LayerNorms()
     for stream in centred_streams(spec):
-        plainly = stream in spec.prenorm and stream not in spec.plain and _is_read_plainly(spec, stream)
+        plainly = stream in spec.prenorm and stream not in spec.plain and _needs_order(spec, stream)
         ordered = stream in spec.postnorm or plainly
         of = _under_ordered_norms if ordered else _under_pre_norms
         here = of(spec, blocks, stream, _Seen(stream in returned, states and stream in returned), tied)
@@ -221,8 +221,10 @@ def _rows_of(spec: Spec, reader: Block, axis: int, parts: Collection[int]) -> Te
     return found.flatten()
 
 
-def _is_read_plainly(spec: Spec, stream: str) -> bool:
-    """Whether a line reads a stream without the scale of a norm."""
+def _needs_order(spec: Spec, stream: str) -> bool:
+    """Whether a line reads a stream without the scale of a norm, or without the stream's axes."""
+    if any(name == stream and word in ("seen", "sliced") for name, word, _ in spec.beside):
+        return True
     for line in (line for line in spec.lines if not line.tied):
         for axis in line.axes or ():
             here = list(atoms((axis,)))
