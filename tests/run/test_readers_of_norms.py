@@ -1,4 +1,5 @@
-"""Texts that are wrong about who reads a norm, or what writes before one alone: what they leave free is not free."""
+"""Texts that are wrong about who reads a norm, what writes before one alone, or what has lengths: what they leave
+free is not free."""
 
 from __future__ import annotations
 
@@ -19,6 +20,11 @@ WRONG = [
     ("squeezebert", "sliced attention.query.* attention.key.*", "sliced attention.key.*"),
     ("wavlm", " seen gru_rel_pos_linear.weight", ""),
     *more(
+        (
+            "wav2vec2",
+            "(parametrizations.weight.original1|weight_v) by encoder.pos_conv_embed.conv.(parametrizations.weight.original0|weight_g)",
+            "(parametrizations.weight.original0|weight_g) by encoder.pos_conv_embed.conv.(parametrizations.weight.original1|weight_v)",
+        ),
         ("wav2vec2-stable", "except masked_spec_embed feature_projection.*", "except masked_spec_embed"),
         ("xlnet", " layer.{l}.rel_attn.r_s_bias\n", "\n"),
         ("flaubert-before", "prenorm res within", "prenorm res"),

@@ -256,10 +256,13 @@ def brought_onto(
     far = far_apart(free, anchor, moved)
     beside = reaching(spec, far, anchor, moved)
     nearer = beside.applied(moved) if beside else moved
-    if not beside or _distance(anchor, nearer) > (1 - WORTH) * _distance(anchor, moved):
-        return _norms_onto(spec, free, anchor, moved, gaps)
+    alone = _norms_onto(spec, free, anchor, moved, gaps)
+    if not beside:
+        return alone
     norms = _norms_onto(spec, free, anchor, nearer)
-    return dropping(spec, far, anchor, norms.applied(nearer)) @ norms @ beside
+    both = dropping(spec, far, anchor, norms.applied(nearer)) @ norms @ beside
+    left = _distance(anchor, alone.applied(moved) if alone else moved)
+    return alone if _distance(anchor, both.applied(moved)) > (1 - WORTH) * left else both
 
 
 def _norms_onto(

@@ -113,6 +113,12 @@ def _check_reached(spec: Spec) -> None:
                 f"{spec.origin}: {what} is along {probe.along}, where queries and keys must meet in any basis: "
                 f"declare it as a space of GL"
             )
+    for length in spec.lengths:
+        what = f"length {length.name}"
+        if any(length.along not in axes(what, part) for part in length.parts) or length.along not in spec.sizes:
+            raise IsomergeError(
+                f"{spec.origin}: {what} is along {length.along}, which is no axis of both tensors whose size is known"
+            )
     for reach in spec.reaches:
         what = f"reached {reach.name}"
         read = axes(what, reach.bias)

@@ -18,6 +18,8 @@ Its elements are vectors, by the block that they are added to:
   of a constant that asks, and of what it asks (`isomerge.symmetry.probed`).
 * ``norm.level.NAME``, ``norm.reach.NAME.NUMBER``: what a narrower map writes along the ones, and what a reader has
   more across what it reaches (`isomerge.symmetry.reached`).
+* ``norm.length.NAME``: by what the slices of a weight of which directions count are multiplied, as logarithms
+  (`isomerge.symmetry.lengths`).
 * ``norm.scale.BLOCK``: by what a norm's gains are multiplied, and its bias; [width]. Its readers are divided by it.
 
 The first two commute with each other, and so do those of each other kind: a stage has elements of one kind, so that

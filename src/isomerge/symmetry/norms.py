@@ -12,6 +12,7 @@ from isomerge.symmetry.axes import Atom, leaf_atoms, length
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import Carried
 from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.lengths import Lengths
 from isomerge.symmetry.probed import Probed
 from isomerge.symmetry.reached import Reached
 from isomerge.symmetry.unstored_biases import UnstoredBias
@@ -207,8 +208,8 @@ class LayerNorms:
     norms: list[Norm] = field(default_factory=list)
     carried: list[Carried] = field(default_factory=list)
     """Constants that may stand in one tensor or in others, of whatever layers."""
-    reached: list[Probed | Reached] = field(default_factory=list)
-    """Readers that see a constant alone, or what a narrower map reaches."""
+    reached: list[Probed | Reached | Lengths] = field(default_factory=list)
+    """Readers that see a constant alone, or what a narrower map reaches, and weights whose lengths do not count."""
 
     def __bool__(self) -> bool:
         return bool(self.writers or self.norms or self.carried or self.reached)

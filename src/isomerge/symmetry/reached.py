@@ -21,12 +21,13 @@ from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.reaches import Map, Part, Probe, Reach
 from isomerge.symmetry.language.spec import Line, Spec
+from isomerge.symmetry.lengths import LENGTH, Lengths, lengths_in
 from isomerge.symmetry.part_rows import Rows
 from isomerge.symmetry.probed import DROP, KEYS, QUERY, TOKEN, TURN, Moves, Probed
 
 LEVELS, REACH = "norm.level.", "norm.reach."
 """What the keys of their elements begin with."""
-REACHES = (TURN, TOKEN, QUERY, KEYS, LEVELS, REACH, DROP)
+REACHES = (LENGTH, TURN, TOKEN, QUERY, KEYS, LEVELS, REACH, DROP)
 LEVEL = 1e-9
 """The least part of the largest direction of a map that is one."""
 
@@ -176,7 +177,7 @@ class Reached:
         return max(across, float((mine - theirs).square().sum()) / max(wide, 1e-300))
 
 
-def reached_in(spec: Spec, blocks: Sequence[Block], *, states: bool = False) -> list[Probed | Reached]:
+def reached_in(spec: Spec, blocks: Sequence[Block], *, states: bool = False) -> list[Probed | Reached | Lengths]:
     """What is free so among some blocks: where all tensors of a statement are there.
 
     Args:
@@ -184,14 +185,14 @@ def reached_in(spec: Spec, blocks: Sequence[Block], *, states: bool = False) -> 
         blocks: of a model, or of one unit.
         states: whether a model gives out what a stream begins with.
     """
+    found: list[Probed | Reached | Lengths] = [*lengths_in(spec, blocks)]
     if not spec.probes and not spec.reaches:
-        return []
+        return found
     named = {block.canonical[0]: block for block in blocks if not block.lead}
 
     def at(part: Part | None) -> Block | None:
         return None if part is None else next((b for name, b in named.items() if part.is_of(name)), None)
 
-    found: list[Probed | Reached] = []
     for probe in spec.probes:
         if all(at(part) is not None for part in probe.parts):
             found.append(_probed(spec, probe, at))

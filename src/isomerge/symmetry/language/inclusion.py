@@ -155,6 +155,10 @@ def included(inclusion: Inclusion, part: Spec) -> Spec:
             probe.renamed(inclusion.called(probe.name), partial(_name, inclusion, part), inclusion.called)
             for probe in part.probes
         ),
+        lengths=tuple(
+            length.renamed(inclusion.called(length.name), partial(_name, inclusion, part), inclusion.called)
+            for length in part.lengths
+        ),
         reaches=tuple(
             reach.renamed(inclusion.called(reach.name), partial(_name, inclusion, part)) for reach in part.reaches
         ),

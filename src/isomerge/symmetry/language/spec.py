@@ -17,7 +17,7 @@ from isomerge.symmetry.axes import Axis, atoms, shape, show
 from isomerge.symmetry.groups import GROUPS, Group
 from isomerge.symmetry.language.carries import Carry, Rows
 from isomerge.symmetry.language.names import Number, expression, filled, numbers
-from isomerge.symmetry.language.reaches import Probe, Reach
+from isomerge.symmetry.language.reaches import Length, Probe, Reach
 from isomerge.symmetry.language.statements import FixedPart, Returned
 
 # What a group may be restricted to (--spaces res:Perm).
@@ -231,6 +231,8 @@ class Spec:
     """Stacks of which the modules of one number are one layer."""
     probes: tuple[Probe, ...] = ()
     """Constants that ask, and the keys that they ask."""
+    lengths: tuple[Length, ...] = ()
+    """Weights of which the directions of slices count, and what has their lengths."""
     reaches: tuple[Reach, ...] = ()
     """What narrower maps reach of a stream, and who reads nothing else."""
 

@@ -30,6 +30,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``carry NAME: A [along X] -> B, 2 C along Y, D via W``  a vector that A has more B loses, C twice, and D what W makes of it (see `isomerge.symmetry.language.carries`)
 ``probe NAME: P through W#0 by B#0 -> K#1 by C#1 along X``  one constant P asks, through W and its bias; no more of K counts than what that makes of it (see `isomerge.symmetry.language.reaches`)
 ``reached NAME: B over P [behind G] -> W by C, ...``  these weights read P e + B alone, of fewer e than it is wide; e comes from the norm of G
+``length NAME: WEIGHT by LENGTHS along AXIS``    of WEIGHT's slices along AXIS the directions count; LENGTHS has their lengths
 ``prenorm STREAM [returned] [if E]``            a stream is read through LayerNorms alone (also: ``folded OFixingOnes``); returned: also where a class returns it
 ``prenorm STREAM within [if E]``                its norms are inside of branches: no class returns what they give
 ``prenorm STREAM plain [returned] [if E]``      the same, through LayerNorms that have no tensors
@@ -82,7 +83,7 @@ from isomerge.symmetry.language.expansion import LINE, WORDS, Statement, Texts, 
 from isomerge.symmetry.language.expressions import evaluate
 from isomerge.symmetry.language.inclusion import check_apart, included, read_inclusion
 from isomerge.symmetry.language.names import MOST_LAYERS, bound, chosen, first_alternatives, read_layers
-from isomerge.symmetry.language.reaches import Probe, Reach, read_probe, read_reached
+from isomerge.symmetry.language.reaches import Length, Probe, Reach, read_length, read_probe, read_reached
 from isomerge.symmetry.language.spec import BESIDE, Line, Shift, Space, Spec
 from isomerge.symmetry.language.statements import FixedPart, Returned, read_fixed, read_returned
 from isomerge.symmetry.legality import check_legality
@@ -155,6 +156,7 @@ class _Reader:
         self.carries: list[Carry] = []
         self.probes: list[Probe] = []
         self.reaches: list[Reach] = []
+        self.lengths: list[Length] = []
         self.biased: list[tuple[str, int | None, str]] = []
         self.keys: list[str] = []
         self.fixed: list[FixedPart] = []
@@ -239,6 +241,7 @@ class _Reader:
         self.carries += part.carries
         self.probes += part.probes
         self.reaches += part.reaches
+        self.lengths += part.lengths
         self.biased += part.biased
         self.keys += part.config_keys
         if inclusion.stands_in(self.config):
@@ -337,6 +340,9 @@ class _Reader:
 
     def read_reached(self, rest: str) -> None:
         self.reaches.append(read_reached(rest, self.chosen))
+
+    def read_length(self, rest: str) -> None:
+        self.lengths.append(read_length(rest, self.chosen))
 
     def read_biased(self, rest: str) -> None:
         found = _BIASED.match(rest)
@@ -444,6 +450,7 @@ class _Reader:
             carries=tuple(self.carries),
             probes=tuple(self.probes),
             reaches=tuple(self.reaches),
+            lengths=tuple(self.lengths),
             biased=tuple(self.biased),
             within=tuple(self.within),
             again=tuple(self.again),
