@@ -117,7 +117,8 @@ def _check_reached(spec: Spec) -> None:
         what = f"length {length.name}"
         if any(length.along not in axes(what, part) for part in length.parts) or length.along not in spec.sizes:
             raise IsomergeError(
-                f"{spec.origin}: {what} is along {length.along}, which is no axis of both tensors whose size is known"
+                f"{spec.origin}: {what} is along {length.along}, which is no axis of both tensors whose size is "
+                f"known"
             )
     for reach in spec.reaches:
         what = f"reached {reach.name}"
