@@ -96,7 +96,8 @@ MORE_NAMES: dict[str, Saved] = {
 
 STREAMS: dict[str, Streams] = {
     **{key: {"res": "Perm", "emb": "Perm"} for key in ["mobilebert", "mobilebert-normed", "convbert"]},
-    **{key: {} for key in ["squeezebert", "squeezebert-relu", "fnet"]},
+    **dict.fromkeys(["squeezebert", "squeezebert-relu"], "Fixed"),
+    "fnet": {"res": "Fixed", "emb": "Fixed"},
 }
 
 INPUTS: dict[str, Drawn] = {
@@ -186,7 +187,7 @@ MUTANTS = [
         "output.conv1d.weight (b rows) (ff u') 1 => output.conv1d.weight (rows b) (ff u') 1",
     ),
     mutant(
-        "fnet", "a permuted stream under a Fourier transform", "res", "space ff: => residual res: Perm\nspace ff:"
+        "fnet", "a permuted stream under a Fourier transform", "res", "residual res: Fixed => residual res: Perm"
     ),
     mutant("fnet", "negative factors through ReLU", "u", "u as scale: PositiveScale => u as scale: Scale"),
 ]

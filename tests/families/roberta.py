@@ -112,6 +112,8 @@ STREAMS: dict[str, Streams] = {
     "luke": {"res": "Perm", "eemb": "Perm"},
 }
 
+IDLE = {("xlnet", "kb"), ("xlnet-relu", "kb")}
+
 INPUTS: dict[str, Drawn] = {
     "xlnet": _segments,
     **dict.fromkeys(["xlm", "flaubert"], _in_languages),
@@ -185,7 +187,7 @@ MUTANTS = [
     ),
     mutant("xlnet", "keys of places in another basis", "qk", "rel_attn.r pos h qk' => rel_attn.r pos h coordinate"),
     mutant("xlnet", "a bias of segments keeps its heads", "h", "r_s_bias h qk => r_s_bias heads coordinate"),
-    mutant("xlnet", "keys of segments not dual", "qk", "seg_embed 2 h qk' => seg_embed 2 h qk"),
+    mutant("xlnet", "keys of segments not dual", "qk", "seg_embed segment h qk' => seg_embed segment h qk"),
     mutant(
         "luke-inside", "entities in other coordinates", "res", "entities res if inside => entities other if inside"
     ),

@@ -122,7 +122,8 @@ HALF: dict[str, str | tuple[str, ...]] = {
 
 STREAMS: dict[str, Streams] = {
     **{key: {"res_in": "Perm", "res": "Perm"} for key in ["whisper", "moonshine"]},
-    **{key: {} for key in ["speech_to_text", "speecht5", "speecht5-heard"]},
+    "speech_to_text": "Fixed",
+    **{key: {} for key in ["speecht5", "speecht5-heard"]},
     "moonshine-untied": {"res_in": "Perm", "res": "OFixingOnes"},
     **{key: {"sres": "Perm"} for key in ["seamless_m4t", "seamless_m4t_v2"]},
     "seamless_m4t-heard": {"sres": "Perm", "mem": "Perm"},

@@ -51,6 +51,7 @@ MORE_TOYS: dict[str, Toy] = {
     "wav2vec2-stable": (made("Wav2Vec2", "ForCTC", **STABLE, adapter_attn_dim=5, hidden_act="relu"), 1e-9),
     "hubert": (made("Hubert", "ForSequenceClassification", **STABLE), 1e-9),
     "wavlm": (made("WavLM", "ForCTC", **SOUND), 1e-9),
+    "wavlm-stable": (made("WavLM", "ForCTC", **STABLE), 1e-9),
     "unispeech": (made("UniSpeech", "ForCTC", **SOUND), 1e-9),
     "unispeech-sat": (made("UniSpeechSat", "ForCTC", **STABLE), 1e-9),
     "data2vec-audio": (made("Data2VecAudio", "ForCTC", **SOUND, conv_pos_kernel_size=7), 1e-9),
@@ -104,20 +105,20 @@ MORE_NAMES: dict[str, Saved] = {
 
 STREAMS: dict[str, Streams] = {
     **{
-        key: {}
+        key: {"res": "Fixed", "feat": "Fixed"}
         for key in [
             "wav2vec2",
             "wav2vec2-stable",
             "hubert",
             "wavlm",
+            "wavlm-stable",
             "unispeech",
             "unispeech-sat",
             "data2vec-audio",
-            "wav2vec2-bert-adapted",
-            "wav2vec2-conformer-rotary",
             "sew",
         ]
     },
+    **{key: {} for key in ["wav2vec2-bert-adapted", "wav2vec2-conformer-rotary"]},
 }
 
 INPUTS: dict[str, Drawn] = {
@@ -131,7 +132,7 @@ MUTANTS = [
         "wav2vec2",
         "a stream that moves under the convolution of positions",
         "res",
-        "space h: Perm[l]\n => residual res: Perm\nspace h: Perm[l]\n",
+        "residual res: Fixed => residual res: Perm",
     ),
     mutant("wav2vec2-stable", "negative scale under ReLU", "u", "PositiveScale[l, ff] => Scale[l, ff]"),
     mutant("hubert", "key not dual", "qk", "(h qk') => (h qk)"),

@@ -52,6 +52,20 @@ MODELS = [
     *more("dinov2", "dinov3_vit", "beit", "audio-spectrogram-transformer"),
     *more("gpt_neox_japanese", "deberta", "deberta-shared", "deberta-unshared"),
     *more("albert", "rembert", "roformer", "roformer-plain", "jina_embeddings_v3", "megatron-bert-words"),
+    *more(
+        "wav2vec2",
+        "wav2vec2-stable",
+        "hubert",
+        "wavlm",
+        "wavlm-stable",
+        "unispeech",
+        "unispeech-sat",
+        "data2vec-audio",
+        "sew",
+    ),
+    *more("convbert", "convbert-wide", "squeezebert", "squeezebert-relu"),
+    *more("dpt", "dpt-added", "dpt-labels", "depth_anything"),
+    *more("fnet", "xlnet", "xlnet-relu", "xlm", "flaubert", "flaubert-before"),
     *more("esm-rotary", "esmc", "gpt_neox-full", "modernbert-decoder", "biogpt", "gpt_bigcode"),
     *more("roberta", "distilbert", "electra", "electra-wide", "mpnet", "longformer", "lilt", "gte", "nomic_bert"),
     *more(
@@ -174,7 +188,8 @@ def test_twins_are_merged_without_an_anchor(name: str, spaces: str, toy: ToyMake
 
 
 @pytest.mark.parametrize(
-    "name", [*more("bart", "mbart", "plbart", "blenderbot", "whisper", "marian", "pegasus", "m2m_100")]
+    "name",
+    [*more("bart", "mbart", "plbart", "blenderbot", "whisper", "marian", "pegasus", "m2m_100", "speech_to_text")],
 )
 def test_a_twin_of_two_stacks_is_known(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     """What decoders read of an encoder's last norm is compared, and not matched: verified, one form, one
@@ -209,10 +224,18 @@ WRONG = {
         (FOLD, "encoder.layer.1.attention.self.in_proj.weight"),
     ],
     "modernbert-biased": [(GAIN, "layers.0.attn.Wqkv.bias"), (FOLD, "layers.1.attn.Wqkv.bias")],
+    "squeezebert": [(FOLD, "encoder.layers.1.intermediate.conv1d.bias")],
+    "xlnet": [(GAIN, "layer.1.rel_attn.r_w_bias"), (GAIN, "layer.1.rel_attn.r_s_bias")],
+    "xlm": [(GAIN, "ffns.1.lin1.bias"), (FOLD, "attentions.1.out_lin.bias")],
+    "wavlm": [(GAIN, "encoder.layers.1.attention.q_proj.bias")],
+    "fnet": [(FOLD, "encoder.layer.1.output.dense.bias"), (FOLD, "embeddings.projection.bias")],
 }
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt_neo", *more("bart", "gpt2", "modernbert-biased")])
+@pytest.mark.parametrize(
+    "name",
+    ["bert", "gpt_neo", "squeezebert", *more("bart", "gpt2", "modernbert-biased", "xlnet", "xlm", "wavlm", "fnet")],
+)
 def test_what_is_moved_wrongly_is_another_function(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     """Near-twins: a move whose correction of a bias is left out, in one layer, is told by outputs, verify and
     fingerprint."""

@@ -327,6 +327,11 @@ def is_disguised(free: LayerNorms, anchor: Blocks, source: Blocks) -> bool:
     if hides(free, anchor, source):
         return True
     for norm in free.norms:
+        if norm.sliced and norm.folds and norm.gain is not None and norm.bias is not None:
+            # in what reads slices nothing else of it shows: so much beside what a norm gives hides a bias
+            moved = (anchor[norm.bias].double() - source[norm.bias].double()).square().sum()
+            if float(moved) > DISGUISED * float(gain_along(norm, source[norm.gain], 1, 0).square().sum()):
+                return True
         if norm.scales and norm.gain is not None:
             factor = _nearest_scale(norm, gain_along(norm, source[norm.gain], 1, 0), source, anchor)
             if float((factor - 1).abs().max()) > SCALED:

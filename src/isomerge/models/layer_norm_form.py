@@ -207,15 +207,17 @@ class LayerNormForm:
     def _made(self, norm: Norm, reader: Block, stored: Callable[[Block], Tensor]) -> Tensor:
         """What a reader makes of a norm's bias."""
         assert norm.bias is not None
-        return stored(reader).double().movedim(norm.readers[reader], -1) @ stored(norm.bias).double()
+        return norm.made_of(reader, stored(reader), stored(norm.bias))
 
     def _carried(self, norm: Norm, reader: Block, stored: Callable[[Block], Tensor]) -> Tensor:
         """What the norm's bias makes of a reader, where it folds; else what it makes of that which the form takes
         off the reader."""
         assert norm.bias is not None
-        axis, weight, bias = norm.readers[reader], stored(reader).double(), stored(norm.bias).double()
         if norm.folds:
             return self._made(norm, reader, stored)
+        if reader in norm.sliced:
+            return torch.zeros(stored(reader).shape[0], dtype=torch.float64)
+        axis, weight, bias = norm.readers[reader], stored(reader).double(), stored(norm.bias).double()
         gain = _gain(norm, stored)
         return (weight.movedim(axis, -1) * gain).mean(-1) * (bias / gain).sum()
 

@@ -27,8 +27,8 @@ from isomerge.symmetry.norms import LayerNorms, Norm, TiedTrade
 from isomerge.symmetry.post_norms import Order, Place, generic, order_of
 from isomerge.symmetry.reached import reached_in
 from isomerge.symmetry.stage import FIXED, element_key
-from isomerge.symmetry.unheard import Unheard, bias_name
-from isomerge.symmetry.unstored_biases import unstored_biases
+from isomerge.symmetry.unheard import Unheard
+from isomerge.symmetry.unstored_biases import bias_of, unstored_biases
 
 NORMS = "norms"
 """What this freedom is called among spaces."""
@@ -55,7 +55,7 @@ def layer_norms(
     """
     found = LayerNorms()
     for stream in centred_streams(spec):
-        plainly = stream in spec.prenorm and stream not in spec.plain and _is_read_plainly(spec, stream)
+        plainly = stream in spec.prenorm and stream not in spec.plain and _needs_order(spec, stream)
         ordered = stream in spec.postnorm or plainly
         of = _under_ordered_norms if ordered else _under_pre_norms
         here = of(spec, blocks, stream, _Seen(stream in returned, states and stream in returned), tied)
@@ -193,7 +193,7 @@ def _add_biases(spec: Spec, norms: Sequence[Norm], blocks: Sequence[Block], writ
     by_name = {block.canonical[0]: block for block in blocks if not block.lead}
     for norm in norms:
         for block, k in norm.readers.items():
-            bias = by_name.get(bias_name(block.canonical[0]))
+            bias = by_name.get(bias_of(block.canonical[0]))
             rest = tuple(axis for i, axis in enumerate(block.axes or ()) if i != k)
             if bias is not None and bias.axes == rest and not block.lead and bias not in writers:
                 norm.reader_biases[bias] = block
@@ -205,13 +205,16 @@ def _add_biases(spec: Spec, norms: Sequence[Norm], blocks: Sequence[Block], writ
 
 def _add_shares(spec: Spec, norm: Norm, reader: Block, axis: int, blocks: Sequence[Block]) -> None:
     """The biases of some parts of a reader, as a spec says (`Spec.biased`)."""
-    wanted = {number: name for line, number, name in spec.biased if line == reader.line.name}
+    mine = [(number, name) for line, number, name in spec.biased if line == reader.line.name]
     named = {block.line.name: block for block in blocks}
-    if not wanted or not all(name in named for name in wanted.values()):
+    if not mine or not all(name in named for _, name in mine):
+        return
+    norm.reader_biases |= {named[name]: reader for _, name in mine}
+    wanted = {number: name for number, name in mine if number is not None}
+    if not wanted:
         return
     norm.bare[reader] = ~_rows_of(spec, reader, axis, wanted)
     for number, name in wanted.items():
-        norm.reader_biases[named[name]] = reader
         norm.shares[named[name]] = _rows_of(spec, reader, axis, [number]).nonzero().flatten()
 
 
@@ -225,8 +228,10 @@ def _rows_of(spec: Spec, reader: Block, axis: int, parts: Collection[int]) -> Te
     return found.flatten()
 
 
-def _is_read_plainly(spec: Spec, stream: str) -> bool:
-    """Whether a line reads a stream without the scale of a norm."""
+def _needs_order(spec: Spec, stream: str) -> bool:
+    """Whether a line reads a stream without the scale of a norm, or without the stream's axes."""
+    if any(name == stream and word in ("seen", "sliced") for name, word, _ in spec.beside):
+        return True
     for line in (line for line in spec.lines if not line.tied):
         for axis in line.axes or ():
             here = list(atoms((axis,)))
@@ -252,7 +257,7 @@ def _under_ordered_norms(
         key = place and place.key(_depth(spec, place.line), layer)
         if (gain := by_key.get(key or "")) is None:
             return None
-        bias, shown = by_name.get(bias_name(gain.canonical[0])), _is_seen(spec, order, gain, seen)
+        bias, shown = by_name.get(bias_of(gain.canonical[0])), _is_seen(spec, order, gain, seen)
         return norms.setdefault(gain.key, Norm(gain, bias, sealed=shown))
 
     for block, k, atom, scales in _places(spec, blocks, stream):
@@ -270,15 +275,24 @@ def _under_ordered_norms(
             norm.readers[block] = k
         else:
             norm.carried = block
+    for block in (block for block in blocks if spec.reads_slices(stream, block.line)):
+        place = order.reads.get((block.line.name, not any(block.layers)))
+        norm = norm_at(place, block.layers[0] if block.layers else None)
+        if norm is not None and len(block.axes or ()) > 1:
+            norm.add_slices(block, by_name.get(bias_of(block.canonical[0])))
     _add_biases(spec, list(norms.values()), blocks, writers)
     stored, aliases = {block.line for block in blocks}, [line for line in spec.lines if line.tied]
     for line in aliases:
         norm = norm_at(order.reads.get((line.name, True)), None)
-        if line not in stored and norm is not None:
+        if norm is not None and spec.stands_apart(stream, line):
+            norm.sealed = True
+        elif line not in stored and norm is not None:
             _add_tied(norm, line, by_name, aliases)
             norm.tied_trades = list(_tied_trades(spec, norm, blocks))
+    kept = order.kept(lambda line: _depth(spec, line))
     for norm in norms.values():
         assert norm.gain is not None
+        norm.sealed |= norm.gain.key in kept
         last = _is_last(spec, order, norm.gain)
         norm.sealed |= stream in spec.again and last and bool(norm.gain.layers)
         if order.before:
@@ -290,17 +304,18 @@ def _under_ordered_norms(
         norm.ends = last and not any(a.name in spec.gains for a in atoms(norm.gain.axes or ()))
     if order.before:
         read = {norm.bias for norm in norms.values()}
-        first = {bias_name(name) for name in order.begins}
+        first = {bias_of(name) for name in order.begins}
         writers |= {by_name[name]: 0 for name in first if name in by_name and by_name[name] not in read}
-        writers = _unseen(spec, stream, seen, writers)
-    return LayerNorms(writers, [norm for norm in norms.values() if norm.readers])
+        beside = replace(seen, states=seen.states or stream in spec.within)
+        writers = _unseen(spec, stream, beside, writers)
+    return LayerNorms(writers, [norm for norm in norms.values() if norm.readers or norm.sliced])
 
 
 def _add_tied(norm: Norm, line: Line, by_name: Mapping[str, Block], aliases: Sequence[Line]) -> None:
     """A reader that is a table of embeddings: the norm's bias folds through it into the head's, if it is one
     tensor."""
     table = by_name.get(line.tied or "")
-    name = bias_name(line.canonical({}))
+    name = bias_of(line.canonical({}))
     names = {name, *(alias.tied for alias in aliases if alias.canonical({}) == name)}
     biases = [by_name[each] for each in names if each in by_name]
     if table is None or len(biases) != 1:
@@ -326,7 +341,7 @@ def _depth(spec: Spec, line: Line) -> int | None:
     """How many layers a line's stack has, where the config says so: one that runs again and again is one."""
     if any(a.name in spec.again for a in atoms(line.axes or ())):
         return 1
-    least, most = spec.depths.get(line.stack, (None, None))
+    least, most = spec.depths.get(spec.stack_of(line), (None, None))
     return least if least == most else None
 
 
@@ -336,7 +351,7 @@ def _is_seen(spec: Spec, order: Order, gain: Block, seen: _Seen) -> bool:
         return False
     if order.before:
         return seen.last and gain.line.name in order.lasts
-    state = not gain.layers or order.ends.get(gain.line.stack) == generic(gain.line)
+    state = not gain.layers or order.ends.get(spec.stack_of(gain.line)) == generic(gain.line)
     return (seen.states and state) or (seen.last and _is_last(spec, order, gain))
 
 
@@ -344,7 +359,7 @@ def _is_last(spec: Spec, order: Order, gain: Block) -> bool:
     """Whether no stream goes on from a norm: the last one of all layers, or one in a head."""
     if not gain.layers:
         return gain.line.name in order.heads | order.lasts
-    ends = order.ends.get(gain.line.stack) == generic(gain.line)
+    ends = order.ends.get(spec.stack_of(gain.line)) == generic(gain.line)
     return ends and gain.layers[0] + 1 == _depth(spec, gain.line)
 
 

@@ -68,6 +68,8 @@ def check_legality(spec: Spec) -> None:
     stacks = {line.stack for line in spec.lines if line.indices}
     if strange := [stack for stack in spec.depths if stack not in stacks]:
         raise IsomergeError(f"{spec.origin}: depth {strange[0]}: no line's name begins with it and a number")
+    if strange := [stack for each in spec.together for stack in each if stack not in stacks]:
+        raise IsomergeError(f"{spec.origin}: together {strange[0]}: no line's name begins with it and a number")
 
 
 def _check_carried(spec: Spec) -> None:

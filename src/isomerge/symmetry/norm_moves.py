@@ -29,7 +29,7 @@ def fold_back(norm: Norm, delta: Tensor, tensors: Mapping[Block, Tensor]) -> Non
     for reader, axis in norm.opened.items():
         _take_against(norm, reader, axis, delta, tensors)
     for bias, reader in norm.reader_biases.items():
-        made = tensors[reader].double().movedim(norm.readers[reader], -1) @ delta.double()
+        made = norm.made_of(reader, tensors[reader], delta)
         tensors[bias].sub_(norm.paid(bias, made).to(tensors[bias]))
     if norm.carried is not None:
         tensors[norm.carried].sub_(delta.to(tensors[norm.carried]))

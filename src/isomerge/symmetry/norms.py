@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from isomerge.symmetry.axes import length
+from isomerge.symmetry.axes import Atom, leaf_atoms, length
 from isomerge.symmetry.bases import Basis
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import Carried
@@ -56,6 +56,9 @@ class Norm:
     gain: Block | None = None
     bias: Block | None = None
     readers: dict[Block, int] = field(default_factory=dict)
+    sliced: dict[Block, int] = field(default_factory=dict)
+    """Readers in groups, such as convolutions of width one, by their axis along a slice: the rows of each group
+    read its slice of what the norm gives."""
     reader_biases: dict[Block, Block] = field(default_factory=dict)
     """From a reader's bias to the reader."""
     shares: dict[Block, Tensor] = field(default_factory=dict)
@@ -78,6 +81,24 @@ class Norm:
     """The free biases of readers that have none."""
     tied_trades: list[TiedTrade] = field(default_factory=list)
     """What a table that is a reader's weight trades with others; all of one table, in the order of the spec."""
+
+    def add_slices(self, reader: Block, bias: Block | None) -> None:
+        """Know a map in groups: rows, a slice, and ones behind. One that is wider, as zeros may stand beside what
+        it reads, or has no bias, needs this norm's."""
+        narrow = all(isinstance(axis, Atom) and axis.name == "1" for axis in (reader.axes or ())[2:])
+        if bias is None or not narrow or reader.lead or len(bias.axes or ()) != 1:
+            self.sealed = True
+            return
+        self.sliced[reader] = 1
+        self.reader_biases[bias] = reader
+
+    def made_of(self, reader: Block, weight: Tensor, vector: Tensor) -> Tensor:
+        """What a reader makes of a vector [width]: float64, of the shape of a bias of its own."""
+        if (axis := self.sliced.get(reader)) is None:
+            return weight.double().movedim(self.readers[reader], -1) @ vector.double()
+        rows = weight.double().movedim(axis, -1)
+        slices = vector.double().reshape(-1, 1, rows.shape[-1])
+        return (rows.reshape(len(slices), -1, rows.shape[-1]) * slices).sum(-1).flatten()
 
     @property
     def biased(self) -> set[Block]:
@@ -106,7 +127,8 @@ class Norm:
     @property
     def folds(self) -> bool:
         """Whether every reader can take what the norm's bias loses: in a bias, or against the ones."""
-        return self.bias is not None and bool(self.readers) and self.bound <= self.biased and not self.sealed
+        read = bool(self.readers or self.sliced)
+        return self.bias is not None and read and self.bound <= self.biased and not self.sealed
 
     @property
     def opened(self) -> dict[Block, int]:
@@ -127,7 +149,7 @@ class Norm:
     @property
     def scales(self) -> bool:
         """Whether its readers can take its gains."""
-        return self.ends and self.gain is not None and not self.sealed and not self.bound
+        return self.ends and self.gain is not None and not (self.sealed or self.bound or self.sliced)
 
     @property
     def slack(self) -> dict[Block, int]:
@@ -136,8 +158,16 @@ class Norm:
         if self.gain is None and not self.plain:
             return {}
         free = {block: k for block, k in self.readers.items() if block not in self.bound}
-        some = {*self.reader_biases.values()}
+        some = {*self.reader_biases.values()} | self.unheard
         return free if self.bias is None else {block: k for block, k in free.items() if block in some}
+
+    @property
+    def unheard(self) -> set[Block]:
+        """The readers of a norm that keeps its bias which may make of it what they like, such as keys without
+        biases: softmax drops what is added to all of them."""
+        free = {one.reader: one.part for one in self.unstored if one.into is None}
+        whole = {reader for reader in free if len(list(leaf_atoms(reader.axes or ()))) == 1}
+        return set() if self.folds else whole
 
     def is_invertible(self, tensors: Mapping[Block, Tensor]) -> bool:
         """Whether no gain is zero, of those in some tensors."""
@@ -157,7 +187,8 @@ class Norm:
     @property
     def layers(self) -> set[tuple[str, tuple[int, ...]]]:
         """The layers that read it, by stack."""
-        return {(block.line.stack, tuple(block.layers)) for block in self.readers if block.layers}
+        read = [*self.readers, *self.sliced]
+        return {(block.line.stack, tuple(block.layers)) for block in read if block.layers}
 
     @property
     def blocks(self) -> list[Block]:
@@ -165,7 +196,7 @@ class Norm:
         own = [block for block in (self.gain, self.bias, self.carried) if block is not None]
         paid = [block for one in self.unstored for block in (one.via, one.into) if block is not None]
         traded = [block for trade in self.tied_trades for block in (trade.table, trade.partner, trade.bias)]
-        return [*own, *self.readers, *self.reader_biases, *paid, *traded]
+        return [*own, *self.readers, *self.sliced, *self.reader_biases, *paid, *traded]
 
 
 @dataclass

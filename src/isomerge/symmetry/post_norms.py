@@ -11,10 +11,12 @@ The same order says which norm is read where norms stand *before* what they norm
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.language.names import MOST_LAYERS
 from isomerge.symmetry.language.spec import Line, Spec
 
 GAINS = ("weight", "gamma")
@@ -68,17 +70,33 @@ class Order:
     """Whether a line reads the stream without a norm, where norms stand before."""
     read_elsewhere: bool = False
     """Whether what reads the last norm is not all known: what stands in another stack of layers."""
+    seen: dict[tuple[str, bool], Place] = field(default_factory=dict)
+    """From a line without the stream's axes to the gain of the norm that it reads: what that gives stays."""
     ends: dict[str, str] = field(default_factory=dict)
     """From a stack of layers to the gain of its last norm, by its `generic` name."""
+
+    def kept(self, depth_of: Callable[[Line], int | None]) -> set[str]:
+        """The keys of the gains of norms of which what they give stays, as lines see it otherwise than whole.
+
+        Args:
+            depth_of: how many layers a line's stack has, where that is known.
+        """
+        found: set[str | None] = set()
+        for (_, first), place in self.seen.items():
+            depth = depth_of(place.line)
+            layers = [0] if first else range(1, MOST_LAYERS if depth is None else depth)
+            found |= {place.key(depth, layer) for layer in layers}
+        return {key for key in found if key is not None}
 
 
 def order_of(spec: Spec, stream: str) -> Order:
     """The order of a stream's norms, by the lines of a spec."""
     walk = (_Walk if stream in spec.postnorm else _WalkBefore)(stream, set(spec.streams))
     walk.across = {line.name for line in spec.lines if spec.reads_across(stream, line)}
-    mine = [line for line in spec.lines if any(a.name == stream for a in atoms(line.axes or ()))]
-    lines = [line for line in mine if not spec.is_unrelated(stream, line)]
-    for stack, group in groupby(lines, lambda line: line.stack if _numbered(spec, line) else ""):
+    walk.seen = {line.name for line in spec.lines if spec.sees_otherwise(stream, line)}
+    walk.sliced = {line.name for line in spec.lines if spec.reads_slices(stream, line)}
+    lines = [line for line in spec.lines if _is_of(spec, stream, line) and not spec.is_unrelated(stream, line)]
+    for stack, group in groupby(lines, lambda line: spec.stack_of(line) if _numbered(spec, line) else ""):
         part = list(group)
         if not stack:
             walk.outside(part)
@@ -88,6 +106,14 @@ def order_of(spec: Spec, stream: str) -> Order:
     if not walk.order.before and walk.norm is not None and not walk.norm.line.indices and not walk.pending:
         walk.order.heads.add(walk.norm.line.name)  # a stream that no layer goes on
     return walk.order
+
+
+def _is_of(spec: Spec, stream: str, line: Line) -> bool:
+    return (
+        any(a.name == stream for a in atoms(line.axes or ()))
+        or spec.sees_otherwise(stream, line)
+        or spec.reads_slices(stream, line)
+    )
 
 
 def _numbered(spec: Spec, line: Line) -> bool:
@@ -114,6 +140,10 @@ class _Walk:
         """Whether the layers were passed."""
         self.across: set[str] = set()
         """The lines that read what the stack of layers before theirs gives."""
+        self.seen: set[str] = set()
+        """The lines without the stream's axes that read what a norm gives."""
+        self.sliced: set[str] = set()
+        """Those of which the rows of each group read a slice of it."""
         self.before: Place | None = None
         """What that stack's last norm is."""
 
@@ -144,7 +174,11 @@ class _Walk:
         here = (line.name, first)
         mine = [a for a in atoms(line.axes or ()) if a.name == self.stream]
         stem, _, last = line.name.rpartition(".")
-        if line.name in self.across:
+        if line.name in self.seen:
+            self._see(here)
+        elif line.name in self.sliced:
+            self._read(here)
+        elif line.name in self.across:
             if self.before is not None:
                 self.order.reads[here] = self.before
         elif any(a.dual for a in mine) and not all(a.dual for a in mine):
@@ -177,8 +211,14 @@ class _Walk:
         else:
             self.order.read_elsewhere |= bool(self.order.ends)
 
+    def _see(self, here: tuple[str, bool]) -> None:
+        if self.pending:  # seen without a norm
+            self.start_anew()
+        if self.norm is not None:
+            self.order.seen[here] = self.norm
+
     def _norm(self, line: Line) -> None:
-        if self.turns and not self.pending:
+        if self.turns and not self.pending and not line.indices:
             self.head = Place(line)
             self.order.heads.add(line.name)
             return
@@ -209,6 +249,10 @@ class _WalkBefore(_Walk):
         super()._norm(line)
         if not line.indices and line.name not in self.order.heads:
             (self.order.lasts if self.behind else self.order.begins).add(line.name)
+
+    def _see(self, here: tuple[str, bool]) -> None:
+        if self.norm is not None:
+            self.order.seen[here] = self.norm
 
     def _write(self, line: Line, here: tuple[str, bool]) -> None:
         self.order.writes.add(here)

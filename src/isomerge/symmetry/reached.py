@@ -22,13 +22,15 @@ from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.centred import CENTRED, OFFSET, Centred, centred_in
 from isomerge.symmetry.language.reaches import Map, Part, Probe, Reach
 from isomerge.symmetry.language.spec import Line, Spec
+from isomerge.symmetry.lengths import LENGTH, Lengths, lengths_in
 from isomerge.symmetry.part_rows import Rows
 from isomerge.symmetry.probed import DROP, KEYS, QUERY, TOKEN, TURN, Moves, Probed
-from isomerge.symmetry.unheard import UNHEARD, Unheard, bias_name, unheard_in
+from isomerge.symmetry.unheard import UNHEARD, Unheard, unheard_in
+from isomerge.symmetry.unstored_biases import bias_of
 
 LEVELS, REACH = "norm.level.", "norm.reach."
 """What the keys of their elements begin with."""
-REACHES = (TURN, TOKEN, QUERY, KEYS, LEVELS, REACH, UNHEARD, CENTRED, OFFSET, DROP)
+REACHES = (LENGTH, TURN, TOKEN, QUERY, KEYS, LEVELS, REACH, UNHEARD, CENTRED, OFFSET, DROP)
 LEVEL = 1e-9
 """The least part of the largest direction of a map that is one."""
 
@@ -178,7 +180,7 @@ class Reached:
         return max(across, float((mine - theirs).square().sum()) / max(wide, 1e-300))
 
 
-Stated = Probed | Reached | Unheard | Centred
+Stated = Probed | Reached | Unheard | Centred | Lengths
 """What a statement says of few readers."""
 
 
@@ -190,14 +192,14 @@ def reached_in(spec: Spec, blocks: Sequence[Block], *, states: bool = False) -> 
         blocks: of a model, or of one unit.
         states: whether a model gives out what a stream begins with.
     """
+    found: list[Stated] = [*lengths_in(spec, blocks), *unheard_in(spec, blocks), *centred_in(spec, blocks)]
     if not spec.probes and not spec.reaches:
-        return [*unheard_in(spec, blocks), *centred_in(spec, blocks)]
+        return found
     named = {block.canonical[0]: block for block in blocks if not block.lead}
 
     def at(part: Part | None) -> Block | None:
         return None if part is None else next((b for name, b in named.items() if part.is_of(name)), None)
 
-    found: list[Stated] = [*unheard_in(spec, blocks), *centred_in(spec, blocks)]
     for probe in spec.probes:
         if all(at(part) is not None for part in probe.parts):
             found.append(_probed(spec, probe, at))
@@ -211,7 +213,7 @@ def reached_in(spec: Spec, blocks: Sequence[Block], *, states: bool = False) -> 
 
 def element_shape(spec: Spec, key: str) -> tuple[int, ...] | None:
     """The shape of an element by the spec alone; None where no statement has it."""
-    gone = {bias_name(mute.out.name) for mute in spec.mutes}  # a class without them has such elements
+    gone = {bias_of(mute.out.name) for mute in spec.mutes}  # a class without them has such elements
     blocks = [_alone(line) for line in spec.lines if line.axes is not None and line.name not in gone]
     for one in reached_in(spec, blocks):
         if key.partition("[")[0] in {each.partition("[")[0] for each in one.element_keys}:
@@ -247,7 +249,7 @@ def _reached(
     assert through is not None
     read = frozenset(a.name for a in atoms(bias.axes or ()))
     readers = tuple(_reader(spec, reach, k, one, at, read) for k, one in enumerate(reach.readers))
-    shift = None if gain is None else named.get(bias_name(gain.canonical[0]))
+    shift = None if gain is None else named.get(bias_of(gain.canonical[0]))
     levels = not states and not read.isdisjoint(spec.postnorm)
     return Reached(reach, bias, through, gain, shift, readers, levels)
 

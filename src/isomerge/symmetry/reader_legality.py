@@ -8,7 +8,7 @@ from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import atoms, leaf_atoms
 from isomerge.symmetry.language.bases import TableBasis
 from isomerge.symmetry.language.levels import HeadNorm
-from isomerge.symmetry.language.reaches import Mute, Part, Probe, Reach
+from isomerge.symmetry.language.reaches import Length, Mute, Part, Probe, Reach
 from isomerge.symmetry.language.spec import Spec
 
 
@@ -20,6 +20,8 @@ def check_readers(spec: Spec) -> None:
     """
     for probe in spec.probes:
         _check_probe(spec, probe)
+    for length in spec.lengths:
+        _check_length(spec, length)
     for reach in spec.reaches:
         _check_reach(spec, reach)
     for mute in spec.mutes:
@@ -62,6 +64,14 @@ def _check_probe(spec: Spec, probe: Probe) -> None:
         raise IsomergeError(
             f"{spec.origin}: {what} is along {probe.along}, where queries and keys must meet in any basis: "
             f"declare it as a space of GL"
+        )
+
+
+def _check_length(spec: Spec, length: Length) -> None:
+    what = f"length {length.name}"
+    if any(length.along not in _axes(spec, what, part) for part in length.parts) or length.along not in spec.sizes:
+        raise IsomergeError(
+            f"{spec.origin}: {what} is along {length.along}, which is no axis of both tensors whose size is known"
         )
 
 

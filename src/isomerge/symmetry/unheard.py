@@ -26,6 +26,7 @@ from isomerge.symmetry.language.reaches import Mute
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.part_rows import Rows
 from isomerge.symmetry.probed import Moves
+from isomerge.symmetry.unstored_biases import bias_of
 
 UNHEARD = "norm.unheard."
 """What the keys of their elements begin with."""
@@ -182,9 +183,9 @@ def _unheard(spec: Spec, mute: Mute, at: Mapping[str, int], named: Mapping[str, 
     weight, bias, gain, out = (
         next((block for name, block in named.items() if part.layer(name) == at), None) for part in mute.parts
     )
-    if weight is None or gain is None or out is None or bias_name(out.canonical[0]) in named:
+    if weight is None or gain is None or out is None or bias_of(out.canonical[0]) in named:
         return None
-    shift = named.get(bias_name(gain.canonical[0]))
+    shift = named.get(bias_of(gain.canonical[0]))
     if bias is None and shift is None:
         return None
     stream = {a.name for a in atoms(gain.axes or ())}
@@ -197,8 +198,3 @@ def _unheard(spec: Spec, mute: Mute, at: Mapping[str, int], named: Mapping[str, 
     written = Rows(out, 0, spec, frozenset(values), width)
     own = None if bias is None else Rows(bias, mute.values.bias.number, spec, frozenset(stream), values[-1])
     return Unheard(key, read, own, gain, shift, written)
-
-
-def bias_name(name: str) -> str:
-    """What the bias beside a weight or a gain is called."""
-    return name.removesuffix("gamma") + "beta" if name.endswith("gamma") else name.removesuffix("weight") + "bias"

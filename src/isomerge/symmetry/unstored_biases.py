@@ -93,6 +93,14 @@ class UnstoredBias:
         raise AssertionError(f"{self.reader.key} has no part {self.part}")
 
 
+def bias_of(weight: str) -> str:
+    """What the bias beside a weight or a gain is called: ``q.bias`` of ``q.weight``, and of a parameter ``q``;
+    ``n.beta`` of ``n.gamma``."""
+    if weight.endswith("gamma"):
+        return weight.removesuffix("gamma") + "beta"
+    return weight.removesuffix("weight") + "bias" if weight.endswith("weight") else f"{weight}.bias"
+
+
 def unstored_biases(spec: Spec, readers: Mapping[Block, int], blocks: Sequence[Block]) -> list[UnstoredBias]:
     """The free biases of readers that have none.
 
@@ -108,7 +116,7 @@ def unstored_biases(spec: Spec, readers: Mapping[Block, int], blocks: Sequence[B
     for shift in spec.shifts:
         whole = not shift.trades and shift.along is None
         for reader, axis in readers.items() if whole else ():
-            if shift.bias != reader.line.name.removesuffix("weight") + "bias" or reader.lead:
+            if shift.bias != bias_of(reader.line.name) or reader.lead:
                 continue
             paid = [there.get((name, reader.scope)) for name in (shift.via, shift.into) if name is not None]
             if None not in paid:

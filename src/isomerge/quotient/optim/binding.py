@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,6 +175,11 @@ def _trained(free: LayerNorms, still: Set[str]) -> LayerNorms:
     for norm in free.norms:
         biases = {reader: bias for bias, reader in norm.reader_biases.items()}
         parted = norm.bare.keys() | norm.apart.keys()  # of which some rows are free in another way: they hold still
+        parted |= (
+            {reader for reader, k in Counter(norm.reader_biases.values()).items() if k > 1}
+            | norm.unheard
+            | norm.sliced.keys()
+        )
         held = {reader for reader in norm.readers if stays(reader) or stays(biases.get(reader))}
         norm.bound |= held | parted
         norm.sealed |= bool(parted) or any(map(stays, norm.blocks))
@@ -191,7 +197,9 @@ def _one_sided(spec: Spec, blocks: list[Block]) -> dict[str, str]:
                 sides[atom.name].add(atom.dual)
     there = {shift.name for shift, _, _ in find_shifts(spec, blocks)}
     found = {name: "the module has only one side of it" for name, side in sides.items() if len(side) < 2}
-    found |= {s.name: "it moves two biases at once" for s in spec.shifts if s.beside is not None and s.via is not None}
+    found |= {
+        s.name: "it moves two biases at once" for s in spec.shifts if s.beside is not None and s.via is not None
+    }
     return found | {s.name: "the module lacks its tensors" for s in spec.shifts if s.name not in there}
 
 

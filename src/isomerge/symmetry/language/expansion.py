@@ -30,7 +30,7 @@ from isomerge.errors import IsomergeError
 
 WORDS = (
     "model", "prefix", "size", "layers", "depth", "require", "numbered", "config", "default", "include", "space",
-    "residual", "shift", "carry", "probe", "reached", "unheard", "basis", "centred", "biased", "prenorm", "postnorm", "headed", "returns", "fixed", "tied", "positions", "like", "drop", "after",
+    "residual", "shift", "carry", "probe", "reached", "unheard", "basis", "centred", "length", "biased", "together", "prenorm", "postnorm", "headed", "returns", "fixed", "tied", "positions", "like", "drop", "after",
 )  # fmt: skip
 """With what a statement may begin; every other one describes a tensor."""
 LINE = "line"

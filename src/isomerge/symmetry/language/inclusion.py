@@ -155,6 +155,10 @@ def included(inclusion: Inclusion, part: Spec) -> Spec:
             probe.renamed(inclusion.called(probe.name), partial(_name, inclusion, part), inclusion.called)
             for probe in part.probes
         ),
+        lengths=tuple(
+            length.renamed(inclusion.called(length.name), partial(_name, inclusion, part), inclusion.called)
+            for length in part.lengths
+        ),
         reaches=tuple(
             reach.renamed(inclusion.called(reach.name), partial(_name, inclusion, part)) for reach in part.reaches
         ),
@@ -178,6 +182,7 @@ def included(inclusion: Inclusion, part: Spec) -> Spec:
         again=tuple(inclusion.called(name) for name in part.again if name not in inclusion.without),
         plain=tuple(inclusion.called(name) for name in part.plain if name not in inclusion.without),
         postnorm=tuple(inclusion.called(name) for name in part.postnorm if name not in inclusion.without),
+        together=tuple(tuple(_name(inclusion, part, stack) for stack in stacks) for stacks in part.together),
         depths={_name(inclusion, part, stack): depth for stack, depth in part.depths.items()},
     )
 

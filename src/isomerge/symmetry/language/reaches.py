@@ -10,6 +10,9 @@ e than it is wide; e comes from the norm of GAIN.
 ``unheard NAME: WEIGHT#PART by BIAS#PART behind GAIN through OUT``: values, whose constants of which OUT, that has no
 bias, makes something along the ones alone no norm hears; WEIGHT reads the norm of GAIN. The last of its axes is that of
 a head's values.
+
+``length NAME: WEIGHT by LENGTHS along AXIS``: of WEIGHT's slices along AXIS the directions alone count; LENGTHS has their
+lengths.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ _MAP = rf"{_PART}\s+by\s+{_PART}"
 _PROBE = re.compile(rf"(\w+)\s*:\s*(\S+)\s+through\s+{_MAP}\s*->\s*{_MAP}\s+along\s+(\w+)$")
 _REACHED = re.compile(r"(\w+)\s*:\s*(\S+)\s+over\s+(\S+)(?:\s+behind\s+(\S+))?\s*->\s*(.+)$")
 _UNHEARD = re.compile(rf"(\w+)\s*:\s*{_MAP}\s+behind\s+(\S+)\s+through\s+(\S+)$")
+_LENGTH = re.compile(r"(\w+)\s*:\s*(\S+)\s+by\s+(\S+)\s+along\s+(\w+)$")
 _READER = re.compile(rf"{_MAP}$")
 
 
@@ -133,6 +137,38 @@ class Mute:
     def renamed(self, name: str, called: Callable[[str], str]) -> Mute:
         """The same where lines are called something else."""
         return Mute(name, self.values.renamed(called), self.gain.renamed(called), self.out.renamed(called))
+
+
+@dataclass(frozen=True)
+class Length:
+    """A weight of which the directions of slices count, and what has their lengths."""
+
+    name: str
+    weight: Part
+    stored: Part
+    along: str
+    """The axis that numbers the slices."""
+
+    @property
+    def parts(self) -> tuple[Part, Part]:
+        """Both lines."""
+        return self.weight, self.stored
+
+    def renamed(self, name: str, called: Callable[[str], str], axis: Callable[[str], str]) -> Length:
+        """The same where lines and axes are called something else."""
+        return Length(name, self.weight.renamed(called), self.stored.renamed(called), axis(self.along))
+
+
+def read_length(rest: str, name_of: Callable[[str], str]) -> Length:
+    """Read what follows the word ``length``.
+
+    Raises:
+        IsomergeError: it is not understood.
+    """
+    found = _LENGTH.match(rest)
+    if found is None:
+        raise IsomergeError(f"length {rest!r} is not understood: write NAME: WEIGHT by LENGTHS along AXIS")
+    return Length(found[1], Part(name_of(found[2])), Part(name_of(found[3])), found[4])
 
 
 def read_probe(rest: str, name_of: Callable[[str], str]) -> Probe:

@@ -19,7 +19,7 @@ from isomerge.symmetry.language.bases import TableBasis
 from isomerge.symmetry.language.carries import Carry, Rows
 from isomerge.symmetry.language.levels import HeadNorm
 from isomerge.symmetry.language.names import Number, expression, filled, numbers
-from isomerge.symmetry.language.reaches import Mute, Probe, Reach
+from isomerge.symmetry.language.reaches import Length, Mute, Probe, Reach
 from isomerge.symmetry.language.statements import FixedPart, Returned
 
 # What a group may be restricted to (--spaces res:Perm).
@@ -111,7 +111,7 @@ class Line:
         return {k: v for number in self.numbers for k, v in number.binding(found[number.index]).items()}
 
 
-BESIDE = ("without", "except", "across")
+BESIDE = ("seen", "sliced", "without", "except", "across")
 """What statements of norms say of some lines, the last word first."""
 
 
@@ -222,14 +222,19 @@ class Spec:
     """Lines that statements of norms tell apart: the stream, the word (of `BESIDE`), and how the names of lines end."""
     tied_trades: tuple[Shift, ...] = ()
     """What tables that are heads as well trade with others (`Shift.against`): moves of the norm that the head reads."""
-    biased: tuple[tuple[str, int, str], ...] = ()
-    """Parts of lines that have biases of their own: the line, the number of the part, the bias's line."""
+    biased: tuple[tuple[str, int | None, str], ...] = ()
+    """Parts of lines, or whole lines (None), that have biases of their own, each of which is added to all that is
+    read: the line, the number of the part, the bias's line."""
     within: tuple[str, ...] = ()
     """Those of `prenorm` whose norms are inside of branches, beside what all classes give out as it is."""
     carries: tuple[Carry, ...] = ()
     """Constants that may stand in one tensor or in others, of whatever layers."""
+    together: tuple[tuple[str, ...], ...] = ()
+    """Stacks of which the modules of one number are one layer."""
     probes: tuple[Probe, ...] = ()
     """Constants that ask, and the keys that they ask."""
+    lengths: tuple[Length, ...] = ()
+    """Weights of which the directions of slices count, and what has their lengths."""
     reaches: tuple[Reach, ...] = ()
     """What narrower maps reach of a stream, and who reads nothing else."""
     mutes: tuple[Mute, ...] = ()
@@ -238,6 +243,10 @@ class Spec:
     """Tables of which the columns stand in any basis."""
     head_norms: tuple[HeadNorm, ...] = ()
     """LayerNorms over the coordinates of heads, and what they read."""
+
+    def stack_of(self, line: Line) -> str:
+        """The stack of layers that a line belongs to: the first of those that stand together."""
+        return next((stacks[0] for stacks in self.together if line.stack in stacks), line.stack)
 
     def is_unrelated(self, stream: str, line: Line) -> bool:
         """Whether a line has the axes of a stream, and nothing to do with its norms."""
@@ -255,6 +264,14 @@ class Spec:
     def reads_across(self, stream: str, line: Line) -> bool:
         """Whether a line reads what the stack of layers before its own gives."""
         return self._is_beside(stream, "across", line)
+
+    def sees_otherwise(self, stream: str, line: Line) -> bool:
+        """Whether a line without the stream's axes reads what a norm gives: slices of it, or one coordinate each."""
+        return self._is_beside(stream, "seen", line)
+
+    def reads_slices(self, stream: str, line: Line) -> bool:
+        """Whether a line without the stream's axes is a map in groups: the rows of each read their slice of a norm."""
+        return self._is_beside(stream, "sliced", line)
 
     def _is_beside(self, stream: str, word: str, line: Line) -> bool:
         return any((s, w) == (stream, word) and fnmatchcase(line.name, f"*{name}") for s, w, name in self.beside)

@@ -7,6 +7,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``prefix NAME. ...``                            base-model prefixes that tensor names may have or lack
 ``size NAME = EXPR``                            the size of an index, from the keys of ``config.json``
 ``depth STACK = EXPR [.. EXPR]``                how many layers the lines have that begin with ``STACK{``; up to how many
+``together STACK STACK ...``                    lists of modules, of which those of one number are one layer (XLM)
 ``layers NAME = EXPR..EXPR [where E]``          a list of layers: those of the range of which E holds (``l``)
 ``require EXPR : MESSAGE``                      refuse configs that the spec does not describe
 ``numbered EXPR : REASON``                      what a layer (``l``) is by its number, whatever config and tensors say
@@ -25,17 +26,21 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``shift NAME: A along X -> B along Y against GAIN``  the same of a table A that is the head as well, behind the norm
                                                 of GAIN: c / GAIN is free, and the head's bias pays
 ``biased WEIGHT#1 by BIAS``                     a part of a fused reader has a bias of its own
+``biased WEIGHT by BIAS ...``                   biases of other names, of which every one has all that a reader's would
 ``carry NAME: A [along X] -> B, 2 C along Y, D via W``  a vector that A has more B loses, C twice, and D what W makes of it (see `isomerge.symmetry.language.carries`)
 ``probe NAME: P through W#0 by B#0 -> K#1 by C#1 along X``  one constant P asks, through W and its bias; no more of K counts than what that makes of it (see `isomerge.symmetry.language.reaches`)
 ``reached NAME: B over P [behind G] -> W by C, ...``  these weights read P e + B alone, of fewer e than it is wide; e comes from the norm of G
 ``unheard NAME: W by B behind G through O``      constants of values of which O makes something along the ones alone no norm hears; W reads the norm of G
 ``basis NAME: R along X -> W, ...``                W of all layers are all that reads the table R along X, which may stand in any basis
 ``centred NAME: A#0,1, B#0,1 over X ...``          a LayerNorm takes the mean over the axes X of what A and B write, of these parts together
+``length NAME: WEIGHT by LENGTHS along AXIS``    of WEIGHT's slices along AXIS the directions count; LENGTHS has their lengths
 ``prenorm STREAM [returned] [if E]``            a stream is read through LayerNorms alone (also: ``folded OFixingOnes``); returned: also where a class returns it
 ``prenorm STREAM within [if E]``                its norms are inside of branches: no class returns what they give
 ``prenorm STREAM plain [returned] [if E]``      the same, through LayerNorms that have no tensors
 ``... except NAME ...``                         lines (a name ends so, ``*`` is anything) that write before something else than a norm, or read another thing as well
 ``... without NAME ...``                        lines that have nothing to do with these norms
+``... sliced NAME ...``                         maps in groups, without the stream's axes: rows of a group read their slice of a norm
+``... seen NAME ...``                           lines without the stream's axes that read what a norm gives: it stays
 ``postnorm STREAM across NAME ...``             lines that read what the stack of layers before theirs gives
 ``postnorm STREAM again [if E]``                the same of one layer that runs again and again
 ``postnorm STREAM [if E]``                      LayerNorms stand behind what they normalise; lines in the order in which they act
@@ -83,7 +88,16 @@ from isomerge.symmetry.language.expressions import evaluate
 from isomerge.symmetry.language.inclusion import check_apart, included, read_inclusion
 from isomerge.symmetry.language.levels import HeadNorm, read_centred
 from isomerge.symmetry.language.names import MOST_LAYERS, bound, chosen, first_alternatives, read_layers
-from isomerge.symmetry.language.reaches import Mute, Probe, Reach, read_probe, read_reached, read_unheard
+from isomerge.symmetry.language.reaches import (
+    Length,
+    Mute,
+    Probe,
+    Reach,
+    read_length,
+    read_probe,
+    read_reached,
+    read_unheard,
+)
 from isomerge.symmetry.language.spec import BESIDE, Line, Shift, Space, Spec
 from isomerge.symmetry.language.statements import FixedPart, Returned, read_fixed, read_returned
 from isomerge.symmetry.legality import check_legality
@@ -95,7 +109,7 @@ _SHIFT = re.compile(
     rf"(\w+)\s*:\s*(\S+){_ALONG}(?:\s*->\s*(\S+)(?:\s+via\s+(\S+)|{_ALONG}))?"
     r"(?:\s+with\s+(\S+))?(?:\s+against\s+(\S+))?$"
 )
-_BIASED = re.compile(r"(\S+)#(\d+)\s+by\s+(\S+)$")
+_BIASED = re.compile(r"([^\s#]+)(?:#(\d+))?\s+by\s+(\S.*)$")
 _INFINITE = " infinite"
 RETURNED, PLAIN, WITHIN, AGAIN = " returned", " plain", " within", " again"
 BEHIND_PADDING = "behind padding"
@@ -159,7 +173,8 @@ class _Reader:
         self.mutes: list[Mute] = []
         self.bases: list[TableBasis] = []
         self.head_norms: list[HeadNorm] = []
-        self.biased: list[tuple[str, int, str]] = []
+        self.lengths: list[Length] = []
+        self.biased: list[tuple[str, int | None, str]] = []
         self.keys: list[str] = []
         self.fixed: list[FixedPart] = []
         self.headed: list[str] = []
@@ -173,6 +188,7 @@ class _Reader:
         self.postnorm: list[str] = []
         self.again: list[str] = []
         self.depths: dict[str, tuple[int, int]] = {}
+        self.together: list[tuple[str, ...]] = []
         self.numbered: dict[str, list[object]] = {}
 
     def names(self) -> dict[str, Any]:
@@ -245,6 +261,7 @@ class _Reader:
         self.mutes += part.mutes
         self.bases += part.bases
         self.head_norms += part.head_norms
+        self.lengths += part.lengths
         self.biased += part.biased
         self.keys += part.config_keys
         if inclusion.stands_in(self.config):
@@ -259,6 +276,7 @@ class _Reader:
         self.postnorm += part.postnorm
         self.again += part.again
         self.depths |= part.depths
+        self.together += part.together
 
     def read_size(self, rest: str) -> None:
         name, _, expression = rest.partition("=")
@@ -280,6 +298,9 @@ class _Reader:
             if type(value) is not int or not 0 <= value <= MOST_LAYERS:
                 raise IsomergeError(f"config.json: {text.strip()} is {value!r:.80}, not a number of layers")
         self.depths[stack.strip()] = (first, last)
+
+    def read_together(self, rest: str) -> None:
+        self.together.append(tuple(rest.split()))
 
     def read_layers(self, rest: str) -> None:
         name, found = read_layers(rest, self.value)
@@ -349,11 +370,17 @@ class _Reader:
     def read_centred(self, rest: str) -> None:
         self.head_norms.append(read_centred(rest, self.chosen))
 
+    def read_length(self, rest: str) -> None:
+        self.lengths.append(read_length(rest, self.chosen))
+
     def read_biased(self, rest: str) -> None:
         found = _BIASED.match(rest)
         if not found:
-            raise IsomergeError(f"biased {rest!r} is not understood: write WEIGHT#PART by BIAS")
-        self.biased.append((found[1], int(found[2]), found[3]))
+            raise IsomergeError(
+                f"biased {rest!r} is not understood: write WEIGHT#PART by BIAS, or WEIGHT by BIAS ..."
+            )
+        part = None if found[2] is None else int(found[2])
+        self.biased += [(found[1], part, name) for name in found[3].split()]
 
     def rows(self, first: str | None, last: str | None) -> Rows | None:
         """The rows between two expressions; an empty one is the end."""
@@ -379,6 +406,9 @@ class _Reader:
         stream = rest.partition(" ")[0]
         for word in BESIDE:
             rest, _, names = rest.partition(f" {word} ")
+            if misplaced := {*names.split()} & {*BESIDE}:
+                order = ", ".join(f"`{each}`" for each in reversed(BESIDE))
+                raise IsomergeError(f"{misplaced.pop()!r} stands behind {word!r}: write {order} in this order")
             self.beside += [(stream, word, name) for name in names.split()]
         return rest
 
@@ -452,9 +482,11 @@ class _Reader:
             mutes=tuple(self.mutes),
             bases=tuple(self.bases),
             head_norms=tuple(self.head_norms),
+            lengths=tuple(self.lengths),
             biased=tuple(self.biased),
             within=tuple(self.within),
             again=tuple(self.again),
+            together=tuple(self.together),
         )
         check_legality(spec)
         check_fixed(spec)
