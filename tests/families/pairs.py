@@ -195,8 +195,8 @@ STREAMS: dict[str, Streams] = {
         "read_res2": "Perm",
         "read_res3": "Perm",
     },
-    "speech-encoder-decoder": {"res": "Perm", "read_res": "O"},
-    "speech-encoder-decoder-bert": {"res": "Perm"},
+    "speech-encoder-decoder": {"res": "Perm", "read_res": "O", "heard_res": "Fixed", "heard_feat": "Fixed"},
+    "speech-encoder-decoder-bert": {"res": "Perm", "heard_res": "Fixed", "heard_feat": "Fixed"},
 }
 
 WITHOUT_GAINS = {"speech-encoder-decoder"}
