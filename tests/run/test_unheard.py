@@ -30,7 +30,8 @@ from toys import Toy, outputs, overwrite, relative, tensors
 
 ToyMaker = Callable[..., Toy]
 NAMES = ["stablelm-heads", *more("stablelm-unbiased", "nemotron-heads", "nomic_bert", "xlnet")]
-"""With biases of values; without; with more values than the stream is wide, each for two query heads."""
+"""With biases of values; without; with more values than the stream is wide, each for two query heads; behind norms that
+the order of lines names, the first layer of the last behind none."""
 
 
 def unheard(model: Model) -> list[Unheard]:
@@ -41,8 +42,8 @@ def unheard(model: Model) -> list[Unheard]:
 def moves(model: Model) -> Alignment:
     """Random constants that no norm hears."""
     rng, spec = torch.Generator().manual_seed(1), norm_spec(model.declared)
-    drawn = {one.key: 5 * torch.randn(one.shape(one.key), generator=rng).double() for one in unheard(model)}
-    assert len(drawn) == model.config["num_hidden_layers"]
+    drawn = {one.key: 25 * torch.randn(one.shape(one.key), generator=rng).double() for one in unheard(model)}
+    assert len(drawn) == (1 if model.spec.model_type == "xlnet" else 2)
     return Alignment.of(norm_stages(spec, drawn), spec)
 
 
@@ -91,7 +92,7 @@ def test_nothing_else_is_unheard(name: str, toy: ToyMaker) -> None:
     assert whole_group(model)["norms"] > sum(one.dimension(slack=False) for one in unheard(model)) > 0
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "xlnet"])
 def test_a_near_twin_is_told(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     """The constant of one layer added in another."""
     first = toy(name)

@@ -139,8 +139,9 @@ def fold_elements(norms: list[Norm], tensors: Blocks, target: Mapping[Block, Ten
 
 def _fold_gap(norm: Norm, bias: Block, tensors: Blocks, target: Mapping[Block, Tensor] | None) -> Tensor:
     """What a norm's bias is to have more."""
-    gap = _gap(tensors, target, bias)
-    return gap if target is not None or not norm.opened else gap + level_bias(norm, tensors)
+    if target is None:
+        return formed_bias(norm, tensors) - tensors[bias].double()
+    return norm.foldable(_gap(tensors, target, bias))
 
 
 def made_elements(
@@ -231,12 +232,20 @@ def _passed_on(one: UnstoredBias, made: Mapping[str, Tensor], tensors: Mapping[B
     return 0.0 if delta is None else one.through(delta, tensors)
 
 
-def level_bias(norm: Norm, tensors: Mapping[Block, Tensor]) -> Tensor:
-    """The bias that a norm has in the form of `isomerge.models.layer_norm_form`, where a reader has none: one
-    everywhere behind its gains; float64."""
+def formed_bias(norm: Norm, tensors: Mapping[Block, Tensor]) -> Tensor:
+    """The bias that a norm has in the form of `isomerge.models.layer_norm_form`: zero, or where a reader has none, one
+    everywhere behind its gains; float64. Where what it has along the ones alone is free, it has as much along them."""
     assert norm.gain is not None
     gain = gain_along(norm, tensors[norm.gain], 1, 0)
-    return torch.ones_like(gain) if norm.scales else gain
+    whole = torch.zeros_like(gain)
+    if norm.opened:
+        whole = torch.ones_like(gain) if norm.scales else gain
+    if not norm.level:
+        return whole
+    assert norm.bias is not None
+    bias = tensors[norm.bias].double()
+    along = gain.reciprocal() if norm.opened else torch.ones_like(gain)
+    return bias + ((whole - bias) * along).sum() / along.sum()
 
 
 def brought_onto(

@@ -20,7 +20,7 @@ from torch import Tensor
 from isomerge.config.tied_head import is_tied
 from isomerge.matching.norm_parts import (
     fold_elements,
-    level_bias,
+    formed_bias,
     made_elements,
     ones_elements,
     scale_elements,
@@ -197,9 +197,7 @@ class LayerNormForm:
 
     def _bias(self, norm: Norm, stored: Callable[[Block], Tensor]) -> Tensor:
         """The bias of a norm that folds: zero, or one behind its gains where a reader has none; float64."""
-        assert norm.gain is not None
-        level = level_bias(norm, {norm.gain: stored(norm.gain)})
-        return level if norm.opened else torch.zeros_like(level)
+        return formed_bias(norm, {block: stored(block) for block in (norm.gain, norm.bias) if block is not None})
 
     def _made(self, norm: Norm, reader: Block, stored: Callable[[Block], Tensor]) -> Tensor:
         """What a reader makes of a norm's bias."""
@@ -232,13 +230,15 @@ class LayerNormForm:
         """What the norm's bias makes of a reader, where it folds; else what it makes of that which the form takes
         off the reader."""
         assert norm.bias is not None
-        if norm.folds:
-            return self._made(norm, reader, stored)
+        bias = stored(norm.bias).double()
+        kept = self._bias(norm, stored) if norm.folds else bias
         if reader in norm.sliced:
-            return torch.zeros(stored(reader).shape[0], dtype=torch.float64)
-        axis, weight, bias = norm.readers[reader], stored(reader).double(), stored(norm.bias).double()
-        gain = _gain(norm, stored)
-        return (weight.movedim(axis, -1) * gain).mean(-1) * (bias / gain).sum()
+            return norm.made_of(reader, stored(reader), bias - kept)
+        axis, weight, gain = norm.readers[reader], stored(reader).double(), _gain(norm, stored)
+        made = norm.made_of(reader, weight, bias - kept)
+        if reader in norm.bound:
+            return made
+        return made + (weight.movedim(axis, -1) * gain).mean(-1) * (kept / gain).sum()
 
 
 def _gain(norm: Norm, stored: Callable[[Block], Tensor]) -> Tensor:

@@ -24,7 +24,7 @@ from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import carried
 from isomerge.symmetry.language.spec import Line, Spec
 from isomerge.symmetry.norms import LayerNorms, Norm, TiedTrade
-from isomerge.symmetry.post_norms import Order, Place, depth_of, generic, order_of
+from isomerge.symmetry.post_norms import Order, Place, depth_of, generic, is_last, order_of
 from isomerge.symmetry.reached import reached_in
 from isomerge.symmetry.stage import FIXED, element_key
 from isomerge.symmetry.unheard import Unheard
@@ -273,6 +273,8 @@ def _under_ordered_norms(
         aside = spec.stands_apart(stream, block.line)
         if here in order.writes and not atom.dual and scales == [] and not tied(block) and not aside:
             writers[block] = k
+            if (norm := norm_at(order.adds.get(here), block.layers[0] if block.layers else None)) is not None:
+                norm.onward = block
         place = order.reads.get(here) if atom.dual else order.carries.get(here)
         norm = norm_at(place, block.layers[0] if block.layers else None)
         if norm is None:
@@ -301,13 +303,13 @@ def _under_ordered_norms(
     for norm in norms.values():
         assert norm.gain is not None
         norm.sealed |= norm.gain.key in kept
-        last = _is_last(spec, order, norm.gain)
+        last = is_last(spec, order, norm.gain)
         norm.sealed |= stream in spec.again and last and bool(norm.gain.layers)
         if order.before:
             norm.sealed |= norm.gain.line.name in order.begins
         else:
-            norm.through = passing.get(norm.gain) if norm.carried is None and not last else None
-            norm.sealed |= (norm.carried is None and norm.through is None and not last) or (
+            norm.carry_on(passing.get(norm.gain), last=last)
+            norm.sealed |= (not norm.goes_on and not last) or (
                 last and order.read_elsewhere and bool(norm.gain.layers)
             )
         norm.ends = last and not any(a.name in spec.gains for a in atoms(norm.gain.axes or ()))
@@ -353,15 +355,7 @@ def _is_seen(spec: Spec, order: Order, gain: Block, seen: _Seen) -> bool:
     if order.before:
         return seen.last and gain.line.name in order.lasts
     state = not gain.layers or order.ends.get(spec.stack_of(gain.line)) == generic(gain.line)
-    return (seen.states and state) or (seen.last and _is_last(spec, order, gain))
-
-
-def _is_last(spec: Spec, order: Order, gain: Block) -> bool:
-    """Whether no stream goes on from a norm: the last one of all layers, or one in a head."""
-    if not gain.layers:
-        return gain.line.name in order.heads | order.lasts
-    ends = order.ends.get(spec.stack_of(gain.line)) == generic(gain.line)
-    return ends and gain.layers[0] + 1 == depth_of(spec, gain.line)
+    return (seen.states and state) or (seen.last and is_last(spec, order, gain))
 
 
 Standing = tuple[Block, int, Atom, "list[Atom] | None"]

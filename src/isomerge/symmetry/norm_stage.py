@@ -5,7 +5,7 @@ Its elements are vectors, by the block that they are added to:
 * ``norm.ones.BLOCK``: what a writer has more along the ones; of the block's shape, 1 long along the stream.
 * ``norm.gain.BLOCK``: what a reader takes more against the ones, behind its gain: W + c (1/g)^T; of the same shape.
   Its bias loses c sum(b/g).
-* ``norm.fold.BLOCK``: what a norm's bias has more; [width]. Its readers' biases lose what they make of it; readers
+* ``norm.fold.BLOCK``: what a norm's bias has more; [width], or as much along the ones (`Norm.level`). Its readers' biases lose what they make of it; readers
   without a bias take so much against the ones that they make of the new bias what they made of the old one.
 * ``norm.made.BLOCK``: what a reader without a bias makes more of its norm's bias, where that is free
   (`isomerge.symmetry.unstored_biases`): W + c (1/g)^T with c sum(b/g) so much; of the shape of the second. An
@@ -124,10 +124,9 @@ class NormStage(Stage):
                 for norm in free.norms:
                     trade_tied(norm, block, c, tensors)
             if (delta := self.elements.get(FOLD + block.key)) is not None:
-                tensors[block].add_(delta.to(tensors[block]))
-                for norm in free.norms:
-                    if norm.bias == block:
-                        fold_back(norm, delta, tensors)
+                for norm in (norm for norm in free.norms if norm.bias == block):
+                    tensors[block].add_(norm.foldable(delta).to(tensors[block]))
+                    fold_back(norm, norm.foldable(delta), tensors)
             if (delta := self.elements.get(MADE + block.key)) is not None:
                 for norm in free.norms:
                     if block in norm.opened:

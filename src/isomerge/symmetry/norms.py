@@ -76,6 +76,9 @@ class Norm:
     """The bias of a writer that a stream adds to what the norm gives, where the stream goes on from there."""
     through: Unheard | None = None
     """The values that such a writer reads, where it has no bias: their constant takes up what the stream carries."""
+    onward: Block | None = None
+    """A writer that the stream adds to what the norm gives, before another norm, where nothing takes the bias up: what
+    that has along the ones is free."""
     ends: bool = False
     """Whether no stream goes on from it, and no scale of the spec is of its gains."""
     plain: bool = False
@@ -133,6 +136,25 @@ class Norm:
         read = bool(self.readers or self.sliced)
         return self.bias is not None and read and self.bound <= self.biased and not self.sealed
 
+    def carry_on(self, through: Unheard | None, *, last: bool) -> None:
+        """Know what takes up what the stream carries on: a writer's bias, or values, or else the next norm."""
+        self.through = through if self.carried is None and not last else None
+        self.onward = self.onward if self.carried is None and self.through is None and not last else None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether what the stream carries on of its bias is taken up, or of what that has along the ones."""
+        return any(one is not None for one in (self.carried, self.through, self.onward))
+
+    @property
+    def level(self) -> bool:
+        """Whether what its bias has along the ones alone is free."""
+        return self.onward is not None
+
+    def foldable(self, delta: Tensor) -> Tensor:
+        """What of a vector [width] the norm's bias may have more."""
+        return delta.mean().expand_as(delta) if self.level else delta
+
     @property
     def opened(self) -> dict[Block, int]:
         """The readers without a bias, in some rows, of a norm that folds: W b stays, and they take against the ones
@@ -185,8 +207,9 @@ class Norm:
             return replace(self, sealed=True)
         if not self.opened or self.bias is None or self.gain is None:
             return self
-        made = tensors[self.bias].double() / gain_along(self, tensors[self.gain], 1, 0)
-        level = float(made.sum().abs()) <= LEVEL * float(made.abs().sum())
+        gain = gain_along(self, tensors[self.gain], 1, 0)
+        made = [tensors[self.bias].double() / gain, *([gain.reciprocal()] if self.level else [])]
+        level = any(float(each.sum().abs()) <= LEVEL * float(each.abs().sum()) for each in made)
         return replace(self, sealed=True) if level else self
 
     @property
@@ -204,7 +227,7 @@ class Norm:
     @property
     def blocks(self) -> list[Block]:
         """All that a move of this norm changes or looks at."""
-        own = [block for block in (self.gain, self.bias, self.carried) if block is not None]
+        own = [block for block in (self.gain, self.bias, self.carried, self.onward) if block is not None]
         paid = [block for one in self.unstored for block in (one.via, one.into) if block is not None]
         traded = [block for trade in self.tied_trades for block in (trade.table, trade.partner, trade.bias)]
         own += [] if self.through is None else self.through.blocks
@@ -282,7 +305,8 @@ def free_dimensions(free: LayerNorms, spec: Spec, entries: Callable[[Block], int
         entries: how many a block has.
     """
     slack = [place for norm in free.norms for place in norm.slack.items()]
-    folded = [norm.bias for norm in free.norms if norm.bias is not None and norm.folds]
+    folded = [norm.bias for norm in free.norms if norm.bias is not None and norm.folds and not norm.level]
+    levels = sum(norm.level and norm.folds for norm in free.norms)
     folded += [norm.gain for norm in free.norms if norm.gain is not None and norm.scales]
     vectors = sum(entries(b) // length((b.axes or ())[k], spec.sizes) for b, k in (*free.writers.items(), *slack))
     held = [rows for norm in free.norms for rows in (norm.bare if norm.bias is not None else {}).values()]
@@ -294,4 +318,4 @@ def free_dimensions(free: LayerNorms, spec: Spec, entries: Callable[[Block], int
     read = {block for norm in free.norms for block in norm.slack}
     beside = sum(one.dimension(one.slack(read)) for one in free.reached)
     bases = sum(one.width**2 for one in free.bases)
-    return vectors + made + traded + constants + beside + bases + sum(map(entries, folded))
+    return vectors + levels + made + traded + constants + beside + bases + sum(map(entries, folded))

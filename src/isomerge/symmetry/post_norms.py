@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.names import MOST_LAYERS
 from isomerge.symmetry.language.spec import Line, Spec
 
@@ -278,6 +279,14 @@ def depth_of(spec: Spec, line: Line) -> int | None:
         return 1
     least, most = spec.depths.get(spec.stack_of(line), (None, None))
     return least if least == most else None
+
+
+def is_last(spec: Spec, order: Order, gain: Block) -> bool:
+    """Whether no stream goes on from a norm: the last one of all layers, or one in a head."""
+    if not gain.layers:
+        return gain.line.name in order.heads | order.lasts
+    ends = order.ends.get(spec.stack_of(gain.line)) == generic(gain.line)
+    return ends and gain.layers[0] + 1 == depth_of(spec, gain.line)
 
 
 def generic(line: Line) -> str:
