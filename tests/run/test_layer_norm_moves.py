@@ -225,7 +225,16 @@ WRONG = {
     ],
     "modernbert-biased": [(GAIN, "layers.0.attn.Wqkv.bias"), (FOLD, "layers.1.attn.Wqkv.bias")],
     "squeezebert": [(FOLD, "encoder.layers.1.intermediate.conv1d.bias")],
-    "xlnet": [(GAIN, "layer.1.rel_attn.r_w_bias"), (GAIN, "layer.1.rel_attn.r_s_bias")],
+    "xlnet": [
+        (GAIN, "layer.1.rel_attn.r_w_bias"),
+        (GAIN, "layer.1.rel_attn.r_s_bias"),
+        (FOLD, "layer.1.rel_attn.v"),
+    ],
+    "nomic_bert": [
+        (FOLD, "emb_ln.bias"),
+        (FOLD, "encoder.layers.1.attn.Wqkv.weight"),
+        (FOLD, "encoder.layers.1.mlp.fc12.weight"),
+    ],
     "xlm": [(GAIN, "ffns.1.lin1.bias"), (FOLD, "attentions.1.out_lin.bias")],
     "wavlm": [(GAIN, "encoder.layers.1.attention.q_proj.bias")],
     "fnet": [(FOLD, "encoder.layer.1.output.dense.bias"), (FOLD, "embeddings.projection.bias")],
@@ -234,7 +243,12 @@ WRONG = {
 
 @pytest.mark.parametrize(
     "name",
-    ["bert", "gpt_neo", "squeezebert", *more("bart", "gpt2", "modernbert-biased", "xlnet", "xlm", "wavlm", "fnet")],
+    [
+        "bert",
+        "gpt_neo",
+        "squeezebert",
+        *more("bart", "gpt2", "modernbert-biased", "xlnet", "nomic_bert", "xlm", "wavlm", "fnet"),
+    ],
 )
 def test_what_is_moved_wrongly_is_another_function(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     """Near-twins: a move whose correction of a bias is left out, in one layer, is told by outputs, verify and

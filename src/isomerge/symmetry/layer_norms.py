@@ -7,7 +7,9 @@ without a bias has one all the same, in what it takes against the ones of b: as 
 may be anything.
 
 Where norms stand behind what they normalise (`isomerge.symmetry.post_norms`), the stream carries b on, and the next
-writer's bias takes it up; and the gains of the last norm may as well stand in its readers, ``W diag(g)``.
+writer's bias takes it up, or values, through the output that they are written by (`isomerge.symmetry.unheard`), or
+of what lies along the ones the next norm; and the gains of the last norm may as well stand in its readers,
+``W diag(g)``.
 """
 
 from __future__ import annotations
@@ -252,7 +254,7 @@ def _under_ordered_norms(
     passing: Mapping[Block, Unheard],
 ) -> LayerNorms:
     """The writers and norms of one stream, where the order of lines says what reads which norm, and what values
-    take up of biases that the stream carries on. Where a class returns the stream, what its last norm gave stays."""
+    take up of biases that the stream carries on. Where a class returns the stream, its last norm's output stays."""
     order = order_of(spec, stream)
     if order.raw:
         return LayerNorms()

@@ -75,10 +75,10 @@ class Norm:
     carried: Block | None = None
     """The bias of a writer that a stream adds to what the norm gives, where the stream goes on from there."""
     through: Unheard | None = None
-    """The values that such a writer reads, where it has no bias: their constant takes up what the stream carries."""
+    """The values that such a writer reads, where it has no bias: their constant takes up what is carried on."""
     onward: Block | None = None
-    """A writer that the stream adds to what the norm gives, before another norm, where nothing takes the bias up: what
-    that has along the ones is free."""
+    """A writer that the stream adds to what the norm gives, before another norm, where nothing takes the bias up:
+    what that has along the ones is free."""
     ends: bool = False
     """Whether no stream goes on from it, and no scale of the spec is of its gains."""
     plain: bool = False

@@ -8,8 +8,8 @@ the next LayerNorm takes that away: with as many values as the stream is wide on
 The constant is ``t = W b + c``: what the weight makes of the bias of the norm before it, and the bias of its own,
 where it has one. That bias moves, or else what the weight takes against the ones, ``W + x (1/g)^T / sum(b/g)``.
 
-Under `postnorm` the stream carries the norm's bias on to what O writes: what b has more, ``delta``, the constant may
-take up as ``- M^-1 O^T (O M^-1 O^T)^-1 delta``, by the same M.
+Under `postnorm` the stream carries the norm's bias on to what O writes: what b has more, ``delta``, the constant
+may take up as ``- M^-1 O^T (O M^-1 O^T)^-1 delta``, by the same M.
 
 x is what is left of any vector without the part ``M^-1 O^T (O M^-1 O^T)^-1 O`` of it that is heard, O being centred
 here and M its product with itself, head by head: the same for what any group makes of heads, values and stream.
@@ -84,9 +84,9 @@ class Unheard:
 
     def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
         """The blocks that an element changes, changed; the given ones stay."""
-        return self._with(self.unheard(element.double(), tensors), tensors)
+        return self.with_more(self.unheard(element.double(), tensors), tensors)
 
-    def _with(self, more: Tensor, tensors: Blocks) -> Blocks:
+    def with_more(self, more: Tensor, tensors: Mapping[Block, Tensor]) -> Blocks:
         """The blocks that hold a constant [heads, values], where it has so much more."""
         if self.bias is not None:
             return {self.bias.block: self.bias.plus(tensors, more.unsqueeze(-1))}
@@ -98,9 +98,9 @@ class Unheard:
         back, gram = _gram(*self._heard(tensors))
         return -(back @ torch.linalg.solve(gram, delta.double())).reshape(self.weight.sizes[:2])
 
-    def passed_on(self, delta: Tensor, tensors: Blocks) -> Blocks:
+    def passed_on(self, delta: Tensor, tensors: Mapping[Block, Tensor]) -> Blocks:
         """The blocks that hold the constant, where the norm's bias, which is the new one, has delta more."""
-        return self._with(self.taken_up(delta, tensors), tensors)
+        return self.with_more(self.taken_up(delta, tensors), tensors)
 
     def onto(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor] | None) -> Moves:
         """What brings the constant nearest to a target's; None: to nothing that is not heard."""
