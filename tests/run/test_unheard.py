@@ -29,7 +29,7 @@ from run.test_layer_norm_moves import check_known, inner_moves
 from toys import Toy, outputs, overwrite, relative, tensors
 
 ToyMaker = Callable[..., Toy]
-NAMES = ["stablelm-heads", *more("stablelm-unbiased", "nemotron-heads")]
+NAMES = ["stablelm-heads", *more("stablelm-unbiased", "nemotron-heads", "nomic_bert", "xlnet")]
 """With biases of values; without; with more values than the stream is wide, each for two query heads."""
 
 
@@ -141,7 +141,7 @@ OUT = "through layers.{l}.self_attn.o_proj.weight"
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
-        (f"unheard no: {VALUES}.weight {OUT}", "is not understood: write NAME: WEIGHT by BIAS behind GAIN"),
+        (f"unheard no: {VALUES}.weight {OUT}", "is not understood: write NAME: WEIGHT by BIAS"),
         (f"unheard no: {VALUES}.weight by {VALUES}.bias behind none.weight {OUT}", "no line of the spec"),
         (f"unheard no: {VALUES}.weight by {VALUES}.bias behind layers.{{l}}.post_attention_layernorm.weight {OUT}", "do not fit each other"),
         (f"unheard no: {VALUES}.weight by layers.{{l}}.self_attn.q_proj.bias behind layers.{{l}}.input_layernorm.weight {OUT}", "do not fit each other"),

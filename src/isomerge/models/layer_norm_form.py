@@ -150,14 +150,11 @@ class LayerNormForm:
                     bound = norm.bias is not None and block not in norm.opened
                     whole = whole - norm.of_rows(block, mean, biased=True if bound else None)
                 if block in norm.opened:
-                    kept = self._made(norm, block, stored).unsqueeze(-1).movedim(-1, axis)
-                    kept = norm.of_rows(block, kept, biased=False)
-                    for one in (one for one in norm.made if one.reader == block):
-                        kept = torch.where(one.rows(tensor), torch.zeros_like(kept), kept)
-                    whole = whole + kept / gain.numel()
+                    whole = whole + self._kept(norm, block, tensor, stored) / gain.numel()
                 made = whole if norm.scales else whole / gain if free else made
             if (reader := norm.reader_biases.get(block)) is not None and norm.bias is not None:
                 made = made.double() + norm.paid(block, self._carried(norm, reader, stored))
+                made = made + self._passed_on(norm, block, made, stored)
         return made if made is tensor else made.to(wide).contiguous()
 
     def _traded(self, block: Block, tensor: Tensor, stored: Callable[[Block], Tensor]) -> Tensor:
@@ -208,6 +205,28 @@ class LayerNormForm:
         """What a reader makes of a norm's bias."""
         assert norm.bias is not None
         return norm.made_of(reader, stored(reader), stored(norm.bias))
+
+    def _kept(self, norm: Norm, reader: Block, tensor: Tensor, stored: Callable[[Block], Tensor]) -> Tensor:
+        """What a reader without a bias is to make of its norm's, 1 long along the stream or as wide as it."""
+        axis = norm.readers[reader]
+        kept = self._made(norm, reader, stored).unsqueeze(-1).movedim(-1, axis)
+        kept = norm.of_rows(reader, kept, biased=False)
+        for one in (one for one in norm.made if one.reader == reader):
+            kept = torch.where(one.rows(tensor), torch.zeros_like(kept), kept)
+        return kept + self._passed_on(norm, reader, tensor, stored)
+
+    def _passed_on(
+        self, norm: Norm, block: Block, tensor: Tensor, stored: Callable[[Block], Tensor]
+    ) -> Tensor | float:
+        """What values have more in some block, which may hold their constant, where the norm's bias folds, as the
+        stream carries that on."""
+        one = norm.through if norm.folds else None
+        if one is None or norm.bias is None or block != (one.bias or one.weight).block:
+            return 0.0
+        delta = self._bias(norm, stored) - stored(norm.bias).double()
+        more = one.taken_up(delta, {b: stored(b) for b in one.blocks}).unsqueeze(-1)
+        rows = one.bias or one.weight
+        return rows.plus({block: torch.zeros_like(tensor, dtype=torch.float64)}, more.expand(rows.sizes))
 
     def _carried(self, norm: Norm, reader: Block, stored: Callable[[Block], Tensor]) -> Tensor:
         """What the norm's bias makes of a reader, where it folds; else what it makes of that which the form takes

@@ -24,7 +24,7 @@ from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import carried
 from isomerge.symmetry.language.spec import Line, Spec
 from isomerge.symmetry.norms import LayerNorms, Norm, TiedTrade
-from isomerge.symmetry.post_norms import Order, Place, generic, order_of
+from isomerge.symmetry.post_norms import Order, Place, depth_of, generic, order_of
 from isomerge.symmetry.reached import reached_in
 from isomerge.symmetry.stage import FIXED, element_key
 from isomerge.symmetry.unheard import Unheard
@@ -53,14 +53,17 @@ def layer_norms(
         states: whether a model gives out what every layer makes of its streams.
         tied: whether a table of embeddings is the head as well: then its rows are read, too.
     """
-    found = LayerNorms()
+    found, reached = LayerNorms(), reached_in(spec, blocks, states=states)
+    passing = {one.gain: one for one in reached if isinstance(one, Unheard) and one.passes}
     for stream in centred_streams(spec):
         plainly = stream in spec.prenorm and stream not in spec.plain and _needs_order(spec, stream)
         ordered = stream in spec.postnorm or plainly
-        of = _under_ordered_norms if ordered else _under_pre_norms
-        here = of(spec, blocks, stream, _Seen(stream in returned, states and stream in returned), tied)
+        seen = _Seen(stream in returned, states and stream in returned)
+        if ordered:
+            here = _under_ordered_norms(spec, blocks, stream, seen, tied, passing)
+        else:
+            here = _under_pre_norms(spec, blocks, stream, seen, tied)
         found = LayerNorms(found.writers | here.writers, found.norms + here.norms)
-    reached = reached_in(spec, blocks, states=states)
     heard = [one for one in reached if isinstance(one, Unheard) and one.out.block not in found.writers]
     return replace(
         found,
@@ -241,10 +244,15 @@ def _needs_order(spec: Spec, stream: str) -> bool:
 
 
 def _under_ordered_norms(
-    spec: Spec, blocks: Sequence[Block], stream: str, seen: _Seen, tied: Callable[[Block], bool]
+    spec: Spec,
+    blocks: Sequence[Block],
+    stream: str,
+    seen: _Seen,
+    tied: Callable[[Block], bool],
+    passing: Mapping[Block, Unheard],
 ) -> LayerNorms:
-    """The writers and norms of one stream, where the order of lines says what reads which norm. Where a class
-    returns the stream, what its last norm gave stays."""
+    """The writers and norms of one stream, where the order of lines says what reads which norm, and what values
+    take up of biases that the stream carries on. Where a class returns the stream, what its last norm gave stays."""
     order = order_of(spec, stream)
     if order.raw:
         return LayerNorms()
@@ -254,7 +262,7 @@ def _under_ordered_norms(
     by_name = {block.canonical[0]: block for block in blocks}
 
     def norm_at(place: Place | None, layer: int | None) -> Norm | None:
-        key = place and place.key(_depth(spec, place.line), layer)
+        key = place and place.key(depth_of(spec, place.line), layer)
         if (gain := by_key.get(key or "")) is None:
             return None
         bias, shown = by_name.get(bias_of(gain.canonical[0])), _is_seen(spec, order, gain, seen)
@@ -289,7 +297,7 @@ def _under_ordered_norms(
         elif line not in stored and norm is not None:
             _add_tied(norm, line, by_name, aliases)
             norm.tied_trades = list(_tied_trades(spec, norm, blocks))
-    kept = order.kept(lambda line: _depth(spec, line))
+    kept = order.kept(lambda line: depth_of(spec, line))
     for norm in norms.values():
         assert norm.gain is not None
         norm.sealed |= norm.gain.key in kept
@@ -298,7 +306,8 @@ def _under_ordered_norms(
         if order.before:
             norm.sealed |= norm.gain.line.name in order.begins
         else:
-            norm.sealed |= (norm.carried is None and not last) or (
+            norm.through = passing.get(norm.gain) if norm.carried is None and not last else None
+            norm.sealed |= (norm.carried is None and norm.through is None and not last) or (
                 last and order.read_elsewhere and bool(norm.gain.layers)
             )
         norm.ends = last and not any(a.name in spec.gains for a in atoms(norm.gain.axes or ()))
@@ -337,14 +346,6 @@ def _tied_trades(spec: Spec, norm: Norm, blocks: Sequence[Block]) -> Iterator[Ti
         yield TiedTrade(table, partner, biases[table], trade.rows or (0, None), trade.into_rows or (0, None))
 
 
-def _depth(spec: Spec, line: Line) -> int | None:
-    """How many layers a line's stack has, where the config says so: one that runs again and again is one."""
-    if any(a.name in spec.again for a in atoms(line.axes or ())):
-        return 1
-    least, most = spec.depths.get(spec.stack_of(line), (None, None))
-    return least if least == most else None
-
-
 def _is_seen(spec: Spec, order: Order, gain: Block, seen: _Seen) -> bool:
     """Whether a model gives out what a norm makes of a stream."""
     if gain.line.name in order.heads:
@@ -360,7 +361,7 @@ def _is_last(spec: Spec, order: Order, gain: Block) -> bool:
     if not gain.layers:
         return gain.line.name in order.heads | order.lasts
     ends = order.ends.get(spec.stack_of(gain.line)) == generic(gain.line)
-    return ends and gain.layers[0] + 1 == _depth(spec, gain.line)
+    return ends and gain.layers[0] + 1 == depth_of(spec, gain.line)
 
 
 Standing = tuple[Block, int, Atom, "list[Atom] | None"]

@@ -24,7 +24,8 @@ def read_against(norm: Norm, block: Block, axis: int, c: Tensor, tensors: Mappin
 
 def fold_back(norm: Norm, delta: Tensor, tensors: Mapping[Block, Tensor]) -> None:
     """Take off the biases of a norm's readers, in place, what they make of what its own has more, or off what they
-    take against the ones; a writer's bias loses what a stream carries on. The norm's bias is the new one.
+    take against the ones; a writer's bias loses what a stream carries on, or values through their output. The norm's
+    bias is the new one.
     """
     for reader, axis in norm.opened.items():
         _take_against(norm, reader, axis, delta, tensors)
@@ -33,6 +34,9 @@ def fold_back(norm: Norm, delta: Tensor, tensors: Mapping[Block, Tensor]) -> Non
         tensors[bias].sub_(norm.paid(bias, made).to(tensors[bias]))
     if norm.carried is not None:
         tensors[norm.carried].sub_(delta.to(tensors[norm.carried]))
+    if norm.through is not None:
+        for block, moved in norm.through.passed_on(delta, tensors).items():
+            tensors[block].copy_(moved)
 
 
 def _take_against(norm: Norm, reader: Block, axis: int, delta: Tensor, tensors: Mapping[Block, Tensor]) -> None:

@@ -14,6 +14,7 @@ from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import Carried
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.reached import Stated
+from isomerge.symmetry.unheard import Unheard
 from isomerge.symmetry.unstored_biases import UnstoredBias
 
 LEVEL = 1e-9
@@ -73,6 +74,8 @@ class Norm:
     """Readers that are another thing as well, such as a table of embeddings that is the head: they stay."""
     carried: Block | None = None
     """The bias of a writer that a stream adds to what the norm gives, where the stream goes on from there."""
+    through: Unheard | None = None
+    """The values that such a writer reads, where it has no bias: their constant takes up what the stream carries."""
     ends: bool = False
     """Whether no stream goes on from it, and no scale of the spec is of its gains."""
     plain: bool = False
@@ -178,11 +181,19 @@ class Norm:
         ones behind the gain, such as one of zeros, stays where a reader has none."""
         if not self.is_invertible(tensors):
             return None
+        if self.through is not None and not self.through.is_told(tensors):
+            return replace(self, sealed=True)
         if not self.opened or self.bias is None or self.gain is None:
             return self
         made = tensors[self.bias].double() / gain_along(self, tensors[self.gain], 1, 0)
         level = float(made.sum().abs()) <= LEVEL * float(made.abs().sum())
         return replace(self, sealed=True) if level else self
+
+    @property
+    def looked_at(self) -> list[Block]:
+        """The blocks by which it is told."""
+        through = [] if self.through is None else self.through.blocks
+        return [block for block in (self.gain, self.bias, *through) if block is not None]
 
     @property
     def layers(self) -> set[tuple[str, tuple[int, ...]]]:
@@ -196,6 +207,7 @@ class Norm:
         own = [block for block in (self.gain, self.bias, self.carried) if block is not None]
         paid = [block for one in self.unstored for block in (one.via, one.into) if block is not None]
         traded = [block for trade in self.tied_trades for block in (trade.table, trade.partner, trade.bias)]
+        own += [] if self.through is None else self.through.blocks
         return [*own, *self.readers, *self.sliced, *self.reader_biases, *paid, *traded]
 
 
@@ -233,9 +245,9 @@ class LayerNorms:
         return LayerNorms(self.writers, [norm for norm in self.norms if len(norm.layers) < 2], reached=self.reached)
 
     def told(self, tensors_of: Callable[[Sequence[Block]], Mapping[Block, Tensor]]) -> LayerNorms:
-        """What of it can be told of some tensors (`Norm.told`), given those of every norm's gain and bias, and of
-        what is reached."""
-        told = (norm.told(tensors_of([b for b in (norm.gain, norm.bias) if b is not None])) for norm in self.norms)
+        """What of it can be told of some tensors (`Norm.told`), given those of every norm's gain and bias, of what
+        carries that on, and of what is reached."""
+        told = (norm.told(tensors_of(norm.looked_at)) for norm in self.norms)
         norms = [norm for norm in told if norm is not None]
         reached = [one for one in self.reached if one.is_told(tensors_of(one.blocks))]
         bases = [one for one in self.bases if one.is_told(lambda block: tensors_of([block])[block])]

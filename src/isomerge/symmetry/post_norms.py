@@ -58,6 +58,8 @@ class Order:
     """The writers that nothing but a norm reads."""
     carries: dict[tuple[str, bool], Place] = field(default_factory=dict)
     """From a writer's bias to the gain of the norm that it is added to: first after it."""
+    adds: dict[tuple[str, bool], Place] = field(default_factory=dict)
+    """From a writer that is no vector to the gain of the norm that it is added to."""
     heads: set[str] = field(default_factory=set)
     """The gains of norms in heads: no stream goes on from them."""
     before: bool = False
@@ -230,7 +232,9 @@ class _Walk:
             self.start_anew()
             self.behind = False
         self.pending.append(here)
-        if self.norm is not None and not self.carried and _is_vector(line, self.stream):
+        if self.norm is not None and not _is_vector(line, self.stream):
+            self.order.adds[here] = self.norm
+        elif self.norm is not None and not self.carried:
             self.order.carries[here] = self.norm
             self.carried = True
 
@@ -266,6 +270,14 @@ def _in_first_layer(line: Line) -> bool:
 
 def _is_vector(line: Line, stream: str) -> bool:
     return line.axes is not None and len(line.axes) == 1 and {a.name for a in atoms(line.axes)} >= {stream}
+
+
+def depth_of(spec: Spec, line: Line) -> int | None:
+    """How many layers a line's stack has, where the config says so: one that runs again and again is one."""
+    if any(a.name in spec.again for a in atoms(line.axes or ())):
+        return 1
+    least, most = spec.depths.get(spec.stack_of(line), (None, None))
+    return least if least == most else None
 
 
 def generic(line: Line) -> str:

@@ -25,7 +25,7 @@ from isomerge.symmetry.language.spec import Line, Spec
 from isomerge.symmetry.lengths import LENGTH, Lengths, lengths_in
 from isomerge.symmetry.part_rows import Rows
 from isomerge.symmetry.probed import DROP, KEYS, QUERY, TOKEN, TURN, Moves, Probed
-from isomerge.symmetry.unheard import UNHEARD, Unheard, unheard_in
+from isomerge.symmetry.unheard import UNHEARD, Unheard, unheard_in, unheard_shape
 from isomerge.symmetry.unstored_biases import bias_of
 
 LEVELS, REACH = "norm.level.", "norm.reach."
@@ -213,8 +213,9 @@ def reached_in(spec: Spec, blocks: Sequence[Block], *, states: bool = False) -> 
 
 def element_shape(spec: Spec, key: str) -> tuple[int, ...] | None:
     """The shape of an element by the spec alone; None where no statement has it."""
-    gone = {bias_of(mute.out.name) for mute in spec.mutes}  # a class without them has such elements
-    blocks = [_alone(line) for line in spec.lines if line.axes is not None and line.name not in gone]
+    blocks = [_alone(line) for line in spec.lines if line.axes is not None]
+    if key.startswith(UNHEARD):
+        return unheard_shape(spec, key, blocks)
     for one in reached_in(spec, blocks):
         if key.partition("[")[0] in {each.partition("[")[0] for each in one.element_keys}:
             return one.shape(key)

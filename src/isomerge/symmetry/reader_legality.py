@@ -87,7 +87,11 @@ def _check_reach(spec: Spec, reach: Reach) -> None:
 
 def _check_mute(spec: Spec, mute: Mute) -> None:
     what = f"unheard {mute.name}"
-    gain, out = _axes(spec, what, mute.gain), _axes(spec, what, mute.out)
+    out = _axes(spec, what, mute.out)
+    if mute.gain is not None:
+        gain = _axes(spec, what, mute.gain)
+    else:
+        gain = _axes(spec, what, mute.values.weight) & {*spec.streams}
     values = _axes(spec, what, mute.values.weight, gain)
     bias = _axes(spec, what, mute.values.bias) if _leaf(spec, mute.values.bias.name) else values  # some store none
     if bias != values or not values < out or len(gain & out) != 1:

@@ -8,6 +8,9 @@ the next LayerNorm takes that away: with as many values as the stream is wide on
 The constant is ``t = W b + c``: what the weight makes of the bias of the norm before it, and the bias of its own,
 where it has one. That bias moves, or else what the weight takes against the ones, ``W + x (1/g)^T / sum(b/g)``.
 
+Under `postnorm` the stream carries the norm's bias on to what O writes: what b has more, ``delta``, the constant may
+take up as ``- M^-1 O^T (O M^-1 O^T)^-1 delta``, by the same M.
+
 x is what is left of any vector without the part ``M^-1 O^T (O M^-1 O^T)^-1 O`` of it that is heard, O being centred
 here and M its product with itself, head by head: the same for what any group makes of heads, values and stream.
 """
@@ -25,6 +28,7 @@ from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.reaches import Mute
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.part_rows import Rows
+from isomerge.symmetry.post_norms import Order, depth_of, order_of
 from isomerge.symmetry.probed import Moves
 from isomerge.symmetry.unstored_biases import bias_of
 
@@ -45,6 +49,8 @@ class Unheard:
     shift: Block | None
     """The bias of the norm of the gain."""
     out: Rows
+    passes: bool = False
+    """Whether the stream carries that bias on to what the output writes, and nowhere else."""
 
     @property
     def blocks(self) -> list[Block]:
@@ -78,18 +84,36 @@ class Unheard:
 
     def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
         """The blocks that an element changes, changed; the given ones stay."""
-        more = self.unheard(element.double(), tensors).unsqueeze(-1)
+        return self._with(self.unheard(element.double(), tensors), tensors)
+
+    def _with(self, more: Tensor, tensors: Blocks) -> Blocks:
+        """The blocks that hold a constant [heads, values], where it has so much more."""
         if self.bias is not None:
-            return {self.bias.block: self.bias.plus(tensors, more)}
+            return {self.bias.block: self.bias.plus(tensors, more.unsqueeze(-1))}
         along, level = self._against(tensors)
-        return {self.weight.block: self.weight.plus(tensors, more * along / level)}
+        return {self.weight.block: self.weight.plus(tensors, more.unsqueeze(-1) * along / level)}
+
+    def taken_up(self, delta: Tensor, tensors: Mapping[Block, Tensor]) -> Tensor:
+        """What the constant has more [heads, values] where the norm's bias has delta more [width]; float64."""
+        back, gram = _gram(*self._heard(tensors))
+        return -(back @ torch.linalg.solve(gram, delta.double())).reshape(self.weight.sizes[:2])
+
+    def passed_on(self, delta: Tensor, tensors: Blocks) -> Blocks:
+        """The blocks that hold the constant, where the norm's bias, which is the new one, has delta more."""
+        return self._with(self.taken_up(delta, tensors), tensors)
 
     def onto(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor] | None) -> Moves:
         """What brings the constant nearest to a target's; None: to nothing that is not heard."""
-        gap = -self.constant(tensors)
         if target is None:
-            return {self.key: self.unheard(gap, tensors)}
-        return {self.key: self.unheard(gap + self.constant(target), tensors, nearest=True)}
+            return {self.key: self.unheard(-self.constant(tensors), tensors)}
+        return {self.key: self.unheard(self._gap(tensors, target), tensors, nearest=True)}
+
+    def _gap(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor]) -> Tensor:
+        """What a constant is to have more to be a target's, once the norm's bias is."""
+        gap = self.constant(target) - self.constant(tensors)
+        if not self.passes or self.shift is None:
+            return gap
+        return gap - self.taken_up(target[self.shift].double() - tensors[self.shift].double(), tensors)
 
     def formed(self, tensors: Mapping[Block, Tensor]) -> Blocks:
         """The blocks where all that is free is what `onto` makes it without a target."""
@@ -130,7 +154,7 @@ class Unheard:
     def share(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor]) -> float:
         """What is not heard of the squared distance to a target's constant, more than chance would have it."""
         (unheard,) = self.onto(tensors, target).values()
-        gap, chance = self.constant(target) - self.constant(tensors), self.entries / unheard.numel()
+        gap, chance = self._gap(tensors, target), self.entries / unheard.numel()
         part = float(unheard.square().sum()) / max(float(gap.square().sum()), 1e-300)
         return max((part - chance) / (1 - chance), 0.0)
 
@@ -170,20 +194,47 @@ def unheard_in(spec: Spec, blocks: Sequence[Block]) -> list[Unheard]:
         blocks: of a model, or of one unit.
     """
     named = {block.canonical[0]: block for block in blocks if not block.lead} if spec.mutes else {}
+    orders = {stream: order_of(spec, stream) for stream in spec.postnorm} if spec.mutes else {}
     found = []
     for mute in spec.mutes:
         for name in named:
             if (at := mute.values.weight.layer(name)) is not None:
-                one = _unheard(spec, mute, at, named)
+                one = _unheard(spec, mute, at, named, orders)
                 found += [one] if one is not None and one.entries else []
     return found
 
 
-def _unheard(spec: Spec, mute: Mute, at: Mapping[str, int], named: Mapping[str, Block]) -> Unheard | None:
-    weight, bias, gain, out = (
-        next((block for name, block in named.items() if part.layer(name) == at), None) for part in mute.parts
+def unheard_shape(spec: Spec, key: str, blocks: Sequence[Block]) -> tuple[int, ...] | None:
+    """The shape of an element, given a block of every line; None where no statement has it."""
+    for mute in (mute for mute in spec.mutes if key.partition("[")[0] == UNHEARD + mute.name):
+        weight, out = (
+            next((block for block in blocks if part.is_of(block.canonical[0])), None)
+            for part in (mute.values.weight, mute.out)
+        )
+        if weight is not None and out is not None:
+            names = [a.name for a in list(leaf_atoms(weight.axes or ()))[mute.values.weight.number]]
+            written = {a.name for a in atoms(out.axes or ())} - {*spec.streams}
+            values = [name for name in names if name in written]
+            read = Rows(weight, mute.values.weight.number, spec, frozenset({*names} - {*values}), values[-1])
+            return read.sizes[:2]
+    return None
+
+
+def _unheard(
+    spec: Spec, mute: Mute, at: Mapping[str, int], named: Mapping[str, Block], orders: Mapping[str, Order]
+) -> Unheard | None:
+    weight, bias, out = (
+        next((block for name, block in named.items() if part.layer(name) == at), None)
+        for part in (*mute.values.parts, mute.out)
     )
-    if weight is None or gain is None or out is None or bias_of(out.canonical[0]) in named:
+    if weight is None or out is None or bias_of(out.canonical[0]) in named:
+        return None
+    if mute.gain is None:
+        gain, passes = _norm_before(spec, weight, out, named, orders)
+    else:
+        of_gain = mute.gain
+        gain, passes = next((b for name, b in named.items() if of_gain.layer(name) == at), None), False
+    if gain is None:
         return None
     shift = named.get(bias_of(gain.canonical[0]))
     if bias is None and shift is None:
@@ -197,4 +248,19 @@ def _unheard(spec: Spec, mute: Mute, at: Mapping[str, int], named: Mapping[str, 
     read = Rows(weight, mute.values.weight.number, spec, frozenset(stream), values[-1])
     written = Rows(out, 0, spec, frozenset(values), width)
     own = None if bias is None else Rows(bias, mute.values.bias.number, spec, frozenset(stream), values[-1])
-    return Unheard(key, read, own, gain, shift, written)
+    return Unheard(key, read, own, gain, shift, written, passes)
+
+
+def _norm_before(
+    spec: Spec, weight: Block, out: Block, named: Mapping[str, Block], orders: Mapping[str, Order]
+) -> tuple[Block | None, bool]:
+    """The gain of the norm that values read by the order of lines, and whether the output is added to what it
+    gives."""
+    axes = {a.name for a in atoms(weight.axes or ())}
+    order = next((order for stream, order in orders.items() if stream in axes), None)
+    first, layer = not any(weight.layers), weight.layers[0] if weight.layers else None
+    place = None if order is None else order.reads.get((weight.line.name, first))
+    if order is None or place is None:
+        return None, False
+    gain = named.get(place.key(depth_of(spec, place.line), layer) or "")
+    return gain, gain is not None and order.adds.get((out.line.name, first)) == place

@@ -182,7 +182,7 @@ def _trained(free: LayerNorms, still: Set[str]) -> LayerNorms:
         )
         held = {reader for reader in norm.readers if stays(reader) or stays(biases.get(reader))}
         norm.bound |= held | parted
-        norm.sealed |= bool(parted) or any(map(stays, norm.blocks))
+        norm.sealed |= bool(parted) or norm.through is not None or any(map(stays, norm.blocks))
     moves = [norm for norm in free.norms if norm.slack or norm.folds or norm.scales]
     carried = [one for one in free.carried if not any(map(stays, one.blocks))]
     return LayerNorms({block: k for block, k in free.writers.items() if not stays(block)}, moves, carried)

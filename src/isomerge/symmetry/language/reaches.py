@@ -7,9 +7,10 @@ keys' bias softmax drops: a `shift` says so.
 ``reached NAME: BIAS over MAP [behind GAIN] -> WEIGHT by BIAS, ...``: these weights read ``MAP e + BIAS`` alone, of fewer
 e than it is wide; e comes from the norm of GAIN.
 
-``unheard NAME: WEIGHT#PART by BIAS#PART behind GAIN through OUT``: values, whose constants of which OUT, that has no
+``unheard NAME: WEIGHT#PART by BIAS#PART [behind GAIN] through OUT``: values, whose constants of which OUT, that has no
 bias, makes something along the ones alone no norm hears; WEIGHT reads the norm of GAIN. The last of its axes is that of
-a head's values.
+a head's values. Without GAIN the order of lines says which norm it is, under `postnorm`; where a stream carries that
+norm's bias on to what OUT writes, the values take it up.
 
 ``length NAME: WEIGHT by LENGTHS along AXIS``: of WEIGHT's slices along AXIS the directions alone count; LENGTHS has their
 lengths.
@@ -28,7 +29,7 @@ _PART = r"(\S+?)(?:#(\d+))?"
 _MAP = rf"{_PART}\s+by\s+{_PART}"
 _PROBE = re.compile(rf"(\w+)\s*:\s*(\S+)\s+through\s+{_MAP}\s*->\s*{_MAP}\s+along\s+(\w+)$")
 _REACHED = re.compile(r"(\w+)\s*:\s*(\S+)\s+over\s+(\S+)(?:\s+behind\s+(\S+))?\s*->\s*(.+)$")
-_UNHEARD = re.compile(rf"(\w+)\s*:\s*{_MAP}\s+behind\s+(\S+)\s+through\s+(\S+)$")
+_UNHEARD = re.compile(rf"(\w+)\s*:\s*{_MAP}(?:\s+behind\s+(\S+))?\s+through\s+(\S+)$")
 _LENGTH = re.compile(r"(\w+)\s*:\s*(\S+)\s+by\s+(\S+)\s+along\s+(\w+)$")
 _READER = re.compile(rf"{_MAP}$")
 
@@ -126,17 +127,14 @@ class Mute:
 
     name: str
     values: Map
-    gain: Part
+    gain: Part | None
+    """None: the norm that the values read by the order of lines."""
     out: Part
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """All lines."""
-        return *self.values.parts, self.gain, self.out
 
     def renamed(self, name: str, called: Callable[[str], str]) -> Mute:
         """The same where lines are called something else."""
-        return Mute(name, self.values.renamed(called), self.gain.renamed(called), self.out.renamed(called))
+        gain = None if self.gain is None else self.gain.renamed(called)
+        return Mute(name, self.values.renamed(called), gain, self.out.renamed(called))
 
 
 @dataclass(frozen=True)
@@ -218,10 +216,11 @@ def read_unheard(rest: str, name_of: Callable[[str], str]) -> Mute:
     found = _UNHEARD.match(rest)
     if found is None:
         raise IsomergeError(
-            f"unheard {rest!r} is not understood: write NAME: WEIGHT by BIAS behind GAIN through OUT"
+            f"unheard {rest!r} is not understood: write NAME: WEIGHT by BIAS [behind GAIN] through OUT"
         )
     name, *pieces, gain, out = found.groups()
-    return Mute(name, _map(pieces, name_of), Part(name_of(gain)), Part(name_of(out)))
+    norm = None if gain is None else Part(name_of(gain))
+    return Mute(name, _map(pieces, name_of), norm, Part(name_of(out)))
 
 
 def _map(pieces: list[str], name_of: Callable[[str], str]) -> Map:
