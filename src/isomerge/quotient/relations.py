@@ -114,7 +114,7 @@ def relations(
         for other in seen[k:]:
             if other is not one and one.end == other.end == "b":
                 continue  # one number, which may be a difference of large ones
-            if not _invariant(spec, one.inner, other.inner):
+            if not _invariant(spec, one.inner, other.inner) or _differ_in_length(one, other):
                 continue
             key, ends = _kind(spec, one, other), one.streams + other.streams
             if not circuits:
@@ -180,14 +180,32 @@ def _alone(spec: Spec, number: int, leaf: _Leaf, salt: str) -> Parts:
     kept = _parts_of(spec, leaf.inner)
     if not kept or set(acting.values()) - {"Perm", "PositiveScale"}:
         return {}
-    at = [leaf.atoms.index(leaf.inner[n]) for n in (*kept, *(n for n in acting if n not in kept))]
-    data = leaf.data.movedim(at, list(range(len(at))))
+    twice = [n for n in kept if sum(a.name == n for a in leaf.atoms) > 1]
+    if twice and (len(twice) > 1 or acting.keys() - {*kept}):
+        return {}
+    data, names = leaf.data, [a.name for a in leaf.atoms]
+    if twice:
+        data, names = _summed_over(data, names, twice[0])
+    at = [names.index(n) for n in (*kept, *(n for n in acting if n not in kept))]
+    data = data.movedim(at, list(range(len(at))))
     rest = data.reshape(*data.shape[: len(kept)], -1)
     if acting.keys() - {*kept}:
+        if rest.shape[-1] == 1:  # of one number nothing but its sign would be left, which rounding turns near zero
+            return {}
         rest = rest / rest.norm(dim=-1, keepdim=True).clamp_min(1e-300)
     key = f"{leaf.block.key} {number}"
     weights = signs(key, WAYS, rest.shape[-1], salt).to(rest)
     return {(key, kept): (rest @ weights.mT).movedim(-1, 0)}
+
+
+def _summed_over(data: Tensor, names: Sequence[str], twice: str) -> tuple[Tensor, list[str]]:
+    """What neurons that meet all others of their layer (of an LSTM, the gates of a state) give and take: the sums
+    over the other ones, and those of squares, in place of a second axis of one name; and the names of all axes."""
+    first = names.index(twice)
+    second = names.index(twice, first + 1)
+    sides = (data, data.transpose(first, second))
+    sums = [x.sum(second) for side in sides for x in (side, side.square())]
+    return torch.stack(sums, -1), [*names[:second], *names[second + 1 :], "@sums"]
 
 
 def _weighed(leaf: _Leaf, key: str, salt: str) -> Tensor:
@@ -256,6 +274,14 @@ def _invariant(spec: Spec, one: Mapping[str, Atom], other: Mapping[str, Atom]) -
         elif not both and (space is None or space.group.compact != "Perm"):
             return False  # sums over an axis are invariant where it is permuted, and nowhere else
     return True
+
+
+def _differ_in_length(one: _Leaf, other: _Leaf) -> bool:
+    """Whether an axis of one name is of another length in the other: places of one table, and of another."""
+    lengths = dict(zip((a.name for a in one.atoms), one.data.shape, strict=True))
+    return any(
+        a.name in one.inner and lengths[a.name] != n for a, n in zip(other.atoms, other.data.shape, strict=True)
+    )
 
 
 def _contract(one: _Leaf, other: _Leaf) -> Tensor:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import torch
 from torch import Tensor
@@ -108,7 +109,8 @@ def mapped_rows(
 
     for (view,), axes, _ in leaves(spec, block, tensor):
         here = [a for a in axes if a.name in spec.streams]
-        if len(here) != 2 or here[0].dual == here[1].dual or view.numel() != view.shape[0] * view.shape[-1]:
+        wide = prod(view.shape[axes.index(a)] for a in here)  # a scale beside a stream is one long
+        if len(here) != 2 or here[0].dual == here[1].dual or view.numel() != wide:
             continue
         new, old = sorted(here, key=lambda a: a.dual)
         if old.name not in anchors or new.name in anchors:
