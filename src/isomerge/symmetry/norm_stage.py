@@ -6,8 +6,8 @@ Its elements are vectors, by the block that they are added to:
 * ``norm.gain.BLOCK``: what a reader takes more against the ones, behind its gain: W + c (1/g)^T; of the same shape.
   Its bias loses c sum(b/g).
 * ``norm.fold.BLOCK``: what a norm's bias has more; [width], of which it may be the mean alone that counts
-  (`Norm.level`). Its readers' biases lose what they make of it; readers without a bias take so much against the ones
-  that they make of the new bias what they made of the old one.
+  (`Norm.level`). Its readers' biases lose what they make of it; readers without a bias take so much against the
+  ones that they make of the new bias what they made of the old one.
 * ``norm.made.BLOCK``: what a reader without a bias makes more of its norm's bias, where that is free
   (`isomerge.symmetry.unstored_biases`): W + c (1/g)^T with c sum(b/g) so much; of the shape of the second. An
   output's bias loses what it adds.
