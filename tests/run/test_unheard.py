@@ -104,9 +104,10 @@ def test_a_near_twin_is_told(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     assert_told(first.folder, near)
 
 
-def test_a_fine_tune_keeps_its_bytes(toy: ToyMaker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["stablelm-heads", *more("nomic_bert")])
+def test_a_fine_tune_keeps_its_bytes(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     """Random differences are unheard by chance alone."""
-    first, tuned = toy("stablelm-heads"), tmp_path / "tuned"
+    first, tuned = toy(name), tmp_path / "tuned"
     rng, stored = torch.Generator().manual_seed(3), tensors(first.folder)
     shutil.copytree(first.folder, tuned)
     overwrite(tuned, {n: (t + 0.02 * torch.randn(t.shape, generator=rng)).to(t.dtype) for n, t in stored.items()})
