@@ -197,7 +197,7 @@ class LayerNormForm:
 
     def _bias(self, norm: Norm, stored: Callable[[Block], Tensor]) -> Tensor:
         """The bias of a norm that folds: zero, or one behind its gains where a reader has none; float64."""
-        return formed_bias(norm, {block: stored(block) for block in (norm.gain, norm.bias) if block is not None})
+        return formed_bias(norm, {block: stored(block) for block in norm.looked_at})
 
     def _made(self, norm: Norm, reader: Block, stored: Callable[[Block], Tensor]) -> Tensor:
         """What a reader makes of a norm's bias."""
@@ -216,13 +216,12 @@ class LayerNormForm:
     def _passed_on(
         self, norm: Norm, block: Block, tensor: Tensor, stored: Callable[[Block], Tensor]
     ) -> Tensor | float:
-        """What values have more in some block, which may hold their constant, where the norm's bias folds, as the
-        stream carries that on."""
+        """What values have more in some block, which may hold their constant, where the norm's bias folds and takes
+        up what they wrote: they have no constant then."""
         one = norm.through if norm.folds else None
         if one is None or norm.bias is None or block != (one.bias or one.weight).block:
             return 0.0
-        delta = self._bias(norm, stored) - stored(norm.bias).double()
-        more = one.taken_up(delta, {b: stored(b) for b in one.blocks}).unsqueeze(-1)
+        more = -one.constant({b: stored(b) for b in one.blocks}).unsqueeze(-1)
         rows = one.bias or one.weight
         return rows.plus({block: torch.zeros_like(tensor, dtype=torch.float64)}, more.expand(rows.sizes))
 

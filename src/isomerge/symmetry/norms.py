@@ -208,7 +208,7 @@ class Norm:
         if not self.opened or self.bias is None or self.gain is None:
             return self
         gain = gain_along(self, tensors[self.gain], 1, 0)
-        made = [tensors[self.bias].double() / gain, *([gain.reciprocal()] if self.level else [])]
+        made = [tensors[self.bias].double() / gain, *([gain.reciprocal()] if self.level or self.through else [])]
         level = any(float(each.sum().abs()) <= LEVEL * float(each.abs().sum()) for each in made)
         return replace(self, sealed=True) if level else self
 

@@ -93,6 +93,10 @@ class Unheard:
         along, level = self._against(tensors)
         return {self.weight.block: self.weight.plus(tensors, more.unsqueeze(-1) * along / level)}
 
+    def written(self, tensors: Mapping[Block, Tensor]) -> Tensor:
+        """What a norm hears of the constant behind the output [width], of mean zero; float64."""
+        return self._heard(tensors)[0].flatten(1) @ self.constant(tensors).flatten()
+
     def taken_up(self, delta: Tensor, tensors: Mapping[Block, Tensor]) -> Tensor:
         """What the constant has more [heads, values] where the norm's bias has delta more [width]; float64."""
         back, gram = _gram(*self._heard(tensors))
