@@ -235,7 +235,7 @@ def _passed_on(one: UnstoredBias, made: Mapping[str, Tensor], tensors: Mapping[B
 def formed_bias(norm: Norm, tensors: Mapping[Block, Tensor]) -> Tensor:
     """The bias that a norm has in the form of `isomerge.models.layer_norm_form`: zero, or where a reader has none,
     one everywhere behind its gains; float64. Where what it has along the ones alone is free, as much along them;
-    and where values take it up, it has what these wrote, so that no output is inverted, and they have no constant."""
+    and where values take it up, it has what these wrote, so that no output is inverted, and these have none."""
     assert norm.gain is not None
     gain = gain_along(norm, tensors[norm.gain], 1, 0)
     whole = torch.zeros_like(gain)
