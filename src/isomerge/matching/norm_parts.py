@@ -116,7 +116,9 @@ def _nearest_scale(norm: Norm, gain: Tensor, tensors: Blocks, target: Mapping[Bl
     c_plus = torch.stack([x * y for x, y in pairs]).sum(0)
     beta, c_minus = torch.zeros_like(alpha), torch.zeros_like(alpha)
     for reader, axis in norm.readers.items():
-        mine, theirs = (x[reader].double().movedim(axis, -1).flatten(0, -2) for x in (tensors, target))
+        mine, theirs = (
+            x[reader].double().movedim(axis, -1).reshape(-1, x[reader].shape[axis]) for x in (tensors, target)
+        )
         beta += mine.square().sum(0)
         c_minus += (mine * theirs).sum(0)
     return quartic_scale(alpha, beta, c_plus, c_minus)
