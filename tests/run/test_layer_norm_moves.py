@@ -27,7 +27,7 @@ from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.layer_norms import norm_spec
 from isomerge.symmetry.norm_stage import FOLD, GAIN, MADE, ONES, SCALE, TIED, norm_keys, norm_stages
-from toys import Toy, outputs, overwrite, relative, tensors
+from toys import Toy, outputs, overwrite, relative, save_toy, tensors
 
 ToyMaker = Callable[..., Toy]
 MODELS = [
@@ -287,6 +287,14 @@ def test_words_of_padding_trade_with_their_place_alone(toy: ToyMaker) -> None:
     ]  # what a head makes of a norm's bias it has in its own
     assert torch.allclose(paid, -made)
     assert len({round(float(x), 9) for x in paid}) == 2
+
+
+def test_a_reader_of_one_row(toy: ToyMaker, tmp_path: Path) -> None:
+    """TAPAS's head of cells is a vector: models apart are matched, and keep what they compute."""
+    other = save_toy("tapas-cells", tmp_path / "other", seed=4)
+    _, report = isomerge.align(other, onto=toy("tapas-cells").folder, out=tmp_path / "moved")
+    assert report["distance"]["after"] < report["distance"]["before"]
+    assert relative(outputs(tmp_path / "moved"), outputs(other)) < 1e-6
 
 
 @pytest.mark.parametrize("seed", range(3))
