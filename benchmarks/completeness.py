@@ -180,7 +180,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "ministral": {"head_dim": 128},
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "siglip_text_model": {"architectures": ["SiglipTextModel"]},
-    "vit_mae": {"num_channels": 1},
+    "vit_mae": {"num_channels": 1, "decoder_hidden_size": 768, "mask_ratio": 0.5},
     "whisper": {"num_mel_bins": 8},
     "speech_to_text": {"input_feat_per_channel": 8, "conv_channels": 8},
     "lilt": {"channel_shrink_ratio": 2},

@@ -86,9 +86,12 @@ STREAMS: dict[str, Streams] = {
 }
 
 IDLE = {
+    ("audioflamingo3", "sound_kb"),
     ("audioflamingo3", "vb"),
+    ("glmasr", "sound_kb"),
     ("glmasr", "vb"),
     ("musicflamingo", "vb"),
+    ("voxtral", "sound_kb"),
     ("voxtral", "vb"),
 }
 

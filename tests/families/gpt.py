@@ -115,6 +115,10 @@ STREAMS: dict[str, Streams] = {
 }
 
 IDLE = {
+    ("gpt_neo", "kb"),
+    ("gpt_neo", "vb"),
+    ("gptj", "kb"),
+    ("gptj", "vb"),
     ("gpt_bigcode", "kv"),
     ("gpt_bigcode-heads", "g"),
     ("gpt_neox-full", "vb"),

@@ -134,6 +134,8 @@ IDLE = {
     ("llama-mqa", "kv"),
     ("llama-mqa", "vb"),
     ("llama-tied", "vb"),
+    ("mllama", "gkb"),
+    ("mllama", "vkb"),
 }
 
 INPUTS: dict[str, Drawn] = {

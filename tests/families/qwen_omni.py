@@ -170,6 +170,7 @@ IDLE = {
     ("qwen2_5_omni", "talk_vb"),
     ("qwen2_5_omni", "vb"),
     ("qwen2_5_omni_thinker", "vb"),
+    ("qwen2_audio", "sound_kb"),
     ("qwen2_audio", "vb"),
     ("qwen3_asr", "vb"),
     ("qwen3_omni_moe", "talk_cvb"),

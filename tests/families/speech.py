@@ -267,6 +267,8 @@ MUTANTS = [
     ),
 ]
 
+IDLE = {("whisper", "dkb"), ("whisper", "ekb"), ("whisper", "xkb")}  # keys have no biases
+
 STREAM_MUTANTS = [
     StreamMutant(
         "whisper",

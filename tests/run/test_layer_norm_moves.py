@@ -26,7 +26,7 @@ from isomerge.run.writing_run import Output
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.layer_norms import norm_spec
-from isomerge.symmetry.norm_stage import FOLD, GAIN, MADE, ONES, SCALE, TIED, norm_keys, norm_stages
+from isomerge.symmetry.norm_stage import BETWEEN, FOLD, GAIN, MADE, ONES, SCALE, TIED, norm_keys, norm_stages
 from toys import Toy, outputs, overwrite, relative, save_toy, tensors
 
 ToyMaker = Callable[..., Toy]
@@ -49,7 +49,7 @@ MODELS = [
         "cohere2",
         "esm",
     ),
-    *more("dinov2", "dinov3_vit", "beit", "audio-spectrogram-transformer"),
+    *more("dinov2", "dinov3_vit", "beit", "vit_mae", "audio-spectrogram-transformer"),
     *more("gpt_neox_japanese", "deberta", "deberta-shared", "deberta-unshared"),
     *more("albert", "rembert", "roformer", "roformer-plain", "jina_embeddings_v3", "megatron-bert-words"),
     *more(
@@ -100,6 +100,8 @@ def free_moves(model: Model, seed: int = 1) -> Alignment:
 
     for block, axis in free.writers.items():
         elements[ONES + block.key] = draw(block, axis)
+    for block, axis in free.between.writers.items():
+        elements[BETWEEN + block.key] = draw(block, axis)
     for norm in free.norms:
         elements |= {GAIN + block.key: draw(block, axis) for block, axis in norm.slack.items()}
         if norm.bias is not None and norm.folds:

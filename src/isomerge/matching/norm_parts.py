@@ -18,7 +18,7 @@ from isomerge.matching.rescale import quartic_scale
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.norm_stage import FOLD, GAIN, MADE, ONES, SCALE, TIED, NormStage
+from isomerge.symmetry.norm_stage import BETWEEN, FOLD, GAIN, MADE, ONES, SCALE, TIED, NormStage
 from isomerge.symmetry.norms import LayerNorms, Norm, gain_across, gain_along
 from isomerge.symmetry.unstored_biases import UnstoredBias
 
@@ -77,6 +77,21 @@ def ones_elements(
                 c = (_gap(tensors, target, block) * along).sum(axis, keepdim=True) / along.square().sum()
             found[GAIN + block.key] = norm.of_rows(block, c, biased=None if norm.bias is None else True)
     return {key: c for key, c in found.items() if bool(c.any())}
+
+
+def between_elements(
+    free: LayerNorms, tensors: Blocks, target: Mapping[Block, Tensor] | None
+) -> dict[str, Tensor]:
+    """What brings the part along the ones of projections between streams to a target's, after what they got from the
+    norms that they read.
+
+    Args:
+        free: what is whole in the unit.
+        tensors: the unit's blocks, moved by all else.
+        target: the anchor's; None: to none at all.
+    """
+    gaps = {b: _gap(tensors, target, b).mean(axis, keepdim=True) for b, axis in free.between.writers.items()}
+    return {BETWEEN + block.key: c for block, c in gaps.items() if bool(c.any())}
 
 
 def scale_elements(
@@ -316,8 +331,11 @@ def _additive(spec: Spec, free: LayerNorms, anchor: Blocks, moved: Blocks) -> li
     folded = NormStage(spec, fold_elements(free.norms, moved, anchor)).applied(moved)
     made = made_elements(free.norms, folded, anchor, free.writers)
     ones = NormStage(spec, ones_elements(free, moved, anchor, folding=True, made=made))
-    fold = NormStage(spec, fold_elements(free.norms, ones.applied(moved), anchor))
-    return [tied, ones, fold, NormStage(spec, made)]
+    moved = ones.applied(moved)
+    fold = NormStage(spec, fold_elements(free.norms, moved, anchor))
+    more = NormStage(spec, made)
+    between = between_elements(free, more.applied(fold.applied(moved)), anchor)
+    return [tied, ones, fold, more, NormStage(spec, between)]
 
 
 def _distance(anchor: Blocks, blocks: Blocks) -> float:

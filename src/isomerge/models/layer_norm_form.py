@@ -19,6 +19,7 @@ from torch import Tensor
 
 from isomerge.config.tied_head import is_tied
 from isomerge.matching.norm_parts import (
+    between_elements,
     fold_elements,
     formed_bias,
     made_elements,
@@ -85,6 +86,11 @@ class LayerNormForm:
         """The blocks of which readers that see little of a stream take something away."""
         return frozenset(block for one in self.free.reached for block in one.changed)
 
+    @cached_property
+    def _between(self) -> dict[Block, int]:
+        """The writers that read another stream, by their axis along the one that they write."""
+        return self.free.between.writers
+
     def _unreached(self, stored: Callable[[Block], Tensor]) -> Callable[[Block], Tensor]:
         """Blocks without what is free of readers that see little of a stream; each statement is read once."""
         made: dict[Block, Tensor] = {}
@@ -132,9 +138,8 @@ class LayerNormForm:
                 tensors = {b: stored(b) for b in (one.via, one.into) if b is not None}
                 delta = self._made(norm, one.reader, stored).unsqueeze(-1).movedim(-1, one.axis)
                 made = made.double() + one.through(delta, tensors)
-        if (axis := self.free.writers.get(block)) is not None:
-            made = made.to(wide)
-            made = made - made.mean(axis, keepdim=True, dtype=torch.float64).to(wide)
+        if (written := self.free.writers.get(block)) is not None:
+            made = _centred(made.to(wide), written)
         for norm in self.free.norms:
             if norm.gain is not None and block == norm.gain and norm.scales:
                 return torch.ones_like(tensor) - norm.gain.line.less
@@ -155,6 +160,8 @@ class LayerNormForm:
             if (reader := norm.reader_biases.get(block)) is not None and norm.bias is not None:
                 made = made.double() + norm.paid(block, self._carried(norm, reader, stored))
                 made = made + self._passed_on(norm, block, made, stored)
+        if block in self._between:
+            made = _centred(made, self._between[block])
         return made if made is tensor else made.to(wide).contiguous()
 
     def _traded(self, block: Block, tensor: Tensor, stored: Callable[[Block], Tensor]) -> Tensor:
@@ -240,6 +247,11 @@ class LayerNormForm:
         return made + (weight.movedim(axis, -1) * gain).mean(-1) * (kept / gain).sum()
 
 
+def _centred(tensor: Tensor, axis: int) -> Tensor:
+    """A tensor with nothing along the ones of one axis; means are float64."""
+    return tensor - tensor.mean(axis, keepdim=True, dtype=torch.float64).to(tensor)
+
+
 def _gain(norm: Norm, stored: Callable[[Block], Tensor]) -> Tensor:
     """The gain of a norm that has one, whole; float64."""
     assert norm.gain is not None
@@ -306,8 +318,10 @@ def _without_norms(model: Model, free: LayerNorms, spec: Spec, before: Alignment
             ones = ones_elements(here, tensors, None, folding=True)
             tensors = NormStage(spec, ones).applied(tensors)
             folds = fold_elements(here.norms, tensors, None)
-            made = made_elements(here.norms, NormStage(spec, folds).applied(tensors), None)
-            elements |= scales | tied | ones | folds | made
+            tensors = NormStage(spec, folds).applied(tensors)
+            made = made_elements(here.norms, tensors, None)
+            between = between_elements(here, NormStage(spec, made).applied(tensors), None)
+            elements |= scales | tied | ones | folds | made | between
     return norm_stages(spec, elements)
 
 

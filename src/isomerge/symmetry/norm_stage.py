@@ -13,6 +13,8 @@ Its elements are vectors, by the block that they are added to:
   output's bias loses what it adds.
 * ``norm.tied.BLOCK``: what a table that is the head as well trades with others, along the reciprocals of the gains
   of the norm that the head reads; [trades of the table].
+* ``norm.between.BLOCK``: what a writer that reads another stream, or its bias, has more along the ones, after all that
+  it gets from that stream's norm; of the block's shape, 1 long along the stream.
 * ``norm.carry.NAME``: what the first tensor of a `carry` has more, and the others less
   (`isomerge.symmetry.carried`).
 * ``norm.turn.NAME``, ``norm.token.NAME``, ``norm.query.NAME``, ``norm.keys.NAME``, ``norm.drop.NAME``: what is free
@@ -54,16 +56,17 @@ from isomerge.symmetry.stage import Stage
 
 PREFIX = "norm."
 ONES, GAIN, FOLD, SCALE, MADE = "norm.ones.", "norm.gain.", "norm.fold.", "norm.scale.", "norm.made."
-TIED = "norm.tied."
-KINDS = (ONES, GAIN, FOLD, SCALE, MADE, TIED)
+TIED, BETWEEN = "norm.tied.", "norm.between."
+KINDS = (ONES, GAIN, FOLD, SCALE, MADE, TIED, BETWEEN)
 """Of elements that are called by a block."""
-ORDER = (*REACHES[:-2], SCALE, TIED, PREFIX, FOLD, MADE, CARRY, *REACHES[-2:], BASIS)
+ORDER = (*REACHES[:-2], SCALE, TIED, PREFIX, FOLD, MADE, BETWEEN, CARRY, *REACHES[-2:], BASIS)
 """The kinds of stages, in the order in which they act."""
 
 
 def norm_keys(free: LayerNorms) -> set[str]:
     """The keys of all elements that move what LayerNorm leaves free."""
     found = {ONES + block.key for block in free.writers}
+    found |= {BETWEEN + block.key for block in free.between.writers}
     found |= {GAIN + block.key for norm in free.norms for block in norm.slack}
     found |= {MADE + one.reader.key for norm in free.norms for one in norm.made}
     found |= {TIED + trade.table.key for norm in free.norms for trade in norm.trades}
@@ -101,7 +104,7 @@ def is_norm_key(key: str) -> bool:
 def kind_of(key: str) -> str:
     """What elements a stage may have beside one, by its key: those of one kind commute."""
     return next(
-        (kind for kind in (*REACHES, FOLD, SCALE, MADE, TIED, CARRY, BASIS, PREFIX) if key.startswith(kind)), ""
+        (kind for kind in (*REACHES, FOLD, SCALE, MADE, TIED, BETWEEN, CARRY, BASIS, PREFIX) if key.startswith(kind)), ""
     )
 
 
@@ -112,8 +115,9 @@ class NormStage(Stage):
         """Apply to the blocks of one unit, in place; all blocks of every norm that is moved must be there."""
         free = layer_norms(self.spec, list(tensors))
         for block in list(tensors):
-            if (c := self.elements.get(ONES + block.key)) is not None:
-                tensors[block].add_(c.to(tensors[block]))
+            for c in (self.elements.get(kind + block.key) for kind in (ONES, BETWEEN)):
+                if c is not None:
+                    tensors[block].add_(c.to(tensors[block]))
             if (c := self.elements.get(GAIN + block.key)) is not None:
                 norm, axis = _read(free, block)
                 read_against(norm, block, axis, c, tensors)

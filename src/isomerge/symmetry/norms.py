@@ -183,16 +183,15 @@ class Norm:
         if self.gain is None and not self.plain:
             return {}
         free = {block: k for block, k in self.readers.items() if block not in self.bound}
-        some = {*self.reader_biases.values()} | self.unheard
+        some = {*self.reader_biases.values()} | (set() if self.folds else self.unheard)
         return free if self.bias is None else {block: k for block, k in free.items() if block in some}
 
     @property
     def unheard(self) -> set[Block]:
-        """The readers of a norm that keeps its bias which may make of it what they like, such as keys without
-        biases: softmax drops what is added to all of them."""
+        """The readers that may make of a bias which the norm keeps what they like, such as keys without biases: softmax
+        drops what is added to all of them."""
         free = {one.reader: one.part for one in self.unstored if one.into is None}
-        whole = {reader for reader in free if len(list(leaf_atoms(reader.axes or ()))) == 1}
-        return set() if self.folds else whole
+        return {reader for reader in free if len(list(leaf_atoms(reader.axes or ()))) == 1}
 
     def is_invertible(self, tensors: Mapping[Block, Tensor]) -> bool:
         """Whether no gain is zero, of those in some tensors."""
@@ -277,8 +276,23 @@ class LayerNorms:
         return LayerNorms(self.writers, norms, self.carried, reached, bases)
 
     def reader(self, block: Block) -> tuple[Norm, int] | None:
-        """The norm that a block may read against the ones, and the axis."""
-        return next(((norm, norm.slack[block]) for norm in self.norms if block in norm.slack), None)
+        """The norm that a block may read against the ones, and the axis. One that is given out keeps its bias, and
+        folds as far as the tensors say: its readers are those of both."""
+        return next(
+            (
+                (norm, norm.readers[block])
+                for norm in self.norms
+                if block in norm.readers and (block in norm.slack or block in norm.unheard)
+            ),
+            None,
+        )
+
+    @property
+    def between(self) -> LayerNorms:
+        """The writers that read a norm of another stream, and those readers' biases: what they get from it may lie
+        along the ones of the stream that they write."""
+        read = {block for norm in self.norms for block in (*norm.readers, *norm.reader_biases)}
+        return LayerNorms({block: k for block, k in self.writers.items() if block in read})
 
 
 def gain_along(norm: Norm, gain: Tensor, dims: int, axis: int) -> Tensor:

@@ -177,7 +177,7 @@ def _trained(free: LayerNorms, still: Set[str]) -> LayerNorms:
         parted = norm.bare.keys() | norm.apart.keys()  # of which some rows are free in another way: they hold still
         parted |= (
             {reader for reader, k in Counter(norm.reader_biases.values()).items() if k > 1}
-            | norm.unheard
+            | (set() if norm.folds else norm.unheard)
             | norm.sliced.keys()
         )
         held = {reader for reader in norm.readers if stays(reader) or stays(biases.get(reader))}
