@@ -90,6 +90,7 @@ IDLE = {
     ("audioflamingo3", "vb"),
     ("glmasr", "sound_kb"),
     ("glmasr", "vb"),
+    ("musicflamingo", "sound_kb"),
     ("musicflamingo", "vb"),
     ("voxtral", "sound_kb"),
     ("voxtral", "vb"),

@@ -13,6 +13,7 @@ from typing import Any
 
 from isomerge.config.config_parts import parts_of
 from isomerge.discovery.shrinking import CHOSEN, DERIVED, IMAGE, Scale, chosen, kind_of, shrunk, token
+from isomerge.discovery.stages import is_in_stages, shrunk_stages
 
 SEEN = re.compile(r"(image|video|audio|vision)\w*_token(_id|_index)?$")
 """Tokens in whose places features of another part are put: they must be met nowhere else."""
@@ -35,7 +36,7 @@ def shrunk_whole(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
     """
     parts = parts_of(config)
     if not parts:
-        return shrunk(config, scale)
+        return shrunk_stages(config, scale) if is_in_stages(config) else shrunk(config, scale)
     frame = {key: value for key, value in config.items() if key not in parts}
     whole = any(kind_of(key, frame) == "layers" for key in frame) and any(
         kind_of(key, frame) == "width" for key in frame

@@ -1,0 +1,80 @@
+"""Tiny configs of transformers in stages, such as Swin and SegFormer: lists with one entry a stage, each of which sees
+a coarser grid than the last one and is as wide, or wider."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from isomerge.discovery.shrinking import DERIVED, Scale, token
+
+WINDOW, PATCH, STRIDE = 2, 2, 2
+RATIO = 1.5
+"""Neurons by the width of their stage: as many by the head of a specimen as others have."""
+
+
+def is_in_stages(config: Mapping[str, Any]) -> bool:
+    """Whether a config has a list of depths, and heads in each of them."""
+    heads = config.get("num_heads", config.get("num_attention_heads"))
+    return all(isinstance(value, list) and len(value) > 1 for value in (config.get("depths"), heads))
+
+
+def shrunk_stages(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
+    """The config of a tiny model of the same class, one layer a stage.
+
+    Args:
+        config: all keys of the real config, defaults filled in.
+        scale: how small.
+    """
+    small = {key: value for key, value in config.items() if key not in DERIVED}
+    for key, value in config.items():
+        if key.endswith("_token_id") and value is not None:
+            small[key] = token(value, scale.vocabulary)
+    return small | (_doubling(small, scale) if "embed_dim" in config else _listed(small, scale))
+
+
+def _doubling(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
+    """Stages of which each is twice as wide as the last one (Swin): as many as layers; the last grid is one window, and
+    the last but one has half of the heads."""
+    first = max(1, scale.heads // 2)
+    stages = min(scale.layers, len(config["depths"]))
+    for key in ("hidden_size", "num_layers"):  # which the class makes from the others
+        config.pop(key, None)
+    lists = {key: value[:stages] for key, value in config.items() if _is_list_of(value, len(config["depths"]))}
+    side = PATCH * WINDOW * 2 ** (stages - 1)
+    found = lists | {
+        "depths": [1] * stages,
+        "num_heads": [first * 2**stage for stage in range(stages)],
+        "embed_dim": first * scale.head,
+        "window_size": WINDOW,
+        "patch_size": PATCH,
+        "image_size": side,
+        "encoder_stride": PATCH * 2 ** (stages - 1),
+        "mlp_ratio": RATIO,
+    }
+    return {key: value for key, value in found.items() if key in config}
+
+
+def _listed(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
+    """Stages whose widths a list has (SegFormer, PVT): all of them, the first half of them with half of the heads."""
+    stages = len(config["depths"])
+    heads = [max(1, scale.heads // (2 if 2 * stage < stages else 1)) for stage in range(stages)]
+    found = {
+        "depths": [1] * stages,
+        "num_attention_heads": heads,
+        "hidden_sizes": [count * scale.head for count in heads],
+        "strides": [STRIDE] * stages,
+        "patch_sizes": [
+            STRIDE if patch <= stride else STRIDE + 1
+            for patch, stride in zip(config.get("patch_sizes", []), config.get("strides", []), strict=True)
+        ],
+        "mlp_ratios": [2] * stages,
+        "decoder_hidden_size": scale.heads * scale.head,
+        "image_size": STRIDE ** (stages + 1),
+        **{key: [min(STRIDE, n) for n in config[key]] for key in config if key.endswith("_ratios") and key[:3] != "mlp"},
+    }
+    return {key: value for key, value in found.items() if key in config}
+
+
+def _is_list_of(value: Any, length: int) -> bool:
+    return isinstance(value, list) and len(value) == length
