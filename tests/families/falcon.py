@@ -87,7 +87,7 @@ MUTANTS = [
         "falcon_h1",
         "the state space past the shared gain",
         "n1",
-        "mamba.in_proj.weight [mg mh mp | mg mh mp | mg ms | mg ms | mg mh] (res n1)' => mamba.in_proj.weight [mg mh mp | mg mh mp | mg ms | mg ms | mg mh] res'",
+        "mamba.in_proj.weight [mg mh mp | mg mh mp xs | mg ms bs | mg ms cs | mg mh] (res n1)' => mamba.in_proj.weight [mg mh mp | mg mh mp xs | mg ms bs | mg ms cs | mg mh] res'",
     ),
     mutant("falcon_h1", "a gain where there is no norm", "mu", " if mamba_rms_norm => "),
     mutant(

@@ -167,7 +167,9 @@ STREAMS: dict[str, Streams] = {
     **{key: {"res": "Perm", "vision_res": "Perm"} for key in ["granite_docling", "granite_docling-fine"]},
 }
 
+MIXERS = ("mg", "mh", "mp", "ms", "mu", "xs", "bs", "cs")  # spaces of state spaces, which none of these has
 IDLE = {
+    *((toy, space) for toy in ("granitemoe", "granitemoe_swa", "granitemoeshared") for space in MIXERS),
     ("granite", "vb"),
     ("granite_docling", "vb"),
     ("granite_docling-fine", "vb"),
@@ -186,7 +188,7 @@ INPUTS: dict[str, Drawn] = {
 
 MUTANTS = [
     mutant(
-        "granitemoehybrid", "the state space past the gain", "n1", "mg ms | mg mh] (res n1)' => mg ms | mg mh] res'"
+        "granitemoehybrid", "the state space past the gain", "n1", "mg ms cs | mg mh] (res n1)' => mg ms cs | mg mh] res'"
     ),
     mutant(
         "granitemoehybrid",

@@ -196,12 +196,12 @@ MUTANTS = [
         "eg > 1 => eg > 2",
         "eg == 1 => eg < 2",
     ),
-    mutant("nemotron_h", "the state space past the gain", "n1", "mg ms | mg mh] (res n1)' => mg ms | mg mh] res'"),
+    mutant("nemotron_h", "the state space past the gain", "n1", "mg ms cs | mg mh] (res n1)' => mg ms cs | mg mh] res'"),
     mutant(
         "nemotron_h",
         "a convolution of other states",
         "ms",
-        "[mg mh mp | mg ms | mg ms] 1 width => [mg mh mp | mg ms | mg other] 1 width",
+        "[mg mh mp xs' | mg ms bs' | mg ms cs'] 1 width => [mg mh mp xs' | mg ms bs' | mg other cs'] 1 width",
         "size vocab => size other = ms\nsize vocab",
     ),
     mutant(

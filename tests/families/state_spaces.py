@@ -78,6 +78,7 @@ STREAMS: dict[str, Streams] = {
 IDLE = {
     ("bamba", "kb"),
     ("bamba", "vb"),
+    ("zamba2-adapted", "g"),
 }
 
 CONVERTED = {"jamba"}
@@ -87,13 +88,13 @@ MUTANTS = [
         "jamba",
         "the state space reads other coordinates",
         "res",
-        "mamba.in_proj.weight [ch | ch] (res n1)' => mamba.in_proj.weight [ch | ch] other",
+        "mamba.in_proj.weight [ch cu | ch] (res n1)' => mamba.in_proj.weight [ch cu | ch] other",
     ),
     mutant(
         "jamba",
         "the state space past the gain",
         "n1",
-        "mamba.in_proj.weight [ch | ch] (res n1)' => mamba.in_proj.weight [ch | ch] res'",
+        "mamba.in_proj.weight [ch cu | ch] (res n1)' => mamba.in_proj.weight [ch cu | ch] res'",
     ),
     mutant(
         "jamba",
@@ -122,8 +123,8 @@ MUTANTS = [
         "heads leave their group",
         "mh",
         "mamba_n_groups or 1 => 1",
-        "[mg mh mp | mg mh mp | mg ms | mg ms | mg mh] => [mg mh mp | mg mh mp | two ms | two ms | mg mh]",
-        "[mg mh mp | mg ms | mg ms] => [mg mh mp | two ms | two ms]",
+        "[mg mh mp | mg mh mp xs | mg ms bs | mg ms cs | mg mh] => [mg mh mp | mg mh mp xs | two ms bs | two ms cs | mg mh]",
+        "[mg mh mp xs' | mg ms bs' | mg ms cs'] => [mg mh mp xs' | two ms bs' | two ms cs']",
         "space ms as qk: Perm[l, mg]\n => ",
         "size vocab => size two = 2\nsize vocab",
     ),
@@ -151,7 +152,7 @@ MUTANTS = [
         "mamba",
         "the state space reads other coordinates",
         "res",
-        "in_proj.weight [ch | ch] (res n1)' => in_proj.weight [ch | ch] (other n1)'",
+        "in_proj.weight [ch cu | ch] (res n1)' => in_proj.weight [ch cu | ch] (other n1)'",
         "size vocab => size other = res\nsize vocab",
         "residual n1: Scale[l, res]\n => ",
         "diag(res n1) => diag(res)",
@@ -166,8 +167,17 @@ MUTANTS = [
         "x_proj.weight [dt | st su | st su'] => x_proj.weight [dt | st | st']",
     ),
     mutant("mamba", "one factor for both sides of a state", "su", "[dt | st su | st su'] => [dt | st su | st su]"),
+    mutant("mamba", "a channel's factor past its convolution", "cu", "conv1d.weight (ch cu') 1 width => conv1d.weight ch 1 width"),
+    mutant(
+        "mamba2",
+        "one factor for what is written to a state and what reads it",
+        "bs",
+        "space cs as scale: Scale[l, mg, ms]\n => ",
+        "mg ms bs | mg ms cs | mg mh] (res n1)' => mg ms bs | mg ms bs | mg mh] (res n1)'",
+        "[mg mh mp xs' | mg ms bs' | mg ms cs'] 1 width => [mg mh mp xs' | mg ms bs' | mg ms] 1 width",
+    ),
     mutant("mamba", "the last gain in the tied head", "nf", "(res nf)' = embeddings.weight => (res nf)'"),
-    mutant("mamba2", "the state space past the gain", "n1", "mg ms | mg mh] (res n1)' => mg ms | mg mh] res'"),
+    mutant("mamba2", "the state space past the gain", "n1", "mg ms cs | mg mh] (res n1)' => mg ms cs | mg mh] res'"),
     mutant(
         "mamba2",
         "channels past the gain of their norm",
