@@ -140,9 +140,9 @@ STREAMS: dict[str, Streams] = {
         key: {
             "text_res": "Perm",
             "audio_res0": "Perm",
-            "audio_res1": "Perm",
-            "audio_res2": "Perm",
-            "audio_res3": "Perm",
+            "audio_res1": "OFixingOnes",
+            "audio_res2": "OFixingOnes",
+            "audio_res3": "OFixingOnes",
         }
         for key in ["clap", "clap-short"]
     },

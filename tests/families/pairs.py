@@ -191,9 +191,9 @@ STREAMS: dict[str, Streams] = {
     "vision-encoder-decoder-donut": {
         "res": "Perm",
         "read_res0": "Perm",
-        "read_res1": "Perm",
-        "read_res2": "Perm",
-        "read_res3": "Perm",
+        "read_res1": "OFixingOnes",
+        "read_res2": "OFixingOnes",
+        "read_res3": "OFixingOnes",
     },
     "speech-encoder-decoder": {"res": "Perm", "read_res": "O", "heard_res": "Fixed", "heard_feat": "Fixed"},
     "speech-encoder-decoder-bert": {"res": "Perm", "heard_res": "Fixed", "heard_feat": "Fixed"},

@@ -91,12 +91,17 @@ MORE_NAMES: dict[str, Saved] = {
 STREAMS: dict[str, Streams] = {
     **{
         key: {"res0": "Perm", "res1": "Perm", "res2": "Perm", "res3": "Perm"}
-        for key in ["segformer", "segformer-labels", "swin", "donut-swin", "swinv2"]
+        for key in ["segformer", "segformer-labels", "swinv2"]
+    },
+    **{
+        key: {"res0": "Perm", "res1": "OFixingOnes", "res2": "OFixingOnes", "res3": "OFixingOnes"}
+        for key in ["swin", "donut-swin"]
     },
     **{key: {"vision_res": "OFixingOnes"} for key in ["sam", "depth_anything"]},
     **{key: {"vision_res": "Perm"} for key in ["dpt", "dpt-added", "dpt-labels"]},
     "hiera": {"res0": "OFixingOnes", "res1": "Perm", "res2": "Perm", "res3": "Perm"},
-    **{key: {"res0": "Perm", "res1": "Perm", "res2": "Perm"} for key in ["swin-three", "swinv2-three"]},
+    "swin-three": {"res0": "Perm", "res1": "OFixingOnes", "res2": "OFixingOnes"},
+    "swinv2-three": {"res0": "Perm", "res1": "Perm", "res2": "Perm"},
     "swin-one": {"res0": "Perm"},
     "hiera-three": {"res0": "OFixingOnes", "res1": "Perm", "res2": "Perm"},
 }
@@ -145,9 +150,9 @@ MUTANTS = [
         "swin",
         "merged neighbours' gains forgotten",
         "res1",
-        "norm.weight [res1 | res1 | res1 | res1] => norm.weight four",
+        "norm.weight diag(four res1 d1) => norm.weight merged",
     ),
-    mutant("swin", "neighbours and coordinates mistaken", "res0", "[res0 | res0 | res0 | res0] => (res0 4)"),
+    mutant("swin", "neighbours and coordinates mistaken", "res0", "diag(four res0 d0) => diag(res0 four d0)"),
     mutant("swin", "key not dual", "qk3", "(h3 qk3') => (h3 qk3)"),
     mutant(
         "donut-swin",

@@ -34,14 +34,14 @@ def shrunk_stages(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
 
 
 def _doubling(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
-    """Stages of which each is twice as wide as the last one (Swin): as many as layers; the last grid is one window, and
-    the last but one has half of the heads."""
+    """Stages of which each is twice as wide as the last one (Swin): as many as layers; the first one
+    has half of the heads, and every grid is larger than its windows, which must be filled up."""
     first = max(1, scale.heads // 2)
     stages = min(scale.layers, len(config["depths"]))
     for key in ("hidden_size", "num_layers"):  # which the class makes from the others
         config.pop(key, None)
     lists = {key: value[:stages] for key, value in config.items() if _is_list_of(value, len(config["depths"]))}
-    side = PATCH * WINDOW * 2 ** (stages - 1)
+    side = PATCH * (1 + 2**stages)
     found = lists | {
         "depths": [1] * stages,
         "num_heads": [first * 2**stage for stage in range(stages)],

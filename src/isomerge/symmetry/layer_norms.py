@@ -101,6 +101,7 @@ def _under_pre_norms(
     plain, norms = stream in spec.plain, dict[str, Norm]()
     mixed: set[str] = set()
     writers: dict[Block, int] = {}
+    merging = False
     outer = {gain for gain in spec.gains if not spec.scope(spec.spaces[gain])}
     branch = {s.name for block in blocks for s in _scales(spec, block, stream) if s.dual and s.diag}
     layer_scales: dict[str, Norm] = {}
@@ -113,6 +114,7 @@ def _under_pre_norms(
             continue
         if scales is None:  # a part of a concatenation, or other axes beside it: not known here
             return LayerNorms()
+        merging |= len(list(atoms(((block.axes or ())[k],)))) > 1 + len(scales) and bool(_merged(spec, scales))
         if scales and scales[0].name in branch:
             key = element_key(spec, spec.spaces[scales[0].name], dict(block.scope))
             _add_to_layer_scale(layer_scales.setdefault(key, Norm()), block, k, atom)
@@ -140,6 +142,9 @@ def _under_pre_norms(
             norm.bias = block
         elif not atom.dual and not atom.diag and not scales and not tied(block) and not aside:
             writers[block] = k
+    if merging:  # the mean of several tokens is not each one's
+        first = _before_layers(spec, stream)
+        writers = {block: k for block, k in writers.items() if block.line in first}
     for key, norm in norms.items():
         norm.sealed |= seen.last and stream not in spec.within and key.partition("[")[0] in outer
     kept = [norm for key, norm in norms.items() if key not in mixed]
@@ -372,8 +377,16 @@ def _places(spec: Spec, blocks: Sequence[Block], stream: str) -> Iterator[Standi
             if not mine:
                 continue
             scales = [a for a in here if a.name in spec.gains]
-            alone = len(mine) == 1 and len(mine) + len(scales) == len(here) and len(scales) < 2
+            beside = _merged(spec, scales) if len(scales) == 1 else ()
+            rest = [a for a in here if a not in mine and a not in scales and a.name not in beside]
+            alone = len(mine) == 1 and len(scales) < 2 and not rest
             yield block, k, mine[0], scales if alone and not isinstance(axis, Concat) else None
+
+
+def _merged(spec: Spec, scales: Sequence[Atom]) -> list[str]:
+    """What a norm sees beside a stream as one vector, such as the neighbours that Swin merges: what its gains have
+    elements for, within a tensor."""
+    return [name for scale in scales for name in spec.batch(spec.spaces[scale.name]) if name not in spec.spaces]
 
 
 def _scales(spec: Spec, block: Block, stream: str) -> list[Atom]:

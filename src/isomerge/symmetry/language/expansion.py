@@ -52,6 +52,8 @@ _NAMED = {
     LINE,
 }
 """Words of statements about something that has a name."""
+_BY_STREAM = {"prenorm", "postnorm"}
+"""Words of statements about a stream, one of a stream and condition."""
 _KIND = {"residual": "space"}
 _OPEN, _CLOSE = "([{", ")]}"
 _UNCONDITIONAL = (
@@ -77,7 +79,7 @@ class Statement:
     @cached_property
     def name(self) -> str:
         """What it is about; nothing for statements without a name."""
-        if self.word not in _NAMED:
+        if self.word not in _NAMED | _BY_STREAM:
             return ""
         return re.split(r"[\s:=]", self.body.lstrip("? "), maxsplit=1)[0] if self.word != LINE else self.tensor
 
