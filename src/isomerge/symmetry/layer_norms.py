@@ -202,14 +202,15 @@ def _add_biases(spec: Spec, norms: Sequence[Norm], blocks: Sequence[Block], writ
     """The biases of what reads norms."""
     by_name = {block.canonical[0]: block for block in blocks if not block.lead}
     for norm in norms:
-        for block, k in norm.readers.items():
+        paying = {block: k for block, k in norm.readers.items() if not spec.meets_zeros(block.line)}
+        for block, k in paying.items():
             bias = by_name.get(bias_of(block.canonical[0]))
             rest = tuple(axis for i, axis in enumerate(block.axes or ()) if i != k)
             if bias is not None and bias.axes == rest and not block.lead and bias not in writers:
                 norm.reader_biases[bias] = block
             elif bias is None and not block.lead:
                 _add_shares(spec, norm, block, k, [b for b in blocks if b.scope == block.scope and not b.lead])
-        bare = {block: k for block, k in norm.readers.items() if block not in norm.biased}
+        bare = {block: k for block, k in paying.items() if block not in norm.biased}
         norm.unstored = unstored_biases(spec, bare, blocks)
 
 

@@ -111,7 +111,7 @@ class Line:
         return {k: v for number in self.numbers for k, v in number.binding(found[number.index]).items()}
 
 
-BESIDE = ("seen", "sliced", "without", "except", "across")
+BESIDE = ("padded", "seen", "sliced", "without", "except", "across")
 """What statements of norms say of some lines, the last word first."""
 
 
@@ -272,6 +272,11 @@ class Spec:
     def reads_slices(self, stream: str, line: Line) -> bool:
         """Whether a line without the stream's axes is a map in groups: the rows of each read their slice of a norm."""
         return self._is_beside(stream, "sliced", line)
+
+    def meets_zeros(self, line: Line) -> bool:
+        """Whether a line reads what a norm gives filled up with zeros: of these it gives its bias alone, which pays
+        for nothing."""
+        return any(self._is_beside(stream, "padded", line) for stream in self.streams)
 
     def _is_beside(self, stream: str, word: str, line: Line) -> bool:
         return any((s, w) == (stream, word) and fnmatchcase(line.name, f"*{name}") for s, w, name in self.beside)

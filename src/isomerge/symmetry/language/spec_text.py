@@ -41,6 +41,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``... without NAME ...``                        lines that have nothing to do with these norms
 ``... sliced NAME ...``                         maps in groups, without the stream's axes: rows of a group read their slice of a norm
 ``... seen NAME ...``                           lines without the stream's axes that read what a norm gives: it stays
+``... padded NAME ...``                         lines that read what a norm gives filled up with zeros: their biases pay for nothing
 ``postnorm STREAM across NAME ...``             lines that read what the stack of layers before theirs gives
 ``postnorm STREAM again [if E]``                the same of one layer that runs again and again
 ``postnorm STREAM [if E]``                      LayerNorms stand behind what they normalise; lines in the order in which they act
