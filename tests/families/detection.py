@@ -168,12 +168,7 @@ STREAMS: dict[str, Streams] = {
         }
         for key in ["grounding-dino", "mm-grounding-dino"]
     },
-    "mask2former": {
-        "vision_res0": "Perm",
-        "vision_res1": "OFixingOnes",
-        "vision_res2": "OFixingOnes",
-        "vision_res3": "Perm",
-    },
+    "mask2former": {"vision_res0": "Perm", "vision_res1": "Perm", "vision_res2": "Perm", "vision_res3": "Perm"},
 }
 
 INPUTS: dict[str, Drawn] = {
