@@ -227,6 +227,44 @@ NEEDED: dict[str, dict[str, Any]] = {
         "max_length": 10,
         "num_mel_bins": 7,
     },
+    "lfm2": {
+        "block_auto_adjust_ff_dim": False,
+        "layer_types": ["conv", "full_attention"],
+        "full_attn_idxs": [1],
+        "num_hidden_layers": 2,
+    },
+    "mamba2": {"expand": 1, "n_groups": 1, "state_size": 4, "chunk_size": 4, "num_heads": 64, "conv_kernel": 2},
+    "jamba": {
+        "attn_layer_offset": 1,
+        "attn_layer_period": 2,
+        "mamba_dt_rank": 4,
+        "mamba_d_state": 4,
+        "mamba_d_conv": 2,
+        "num_experts": 2,
+        "use_mamba_kernels": False,
+    },
+    **{
+        kind: {
+            "num_hidden_layers": 2,
+            "num_kv_shared_layers": 0,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "vocab_size_per_layer_input": 22,
+            "hidden_size_per_layer_input": 4,
+            **more,
+        }
+        for kind, more in (
+            ("gemma4_text", {"per_layer_config": {}}),
+            (
+                "gemma3n_text",
+                {
+                    "activation_sparsity_pattern": [0.0, 0.0],
+                    "intermediate_size": [12, 12],
+                    "laurel_rank": 2,
+                    "altup_num_inputs": 2,
+                },
+            ),
+        )
+    },
     "rembert": {"input_embedding_size": 8, "output_embedding_size": 8},
 }
 """What a config must say of model types of which the default builds no model, or none that is small enough."""
