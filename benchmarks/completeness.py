@@ -259,7 +259,7 @@ NEEDED: dict[str, dict[str, Any]] = {
                 {
                     "activation_sparsity_pattern": [0.0, 0.0],
                     "intermediate_size": [12, 12],
-                    "laurel_rank": 2,
+                    "laurel_rank": 4,  # of a lower rank gains beside it could trade with its norm's
                     "altup_num_inputs": 2,
                 },
             ),

@@ -157,14 +157,14 @@ MUTANTS = [
                 toy,
                 "gates of what layers add in another order",
                 "pl",
-                "per_layer_input_gate.weight pl res' => per_layer_input_gate.weight rows res'",
+                "per_layer_input_gate.weight pl => per_layer_input_gate.weight rows",
             ),
             mutant(toy, "signs through gates", "pl", f"{space} => {space.replace(': Perm', ': SignedPerm')}"),
             mutant(
                 toy,
                 "factors through gates",
                 "pt",
-                "per_layer_input_gate.weight pl res' => per_layer_input_gate.weight (pl pt) res'",
+                "per_layer_input_gate.weight pl => per_layer_input_gate.weight (pl pt)",
             ),
         )
     ),

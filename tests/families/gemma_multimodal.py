@@ -573,7 +573,7 @@ MUTANTS = [
         "embedding_gemma2_text",
         "gates in other coordinates",
         "pl",
-        "per_layer_input_gate.weight pl res' => per_layer_input_gate.weight other res'",
+        "per_layer_input_gate.weight pl => per_layer_input_gate.weight other",
     ),
     mutant(
         "embedding_gemma2_text",
