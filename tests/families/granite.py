@@ -188,7 +188,10 @@ INPUTS: dict[str, Drawn] = {
 
 MUTANTS = [
     mutant(
-        "granitemoehybrid", "the state space past the gain", "n1", "mg ms cs | mg mh] (res n1)' => mg ms cs | mg mh] res'"
+        "granitemoehybrid",
+        "the state space past the gain",
+        "n1",
+        "mg ms cs | mg mh] (res n1)' => mg ms cs | mg mh] res'",
     ),
     mutant(
         "granitemoehybrid",

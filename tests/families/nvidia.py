@@ -196,7 +196,9 @@ MUTANTS = [
         "eg > 1 => eg > 2",
         "eg == 1 => eg < 2",
     ),
-    mutant("nemotron_h", "the state space past the gain", "n1", "mg ms cs | mg mh] (res n1)' => mg ms cs | mg mh] res'"),
+    mutant(
+        "nemotron_h", "the state space past the gain", "n1", "mg ms cs | mg mh] (res n1)' => mg ms cs | mg mh] res'"
+    ),
     mutant(
         "nemotron_h",
         "a convolution of other states",

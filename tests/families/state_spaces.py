@@ -166,9 +166,16 @@ MUTANTS = [
         "space su as qk: Scale[l, st]\n => ",
         "x_proj.weight [dt | st su yu | st su'] => x_proj.weight [dt | st yu | st']",
     ),
-    mutant("mamba", "one factor for both sides of a state", "su", "[dt | st su yu | st su'] => [dt | st su yu | st su]"),
+    mutant(
+        "mamba", "one factor for both sides of a state", "su", "[dt | st su yu | st su'] => [dt | st su yu | st su]"
+    ),
     mutant("mamba", "what a layer gives scaled past its skip", "yu", "mixer.D (ch yu) => mixer.D ch"),
-    mutant("mamba", "a channel's factor past its convolution", "cu", "conv1d.weight (ch cu') 1 width => conv1d.weight ch 1 width"),
+    mutant(
+        "mamba",
+        "a channel's factor past its convolution",
+        "cu",
+        "conv1d.weight (ch cu') 1 width => conv1d.weight ch 1 width",
+    ),
     mutant(
         "mamba2",
         "one factor for what is written to a state and what reads it",
@@ -178,7 +185,9 @@ MUTANTS = [
         "[mg mh mp xs' | mg ms bs' | mg ms cs'] 1 width => [mg mh mp xs' | mg ms bs' | mg ms] 1 width",
     ),
     mutant("mamba", "the last gain in the tied head", "nf", "(res nf)' = embeddings.weight => (res nf)'"),
-    mutant("mamba2", "the state space past the gain", "n1", "mg ms cs | mg mh] (res n1)' => mg ms cs | mg mh] res'"),
+    mutant(
+        "mamba2", "the state space past the gain", "n1", "mg ms cs | mg mh] (res n1)' => mg ms cs | mg mh] res'"
+    ),
     mutant(
         "mamba2",
         "channels past the gain of their norm",

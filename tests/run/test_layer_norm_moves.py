@@ -192,7 +192,20 @@ def test_twins_are_merged_without_an_anchor(name: str, spaces: str, toy: ToyMake
 
 @pytest.mark.parametrize(
     "name",
-    [*more("bart", "led", "mbart", "plbart", "blenderbot", "whisper", "marian", "pegasus", "m2m_100", "speech_to_text")],
+    [
+        *more(
+            "bart",
+            "led",
+            "mbart",
+            "plbart",
+            "blenderbot",
+            "whisper",
+            "marian",
+            "pegasus",
+            "m2m_100",
+            "speech_to_text",
+        )
+    ],
 )
 def test_a_twin_of_two_stacks_is_known(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     """What decoders read of an encoder's last norm is compared, and not matched: verified, one form, one

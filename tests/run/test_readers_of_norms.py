@@ -30,7 +30,11 @@ WRONG = [
         ("flaubert-before", "prenorm res within", "prenorm res"),
         ("dpt", "prenorm vision_res within", "prenorm vision_res"),
         ("swin", "padded (self.key|k_proj).weight (self.value|v_proj).weight", "padded (self.key|k_proj).weight"),
-        ("swin", "without hidden_states_norms.* padded", "without hidden_states_norms.* layernorm_before.bias padded"),
+        (
+            "swin",
+            "without hidden_states_norms.* padded",
+            "without hidden_states_norms.* layernorm_before.bias padded",
+        ),
         ("convbert", "pointwise.weight seen key_conv", "pointwise.weight key_conv"),
     ),
 ]

@@ -71,7 +71,11 @@ def _listed(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
         "mlp_ratios": [2] * stages,
         "decoder_hidden_size": scale.heads * scale.head,
         "image_size": STRIDE ** (stages + 1),
-        **{key: [min(STRIDE, n) for n in config[key]] for key in config if key.endswith("_ratios") and key[:3] != "mlp"},
+        **{
+            key: [min(STRIDE, n) for n in config[key]]
+            for key in config
+            if key.endswith("_ratios") and key[:3] != "mlp"
+        },
     }
     return {key: value for key, value in found.items() if key in config}
 

@@ -79,11 +79,9 @@ def ones_elements(
     return {key: c for key, c in found.items() if bool(c.any())}
 
 
-def between_elements(
-    free: LayerNorms, tensors: Blocks, target: Mapping[Block, Tensor] | None
-) -> dict[str, Tensor]:
-    """What brings the part along the ones of projections between streams to a target's, after what they got from the
-    norms that they read.
+def between_elements(free: LayerNorms, tensors: Blocks, target: Mapping[Block, Tensor] | None) -> dict[str, Tensor]:
+    """What brings the part along the ones of projections between streams to a target's, after what they got from
+    the norms that they read.
 
     Args:
         free: what is whole in the unit.

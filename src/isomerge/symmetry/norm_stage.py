@@ -13,8 +13,8 @@ Its elements are vectors, by the block that they are added to:
   output's bias loses what it adds.
 * ``norm.tied.BLOCK``: what a table that is the head as well trades with others, along the reciprocals of the gains
   of the norm that the head reads; [trades of the table].
-* ``norm.between.BLOCK``: what a writer that reads another stream, or its bias, has more along the ones, after all that
-  it gets from that stream's norm; of the block's shape, 1 long along the stream.
+* ``norm.between.BLOCK``: what a writer that reads another stream, or its bias, has more along the ones, after all
+  that it gets from that stream's norm; of the block's shape, 1 long along the stream.
 * ``norm.carry.NAME``: what the first tensor of a `carry` has more, and the others less
   (`isomerge.symmetry.carried`).
 * ``norm.turn.NAME``, ``norm.token.NAME``, ``norm.query.NAME``, ``norm.keys.NAME``, ``norm.drop.NAME``: what is free
@@ -104,7 +104,12 @@ def is_norm_key(key: str) -> bool:
 def kind_of(key: str) -> str:
     """What elements a stage may have beside one, by its key: those of one kind commute."""
     return next(
-        (kind for kind in (*REACHES, FOLD, SCALE, MADE, TIED, BETWEEN, CARRY, BASIS, PREFIX) if key.startswith(kind)), ""
+        (
+            kind
+            for kind in (*REACHES, FOLD, SCALE, MADE, TIED, BETWEEN, CARRY, BASIS, PREFIX)
+            if key.startswith(kind)
+        ),
+        "",
     )
 
 

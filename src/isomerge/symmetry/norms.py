@@ -188,8 +188,8 @@ class Norm:
 
     @property
     def unheard(self) -> set[Block]:
-        """The readers that may make of a bias which the norm keeps what they like, such as keys without biases: softmax
-        drops what is added to all of them."""
+        """The readers that may make of a bias which the norm keeps what they like, such as keys without biases:
+        softmax drops what is added to all of them."""
         free = {one.reader: one.part for one in self.unstored if one.into is None}
         return {reader for reader in free if len(list(leaf_atoms(reader.axes or ()))) == 1}
 
