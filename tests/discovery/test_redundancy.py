@@ -172,6 +172,9 @@ COMPLETE = [
     "mixtral",
     "qwen2_moe",
     "qwen3_moe",
+    "swin",
+    "siglip",
+    "whisper",
 ]
 
 
@@ -184,10 +187,15 @@ def test_these_types_are_complete(kind: str) -> None:
     assert found.complete, found.report()
 
 
-@pytest.mark.parametrize("kind", ["qwen3", "vit", "bert", "mixtral", *more("t5", "opt", "phi", "albert", "olmo")])
+SMALL = {"vit_mae": {"num_channels": 1, "decoder_hidden_size": 768, "mask_ratio": 0.5}}
+
+
+@pytest.mark.parametrize(
+    "kind", ["qwen3", "vit", "bert", "mixtral", *more("t5", "opt", "phi", "albert", "olmo", "swin", "vit_mae")]
+)
 def test_what_inspect_prints_is_the_whole_declared_group(kind: str) -> None:
     """Its formula, against the rank of the declared tangents: streams, gains and trades included, nothing twice."""
-    seen = bound(kind)
+    seen = bound(kind, **SMALL.get(kind, {}))
     point, told = Point(seen), inspected(seen)
     tangents = torch.cat([point.tangents(), point.form_tangents()])
     assert told["redundant_dimensions"] == len(span_of(tangents))

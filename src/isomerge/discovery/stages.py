@@ -1,5 +1,5 @@
-"""Tiny configs of transformers in stages, such as Swin and SegFormer: lists with one entry a stage, each of which sees
-a coarser grid than the last one and is as wide, or wider."""
+"""Tiny configs of transformers in stages, such as Swin and SegFormer: lists with one entry a stage, each of which
+sees a coarser grid than the last one and is as wide, or wider."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _doubling(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
 
 
 def _listed(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
-    """Stages whose widths a list has (SegFormer, PVT): all of them, the first half of them with half of the heads."""
+    """Stages whose widths a list has (SegFormer, PVT): all of them; the first half has half of the heads."""
     stages = len(config["depths"])
     heads = [max(1, scale.heads // (2 if 2 * stage < stages else 1)) for stage in range(stages)]
     found = {

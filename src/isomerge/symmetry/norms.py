@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import torch
 from torch import Tensor
@@ -310,8 +311,9 @@ def gain_across(norm: Norm, tensors: Mapping[Block, Tensor], reader: Tensor, axi
 
 
 def free_dimensions(free: LayerNorms, spec: Spec, entries: Callable[[Block], int]) -> int:
-    """How many dimensions it is: one for every vector that a writer writes and a reader reads, and the biases of
-    norms that fold, and the gains that readers can take.
+    """How many dimensions it is: one for every vector that a writer writes and a reader reads, less those of
+    projections between streams that are both, and the biases of norms that fold, and the gains that readers can
+    take.
 
     Args:
         free: of a model.
@@ -326,6 +328,10 @@ def free_dimensions(free: LayerNorms, spec: Spec, entries: Callable[[Block], int
     held = [rows for norm in free.norms for rows in (norm.bare if norm.bias is not None else {}).values()]
     held += [rows for norm in free.norms for rows in norm.apart.values()]
     vectors -= sum(int(rows.sum()) for rows in held)
+    for block, k in slack:
+        if (written := free.writers.get(block)) is not None:
+            read_and_written = (length((block.axes or ())[axis], spec.sizes) for axis in (k, written))
+            vectors -= entries(block) // prod(read_and_written)
     made = sum(one.entries for norm in free.norms for one in norm.made)
     traded = sum(len(norm.trades) for norm in free.norms)
     constants = sum(one.entries for one in free.carried)
