@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 import torch
 
+from depth import more
 from isomerge.discovery import building
 from isomerge.discovery.building import real_config, specimens
 from isomerge.discovery.discover import check_reached
 from isomerge.discovery.lines import LineFound, expression, find_lines
 from isomerge.discovery.placement import places_of
 from isomerge.discovery.precision import double_precision
+from isomerge.discovery.redundancy import TINY, tiny_specimen
 from isomerge.discovery.shrinking import SCALES, kind_of, shrunk
+from isomerge.discovery.stages import is_in_stages
 from isomerge.errors import IsomergeError
 
 CONFIG = {
@@ -23,6 +26,26 @@ CONFIG = {
     "intermediate_size": 11008, "max_position_embeddings": 8192, "pad_token_id": 49999, "num_experts": 16, "hidden_act": "silu",
     "layer_types": ["full"] * 20 + ["sliding"] * 20, "layer_norm_eps": 1e-5,
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "stages"), [("swin", 2), *more(("segformer", 4))])
+def test_stages_are_made_small(kind: str, stages: int) -> None:
+    """Stages stay stages, of one layer each and wider than the first one; Swin's windows must be filled up, as they
+    are of images that do not fit."""
+    module = tiny_specimen(real_config({"model_type": kind}), 0, TINY).module
+    config = module.config
+    assert len(config.depths) == stages
+    assert set(config.depths) == {1}
+    assert sum(p.numel() for p in module.parameters()) < 5000
+    if kind == "swin":
+        assert config.image_size // config.patch_size % config.window_size
+        assert config.hidden_size == 2 * config.embed_dim
+
+
+def test_other_lists_of_depths_are_left() -> None:
+    """Hiera pools its queries from stage to stage, and has no windows of one size."""
+    assert not is_in_stages(real_config({"model_type": "hiera"}).to_dict())
+    assert not is_in_stages(real_config({"model_type": "llama"}).to_dict())
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -3,20 +3,22 @@ sees a coarser grid than the last one and is as wide, or wider."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from isomerge.discovery.shrinking import DERIVED, Scale, token
 
 WINDOW, PATCH, STRIDE = 2, 2, 2
+SWIN = ("depths", "num_heads")
+SEGFORMER = ("depths", "num_attention_heads", "hidden_sizes", "patch_sizes", "strides", "mlp_ratios")
+"""Keys of lists with an entry a stage."""
 RATIO = 1.5
 """Neurons by the width of their stage: as many by the head of a specimen as others have."""
 
 
 def is_in_stages(config: Mapping[str, Any]) -> bool:
-    """Whether a config has a list of depths, and heads in each of them."""
-    heads = config.get("num_heads", config.get("num_attention_heads"))
-    return all(isinstance(value, list) and len(value) > 1 for value in (config.get("depths"), heads))
+    """Whether a config has a list of depths, and stages as Swin's or as SegFormer's."""
+    return (_are_lists(config, SWIN) and "window_size" in config) or _are_lists(config, SEGFORMER)
 
 
 def shrunk_stages(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
@@ -30,12 +32,12 @@ def shrunk_stages(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
     for key, value in config.items():
         if key.endswith("_token_id") and value is not None:
             small[key] = token(value, scale.vocabulary)
-    return small | (_doubling(small, scale) if "embed_dim" in config else _listed(small, scale))
+    return small | (_doubling(small, scale) if _are_lists(config, SWIN) else _listed(small, scale))
 
 
 def _doubling(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
-    """Stages of which each is twice as wide as the last one (Swin): as many as layers; the first one
-    has half of the heads, and every grid is larger than its windows, which must be filled up."""
+    """Stages of which each is twice as wide as the last one (Swin): as many as layers. The first one has half of
+    the heads, and no grid is whole windows: some are filled up."""
     first = max(1, scale.heads // 2)
     stages = min(scale.layers, len(config["depths"]))
     for key in ("hidden_size", "num_layers"):  # which the class makes from the others
@@ -56,7 +58,7 @@ def _doubling(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
 
 
 def _listed(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
-    """Stages whose widths a list has (SegFormer, PVT): all of them; the first half has half of the heads."""
+    """Stages whose widths a list has (SegFormer): all of them; the first half has half of the heads."""
     stages = len(config["depths"])
     heads = [max(1, scale.heads // (2 if 2 * stage < stages else 1)) for stage in range(stages)]
     found = {
@@ -66,7 +68,7 @@ def _listed(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
         "strides": [STRIDE] * stages,
         "patch_sizes": [
             STRIDE if patch <= stride else STRIDE + 1
-            for patch, stride in zip(config.get("patch_sizes", []), config.get("strides", []), strict=True)
+            for patch, stride in zip(config["patch_sizes"], config["strides"], strict=True)
         ],
         "mlp_ratios": [2] * stages,
         "decoder_hidden_size": scale.heads * scale.head,
@@ -78,6 +80,10 @@ def _listed(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
         },
     }
     return {key: value for key, value in found.items() if key in config}
+
+
+def _are_lists(config: Mapping[str, Any], keys: Sequence[str]) -> bool:
+    return all(isinstance(config.get(key), list) for key in keys)
 
 
 def _is_list_of(value: Any, length: int) -> bool:

@@ -114,7 +114,7 @@ def _under_pre_norms(
             continue
         if scales is None:  # a part of a concatenation, or other axes beside it: not known here
             return LayerNorms()
-        merging |= len(list(atoms(((block.axes or ())[k],)))) > 1 + len(scales) and bool(_merged(spec, scales))
+        merging |= any(a.name in _merged(spec, scales) for a in atoms(((block.axes or ())[k],)))
         if scales and scales[0].name in branch:
             key = element_key(spec, spec.spaces[scales[0].name], dict(block.scope))
             _add_to_layer_scale(layer_scales.setdefault(key, Norm()), block, k, atom)
