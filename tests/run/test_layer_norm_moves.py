@@ -27,6 +27,7 @@ from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.layer_norms import norm_spec
 from isomerge.symmetry.norm_stage import BETWEEN, FOLD, GAIN, MADE, ONES, SCALE, TIED, norm_keys, norm_stages
+from run.near_twins import assert_told, near_twin
 from toys import Toy, outputs, overwrite, relative, save_toy, tensors
 
 ToyMaker = Callable[..., Toy]
@@ -482,3 +483,36 @@ def test_a_token_for_masked_patches_follows_their_bias(tmp_path: Path) -> None:
         assert float((one - two).abs().max()) < 1e-9
     assert apart(tmp_path / "one", tmp_path / "two") > 1
     assert isomerge.verify(tmp_path / "one", tmp_path / "two")["same"] is True
+
+
+NEAR = [
+    *more(
+        ("vit_mae", "decoder.decoder_embed.bias"),
+        ("swin", "encoder.layers.0.blocks.0.layernorm_before.bias"),
+        ("led", "encoder.layers.0.fc1.bias"),
+        ("mamba", "layers.0.mixer.conv1d.weight"),
+        ("jamba", "layers.0.mamba.D"),
+    )
+]
+
+
+@pytest.mark.parametrize(("name", "left"), NEAR)
+def test_a_near_twin_is_told(name: str, left: str, toy: ToyMaker, tmp_path: Path) -> None:
+    """All moves but for one tensor, which stays behind: other outputs, and `verify` and fingerprints say so."""
+    first = toy(name)
+    twin = near_twin(first, lambda model: inner_moves(model, 1) @ free_moves(model), left, tmp_path / "near")
+    assert relative(outputs(twin), first.reference) > 1e-3
+    assert_told(first.folder, twin)
+
+
+@pytest.mark.parametrize(
+    ("name", "left"),
+    more(("swin", "encoder.layers.0.downsample.reduction.weight"), ("mamba2", "layers.0.mixer.conv1d.weight")),
+)
+def test_a_near_twin_that_fingerprints_do_not_see(name: str, left: str, toy: ToyMaker, tmp_path: Path) -> None:
+    """Streams between two others have no anchors, and taps of a convolution no others to meet: `verify` sees them
+    (docs/lab/fingerprint.md)."""
+    first = toy(name)
+    twin = near_twin(first, lambda model: inner_moves(model, 1) @ free_moves(model), left, tmp_path / "near")
+    assert relative(outputs(twin), first.reference) > 1e-3
+    assert isomerge.verify(first.folder, twin)["same"] is False
