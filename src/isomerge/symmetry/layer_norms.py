@@ -86,7 +86,8 @@ class _Seen:
 def centred_streams(spec: Spec) -> list[str]:
     """The streams that every norm over them takes the mean of."""
     groups = {name: (spec.spaces[name].group_name, spec.spaces[name].folded) for name in spec.streams}
-    return [name for name, both in groups.items() if CENTRED in both or name in spec.prenorm + spec.postnorm]
+    centred = [name for name, both in groups.items() if CENTRED in both or name in spec.prenorm + spec.postnorm]
+    return [name for name in centred if name not in spec.seen_raw or name in spec.postnorm]
 
 
 def under_layer_norm(spec: Spec) -> bool:

@@ -70,7 +70,8 @@ class Order:
     lasts: set[str] = field(default_factory=set)
     """The gains of norms that stand behind all layers, where norms stand before."""
     raw: bool = False
-    """Whether a line reads the stream without a norm, where norms stand before."""
+    """Whether a line reads the stream without a norm, where norms stand before, or through one over several vectors
+    of it."""
     read_elsewhere: bool = False
     """Whether what reads the last norm is not all known: what stands in another stack of layers."""
     seen: dict[tuple[str, bool], Place] = field(default_factory=dict)
@@ -106,6 +107,7 @@ def order_of(spec: Spec, stream: str) -> Order:
         else:
             walk.layers(stack, part)
     walk.order.before = stream not in spec.postnorm
+    walk.order.raw |= any(_is_over_several(spec, stream, line) for line in lines)
     if not walk.order.before and walk.norm is not None and not walk.norm.line.indices and not walk.pending:
         walk.order.heads.add(walk.norm.line.name)  # a stream that no layer goes on
     return walk.order
@@ -271,6 +273,13 @@ def _in_first_layer(line: Line) -> bool:
 
 def _is_vector(line: Line, stream: str) -> bool:
     return line.axes is not None and len(line.axes) == 1 and {a.name for a in atoms(line.axes)} >= {stream}
+
+
+def _is_over_several(spec: Spec, stream: str, line: Line) -> bool:
+    """Whether a line's axis has several of a stream's vectors, such as neighbouring patches that are normed as one:
+    what a writer has along the ones that norm does not take away."""
+    beside = {a.name for a in atoms(line.axes or ())} - {stream, *spec.gains}
+    return _is_vector(line, stream) and any(spec.sizes.get(name, 0) != 1 for name in beside)
 
 
 def depth_of(spec: Spec, line: Line) -> int | None:

@@ -178,6 +178,7 @@ def included(inclusion: Inclusion, part: Spec) -> Spec:
         prenorm=tuple(inclusion.called(name) for name in part.prenorm if name not in inclusion.without),
         normed_out=tuple(inclusion.called(name) for name in part.normed_out if name not in inclusion.without),
         beside=tuple((inclusion.called(s), w, name) for s, w, name in part.beside if s not in inclusion.without),
+        seen_raw=tuple(inclusion.called(name) for name in part.seen_raw),
         within=tuple(inclusion.called(name) for name in part.within if name not in inclusion.without),
         again=tuple(inclusion.called(name) for name in part.again if name not in inclusion.without),
         plain=tuple(inclusion.called(name) for name in part.plain if name not in inclusion.without),

@@ -216,6 +216,9 @@ class Spec:
     """The streams whose norms stand behind what they normalise; their lines stand in the order in which they act."""
     again: tuple[str, ...] = ()
     """Those of them whose one layer runs again and again: what reads its first tensors reads its last norm as well."""
+    seen_raw: tuple[str, ...] = ()
+    """Streams of parts that the whole reads otherwise than through the part's own norms: what LayerNorm leaves
+    free in the part alone shows there."""
     plain: tuple[str, ...] = ()
     """Those of `prenorm` whose norms have no tensors."""
     beside: tuple[tuple[str, str, str], ...] = ()

@@ -35,6 +35,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``centred NAME: A#0,1, B#0,1 over X ...``          a LayerNorm takes the mean over the axes X of what A and B write, of these parts together
 ``length NAME: WEIGHT by LENGTHS along AXIS``    of WEIGHT's slices along AXIS the directions count; LENGTHS has their lengths
 ``prenorm STREAM [returned] [if E]``            a stream is read through LayerNorms alone (also: ``folded OFixingOnes``); returned: also where a class returns it
+``prenorm STREAM raw [if E]``                    something reads it through no LayerNorm: nothing of it is free, whatever its group
 ``prenorm STREAM within [if E]``                its norms are inside of branches: no class returns what they give
 ``prenorm STREAM plain [returned] [if E]``      the same, through LayerNorms that have no tensors
 ``... except NAME ...``                         lines (a name ends so, ``*`` is anything) that write before something else than a norm, or read another thing as well
@@ -79,7 +80,7 @@ from types import MappingProxyType
 from typing import Any
 
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.axes import parse
+from isomerge.symmetry.axes import atoms, parse
 from isomerge.symmetry.fixed import check_fixed
 from isomerge.symmetry.groups import GROUPS, SCALES
 from isomerge.symmetry.language.bases import TableBasis, read_basis
@@ -112,7 +113,7 @@ _SHIFT = re.compile(
 )
 _BIASED = re.compile(r"([^\s#]+)(?:#(\d+))?\s+by\s+(\S.*)$")
 _INFINITE = " infinite"
-RETURNED, PLAIN, WITHIN, AGAIN = " returned", " plain", " within", " again"
+RETURNED, PLAIN, WITHIN, AGAIN, RAW = " returned", " plain", " within", " again", " raw"
 BEHIND_PADDING = "behind padding"
 _OFFSET = re.compile(r"(.*[)\]]'?)\s+-\s*(\d+)$")
 _DEFAULT_SIZES = {**dict.fromkeys(SCALES, 1), "Complex": 2, "Turn": 2}
@@ -168,6 +169,9 @@ class _Reader:
         self.lines: list[Line] = []
         self.shifts: list[Shift] = []
         self.tied_trades: list[Shift] = []
+        self.seen_raw: tuple[str, ...] = ()
+        self.theirs: list[tuple[str, set[str], set[Line]]] = []
+        """Streams of parts, the part's gains and its lines."""
         self.carries: list[Carry] = []
         self.probes: list[Probe] = []
         self.reaches: list[Reach] = []
@@ -269,6 +273,8 @@ class _Reader:
             # what transformers reads may be flat as well (DPT), or have the group (Qwen2-VL)
             self.keys += tuple(key.removeprefix(f"{inclusion.group}.") for key in part.config_keys)
         self.fixed += part.fixed
+        self.seen_raw += part.seen_raw
+        self.theirs += [(stream, {*part.gains}, {*part.lines}) for stream in part.streams]
         self.prenorm += part.prenorm
         self.normed_out += part.normed_out
         self.plain += part.plain
@@ -331,6 +337,17 @@ class _Reader:
             indices = tuple(re.findall(r"\w+", index or ""))
             self.spaces[name] = Space(name, group, indices, role or name, statement.word == "residual", folded)
 
+    def read_by_the_whole(self) -> list[str]:
+        """The streams of parts that a line of the whole reads, or norms, without a gain of the part."""
+        found = []
+        for stream, gains, lines in self.theirs:
+            here = [axis for line in self.lines if line not in lines for axis in line.axes or ()]
+            leaves = [[*atoms((axis,))] for axis in here]
+            met = [leaf for leaf in leaves if any(a.name == stream and (a.dual or a.diag) for a in leaf)]
+            if any(gains.isdisjoint(a.name for a in leaf) for leaf in met):
+                found.append(stream)
+        return found
+
     def read_shift(self, rest: str) -> None:
         found = _SHIFT.match(rest)
         if not found:
@@ -389,6 +406,9 @@ class _Reader:
 
     def read_prenorm(self, rest: str) -> None:
         rest = self.asides(rest)
+        if rest.endswith(RAW):
+            self.seen_raw += (self.stream("prenorm", rest.removesuffix(RAW)),)
+            return
         words = rest.removesuffix(RETURNED).removesuffix(WITHIN)
         name = self.stream("prenorm", words.removesuffix(PLAIN))
         self.within += [name] if rest.endswith(WITHIN) else []
@@ -485,6 +505,7 @@ class _Reader:
             head_norms=tuple(self.head_norms),
             lengths=tuple(self.lengths),
             biased=tuple(self.biased),
+            seen_raw=(*self.seen_raw, *self.read_by_the_whole()),
             within=tuple(self.within),
             again=tuple(self.again),
             together=tuple(self.together),
