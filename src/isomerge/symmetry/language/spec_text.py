@@ -170,6 +170,8 @@ class _Reader:
         self.shifts: list[Shift] = []
         self.tied_trades: list[Shift] = []
         self.seen_raw: tuple[str, ...] = ()
+        self.told_here: set[str] = set()
+        """Streams of which this text says itself that norms stand before what reads them."""
         self.theirs: list[tuple[str, set[str], set[Line]]] = []
         """Streams of parts, the part's gains and its lines."""
         self.carries: list[Carry] = []
@@ -338,9 +340,10 @@ class _Reader:
             self.spaces[name] = Space(name, group, indices, role or name, statement.word == "residual", folded)
 
     def read_by_the_whole(self) -> list[str]:
-        """The streams of parts that a line of the whole reads, or norms, without a gain of the part."""
+        """The streams of parts that a line of the whole reads, or norms, without a gain of the part, and of which the
+        whole does not say that this is through the part's last norm (``prenorm STREAM``)."""
         found = []
-        for stream, gains, lines in self.theirs:
+        for stream, gains, lines in (part for part in self.theirs if part[0] not in self.told_here):
             here = [axis for line in self.lines if line not in lines for axis in line.axes or ()]
             leaves = [[*atoms((axis,))] for axis in here]
             met = [leaf for leaf in leaves if any(a.name == stream and (a.dual or a.diag) for a in leaf)]
@@ -412,6 +415,7 @@ class _Reader:
         words = rest.removesuffix(RETURNED).removesuffix(WITHIN)
         name = self.stream("prenorm", words.removesuffix(PLAIN))
         self.within += [name] if rest.endswith(WITHIN) else []
+        self.told_here.add(name)
         self.prenorm.append(name)
         self.plain += [name] if words.endswith(PLAIN) else []
         self.normed_out += [name] if rest.endswith(RETURNED) else []
