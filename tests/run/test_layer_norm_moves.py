@@ -102,7 +102,7 @@ def free_moves(model: Model, seed: int = 1) -> Alignment:
 
     for block, axis in free.writers.items():
         elements[ONES + block.key] = draw(block, axis)
-    for block, axis in free.between.writers.items():
+    for block, axis in free.between.items():
         elements[BETWEEN + block.key] = draw(block, axis)
     for norm in free.norms:
         elements |= {GAIN + block.key: draw(block, axis) for block, axis in norm.slack.items()}

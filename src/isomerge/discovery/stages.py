@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from isomerge.discovery.shrinking import DERIVED, Scale, token
+from isomerge.discovery.shrinking import DERIVED, Scale
 
 WINDOW, PATCH, STRIDE = 2, 2, 2
 SWIN = ("depths", "num_heads")
@@ -29,9 +29,6 @@ def shrunk_stages(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
         scale: how small.
     """
     small = {key: value for key, value in config.items() if key not in DERIVED}
-    for key, value in config.items():
-        if key.endswith("_token_id") and value is not None:
-            small[key] = token(value, scale.vocabulary)
     return small | (_doubling(small, scale) if _are_lists(config, SWIN) else _listed(small, scale))
 
 

@@ -88,7 +88,7 @@ def between_elements(free: LayerNorms, tensors: Blocks, target: Mapping[Block, T
         tensors: the unit's blocks, moved by all else.
         target: the anchor's; None: to none at all.
     """
-    gaps = {b: _gap(tensors, target, b).mean(axis, keepdim=True) for b, axis in free.between.writers.items()}
+    gaps = {b: _gap(tensors, target, b).mean(axis, keepdim=True) for b, axis in free.between.items()}
     return {BETWEEN + block.key: c for block, c in gaps.items() if bool(c.any())}
 
 
@@ -331,9 +331,11 @@ def _additive(spec: Spec, free: LayerNorms, anchor: Blocks, moved: Blocks) -> li
     ones = NormStage(spec, ones_elements(free, moved, anchor, folding=True, made=made))
     moved = ones.applied(moved)
     fold = NormStage(spec, fold_elements(free.norms, moved, anchor))
-    more = NormStage(spec, made)
-    between = between_elements(free, more.applied(fold.applied(moved)), anchor)
-    return [tied, ones, fold, more, NormStage(spec, between)]
+    stages = [tied, ones, fold, NormStage(spec, made)]
+    if not free.between:
+        return stages
+    between = between_elements(free, stages[-1].applied(fold.applied(moved)), anchor)
+    return [*stages, NormStage(spec, between)]
 
 
 def _distance(anchor: Blocks, blocks: Blocks) -> float:

@@ -89,7 +89,7 @@ class LayerNormForm:
     @cached_property
     def _between(self) -> dict[Block, int]:
         """The writers that read another stream, by their axis along the one that they write."""
-        return self.free.between.writers
+        return self.free.between
 
     def _unreached(self, stored: Callable[[Block], Tensor]) -> Callable[[Block], Tensor]:
         """Blocks without what is free of readers that see little of a stream; each statement is read once."""
@@ -320,8 +320,9 @@ def _without_norms(model: Model, free: LayerNorms, spec: Spec, before: Alignment
             folds = fold_elements(here.norms, tensors, None)
             tensors = NormStage(spec, folds).applied(tensors)
             made = made_elements(here.norms, tensors, None)
-            between = between_elements(here, NormStage(spec, made).applied(tensors), None)
-            elements |= scales | tied | ones | folds | made | between
+            elements |= scales | tied | ones | folds | made
+            if here.between:
+                elements |= between_elements(here, NormStage(spec, made).applied(tensors), None)
     return norm_stages(spec, elements)
 
 

@@ -66,7 +66,7 @@ ORDER = (*REACHES[:-2], SCALE, TIED, PREFIX, FOLD, MADE, BETWEEN, CARRY, *REACHE
 def norm_keys(free: LayerNorms) -> set[str]:
     """The keys of all elements that move what LayerNorm leaves free."""
     found = {ONES + block.key for block in free.writers}
-    found |= {BETWEEN + block.key for block in free.between.writers}
+    found |= {BETWEEN + block.key for block in free.between}
     found |= {GAIN + block.key for norm in free.norms for block in norm.slack}
     found |= {MADE + one.reader.key for norm in free.norms for one in norm.made}
     found |= {TIED + trade.table.key for norm in free.norms for trade in norm.trades}

@@ -289,11 +289,11 @@ class LayerNorms:
         )
 
     @property
-    def between(self) -> LayerNorms:
-        """The writers that read a norm of another stream, and those readers' biases: what they get from it may lie
-        along the ones of the stream that they write."""
+    def between(self) -> dict[Block, int]:
+        """The writers that read a norm of another stream, and those readers' biases, by their axis along the stream
+        that they write: what they get from the other one may lie along its ones."""
         read = {block for norm in self.norms for block in (*norm.readers, *norm.reader_biases)}
-        return LayerNorms({block: k for block, k in self.writers.items() if block in read})
+        return {block: k for block, k in self.writers.items() if block in read}
 
 
 def gain_along(norm: Norm, gain: Tensor, dims: int, axis: int) -> Tensor:
