@@ -183,14 +183,21 @@ NEEDED: dict[str, dict[str, Any]] = {
     "vit_mae": {"num_channels": 1, "decoder_hidden_size": 768, "mask_ratio": 0.5},
     "whisper": {"num_mel_bins": 8},
     "speech_to_text": {"input_feat_per_channel": 8, "conv_channels": 8},
-    "lilt": {"channel_shrink_ratio": 2},
+    "lilt": {"channel_shrink_ratio": 2, "architectures": ["LiltForTokenClassification"]},  # as its uses are
     "markuplm": {
+        "architectures": ["MarkupLMForTokenClassification"],
         "max_depth": 2,
         "xpath_unit_hidden_size": 4,
         "max_xpath_tag_unit_embeddings": 4,
         "max_xpath_subs_unit_embeddings": 4,
         "tag_pad_id": 3,
         "subs_pad_id": 3,
+    },
+    "layoutlmv3": {
+        "architectures": ["LayoutLMv3ForTokenClassification"],
+        "coordinate_size": 1,
+        "shape_size": 2,
+        "input_size": 8,
     },
     "led": {"attention_window": 4},
     "longformer": {"attention_window": 4},

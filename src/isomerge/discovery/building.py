@@ -120,6 +120,8 @@ def make_specimen(
 def _built(config: Any, kind: Any, scale: Scale, seed: int, untied: bool) -> Specimen:
 
     small = _settled(shrunk_whole(config.to_dict(), scale), untied)
+    if scale.labels:
+        small["num_labels"] = scale.labels
     with silent(), torch.random.fork_rng(devices=[]), double_precision():
         torch.manual_seed(seed)
         made = type(config)(**{k: v for k, v in small.items() if k != "model_type"})

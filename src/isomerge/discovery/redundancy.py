@@ -32,9 +32,10 @@ from isomerge.errors import IsomergeError, first_line
 NULL = 1e-10
 """Pivots of the Jacobian at most this share of the largest one are zero: rounding leaves 1e-15 to 1e-12, what is
 nearly a symmetry 1e-5 and more."""
-TINY = Scale(2, 2, 1, 4, 0, 12, 2, 22, 6, 14)
+TINY = Scale(2, 2, 1, 4, 0, 12, 2, 22, 6, 14, labels=8)
 """How small the specimens are: about 1,500 parameters. Of two experts both are asked: one that is asked for few
-tokens would look redundant."""
+tokens would look redundant. A classifier has as many labels as its stream is wide: of two it would take four times the
+inputs."""
 WIDER = replace(TINY, head=8)
 """Where a quarter of a head of four would be turned."""
 MORE_HEADS = replace(TINY, heads=4, head=2)

@@ -38,6 +38,8 @@ class Scale:
     """Of an image, where two or three patches across, by the number of layers, will not do."""
     linked: bool = False
     """Whether spaces between the parts of a composite are as wide as a part, where the real ones are."""
+    labels: int | None = None
+    """Of a classifier; where this is empty, as many as its class has by default: two."""
 
 
 SCALES = (

@@ -25,6 +25,13 @@ FRAMES = 12
 """How many vectors a row of sound gives."""
 BANDS = "input_feat_per_channel"
 """A key for the bands of a spectrogram of which each row is a time."""
+BOX, BOX_PLACES = "bbox", "max_2d_position_embeddings"
+"""What classes call the boxes of tokens, and a key for how many places an edge may have."""
+PATHS = {
+    "xpath_tags_seq": "max_xpath_tag_unit_embeddings",
+    "xpath_subs_seq": "max_xpath_subs_unit_embeddings",
+}
+"""What a class calls the tags that tokens stand in and their numbers, and the keys for how many there are."""
 IMAGE_TOKENS = ("image_token_id", "image_token_index", "img_token_id", "image_pad_token_id")
 
 
@@ -82,10 +89,22 @@ class InputsOf:
             long = 2 * config.max_source_positions
             shape = (long, bands) if (bands := getattr(config, BANDS, None)) else (config.num_mel_bins, long)
             return {"input_features": _noise((rows, *shape), rng), "decoder_input_ids": ids}
-        drawn = {"input_ids": ids}
+        drawn = {"input_ids": ids, **self._on_page(rows, length, rng)}
         if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in self.takes:
             drawn["decoder_input_ids"] = torch.randint(*tokens, (rows, length - 2), generator=rng)
         return drawn
+
+    def _on_page(self, rows: int, length: int, rng: Generator) -> dict[str, Tensor]:
+        """Where tokens stand on a page: the left, upper, right and lower edges of their boxes (LayoutLM, LiLT), or
+        which of what tags they are in (MarkupLM)."""
+        found = {}
+        if BOX in self.takes and (places := self.keys.get(BOX_PLACES)):
+            edges = torch.randint(0, places, (rows, length, 2, 2), generator=rng)  # both ends of both directions
+            found[BOX] = edges.sort(2).values.flatten(2)
+        for name, count in PATHS.items():
+            if name in self.takes and (units := self.keys.get(count)):
+                found[name] = torch.randint(0, units, (rows, length, self.keys["max_depth"]), generator=rng)
+        return found
 
     def covering(self, vocabulary: int, seed: int, rows: int, length: int) -> dict[str, Tensor]:
         """Inputs of many rows, in which all tokens, types and places occur, as far as rows and length go."""

@@ -25,6 +25,7 @@ from isomerge.symmetry.language.spec import Line, Spec
 from isomerge.symmetry.lengths import LENGTH, Lengths, lengths_in
 from isomerge.symmetry.part_rows import Rows
 from isomerge.symmetry.probed import DROP, KEYS, QUERY, TOKEN, TURN, Moves, Probed
+from isomerge.symmetry.reruns import Reader, Rerun
 from isomerge.symmetry.unheard import UNHEARD, Unheard, unheard_in, unheard_shape
 from isomerge.symmetry.unstored_biases import bias_of
 
@@ -33,15 +34,6 @@ LEVELS, REACH = "norm.level.", "norm.reach."
 REACHES = (LENGTH, TURN, TOKEN, QUERY, KEYS, LEVELS, REACH, UNHEARD, CENTRED, OFFSET, DROP)
 LEVEL = 1e-9
 """The least part of the largest direction of a map that is one."""
-
-
-@dataclass(frozen=True)
-class Reader:
-    """A weight that reads what is reached, and its bias."""
-
-    key: str
-    weight: Rows
-    bias: Rows
 
 
 @dataclass(frozen=True)
@@ -180,7 +172,7 @@ class Reached:
         return max(across, float((mine - theirs).square().sum()) / max(wide, 1e-300))
 
 
-Stated = Probed | Reached | Unheard | Centred | Lengths
+Stated = Probed | Reached | Rerun | Unheard | Centred | Lengths
 """What a statement says of few readers."""
 
 
@@ -204,7 +196,11 @@ def reached_in(spec: Spec, blocks: Sequence[Block], *, states: bool = False) -> 
         if all(at(part) is not None for part in probe.parts):
             found.append(_probed(spec, probe, at))
     for reach in spec.reaches:
-        if all(at(part) is not None for part in reach.parts):
+        if not all(at(part) is not None for part in reach.parts):
+            continue
+        if reach.then is not None:
+            found += [] if states else [_rerun(spec, reach, at, named)]
+        else:
             one = _reached(spec, reach, at, named, states)
             width, narrow = _map_sizes(spec, one.through, one.gain is not None)
             found += [one] if narrow < width else []
@@ -236,6 +232,18 @@ def _probed(spec: Spec, probe: Probe, at: Callable[[Part | None], Block | None])
     maps = (*probe.query.parts, *probe.key.parts)
     weight, bias, keys, dropped = (_rows(spec, part, at, read, probe.along) for part in maps)
     return Probed(probe, token, weight, bias, keys, dropped)
+
+
+def _rerun(
+    spec: Spec, reach: Reach, at: Callable[[Part | None], Block | None], named: Mapping[str, Block]
+) -> Rerun:
+    bias, through, gain, norm = (at(part) for part in (reach.bias, reach.through, reach.gain, reach.then))
+    assert bias is not None
+    assert through is not None
+    assert norm is not None
+    read = frozenset(a.name for a in atoms(bias.axes or ()))
+    readers = tuple(_reader(spec, reach, k, one, at, read) for k, one in enumerate(reach.readers))
+    return Rerun(reach, bias, through, gain, norm, named.get(bias_of(norm.canonical[0])), readers)
 
 
 def _reached(

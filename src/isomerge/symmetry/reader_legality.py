@@ -81,7 +81,8 @@ def _check_reach(spec: Spec, reach: Reach) -> None:
     narrow = _axes(spec, what, reach.through, read)
     gain = narrow if reach.gain is None else _axes(spec, what, reach.gain)
     sides = [[_axes(spec, what, part, read) for part in one.parts] for one in reach.readers]
-    if gain != narrow or any(weight != bias for weight, bias in sides):
+    then = read if reach.then is None else _axes(spec, what, reach.then)
+    if gain != narrow or then != read or any(weight != bias for weight, bias in sides):
         raise IsomergeError(f"{spec.origin}: the tensors of {what} have axes that do not fit each other")
 
 

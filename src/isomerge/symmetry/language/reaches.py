@@ -4,8 +4,8 @@
 and its bias, which makes one vector of each head along AXIS, and no more of KEY counts than what that makes of it. The
 keys' bias softmax drops: a `shift` says so.
 
-``reached NAME: BIAS over MAP [behind GAIN] -> WEIGHT by BIAS, ...``: these weights read ``MAP e + BIAS`` alone, of fewer
-e than it is wide; e comes from the norm of GAIN.
+``reached NAME: BIAS over MAP [behind GAIN] [then NORM] -> WEIGHT by BIAS, ...``: these weights read ``MAP e + BIAS`` alone,
+of fewer e than it is wide; e comes from the norm of GAIN. With ``then``: once, and the norm of NORM in every later run.
 
 ``unheard NAME: WEIGHT#PART by BIAS#PART [behind GAIN] through OUT``: values, whose constants of which OUT, that has no
 bias, makes something along the ones alone no norm hears; WEIGHT reads the norm of GAIN. The last of its axes is that of
@@ -28,7 +28,9 @@ from isomerge.symmetry.language.carries import numbered
 _PART = r"(\S+?)(?:#(\d+))?"
 _MAP = rf"{_PART}\s+by\s+{_PART}"
 _PROBE = re.compile(rf"(\w+)\s*:\s*(\S+)\s+through\s+{_MAP}\s*->\s*{_MAP}\s+along\s+(\w+)$")
-_REACHED = re.compile(r"(\w+)\s*:\s*(\S+)\s+over\s+(\S+)(?:\s+behind\s+(\S+))?\s*->\s*(.+)$")
+_REACHED = re.compile(
+    r"(\w+)\s*:\s*(\S+)\s+over\s+(\S+)(?:\s+behind\s+(\S+))?(?:\s+then\s+(\S+))?\s*->\s*(.+)$"
+)
 _UNHEARD = re.compile(rf"(\w+)\s*:\s*{_MAP}(?:\s+behind\s+(\S+))?\s+through\s+(\S+)$")
 _LENGTH = re.compile(r"(\w+)\s*:\s*(\S+)\s+by\s+(\S+)\s+along\s+(\w+)$")
 _READER = re.compile(rf"{_MAP}$")
@@ -107,18 +109,20 @@ class Reach:
     through: Part
     gain: Part | None
     readers: tuple[Map, ...]
+    then: Part | None = None
+    """The gain of the norm that readers read in every run but the first."""
 
     @property
     def parts(self) -> tuple[Part, ...]:
         """All lines."""
-        gain = () if self.gain is None else (self.gain,)
-        return self.bias, self.through, *gain, *(part for reader in self.readers for part in reader.parts)
+        gains = [part for part in (self.gain, self.then) if part is not None]
+        return self.bias, self.through, *gains, *(part for reader in self.readers for part in reader.parts)
 
     def renamed(self, name: str, called: Callable[[str], str]) -> Reach:
         """The same where lines are called something else."""
-        gain = None if self.gain is None else self.gain.renamed(called)
+        gain, then = (part and part.renamed(called) for part in (self.gain, self.then))
         readers = tuple(reader.renamed(called) for reader in self.readers)
-        return Reach(name, self.bias.renamed(called), self.through.renamed(called), gain, readers)
+        return Reach(name, self.bias.renamed(called), self.through.renamed(called), gain, readers, then)
 
 
 @dataclass(frozen=True)
@@ -196,15 +200,16 @@ def read_reached(rest: str, name_of: Callable[[str], str]) -> Reach:
         IsomergeError: it is not understood.
     """
     found = _REACHED.match(rest)
-    readers = [] if found is None else [_READER.match(part) for part in found[5].split(", ")]
+    readers = [] if found is None else [_READER.match(part) for part in found[6].split(", ")]
     if found is None or not all(readers):
         raise IsomergeError(
-            f"reached {rest!r} is not understood: write NAME: BIAS over MAP [behind GAIN] -> WEIGHT by BIAS, ..."
+            f"reached {rest!r} is not understood: write NAME: BIAS over MAP [behind GAIN] [then NORM] -> WEIGHT by "
+            f"BIAS, ..."
         )
     bias, through = (Part(name_of(found[k])) for k in (2, 3))
-    gain = None if found[4] is None else Part(name_of(found[4]))
+    gain, then = (None if found[k] is None else Part(name_of(found[k])) for k in (4, 5))
     maps = tuple(_map(list(part.groups()), name_of) for part in readers if part is not None)
-    return Reach(found[1], bias, through, gain, maps)
+    return Reach(found[1], bias, through, gain, maps, then)
 
 
 def read_unheard(rest: str, name_of: Callable[[str], str]) -> Mute:

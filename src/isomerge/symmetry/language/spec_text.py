@@ -29,7 +29,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``biased WEIGHT by BIAS ...``                   biases of other names, of which every one has all that a reader's would
 ``carry NAME: A [along X] -> B, 2 C along Y, D via W``  a vector that A has more B loses, C twice, and D what W makes of it (see `isomerge.symmetry.language.carries`)
 ``probe NAME: P through W#0 by B#0 -> K#1 by C#1 along X``  one constant P asks, through W and its bias; no more of K counts than what that makes of it (see `isomerge.symmetry.language.reaches`)
-``reached NAME: B over P [behind G] -> W by C, ...``  these weights read P e + B alone, of fewer e than it is wide; e comes from the norm of G
+``reached NAME: B over P [behind G] -> W by C, ...``  these weights read P e + B alone, of fewer e than it is wide; e comes from the norm of G; ``then N``: once, and the norm of N in every later run
 ``unheard NAME: W by B [behind G] through O``    constants of values of which O makes something along the ones alone no norm hears; W reads the norm of G
 ``basis NAME: R along X -> W, ...``                W of all layers are all that reads the table R along X, which may stand in any basis
 ``centred NAME: A#0,1, B#0,1 over X ...``          a LayerNorm takes the mean over the axes X of what A and B write, of these parts together
