@@ -199,6 +199,7 @@ NEEDED: dict[str, dict[str, Any]] = {
         "shape_size": 2,
         "input_size": 8,
     },
+    "segformer": {"architectures": ["SegformerForSemanticSegmentation"]},
     "led": {"attention_window": 4},
     "longformer": {"attention_window": 4},
     "mobilebert": {"true_hidden_size": 8, "intra_bottleneck_size": 8, "num_feedforward_networks": 2},

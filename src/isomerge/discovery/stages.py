@@ -12,6 +12,8 @@ WINDOW, PATCH, STRIDE = 2, 2, 2
 SWIN = ("depths", "num_heads")
 SEGFORMER = ("depths", "num_attention_heads", "hidden_sizes", "patch_sizes", "strides", "mlp_ratios")
 """Keys of lists with an entry a stage."""
+GRID = 4
+"""Patches across, where all stages see one grid: more than a convolution of SegFormer's sees at once."""
 RATIO = 1.5
 """Neurons by the width of their stage: as many by the head of a specimen as others have."""
 
@@ -55,28 +57,29 @@ def _doubling(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
 
 
 def _listed(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
-    """Stages whose widths a list has (SegFormer): all of them; the first half has half of the heads."""
+    """Stages whose widths a list has (SegFormer): all of them; the first half has half of the heads. All but the first
+    see the grid of the last one: with coarser ones the first would take most of the time."""
     stages = len(config["depths"])
     heads = [max(1, scale.heads // (2 if 2 * stage < stages else 1)) for stage in range(stages)]
     found = {
         "depths": [1] * stages,
         "num_attention_heads": heads,
         "hidden_sizes": [count * scale.head for count in heads],
-        "strides": [STRIDE] * stages,
+        "strides": [STRIDE] + [1] * (stages - 1),
         "patch_sizes": [
             STRIDE if patch <= stride else STRIDE + 1
             for patch, stride in zip(config["patch_sizes"], config["strides"], strict=True)
         ],
         "mlp_ratios": [2] * stages,
         "decoder_hidden_size": scale.heads * scale.head,
-        "image_size": STRIDE ** (stages + 1),
+        "image_size": STRIDE * GRID,
         **{
             key: [min(STRIDE, n) for n in config[key]]
             for key in config
             if key.endswith("_ratios") and key[:3] != "mlp"
         },
     }
-    return {key: value for key, value in found.items() if key in config}
+    return {key: value for key, value in found.items() if key in config or key == "image_size"}  # newer configs lack it
 
 
 def _are_lists(config: Mapping[str, Any], keys: Sequence[str]) -> bool:

@@ -19,7 +19,7 @@ from isomerge.matching.rescale import complex_scale
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.spec import Shift, Space, Spec
-from isomerge.symmetry.stage import as_traded, bias_view, find_shifts, free_part, projection, shift_atoms
+from isomerge.symmetry.stage import as_traded, bias_view, find_shifts, free_part, paid_through, shift_atoms
 from isomerge.symmetry.units import elements_of
 
 
@@ -179,16 +179,16 @@ def _match_biases(spec: Spec, anchor: Blocks, moved: Blocks, partners: Partners)
         current, _ = bias_view(spec, shift, bias, moved[bias])
         gap = free_part(shift, (target - current).double(), atoms)
         if shift.into is not None and shift.via is not None:
-            via, into = blocks[shift.via], blocks[shift.into]
-            w = projection(spec, via, moved[via].double(), atoms, into)
+            into, rows = blocks[shift.into], target.numel() / max(gap.numel(), 1)  # as often as a constant stands
+            w = paid_through(spec, shift, blocks, moved, atoms).double()
             ends = [into, partners[into][1]] if into in partners else [into]
             rest = torch.stack([(moved[end] - anchor[end]).double().flatten() for end in ends]).mean(0)
-            gaps = [gap.flatten()]
+            gaps = [rows * gap.flatten()]
             if shift.beside in blocks:
                 beside = blocks[shift.beside]
                 gaps.append((anchor[beside] - moved[beside]).double().flatten())
             eye = torch.eye(w.shape[1], dtype=torch.float64)
-            cost = len(gaps) * eye + w.mT @ w / len(ends)
+            cost = (rows + len(gaps) - 1) * eye + w.mT @ w / len(ends)
             gap = torch.linalg.solve(cost, torch.stack(gaps).sum(0) + w.mT @ rest).reshape(gap.shape)
         elements[key] = gap.clone()
     return Alignment(spec, elements)

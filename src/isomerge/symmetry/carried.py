@@ -19,7 +19,7 @@ from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.language.carries import Carry, Holder
 from isomerge.symmetry.language.names import numbers
 from isomerge.symmetry.language.spec import Shift, Spec
-from isomerge.symmetry.stage import bias_view, numbers_in, projection
+from isomerge.symmetry.stage import bias_view, free_part, numbers_in, paid_through
 
 CARRY = "norm.carry."
 """What the keys of their elements begin with."""
@@ -90,10 +90,10 @@ class Carried:
                 axes = [k for k, a in enumerate(here) if a.name in (other.along, "1")]
                 moved = view.mean(axes) if axes and view.numel() else view
             else:
-                assert shift.into is not None
-                bias, via, into = (parts[name] for name in (shift.bias, shift.via, shift.into))
-                view, here = bias_view(self.spec, shift, bias, stored(bias).double())
-                moved = (projection(self.spec, via, stored(via).double(), here, into) @ view.flatten()).reshape(-1)
+                tensors = {block: stored(block).double() for block in parts.values()}
+                view, here = bias_view(self.spec, shift, parts[shift.bias], tensors[parts[shift.bias]])
+                through = paid_through(self.spec, shift, parts, tensors, here)
+                moved = (through @ free_part(shift, view, here).flatten()).reshape(-1)
             found = found + (moved.mean() if not found.ndim else moved.flatten())
         return found
 

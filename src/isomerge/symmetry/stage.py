@@ -344,15 +344,39 @@ def as_traded(shift: Shift, delta: Tensor, atoms: tuple[Atom, ...], there: tuple
     return ordered[tuple(slice(None) if a.name in kept else None for a in there)]
 
 
-def projection(spec: Spec, via: Block, weight: Tensor, atoms: tuple[Atom, ...], into: Block) -> Tensor:
-    """The matrix [output, bias] through which a bias reaches the output: W, summed over heads that share values."""
-    (view,), axes, _ = next(leaves(spec, via, weight))
-    names = [a.name for a in axes]
-    out = [names.index(a.name) for a in every_atom(into.axes or ())]
-    bias = [names.index(a.name) for a in atoms]
-    rest = [k for k in range(view.ndim) if k not in (*out, *bias)]
-    ordered = view.permute(*out, *bias, *rest).flatten(0, len(out) - 1).flatten(1, len(bias))
-    return ordered.flatten(2).sum(-1) if rest else ordered
+def projection(
+    spec: Spec, via: Block, weight: Tensor, atoms: tuple[Atom, ...], into: Block, parts: tuple[int, ...] = (0,)
+) -> Tensor:
+    """The matrix [output, bias] through which a bias reaches the output: W, summed over heads that share values, and
+    over the parts of a concatenation that read it."""
+    found = []
+    for (view,), axes, number in leaves(spec, via, weight):
+        if number in parts:
+            names = [a.name for a in axes]
+            out = [names.index(a.name) for a in every_atom(into.axes or ())]
+            bias = [names.index(a.name) for a in atoms]
+            rest = [k for k in range(view.ndim) if k not in (*out, *bias)]
+            ordered = view.permute(*out, *bias, *rest).flatten(0, len(out) - 1).flatten(1, len(bias))
+            found.append(ordered.flatten(2).sum(-1) if rest else ordered)
+    return sum(found[1:], start=found[0])
+
+
+def paid_through(
+    spec: Spec, shift: Shift, parts: Mapping[str, Block], tensors: Mapping[Block, Tensor], atoms: tuple[Atom, ...]
+) -> Tensor:
+    """The matrix through which a shift's element, flat, reaches the output that pays for it (`projection`).
+
+    Args:
+        spec: whose shift it is.
+        shift: one with ``via``.
+        parts: its blocks by name of line.
+        tensors: those blocks.
+        atoms: of what it moves; a constant has none along its axis.
+    """
+    assert shift.via is not None
+    assert shift.into is not None
+    via, kept = parts[shift.via], tuple(a for a in atoms if a.name != shift.along)
+    return projection(spec, via, tensors[via], kept, parts[shift.into], shift.reads)
 
 
 def shifted_blocks(spec: Spec, elements: Mapping[str, Tensor], blocks: list[Block]) -> set[Block]:
@@ -381,9 +405,8 @@ def add_shifts(spec: Spec, elements: Mapping[str, Tensor], tensors: dict[Block, 
             stead += as_traded(shift, delta, atoms, here).to(stead.dtype)
         view += delta.to(view.dtype)
         if shift.into is not None and shift.via is not None:
-            via = blocks[shift.via]
             into = blocks[shift.into]
-            w = projection(spec, via, tensors[via], atoms, into)
+            w = paid_through(spec, shift, blocks, tensors, atoms)
             tensors[into] -= (w @ delta.to(w.dtype).flatten()).reshape(tensors[into].shape)
 
 
@@ -392,7 +415,8 @@ def shift_atoms(spec: Spec, shift: Shift) -> tuple[Atom, ...]:
 
     line = next(line for line in spec.lines if line.name == shift.bias)
     assert line.axes is not None
-    return list(leaf_atoms(line.axes))[shift.block or 0]
+    lead = [Atom(index) for index in line.indices if index in spec.sizes]
+    return list(leaf_atoms((*lead, *line.axes)))[shift.block or 0]
 
 
 def shift_shape(spec: Spec, shift: Shift) -> tuple[int, ...]:

@@ -133,7 +133,8 @@ def _mixing_shift(stage: Stage, block: Block) -> str | None:
 def _shifts(stage: Stage, scope: tuple[tuple[str, int], ...]) -> list[tuple[Shift, str]]:
     """The shifts of a stage at a scope, with their element keys."""
     keys = [(shift, shift_key(shift, dict(scope))) for shift in stage.spec.shifts]
-    return [(shift, key) for shift, key in keys if key in stage.elements and not shift.constant]
+    whole = [(shift, key) for shift, key in keys if shift.via is not None or not shift.constant]
+    return [(shift, key) for shift, key in whole if key in stage.elements]
 
 
 def _key(stage: Stage, line: str, scope: tuple[tuple[str, int], ...]) -> str | None:
@@ -148,14 +149,20 @@ def _shifts_at(stage: Stage, tap: Tap) -> list[Tensor]:
     found = []
     for shift, key in _shifts(stage, tap.scope):
         if tap.side == "in" and shift.via is not None and _key(stage, shift.via, tap.scope) == tap.block:
-            part = 0
+            parts = shift.reads
         elif tap.side == "out" and _gives(_key(stage, shift.bias, tap.scope), tap.block):
-            part = shift.block or 0
+            parts = (shift.block or 0,)
         else:
             continue
         row = torch.zeros(1, length(tap.axis, stage.spec.sizes), dtype=torch.float64)
-        (view,), here = list(tap.leaves(stage.spec, row))[part]
-        view[0] += _spread(stage.elements[key], [a.name for a in shift_atoms(stage.spec, shift)], here[1:])
+        named = [a.name for a in shift_atoms(stage.spec, shift)]
+        delta = stage.elements[key]
+        if shift.along is not None:
+            delta = delta.squeeze(named.index(shift.along))
+        kept = [name for name in named if name != shift.along]
+        for part in parts:
+            (view,), here = list(tap.leaves(stage.spec, row))[part]
+            view[0] += _spread(delta, kept, here[1:])
         found.append(row[0])
     return found
 

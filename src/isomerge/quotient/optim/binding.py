@@ -197,9 +197,9 @@ def _one_sided(spec: Spec, blocks: list[Block]) -> dict[str, str]:
                 sides[atom.name].add(atom.dual)
     there = {shift.name for shift, _, _ in find_shifts(spec, blocks)}
     found = {name: "the module has only one side of it" for name, side in sides.items() if len(side) < 2}
-    found |= {
-        s.name: "it moves two biases at once" for s in spec.shifts if s.beside is not None and s.via is not None
-    }
+    paid = [s for s in spec.shifts if s.via is not None]
+    found |= {s.name: "it moves two biases at once" for s in paid if s.beside is not None}
+    found |= {s.name: "it moves a table and a bias at once" for s in paid if s.along is not None}
     return found | {s.name: "the module lacks its tensors" for s in spec.shifts if s.name not in there}
 
 

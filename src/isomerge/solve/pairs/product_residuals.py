@@ -21,7 +21,7 @@ from isomerge.solve.pairs.residuals import peak, whole
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.stage import bias_view, find_shifts, projection
+from isomerge.symmetry.stage import bias_view, find_shifts, free_part, paid_through
 from isomerge.symmetry.units import Unit, elements_of
 
 
@@ -91,10 +91,10 @@ def _bias_errors(spec: Spec, a: Blocks, b: Blocks, roundoff: float) -> dict[Bloc
         for shift, _, blocks in find_shifts(spec, list(tensors)):
             if shift.into is None or shift.via is None:
                 continue
-            via, into, bias = (blocks[name] for name in (shift.via, shift.into, shift.bias))
+            into, bias = blocks[shift.into], blocks[shift.bias]
             view, atoms = bias_view(spec, shift, bias, tensors[bias])
-            w = projection(spec, via, tensors[via], atoms, into)
-            size = 2 * float((w.square() @ view.flatten().square()).sum()) + float(tensors[into].square().sum())
+            w = paid_through(spec, shift, blocks, tensors, atoms)
+            size = 2 * float((w.square() @ free_part(shift, view.square(), atoms).flatten()).sum()) + float(tensors[into].square().sum())
             found[into] = found.get(into, 0.0) + roundoff**2 * size
     return {block: ROOM * error**0.5 for block, error in found.items()}
 

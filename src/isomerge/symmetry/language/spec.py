@@ -120,7 +120,7 @@ class Shift:
     """An additive gauge; ``bias``, ``into`` and ``via`` are line names.
 
     With ``along`` what is free of ``bias`` is not the whole tensor, but a constant along that axis: softmax ignores
-    what is added to all that it compares. Without ``via``, what ``bias`` has more ``into`` has less: both are added
+    what is added to all that it compares, and a bias has what a weight makes of a constant of what it reads. Without ``via``, what ``bias`` has more ``into`` has less: both are added
     to one stream, such as two tables of embeddings, each by a constant along its own axis, or along some rows of it
     (a class token is added to the first position alone).
     """
@@ -139,6 +139,8 @@ class Shift:
     """Of a table that is the head as well: the gain of the norm that the head reads. Then only what lies along the
     reciprocals of its gains is free, and the head's bias pays."""
 
+    reads: tuple[int, ...] = (0,)
+    """The parts of the concatenation that ``via`` reads, where it reads it several times."""
     beside: str | None = None
     """What takes the place of ``bias`` now and then, such as a token for patches that are masked or the values of
     tokens that see all, and so has as much more as it has."""

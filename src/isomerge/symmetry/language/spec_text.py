@@ -20,6 +20,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``shift NAME: BIAS [if E]``                     a bias that no output depends on
 ``shift NAME: BIAS -> OUT via WEIGHT [if E]``   adding d to BIAS and subtracting WEIGHT d from OUT is free
 ``shift NAME: LINE along AXIS [if E]``          no output depends on a constant along an axis of a tensor
+``shift NAME: LINE along AXIS -> OUT via WEIGHT#0,2``  a constant along an axis of what WEIGHT reads, in these parts of a concatenation, OUT may have as well
 ``shift NAME: A [along X] -> B [along Y]``      adding a constant to the line A and subtracting it from B is free;
                                                 ``along X[1:]``: along some rows of it; ``with LINE``: what stands for A
                                                 now and then, and has as much more
@@ -108,7 +109,7 @@ from isomerge.symmetry.returned import task_of, without_returned
 _SPACE = re.compile(r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\s*(?:folded\s+(\w+))?$")
 _ALONG = r"(?:\s+along\s+(\w+)(?:\[(\S*?):(\S*?)\])?)?"
 _SHIFT = re.compile(
-    rf"(\w+)\s*:\s*(\S+){_ALONG}(?:\s*->\s*(\S+)(?:\s+via\s+(\S+)|{_ALONG}))?"
+    rf"(\w+)\s*:\s*(\S+){_ALONG}(?:\s*->\s*(\S+)(?:\s+via\s+([^\s#]+(?:#\d+(?:,\d+)*)?)|{_ALONG}))?"
     r"(?:\s+with\s+(\S+))?(?:\s+against\s+(\S+))?$"
 )
 _BIASED = re.compile(r"([^\s#]+)(?:#(\d+))?\s+by\s+(\S.*)$")
@@ -361,12 +362,14 @@ class _Reader:
         rows, into_rows = self.rows(first, last), self.rows(into_first, into_last)
         bias, _, block = bias.partition("#")
         into, _, into_block = (into or "").partition("#")
-        names = (part and chosen(part, self.value, self.layers) for part in (bias, into, via, *more))
+        via, _, reads = (via or "").partition("#")
+        names = (part and chosen(part, self.value, self.layers) for part in (bias, into, via or None, *more))
         bias, into, via, beside, against = names
         assert bias is not None
         block, into_block = (int(number) if number else None for number in (block, into_block))
-        trade = (into_block, into_along, rows, into_rows, against, beside)
-        shift = Shift(name, bias, block, into or None, via, along, *trade)
+        trade = (into_block, into_along, rows, into_rows, against)
+        parts = tuple(map(int, reads.split(","))) if reads else (0,)
+        shift = Shift(name, bias, block, into or None, via, along, *trade, parts, beside)
         (self.shifts if against is None else self.tied_trades).append(shift)
 
     def chosen(self, name: str) -> str:
