@@ -84,8 +84,9 @@ class _Seen:
 
 
 def centred_streams(spec: Spec) -> list[str]:
-    """The streams that every norm over them takes the mean of."""
-    groups = {name: (spec.spaces[name].group_name, spec.spaces[name].folded) for name in spec.streams}
+    """The streams that every norm over them takes the mean of, and the latents inside of layers."""
+    streams = (*spec.streams, *spec.normed_latents)
+    groups = {name: (spec.spaces[name].group_name, spec.spaces[name].folded) for name in streams}
     centred = [name for name, both in groups.items() if CENTRED in both or name in spec.prenorm + spec.postnorm]
     return [name for name in centred if name not in spec.seen_raw or name in spec.postnorm]
 
@@ -103,7 +104,7 @@ def _under_pre_norms(
     mixed: set[str] = set()
     writers: dict[Block, int] = {}
     merging = False
-    outer = {gain for gain in spec.gains if not spec.scope(spec.spaces[gain])}
+    outer = {gain for gain in spec.gains_over(stream) if not spec.scope(spec.spaces[gain])}
     branch = {s.name for block in blocks for s in _scales(spec, block, stream) if s.dual and s.diag}
     layer_scales: dict[str, Norm] = {}
     for block, k, atom, scales in _places(spec, blocks, stream):
@@ -207,8 +208,11 @@ def _add_biases(spec: Spec, norms: Sequence[Norm], blocks: Sequence[Block], writ
         for block, k in paying.items():
             bias = by_name.get(bias_of(block.canonical[0]))
             rest = tuple(axis for i, axis in enumerate(block.axes or ()) if i != k)
-            if bias is not None and bias.axes == rest and not block.lead and bias not in writers:
+            tiled = spec.is_tiled(block.line)
+            fits = bias is not None and bias.axes == (rest[: len(bias.axes or ())] if tiled else rest)
+            if bias is not None and fits and not block.lead and bias not in writers:
                 norm.reader_biases[bias] = block
+                norm.tiled |= {block} if tiled else set()
             elif bias is None and not block.lead:
                 _add_shares(spec, norm, block, k, [b for b in blocks if b.scope == block.scope and not b.lead])
         bare = {block: k for block, k in paying.items() if block not in norm.biased}
@@ -372,13 +376,14 @@ Standing = tuple[Block, int, Atom, "list[Atom] | None"]
 
 def _places(spec: Spec, blocks: Sequence[Block], stream: str) -> Iterator[Standing]:
     """Where a stream stands: block, axis, its atom, and the scales beside it; None where that is not all."""
+    gains = spec.gains_over(stream)
     for block in (block for block in blocks if not spec.is_unrelated(stream, block.line)):
         for k, axis in enumerate(block.axes or ()):
             here = [a for a in atoms((axis,)) if a.name in spec.spaces or spec.sizes.get(a.name) != 1]
             mine = [a for a in here if a.name == stream]
             if not mine:
                 continue
-            scales = [a for a in here if a.name in spec.gains]
+            scales = [a for a in here if a.name in gains]
             beside = _merged(spec, scales) if len(scales) == 1 else ()
             rest = [a for a in here if a not in mine and a not in scales and a.name not in beside]
             alone = len(mine) == 1 and len(scales) < 2 and not rest
@@ -393,16 +398,19 @@ def _merged(spec: Spec, scales: Sequence[Atom]) -> list[str]:
 
 def _scales(spec: Spec, block: Block, stream: str) -> list[Atom]:
     here = list(atoms(block.axes or ()))
-    return [a for a in here if a.name in spec.gains] if any(a.name == stream for a in here) else []
+    gains = spec.gains_over(stream)
+    return [a for a in here if a.name in gains] if any(a.name == stream for a in here) else []
 
 
 def norm_spec(spec: Spec) -> Spec:
     """The spec with streams and gains alone, the streams fixed: what moves of LayerNorms know. Beside another spec,
     streams are what they are there (`isomerge.symmetry.stage.joined`)."""
     biases = [shift.name for shift in spec.shifts if not shift.constant]  # of biases that are not stored
-    found, centred = spec.restrict([*spec.streams, *spec.gains, *biases]), centred_streams(spec)
+    held, centred = (*spec.streams, *spec.normed_latents), centred_streams(spec)
+    gains = {gain for name in held for gain in spec.gains_over(name)}
+    found = spec.restrict([*held, *gains, *biases])
     fixed = {
         name: replace(spec.spaces[name], group_name=FIXED, folded=CENTRED if name in centred else None)
-        for name in spec.streams
+        for name in held
     }
     return replace(found, spaces={**found.spaces, **fixed})

@@ -69,6 +69,8 @@ class Norm:
     """By reader of which some rows have a bias: whether each of them has none; bool [rows]."""
     apart: dict[Block, Tensor] = field(default_factory=dict)
     """By reader of which some rows read another thing: whether each of them does; bool [rows]."""
+    tiled: set[Block] = field(default_factory=set)
+    """Readers that are convolutions whose windows tile what the norm gives: their biases pay for all of a window."""
     sealed: bool = False
     """Whether something reads it that has no tensor of its own, such as a head tied to the embeddings."""
     bound: set[Block] = field(default_factory=set)
@@ -113,8 +115,12 @@ class Norm:
         return {*self.reader_biases.values()} - self.bare.keys()
 
     def paid(self, bias: Block, values: Tensor) -> Tensor:
-        """What a bias is to have of values for the rows of its reader."""
-        rows, values = self.shares.get(bias), self.of_rows(self.reader_biases[bias], values)
+        """What a bias is to have of values for the rows of its reader, over all of its window."""
+        reader = self.reader_biases[bias]
+        rows, values = self.shares.get(bias), self.of_rows(reader, values)
+        if reader in self.tiled:
+            own = len(bias.axes or ())
+            values = values.flatten(own).sum(own)
         return values if rows is None else values.flatten()[rows.to(values.device)]
 
     def of_rows(self, reader: Block, values: Tensor, *, biased: bool | None = None) -> Tensor:

@@ -179,6 +179,7 @@ def _trained(free: LayerNorms, still: Set[str]) -> LayerNorms:
             {reader for reader, k in Counter(norm.reader_biases.values()).items() if k > 1}
             | (set() if norm.folds else norm.unheard)
             | norm.sliced.keys()
+            | norm.tiled
         )
         held = {reader for reader in norm.readers if stays(reader) or stays(biases.get(reader))}
         norm.bound |= held | parted

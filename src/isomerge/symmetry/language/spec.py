@@ -111,7 +111,7 @@ class Line:
         return {k: v for number in self.numbers for k, v in number.binding(found[number.index]).items()}
 
 
-BESIDE = ("padded", "seen", "sliced", "without", "except", "across")
+BESIDE = ("tiled", "padded", "seen", "sliced", "without", "except", "across")
 """What statements of norms say of some lines, the last word first."""
 
 
@@ -283,6 +283,11 @@ class Spec:
         for nothing."""
         return any(self._is_beside(stream, "padded", line) for stream in self.streams)
 
+    def is_tiled(self, line: Line) -> bool:
+        """Whether a line is a convolution whose windows tile what a norm gives: none of them meets a zero or leaves
+        anything out."""
+        return any(self._is_beside(stream, "tiled", line) for stream in self.streams)
+
     def _is_beside(self, stream: str, word: str, line: Line) -> bool:
         return any((s, w) == (stream, word) and fnmatchcase(line.name, f"*{name}") for s, w, name in self.beside)
 
@@ -393,6 +398,17 @@ class Spec:
         """The spaces inside layers that are read through a norm: a larger group acts on them as well once its gains
         are folded."""
         return tuple(n for n, s in self.spaces.items() if not s.residual and s.folded)
+
+    @cached_property
+    def normed_latents(self) -> tuple[str, ...]:
+        """Those that are read through LayerNorms alone."""
+        return tuple(n for n in self.latents if n in self.prenorm)
+
+    def gains_over(self, stream: str) -> frozenset[str]:
+        """The scales of the gains of norms over a stream, or over a latent."""
+        if stream not in self.normed_latents:
+            return frozenset(self.gains)
+        return frozenset(n for n, s in self.spaces.items() if s.group_name == "Scale" and stream in s.index)
 
     @cached_property
     def turned_latents(self) -> tuple[str, ...]:

@@ -44,6 +44,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``... sliced NAME ...``                         maps in groups, without the stream's axes: rows of a group read their slice of a norm
 ``... seen NAME ...``                           lines without the stream's axes that read what a norm gives: it stays
 ``... padded NAME ...``                         lines that read what a norm gives filled up with zeros: their biases pay for nothing
+``... tiled NAME ...``                          convolutions whose windows tile what a norm gives, as long as their steps: their biases pay for all of a window
 ``postnorm STREAM across NAME ...``             lines that read what the stack of layers before theirs gives
 ``postnorm STREAM again [if E]``                the same of one layer that runs again and again
 ``postnorm STREAM [if E]``                      LayerNorms stand behind what they normalise; lines in the order in which they act
@@ -441,9 +442,11 @@ class _Reader:
         return rest
 
     def stream(self, word: str, name: str) -> str:
-        if name not in self.spaces or not self.spaces[name].residual:
+        space = self.spaces.get(name)
+        if space is None or not (space.residual or (word == "prenorm" and space.folded)):
             raise IsomergeError(
-                f"{word} {name!r} is not understood: name a residual stream that is declared before"
+                f"{word} {name!r} is not understood: name a residual stream that is declared before, or behind "
+                f"prenorm a latent that folds"
             )
         return name
 
