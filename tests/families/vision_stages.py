@@ -137,7 +137,7 @@ MUTANTS = [
         "segformer",
         "the norm over the images forgotten",
         "fuse",
-        "batch_norm.weight fuse => batch_norm.weight rows",
+        "batch_norm.running_mean (fuse fb) => batch_norm.running_mean rows",
     ),
     mutant(
         "segformer-labels",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -62,6 +63,7 @@ def test_moved_copies_come_home(name: str, guard: bool, toy: ToyMaker) -> None:
     ones."""
     model = toy(name)
     selection = select_spaces(model.spec, "default")
+    selection = replace(selection, spec=selection.unfolded)  # turned latents: `tests/solve/test_latents.py`
     anchor, rng = model.fresh(), torch.Generator().manual_seed(1)
     g = random_alignment(selection.spec, model.blocks, rng, condition=100.0)
     source = moved(g, anchor)

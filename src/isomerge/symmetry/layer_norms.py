@@ -248,10 +248,11 @@ def _needs_order(spec: Spec, stream: str) -> bool:
     """Whether a line reads a stream without the scale of a norm, or without the stream's axes."""
     if any(name == stream and word in ("seen", "sliced") for name, word, _ in spec.beside):
         return True
+    gains = spec.gains_over(stream)
     for line in (line for line in spec.lines if not line.tied):
         for axis in line.axes or ():
             here = list(atoms((axis,)))
-            if any(a.name == stream and a.dual for a in here) and not any(a.name in spec.gains for a in here):
+            if any(a.name == stream and a.dual for a in here) and not any(a.name in gains for a in here):
                 return True
     return False
 
