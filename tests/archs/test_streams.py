@@ -73,10 +73,7 @@ def test_turned_stream(name: str, groups: str, gains: bool, toy: Callable[..., T
     assert len(element.stages) == (
         2
         if gains
-        and (
-            spec.turned_latents
-            or {wanted[n] for n in wanted.keys() - UNREAD_BY_NORMS} & {"O", "OFixingOnes"}
-        )
+        and (spec.turned_latents or {wanted[n] for n in wanted.keys() - UNREAD_BY_NORMS} & {"O", "OFixingOnes"})
         and name not in WITHOUT_GAINS
         else 1
     )

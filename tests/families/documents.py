@@ -177,7 +177,12 @@ MUTANTS = [
         "xff",
         "inner2emb.weight res (xff xu') => inner2emb.weight res neurons",
     ),
-    mutant("markuplm", "paths past the stream", "res", "inner2emb.bias res => inner2emb.bias rows"),
+    mutant(
+        "markuplm",
+        "paths past the stream",
+        "res",
+        "inner2emb.weight res (xff xu') => inner2emb.weight rows (xff xu')",
+    ),
     mutant(
         "lilt",
         "heads of the layout of their own",

@@ -137,7 +137,7 @@ MUTANTS = [
         "segformer",
         "the norm over the images forgotten",
         "fuse",
-        "batch_norm.running_mean (fuse fb) => batch_norm.running_mean rows",
+        "batch_norm.* fuse => batch_norm.* rows",
     ),
     mutant(
         "segformer-labels",

@@ -24,7 +24,10 @@ from run.near_twins import assert_told
 from toys import Toy, outputs, overwrite, relative, tensors, write_toy
 
 ToyMaker = Callable[..., Toy]
-NAMES = ["deepseek_v3", *more("kimi_linear", "longcat_flash", "axk2", "hy_v4", "deepseek_v4", "bailing_hybrid", "segformer")]
+NAMES = [
+    "deepseek_v3",
+    *more("kimi_linear", "longcat_flash", "axk2", "hy_v4", "deepseek_v4", "bailing_hybrid", "segformer"),
+]
 
 
 def turned(model: Toy, out: Path, seed: int = 1) -> Path:

@@ -34,8 +34,8 @@ NULL = 1e-10
 nearly a symmetry 1e-5 and more."""
 TINY = Scale(2, 2, 1, 4, 0, 12, 2, 22, 6, 14, labels=8)
 """How small the specimens are: about 1,500 parameters. Of two experts both are asked: one that is asked for few
-tokens would look redundant. A classifier has as many labels as its stream is wide: of two it would take four times the
-inputs."""
+tokens would look redundant. A classifier has as many labels as its stream is wide: of two it would take four times
+the inputs."""
 WIDER = replace(TINY, head=8)
 """Where a quarter of a head of four would be turned."""
 MORE_HEADS = replace(TINY, heads=4, head=2)
@@ -156,7 +156,9 @@ def centre_neurons(specimen: Specimen) -> None:
     linear, so that its bias may as well stand in the next one, and one that none does is not there."""
     keys = specimen.keys
     sizes = {keys[key] for key in keys if kind_of(key, keys) == "neurons"}
-    sizes |= {4 * keys[key] for key in keys if kind_of(key, keys) == "width"}  # where no key says how many (MarkupLM)
+    sizes |= {
+        4 * keys[key] for key in keys if kind_of(key, keys) == "width"
+    }  # where no key says how many (MarkupLM)
 
     def centred(module: nn.Linear, inputs: Any, output: Tensor) -> Tensor:
         mean = output.reshape(-1, output.shape[-1]).mean(0)

@@ -57,8 +57,8 @@ def _doubling(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
 
 
 def _listed(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
-    """Stages whose widths a list has (SegFormer): all of them; the first half has half of the heads. All but the first
-    see the grid of the last one: with coarser ones the first would take most of the time."""
+    """Stages whose widths a list has (SegFormer): all of them; the first half has half of the heads. All see one
+    grid: with coarser ones behind it the first would take most of the time."""
     stages = len(config["depths"])
     heads = [max(1, scale.heads // (2 if 2 * stage < stages else 1)) for stage in range(stages)]
     found = {
@@ -79,7 +79,8 @@ def _listed(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
             if key.endswith("_ratios") and key[:3] != "mlp"
         },
     }
-    return {key: value for key, value in found.items() if key in config or key == "image_size"}  # newer configs lack it
+    kept = {*config, "image_size"}  # which newer configs lack
+    return {key: value for key, value in found.items() if key in kept}
 
 
 def _are_lists(config: Mapping[str, Any], keys: Sequence[str]) -> bool:

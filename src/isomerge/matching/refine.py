@@ -167,8 +167,8 @@ def _partners(spec: Spec, blocks: Blocks) -> Partners:
 
 
 def _match_biases(spec: Spec, anchor: Blocks, moved: Blocks, partners: Partners) -> Alignment:
-    """The shifts that bring the biases closest: exact for free biases, least squares where an output pays for
-    it."""
+    """The shifts that bring the biases closest: exact for free biases, and for constants along the rows of a table,
+    which tell what these are; least squares where an output pays for a bias."""
 
     elements = {}
     for shift, key, blocks in find_shifts(spec, list(moved)):
@@ -178,17 +178,17 @@ def _match_biases(spec: Spec, anchor: Blocks, moved: Blocks, partners: Partners)
         target, atoms = bias_view(spec, shift, bias, anchor[bias])
         current, _ = bias_view(spec, shift, bias, moved[bias])
         gap = free_part(shift, (target - current).double(), atoms)
-        if shift.into is not None and shift.via is not None:
-            into, rows = blocks[shift.into], target.numel() / max(gap.numel(), 1)  # as often as a constant stands
+        if shift.into is not None and shift.via is not None and shift.along is None:
+            into = blocks[shift.into]
             w = paid_through(spec, shift, blocks, moved, atoms).double()
             ends = [into, partners[into][1]] if into in partners else [into]
             rest = torch.stack([(moved[end] - anchor[end]).double().flatten() for end in ends]).mean(0)
-            gaps = [rows * gap.flatten()]
+            gaps = [gap.flatten()]
             if shift.beside in blocks:
                 beside = blocks[shift.beside]
                 gaps.append((anchor[beside] - moved[beside]).double().flatten())
             eye = torch.eye(w.shape[1], dtype=torch.float64)
-            cost = (rows + len(gaps) - 1) * eye + w.mT @ w / len(ends)
+            cost = len(gaps) * eye + w.mT @ w / len(ends)
             gap = torch.linalg.solve(cost, torch.stack(gaps).sum(0) + w.mT @ rest).reshape(gap.shape)
         elements[key] = gap.clone()
     return Alignment(spec, elements)

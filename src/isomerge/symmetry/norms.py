@@ -70,7 +70,7 @@ class Norm:
     apart: dict[Block, Tensor] = field(default_factory=dict)
     """By reader of which some rows read another thing: whether each of them does; bool [rows]."""
     tiled: set[Block] = field(default_factory=set)
-    """Readers that are convolutions whose windows tile what the norm gives: their biases pay for all of a window."""
+    """Readers that are convolutions whose windows tile what the norm gives: a bias pays for all of a window."""
     sealed: bool = False
     """Whether something reads it that has no tensor of its own, such as a head tied to the embeddings."""
     bound: set[Block] = field(default_factory=set)

@@ -1,10 +1,10 @@
 """Layers that run again and again, whose first run reads what no norm gave, in the blocks of a model (ALBERT).
 
-Of a stream that begins as ``P e + c``, and that every later run reads as ``g n + d``, n having the mean zero, readers
-may be ``W (1 + a 1 u^T)`` with ``b - a W 1 (u d)``, u being 1 / g: of the norm, ``u (g n + d)`` is the constant
-``u d``. For the first run the stream begins as ``(1 - t 1 u^T) P`` and ``c + t 1 (u d - u c)``, with
-``t = a / (1 + a sum(u))``, which undoes it: but for something along the ones, which the next norm takes away. So one
-number is free, the factor ``f = 1 + a sum(u)`` by which readers have more of the ones.
+Of a stream that begins as ``P e + c``, and that every later run reads as ``g n + d``, n having the mean zero,
+readers may be ``W (1 + a 1 u^T)`` with ``b - a W 1 (u d)``, u being 1 / g: of the norm, ``u (g n + d)`` is the
+constant ``u d``. For the first run the stream begins as ``(1 - t 1 u^T) P`` and ``c + t 1 (u d - u c)``, with
+``t = a / (1 + a sum(u))``, which undoes it: but for something along the ones, which the next norm takes away. So
+one number is free, the factor ``f = 1 + a sum(u)`` by which readers have more of the ones.
 """
 
 from __future__ import annotations

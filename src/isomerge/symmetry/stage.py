@@ -347,8 +347,8 @@ def as_traded(shift: Shift, delta: Tensor, atoms: tuple[Atom, ...], there: tuple
 def projection(
     spec: Spec, via: Block, weight: Tensor, atoms: tuple[Atom, ...], into: Block, parts: tuple[int, ...] = (0,)
 ) -> Tensor:
-    """The matrix [output, bias] through which a bias reaches the output: W, summed over heads that share values, and
-    over the parts of a concatenation that read it."""
+    """The matrix [output, bias] through which a bias reaches the output: W, summed over heads that share values,
+    and over the parts of a concatenation that read it."""
     found = []
     for (view,), axes, number in leaves(spec, via, weight):
         if number in parts:

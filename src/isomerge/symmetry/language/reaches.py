@@ -28,9 +28,7 @@ from isomerge.symmetry.language.carries import numbered
 _PART = r"(\S+?)(?:#(\d+))?"
 _MAP = rf"{_PART}\s+by\s+{_PART}"
 _PROBE = re.compile(rf"(\w+)\s*:\s*(\S+)\s+through\s+{_MAP}\s*->\s*{_MAP}\s+along\s+(\w+)$")
-_REACHED = re.compile(
-    r"(\w+)\s*:\s*(\S+)\s+over\s+(\S+)(?:\s+behind\s+(\S+))?(?:\s+then\s+(\S+))?\s*->\s*(.+)$"
-)
+_REACHED = re.compile(r"(\w+)\s*:\s*(\S+)\s+over\s+(\S+)(?:\s+behind\s+(\S+))?(?:\s+then\s+(\S+))?\s*->\s*(.+)$")
 _UNHEARD = re.compile(rf"(\w+)\s*:\s*{_MAP}(?:\s+behind\s+(\S+))?\s+through\s+(\S+)$")
 _LENGTH = re.compile(r"(\w+)\s*:\s*(\S+)\s+by\s+(\S+)\s+along\s+(\w+)$")
 _READER = re.compile(rf"{_MAP}$")
