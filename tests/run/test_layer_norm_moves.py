@@ -67,6 +67,7 @@ MODELS = [
     *more("convbert", "convbert-wide", "squeezebert", "squeezebert-relu"),
     *more("dpt", "dpt-added", "dpt-labels", "depth_anything"),
     *more("swin", "swin-three", "swin-one", "donut-swin", "clap", "clap-short", "vision-encoder-decoder-donut"),
+    *more("segformer", "segformer-labels", "markuplm"),
     *more("fnet", "xlnet", "xlnet-relu", "xlm", "flaubert", "flaubert-before"),
     *more("esm-rotary", "esmc", "gpt_neox-full", "modernbert-decoder", "biogpt", "gpt_bigcode"),
     *more("roberta", "distilbert", "electra", "electra-wide", "mpnet", "longformer", "lilt", "gte", "nomic_bert"),
@@ -489,6 +490,7 @@ NEAR = [
     *more(
         ("vit_mae", "decoder.decoder_embed.bias"),
         ("swin", "encoder.layers.0.blocks.0.layernorm_before.bias"),
+        ("segformer", "encoder.block.0.0.attention.self.sr.bias"),
         ("led", "encoder.layers.0.fc1.bias"),
         ("mamba", "layers.0.mixer.conv1d.weight"),
         ("jamba", "layers.0.mamba.D"),

@@ -61,6 +61,8 @@ def check_legality(spec: Spec) -> None:
             )
         if shift.trades:
             _check_trade(spec, shift)
+        if shift.via is not None and shift.along is not None:
+            _check_paid(spec, shift)
         others = {a.name for a in shift_atoms(spec, shift)} - {shift.along, *spec.sizes}
         if shift.along is not None and (free := sorted(name for name in others if not name.isdigit())):
             raise IsomergeError(f"{spec.origin}: shift {shift.name} moves axis {free[0]}, whose size is not known")
@@ -86,6 +88,19 @@ def _check_carried(spec: Spec) -> None:
     for weight, _, bias in spec.biased:
         if strange := [name for name in (weight, bias) if name not in known]:
             raise IsomergeError(f"{spec.origin}: biased names {strange[0]}, which is no line of the spec")
+
+
+def _check_paid(spec: Spec, shift: Shift) -> None:
+    """Every part of the weight that a bias pays for reads what the table holds."""
+    line = next(line for line in spec.lines if line.name == shift.via)
+    parts = [{a.name for a in part} for part in leaf_atoms(line.axes or ())]
+    held = {a.name for a in shift_atoms(spec, shift)} - {shift.along}
+    for part in shift.reads:
+        if part >= len(parts) or not held <= parts[part]:
+            raise IsomergeError(
+                f"{spec.origin}: shift {shift.name} is read by part {part} of {shift.via}, which is no part of it "
+                f"that has {' '.join(sorted(held))}: name the parts that read {shift.bias}"
+            )
 
 
 def _check_trade(spec: Spec, shift: Shift) -> None:
