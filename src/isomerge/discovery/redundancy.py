@@ -156,9 +156,7 @@ def centre_neurons(specimen: Specimen) -> None:
     linear, so that its bias may as well stand in the next one, and one that none does is not there."""
     keys = specimen.keys
     sizes = {keys[key] for key in keys if kind_of(key, keys) == "neurons"}
-    sizes |= {
-        4 * keys[key] for key in keys if kind_of(key, keys) == "width"
-    }  # where no key says how many (MarkupLM)
+    sizes |= {4 * keys[key] for key in keys if kind_of(key, keys) == "width"}  # where no key counts them (MarkupLM)
 
     def centred(module: nn.Linear, inputs: Any, output: Tensor) -> Tensor:
         mean = output.reshape(-1, output.shape[-1]).mean(0)

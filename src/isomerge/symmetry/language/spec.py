@@ -120,9 +120,10 @@ class Shift:
     """An additive gauge; ``bias``, ``into`` and ``via`` are line names.
 
     With ``along`` what is free of ``bias`` is not the whole tensor, but a constant along that axis: softmax ignores
-    what is added to all that it compares, and a bias has what a weight makes of a constant of what it reads. Without ``via``, what ``bias`` has more ``into`` has less: both are added
-    to one stream, such as two tables of embeddings, each by a constant along its own axis, or along some rows of it
-    (a class token is added to the first position alone).
+    what is added to all that it compares, and a bias pays for what a weight makes of a constant of a table that it
+    reads. Without ``via``, what ``bias`` has more ``into`` has less: both are added to one stream, such as two tables
+    of embeddings, each by a constant along its own axis, or along some rows of it (a class token is added to the first
+    position alone).
     """
 
     name: str
