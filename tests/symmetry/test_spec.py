@@ -172,7 +172,7 @@ def test_comments() -> None:
         ),
         ("shift vb: layer", "length n: embed.weight\nshift vb: layer", "length 'n: embed.weight' is not understood: write NAME: WEIGHT by LENGTHS along AXIS"),
         ("shift vb: layer", "length n: embed.weight by layer.{l}.o.bias along vocab\nshift vb: layer", "length n is along vocab, which is no axis of both tensors whose size is known"),
-        ("shift vb: layer", "prenorm res seen a.weight without b.weight\nshift vb: layer", "'without' stands behind 'seen': write `across`, `except`, `without`, `sliced`, `seen`, `padded` in this order"),
+        ("shift vb: layer", "prenorm res seen a.weight without b.weight\nshift vb: layer", "'without' stands behind 'seen': write `across`, `except`, `without`, `sliced`, `seen`, `padded`, `tiled` in this order"),
         ("shift vb: layer", "carry c: embed.weight\nshift vb: layer", "carry 'c: embed.weight' is not understood: write NAME: LINE"),
         ("shift vb: layer", "carry c: embed.weight along vocab -> nothing.bias\nshift vb: layer", "carry c names nothing.bias, which is no line"),
         ("shift vb: layer", "biased embed.weight\nshift vb: layer", "biased 'embed.weight' is not understood: write WEIGHT#PART by BIAS, or WEIGHT by BIAS ..."),
