@@ -67,7 +67,7 @@ MODELS = [
     *more("convbert", "convbert-wide", "squeezebert", "squeezebert-relu"),
     *more("dpt", "dpt-added", "dpt-labels", "depth_anything"),
     *more("swin", "swin-three", "swin-one", "donut-swin", "clap", "clap-short", "vision-encoder-decoder-donut"),
-    *more("segformer", "segformer-labels", "markuplm"),
+    *more("segformer", "segformer-labels", "markuplm", "layoutlmv3", "layoutlmv3-words"),
     *more("fnet", "xlnet", "xlnet-relu", "xlm", "flaubert", "flaubert-before"),
     *more("esm-rotary", "esmc", "gpt_neox-full", "modernbert-decoder", "biogpt", "gpt_bigcode"),
     *more("roberta", "distilbert", "electra", "electra-wide", "mpnet", "longformer", "lilt", "gte", "nomic_bert"),
