@@ -145,7 +145,7 @@ HALF: dict[str, str | tuple[str, ...]] = {
 
 STREAMS: dict[str, Streams] = {
     "lilt": {"res": "Perm", "tres": "Perm"},
-    **dict.fromkeys(["layoutlmv3", "layoutlmv3-words"], {"res": "Fixed"}),
+    **{key: {"res": "Fixed"} for key in ["layoutlmv3", "layoutlmv3-words"]},
     "udop": {"res": "SignedPerm"},
     "pix2struct": {"vres": "O", "res": "O"},
 }
