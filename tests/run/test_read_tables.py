@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-import isomerge
 from depth import more
 from isomerge.archs import expanded_texts
 from isomerge.errors import IsomergeError
@@ -19,6 +18,7 @@ from isomerge.run.alignment_runs import run_apply
 from isomerge.run.writing_run import Output
 from isomerge.symmetry.alignment import Alignment
 from run.near_twins import assert_told, near_twin
+from run.twins import assert_known_everywhere
 from toys import Toy, outputs, relative, tensors
 
 ToyMaker = Callable[..., Toy]
@@ -57,17 +57,7 @@ def test_a_twin_is_known_and_comes_back(name: str, toy: ToyMaker, tmp_path: Path
     run_apply(moves(name)(model), model, Output(twin))
     mine = tensors(first.folder)
     assert max(float((t - mine[n]).norm() / mine[n].norm().clamp_min(1e-3)) for n, t in tensors(twin).items()) > 0.5
-    assert relative(outputs(twin), first.reference) < first.tolerance
-    assert isomerge.verify(first.folder, twin)["same"] is True
-    assert isomerge.fingerprint(first.folder).hash == isomerge.fingerprint(twin).hash
-    _, report = isomerge.align(twin, onto=first.folder)
-    assert report["distance"]["after"] < 1e-4 * report["distance"]["before"]
-    isomerge.merge([first.folder, twin], out=tmp_path / "merged")
-    assert relative(outputs(tmp_path / "merged"), first.reference) < 1e-5
-    for folder, out in ((first.folder, "one"), (twin, "two")):
-        isomerge.canon(folder, out=tmp_path / out)
-    one, two = tensors(tmp_path / "one"), tensors(tmp_path / "two")
-    assert all(torch.allclose(t, two[n], rtol=1e-4, atol=1e-4) for n, t in one.items())
+    assert_known_everywhere(first, twin, tmp_path, merged=1e-5)
 
 
 @pytest.mark.parametrize("name", TABLES)

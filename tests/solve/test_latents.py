@@ -21,6 +21,7 @@ from isomerge.models.recognised import recognise
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import elements_of
 from run.near_twins import assert_told
+from run.twins import assert_known_everywhere
 from toys import Toy, outputs, overwrite, relative, tensors, write_toy
 
 ToyMaker = Callable[..., Toy]
@@ -49,18 +50,7 @@ def test_a_turned_twin_is_the_same_everywhere(name: str, toy: ToyMaker, tmp_path
     """One function for the class, `verify`, the fingerprint and the canonical form; `align` brings it back, and a merge
     keeps the function."""
     model = toy(name)
-    twin = turned(model, tmp_path / "twin")
-    assert relative(outputs(twin), model.reference) < model.tolerance
-    assert isomerge.verify(model.folder, twin)["same"] is True
-    assert isomerge.fingerprint(model.folder).hash == isomerge.fingerprint(twin).hash
-    _, report = isomerge.align(twin, onto=model.folder)
-    assert report["distance"]["after"] < 1e-4 * report["distance"]["before"]
-    isomerge.merge([model.folder, twin], out=tmp_path / "merged")
-    assert relative(outputs(tmp_path / "merged"), model.reference) < 1e3 * model.tolerance
-    for folder, out in ((model.folder, "one"), (twin, "two")):
-        isomerge.canon(folder, out=tmp_path / out)
-    one, two = tensors(tmp_path / "one"), tensors(tmp_path / "two")
-    assert all(torch.allclose(t, two[n], rtol=1e-4, atol=1e-4) for n, t in one.items())
+    assert_known_everywhere(model, turned(model, tmp_path / "twin"), tmp_path, merged=1e3 * model.tolerance)
 
 
 def test_with_the_stream_and_back(toy: ToyMaker, tmp_path: Path) -> None:

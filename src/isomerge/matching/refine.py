@@ -180,7 +180,7 @@ def _match_biases(spec: Spec, anchor: Blocks, moved: Blocks, partners: Partners)
         gap = free_part(shift, (target - current).double(), atoms)
         if shift.into is not None and shift.via is not None and shift.along is None:
             into = blocks[shift.into]
-            w = paid_through(spec, shift, blocks, moved, atoms).double()
+            w = paid_through(spec, shift, blocks, moved[blocks[shift.via]].double(), atoms)
             ends = [into, partners[into][1]] if into in partners else [into]
             rest = torch.stack([(moved[end] - anchor[end]).double().flatten() for end in ends]).mean(0)
             gaps = [gap.flatten()]

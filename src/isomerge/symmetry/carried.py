@@ -90,9 +90,9 @@ class Carried:
                 axes = [k for k, a in enumerate(here) if a.name in (other.along, "1")]
                 moved = view.mean(axes) if axes and view.numel() else view
             else:
-                tensors = {block: stored(block).double() for block in parts.values()}
-                view, here = bias_view(self.spec, shift, parts[shift.bias], tensors[parts[shift.bias]])
-                through = paid_through(self.spec, shift, parts, tensors, here)
+                bias, via = parts[shift.bias], parts[shift.via]
+                view, here = bias_view(self.spec, shift, bias, stored(bias).double())
+                through = paid_through(self.spec, shift, parts, stored(via).double(), here)
                 moved = (through @ free_part(shift, view, here).flatten()).reshape(-1)
             found = found + (moved.mean() if not found.ndim else moved.flatten())
         return found

@@ -61,6 +61,16 @@ class Rows:
         return view, order
 
 
+@dataclass(frozen=True)
+class Reader:
+    """A weight that reads something, and its bias."""
+
+    key: str
+    """Of the element that moves both, where they have one."""
+    weight: Rows
+    bias: Rows
+
+
 def _names(spec: Spec, block: Block, part: int) -> tuple[Atom, ...]:
     """The atoms of a part of a block, in the order of its axes."""
     return list(leaf_atoms(block.axes or ()))[part]

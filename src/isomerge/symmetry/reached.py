@@ -23,9 +23,9 @@ from isomerge.symmetry.centred import CENTRED, OFFSET, Centred, centred_in
 from isomerge.symmetry.language.reaches import Map, Part, Probe, Reach
 from isomerge.symmetry.language.spec import Line, Spec
 from isomerge.symmetry.lengths import LENGTH, Lengths, lengths_in
-from isomerge.symmetry.part_rows import Rows
+from isomerge.symmetry.part_rows import Reader, Rows
 from isomerge.symmetry.probed import DROP, KEYS, QUERY, TOKEN, TURN, Moves, Probed
-from isomerge.symmetry.reruns import Reader, Rerun
+from isomerge.symmetry.reruns import Rerun
 from isomerge.symmetry.unheard import UNHEARD, Unheard, unheard_in, unheard_shape
 from isomerge.symmetry.unstored_biases import bias_of
 
@@ -196,14 +196,11 @@ def reached_in(spec: Spec, blocks: Sequence[Block], *, states: bool = False) -> 
         if all(at(part) is not None for part in probe.parts):
             found.append(_probed(spec, probe, at))
     for reach in spec.reaches:
-        if not all(at(part) is not None for part in reach.parts):
-            continue
-        if reach.then is not None:
-            found += [] if states else [_rerun(spec, reach, at, named)]
-        else:
+        if all(at(part) is not None for part in reach.parts):
             one = _reached(spec, reach, at, named, states)
             width, narrow = _map_sizes(spec, one.through, one.gain is not None)
-            found += [one] if narrow < width else []
+            free = not states if isinstance(one, Rerun) else narrow < width
+            found += [one] if free else []
     return found
 
 
@@ -234,31 +231,21 @@ def _probed(spec: Spec, probe: Probe, at: Callable[[Part | None], Block | None])
     return Probed(probe, token, weight, bias, keys, dropped)
 
 
-def _rerun(
-    spec: Spec, reach: Reach, at: Callable[[Part | None], Block | None], named: Mapping[str, Block]
-) -> Rerun:
-    bias, through, gain, norm = (at(part) for part in (reach.bias, reach.through, reach.gain, reach.then))
-    assert bias is not None
-    assert through is not None
-    assert norm is not None
-    read = frozenset(a.name for a in atoms(bias.axes or ()))
-    readers = tuple(_reader(spec, reach, k, one, at, read) for k, one in enumerate(reach.readers))
-    return Rerun(reach, bias, through, gain, norm, named.get(bias_of(norm.canonical[0])), readers)
-
-
 def _reached(
     spec: Spec,
     reach: Reach,
     at: Callable[[Part | None], Block | None],
     named: Mapping[str, Block],
     states: bool,
-) -> Reached:
-    bias, through, gain = at(reach.bias), at(reach.through), at(reach.gain)
+) -> Reached | Rerun:
+    bias, through, gain, norm = (at(part) for part in (reach.bias, reach.through, reach.gain, reach.then))
     assert bias is not None
     assert through is not None
     read = frozenset(a.name for a in atoms(bias.axes or ()))
     readers = tuple(_reader(spec, reach, k, one, at, read) for k, one in enumerate(reach.readers))
-    shift = None if gain is None else named.get(bias_of(gain.canonical[0]))
+    shift, then = (None if one is None else named.get(bias_of(one.canonical[0])) for one in (gain, norm))
+    if norm is not None:
+        return Rerun(reach, bias, through, gain, norm, then, readers)
     levels = not states and not read.isdisjoint(spec.postnorm)
     return Reached(reach, bias, through, gain, shift, readers, levels)
 

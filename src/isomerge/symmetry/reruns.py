@@ -17,7 +17,7 @@ from torch import Tensor
 
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.reaches import Reach
-from isomerge.symmetry.part_rows import Rows
+from isomerge.symmetry.part_rows import Reader
 from isomerge.symmetry.probed import TURN, Moves
 
 LEVEL = 1e-9
@@ -25,15 +25,6 @@ LEVEL = 1e-9
 them."""
 ALIKE = 0.5
 """The least squared cosine between what two models' maps give along ``u`` for one to be brought to the other's."""
-
-
-@dataclass(frozen=True)
-class Reader:
-    """A weight that reads what is reached, and its bias."""
-
-    key: str
-    weight: Rows
-    bias: Rows
 
 
 @dataclass(frozen=True)

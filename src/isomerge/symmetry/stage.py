@@ -362,7 +362,7 @@ def projection(
 
 
 def paid_through(
-    spec: Spec, shift: Shift, parts: Mapping[str, Block], tensors: Mapping[Block, Tensor], atoms: tuple[Atom, ...]
+    spec: Spec, shift: Shift, parts: Mapping[str, Block], weight: Tensor, atoms: tuple[Atom, ...]
 ) -> Tensor:
     """The matrix through which a shift's element, flat, reaches the output that pays for it (`projection`).
 
@@ -370,13 +370,13 @@ def paid_through(
         spec: whose shift it is.
         shift: one with ``via``.
         parts: its blocks by name of line.
-        tensors: those blocks.
+        weight: that of ``via``, in the dtype of sums.
         atoms: of what it moves; a constant has none along its axis.
     """
     assert shift.via is not None
     assert shift.into is not None
-    via, kept = parts[shift.via], tuple(a for a in atoms if a.name != shift.along)
-    return projection(spec, via, tensors[via], kept, parts[shift.into], shift.reads)
+    kept = tuple(a for a in atoms if a.name != shift.along)
+    return projection(spec, parts[shift.via], weight, kept, parts[shift.into], shift.reads)
 
 
 def shifted_blocks(spec: Spec, elements: Mapping[str, Tensor], blocks: list[Block]) -> set[Block]:
@@ -406,7 +406,7 @@ def add_shifts(spec: Spec, elements: Mapping[str, Tensor], tensors: dict[Block, 
         view += delta.to(view.dtype)
         if shift.into is not None and shift.via is not None:
             into = blocks[shift.into]
-            w = paid_through(spec, shift, blocks, tensors, atoms)
+            w = paid_through(spec, shift, blocks, tensors[blocks[shift.via]], atoms)
             tensors[into] -= (w @ delta.to(w.dtype).flatten()).reshape(tensors[into].shape)
 
 

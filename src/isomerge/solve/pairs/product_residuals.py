@@ -93,10 +93,9 @@ def _bias_errors(spec: Spec, a: Blocks, b: Blocks, roundoff: float) -> dict[Bloc
                 continue
             into, bias = blocks[shift.into], blocks[shift.bias]
             view, atoms = bias_view(spec, shift, bias, tensors[bias])
-            w = paid_through(spec, shift, blocks, tensors, atoms)
-            size = 2 * float((w.square() @ free_part(shift, view.square(), atoms).flatten()).sum()) + float(
-                tensors[into].square().sum()
-            )
+            w = paid_through(spec, shift, blocks, tensors[blocks[shift.via]], atoms)
+            squares = free_part(shift, view.square(), atoms).flatten()
+            size = 2 * float((w.square() @ squares).sum()) + float(tensors[into].square().sum())
             found[into] = found.get(into, 0.0) + roundoff**2 * size
     return {block: ROOM * error**0.5 for block, error in found.items()}
 

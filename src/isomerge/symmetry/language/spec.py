@@ -282,12 +282,16 @@ class Spec:
     def meets_zeros(self, line: Line) -> bool:
         """Whether a line reads what a norm gives filled up with zeros: of these it gives its bias alone, which pays
         for nothing."""
-        return any(self._is_beside(stream, "padded", line) for stream in self.streams)
+        return self._is_under_any("padded", line)
 
     def is_tiled(self, line: Line) -> bool:
         """Whether a line is a convolution whose windows tile what a norm gives: none of them meets a zero or leaves
         anything out."""
-        return any(self._is_beside(stream, "tiled", line) for stream in self.streams)
+        return self._is_under_any("tiled", line)
+
+    def _is_under_any(self, word: str, line: Line) -> bool:
+        """Whether a statement of whatever stream, or of a latent, says it of a line."""
+        return any(self._is_beside(name, word, line) for name in (*self.streams, *self.normed_latents))
 
     def _is_beside(self, stream: str, word: str, line: Line) -> bool:
         return any((s, w) == (stream, word) and fnmatchcase(line.name, f"*{name}") for s, w, name in self.beside)
@@ -405,11 +409,11 @@ class Spec:
         """Those that are read through LayerNorms alone."""
         return tuple(n for n in self.latents if n in self.prenorm)
 
-    def gains_over(self, stream: str) -> frozenset[str]:
-        """The scales of the gains of norms over a stream, or over a latent."""
+    def gains_over(self, stream: str) -> tuple[str, ...]:
+        """The scales of the gains of norms: those over a latent, or `gains` of a stream."""
         if stream not in self.normed_latents:
-            return frozenset(self.gains)
-        return frozenset(n for n, s in self.spaces.items() if s.group_name == "Scale" and stream in s.index)
+            return self.gains
+        return tuple(n for n, s in self.spaces.items() if s.group_name == "Scale" and stream in s.index)
 
     @cached_property
     def turned_latents(self) -> tuple[str, ...]:

@@ -438,7 +438,7 @@ class _Reader:
             if misplaced := {*names.split()} & {*BESIDE}:
                 order = ", ".join(f"`{each}`" for each in reversed(BESIDE))
                 raise IsomergeError(f"{misplaced.pop()!r} stands behind {word!r}: write {order} in this order")
-            self.beside += [(stream, word, name) for name in names.split()]
+            self.beside += [(stream, word, self.chosen(name)) for name in names.split()]
         return rest
 
     def stream(self, word: str, name: str) -> str:
