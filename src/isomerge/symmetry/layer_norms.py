@@ -60,7 +60,8 @@ def layer_norms(
     for stream in centred_streams(spec):
         plainly = stream in spec.prenorm and stream not in spec.plain and _needs_order(spec, stream)
         ordered = stream in spec.postnorm or plainly
-        seen = _Seen(stream in returned, states and stream in returned)
+        last = stream in returned
+        seen = _Seen(last, states and last, normed=last and stream not in spec.within)
         if ordered:
             here = _under_ordered_norms(spec, blocks, stream, seen, tied, passing)
         else:
@@ -81,6 +82,8 @@ class _Seen:
 
     last: bool
     states: bool
+    normed: bool
+    """Whether also what its last norm makes of it."""
 
 
 def centred_streams(spec: Spec) -> list[str]:
@@ -123,7 +126,7 @@ def _under_pre_norms(
             continue
         aside = spec.stands_apart(stream, block.line)
         if plain and atom.dual:
-            held = aside or (seen.last and not block.layers)
+            held = aside or (seen.normed and not block.layers)
             norms[block.key] = Norm(readers={} if held else {block: k}, plain=True)
             continue
         key = element_key(spec, spec.spaces[scales[0].name], dict(block.scope)) if scales else ""
@@ -148,7 +151,7 @@ def _under_pre_norms(
         first = _before_layers(spec, stream)
         writers = {block: k for block, k in writers.items() if block.line in first}
     for key, norm in norms.items():
-        norm.sealed |= seen.last and stream not in spec.within and key.partition("[")[0] in outer
+        norm.sealed |= seen.normed and key.partition("[")[0] in outer
     kept = [norm for key, norm in norms.items() if key not in mixed]
     _add_biases(spec, kept, blocks, writers)
     writers = {} if stream in spec.within else _unseen(spec, stream, seen, writers)
@@ -367,7 +370,7 @@ def _is_seen(spec: Spec, order: Order, gain: Block, seen: _Seen) -> bool:
     if gain.line.name in order.heads:
         return False
     if order.before:
-        return seen.last and gain.line.name in order.lasts
+        return seen.normed and gain.line.name in order.lasts
     state = not gain.layers or order.ends.get(spec.stack_of(gain.line)) == generic(gain.line)
     return (seen.states and state) or (seen.last and is_last(spec, order, gain))
 
