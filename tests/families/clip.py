@@ -146,6 +146,8 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
     "owlv2": ("logits", "pred_boxes", "objectness_logits"),
 }
 
+NO_PROBE = "probe pq: => # pq:"
+"""Else the text is refused as soon as it is read: what a probe reads is in the coordinates of its readers."""
 MUTANTS = [
     mutant("clip_text_model", "key not dual", "qk", "(h qk') => (h qk)"),
     mutant("clip_text_model", "projection past the last gain", "nf", "shared (res nf)' => shared res'"),
@@ -161,9 +163,14 @@ MUTANTS = [
         "the probe in coordinates of its own",
         "res",
         "head.probe 1 1 (res nf) => head.probe 1 1 rows",
+        NO_PROBE,
     ),
     mutant(
-        "siglip_vision_model", "the probe past the last gain", "nf", "head.probe 1 1 (res nf) => head.probe 1 1 res"
+        "siglip_vision_model",
+        "the probe past the last gain",
+        "nf",
+        "head.probe 1 1 (res nf) => head.probe 1 1 res",
+        NO_PROBE,
     ),
     mutant(
         "siglip_vision_model",
@@ -191,6 +198,7 @@ MUTANTS = [
         "the probe past the last gain",
         "vision_nf",
         "head.probe 1 1 (res nf) => head.probe 1 1 res",
+        NO_PROBE,
         part="siglip_vision_model",
     ),
     mutant(
