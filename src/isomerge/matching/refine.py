@@ -16,10 +16,11 @@ from isomerge.matching.general_linear_orbit import Sides, linear_optimum, sequen
 from isomerge.matching.gram import add_products, sides
 from isomerge.matching.joint import joint_optimum
 from isomerge.matching.rescale import complex_scale
+from isomerge.matching.trades import match_trades
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
-from isomerge.symmetry.language.spec import Shift, Space, Spec
-from isomerge.symmetry.stage import as_traded, bias_view, find_shifts, free_part, paid_through, shift_atoms
+from isomerge.symmetry.language.spec import Space, Spec
+from isomerge.symmetry.stage import bias_view, find_shifts, free_part, paid_through
 from isomerge.symmetry.units import elements_of
 
 
@@ -192,48 +193,3 @@ def _match_biases(spec: Spec, anchor: Blocks, moved: Blocks, partners: Partners)
             gap = torch.linalg.solve(cost, torch.stack(gaps).sum(0) + w.mT @ rest).reshape(gap.shape)
         elements[key] = gap.clone()
     return Alignment(spec, elements)
-
-
-def match_trades(spec: Spec, anchor: Blocks, moved: Blocks) -> Alignment:
-    """The constants that tensors trade to come closest to the anchor's, where they are worth it; not applied.
-
-    One after the other, a few times over: several may trade with one table.
-    """
-    found = Alignment(spec)
-    for _ in range(PASSES):
-        step = Alignment(spec)
-        for shift, key, blocks in find_shifts(spec, list(moved)):
-            delta = _traded(spec, shift, blocks, anchor, moved) if shift.trades else None
-            if delta is not None and bool(delta.any()):
-                trade = Alignment(spec, {key: delta})
-                moved, step = trade.applied(moved), trade @ step
-        if not step:
-            break
-        found = step @ found
-    return found
-
-
-PASSES = 8
-"""What a pass leaves where two tables trade with a third is the share of its rows in theirs."""
-TRADED, CHANCE = 0.05, 10.0
-"""The least part of the squared distance of two tensors for which they trade a constant, and parts in the number of
-their rows in short ones: chance makes one of it, and fine-tunes keep their bytes."""
-
-
-def _traded(spec: Spec, shift: Shift, blocks: Mapping[str, Block], anchor: Blocks, moved: Blocks) -> Tensor:
-    """The constant that two tensors trade to come closest to the anchor's, of the shape of the shift's element: the
-    mean of both gaps, by their lengths. None at all where it is not worth it."""
-    gaps: list[Tensor] = []
-    means: list[Tensor] = []
-    for side in (shift, shift.swapped()):
-        block = blocks[side.bias]
-        target, atoms = bias_view(spec, side, block, anchor[block])
-        gaps.append((target - bias_view(spec, side, block, moved[block])[0]).double())
-        mean = free_part(side, gaps[-1], atoms)
-        means.append(mean if side is shift else as_traded(side, mean, atoms, shift_atoms(spec, shift)))
-    lengths = [gap.numel() / max(mean.numel(), 1) for gap, mean in zip(gaps, means, strict=True)]
-    delta = (lengths[0] * means[0] - lengths[1] * means[1]) / sum(lengths)
-    before = sum(float(gap.square().sum()) for gap in gaps)
-    least = max(TRADED, min(CHANCE / sum(lengths), 0.5))
-    worth = sum(lengths) * float(delta.square().sum()) >= least * before
-    return delta if worth else torch.zeros_like(delta)

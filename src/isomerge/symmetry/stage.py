@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from isomerge.errors import IsomergeError, visible
@@ -433,6 +434,22 @@ def free_part(shift: Shift, view: Tensor, atoms: tuple[Atom, ...]) -> Tensor:
     at = [a.name for a in atoms].index(shift.along)
     # of the rows that are named, a table may have none
     return view.mean(at, keepdim=True) if view.numel() else view.sum(at, keepdim=True)
+
+
+def told_part(spec: Spec, shift: Shift, view: Tensor, atoms: tuple[Atom, ...]) -> Tensor:
+    """What a canonical form takes away of a bias: its free part (`free_part`); of a table of which some rows trade
+    a constant of their own, such as a word that pads, as the other rows tell it, so that no trade changes what the
+    next one takes away."""
+    mine = (shift.bias, shift.block or 0, shift.along)
+    sides = [side for other in spec.shifts for side in (other, *([other.swapped()] if other.trades else ()))]
+    named = [side.rows for side in sides if (side.bias, side.block or 0, side.along) == mine and side.rows]
+    if shift.along is None or shift.rows is not None or not named:
+        return free_part(shift, view, atoms)
+    at = [a.name for a in atoms].index(shift.along)
+    others = torch.ones(view.shape[at], dtype=torch.bool, device=view.device)
+    for rows in named:
+        others[slice(*rows)] = False
+    return free_part(shift, view.index_select(at, others.nonzero().flatten()), atoms)
 
 
 def shift_scope(spec: Spec, shift: Shift, key: str) -> dict[str, int]:
