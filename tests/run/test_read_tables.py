@@ -29,7 +29,7 @@ TABLES = {
             (
                 "lilt",
                 (
-                    ["bx", "by", "bh", "bw", "bxc", "byc", "bhc", "bwc"],
+                    ["bx", "by", "bh", "bw", "bxc", "byc", "bhc", "bwc", "bp"],
                     "layout_embeddings.box_linear_embeddings.bias",
                 ),
             )

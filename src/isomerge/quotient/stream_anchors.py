@@ -172,7 +172,11 @@ def _settled(model: Model, shared: Sequence[Block]) -> Blocks:
     be added to, without it."""
     spec = model.spec.restrict([shift.name for shift in model.spec.shifts if shift.constant])
     traded = [{*parts.values()} for _, _, parts in find_shifts(spec, list(model.blocks))]
-    blocks = {block for parts in traded if not parts.isdisjoint(shared) for block in parts}
+    blocks, met = {*shared}, -1
+    while len(blocks) > met:  # a bias that trades with a table may have been paid by another one
+        met = len(blocks)
+        blocks = blocks.union(*(parts for parts in traded if not parts.isdisjoint(blocks)))
+    blocks &= {block for parts in traded for block in parts}
     tensors = {block: model.assemble(block, torch.float64) for block in model.blocks if block in blocks}
     fold_biases(spec, tensors)
     return tensors
