@@ -37,7 +37,15 @@ ToyMaker = Callable[..., Toy]
 NAMES = [
     "openai-gpt",
     *more(
-        "deberta-shared", "deberta-unshared", "deberta-c2p", "layoutlm", "clip_vision_model", "albert", "yolos-deep"
+        "deberta-shared",
+        "deberta-unshared",
+        "deberta-c2p",
+        "layoutlm",
+        "clip_vision_model",
+        "albert",
+        "yolos-deep",
+        "layoutlmv3",
+        "layoutlmv3-words",
     ),
 ]
 
@@ -165,6 +173,8 @@ NEAR = {
             ("layoutlm", "embeddings.token_type_embeddings.weight"),
             ("clip_vision_model", "pre_layrnorm.bias"),
             ("yolos-deep", "encoder.layer.1.output.dense.bias"),
+            ("layoutlmv3", "LayerNorm.bias"),
+            ("layoutlmv3-words", "encoder.layer.0.attention.self.value.bias"),
             ("albert", "encoder.albert_layer_groups.0.albert_layers.0.full_layer_layer_norm.bias"),
         )
     ),
@@ -194,6 +204,17 @@ WRONG = [
         ("layoutlm", "2 embeddings.token_type", "embeddings.token_type"),
         ("clip_vision_model", ".bias along res -> (pre", ".bias along res -> -1 (pre"),
         ("albert", "-1 encoder", "encoder"),
+        ("layoutlmv3", "-1 LayerNorm.bias along res, ", ""),
+        (
+            "layoutlmv3",
+            "carry eb: embeddings.LayerNorm.bias along res -> -1",
+            "carry eb: embeddings.LayerNorm.bias along res ->",
+        ),
+        (
+            "layoutlmv3-words",
+            ", encoder.layer.{l:0}.attention.self.value.bias via encoder.layer.{l:0}.attention.self.value.weight",
+            "",
+        ),
         ("yolos-deep", ".bias -> encoder", ".bias -> 2 encoder"),
         ("yolos-deep", "{l:0..num_hidden_layers-1}", "{l:1..num_hidden_layers}"),
     ),

@@ -126,11 +126,11 @@ def tiny_specimen(config: Any, seed: int = 0, tiny: Scale = TINY, *, cut: bool =
     first: Exception | None = None
     for length in LENGTHS:
         try:
-            specimen.inputs[-1] = inputs.covering(scale.vocabulary, seed, ROWS, length)
+            specimen.inputs[2:] = inputs.covering(scale.vocabulary, seed, ROWS, length)
             with torch.no_grad():
                 each = specimen.flat_outputs().numel() / ROWS
             rows = ROWS + int((ENOUGH + 0.3) * parameters / each)
-            specimen.inputs[-1] = inputs.covering(scale.vocabulary, seed, rows, length)
+            specimen.inputs[2:] = inputs.covering(scale.vocabulary, seed, rows, length)
             with torch.no_grad():
                 specimen.flat_outputs()
         except Exception as error:  # whatever the code of a model raises for lengths that it refuses

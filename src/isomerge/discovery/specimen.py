@@ -105,10 +105,11 @@ class Specimen:
         return [value.double() for found in every for value in found.values() if value.is_floating_point()]
 
     def flat_outputs(self) -> Tensor:
-        """Every number that the class returns for the last input, float64, with the graph that leads to the
-        parameters."""
+        """Every number that the class returns for inputs behind the first two, float64, with the graph that leads to
+        the parameters."""
         with double_precision():
-            values = [v for v in returned(run(self.module, self.inputs[-1])).values() if v.is_floating_point()]
+            every = [returned(run(self.module, given)) for given in self.inputs[2:]]
+        values = [value for found in every for value in found.values() if value.is_floating_point()]
         return torch.cat([v.double().reshape(-1) for v in values])
 
     def change(self, moved: Mapping[str, Tensor], *, disk: bool = False) -> float:

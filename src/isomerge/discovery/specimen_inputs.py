@@ -78,7 +78,7 @@ class InputsOf:
         module, config = self.module, self.config
         ids = torch.randint(*tokens, (rows, length), generator=rng)
         if self.images is not None:
-            return self.images.beside(module, self.keys, ids, rng)
+            return {**self.images.beside(module, self.keys, ids, rng), **self._on_page(rows, length, rng)}
         if module.main_input_name == "input_values":
             return {"input_values": _noise((rows, *_sounds(config)), rng)}
         if module.main_input_name == "pixel_values":
@@ -106,8 +106,16 @@ class InputsOf:
                 found[name] = torch.randint(0, units, (rows, length, self.keys["max_depth"]), generator=rng)
         return found
 
-    def covering(self, vocabulary: int, seed: int, rows: int, length: int) -> dict[str, Tensor]:
-        """Inputs of many rows, in which all tokens, types and places occur, as far as rows and length go."""
+    def covering(self, vocabulary: int, seed: int, rows: int, length: int) -> list[dict[str, Tensor]]:
+        """Inputs of many rows, in which all tokens, types and places occur, as far as rows and length go; and texts
+        without their images, where a class that takes both reads them by another way."""
+        found = [self._covering(vocabulary, seed, rows, length)]
+        if self.images is not None and self.images.token is None:
+            alone = {name: value[: max(2, rows // 4)] for name, value in found[0].items() if name != "pixel_values"}
+            found += [alone] if _refusal(self.module, alone) is None else []
+        return found
+
+    def _covering(self, vocabulary: int, seed: int, rows: int, length: int) -> dict[str, Tensor]:
         rng = torch.Generator().manual_seed(seed + 2)
         drawn = self.drawn(rows, length, (0, vocabulary), rng)
         types = next((v for k, v in self.keys.items() if k.endswith("type_vocab_size") and isinstance(v, int)), 0)
@@ -166,14 +174,20 @@ def _images_of(module: Any, keys: Mapping[str, Any]) -> _Images:
     for layout in range(layouts):
         for count in (0,) if token is None else range(ROOM, 0, -1):
             found = _Images(layout, count, token)
-            try:
-                with torch.no_grad(), double_precision():
-                    module(**found.beside(module, keys, ids, rng))
-            except Exception as error:  # whatever the code of a model raises for a layout that is not its own
-                first = first or error
-                continue
-            return found
+            if (error := _refusal(module, found.beside(module, keys, ids, rng))) is None:
+                return found
+            first = first or error
     raise ValueError(f"no layout of images that discovery knows fits: {first}")
+
+
+def _refusal(module: Any, given: Mapping[str, Tensor]) -> Exception | None:
+    """What a model raises for inputs, None where it runs on them."""
+    try:
+        with torch.no_grad(), double_precision():
+            module(**given)
+    except Exception as error:  # whatever its code raises for a layout that is not its own
+        return error
+    return None
 
 
 def _ended(ids: Tensor, keys: Mapping[str, Any]) -> Tensor:

@@ -114,7 +114,8 @@ class Carried:
                 if held.via is None:
                     tensor = _raised(block, held.holder, tensor, much)
                 else:
-                    made = _read(self.spec, held, stored(held.via).double(), much, self.along)
+                    names = self.along or {str(self.carry.first.along)}  # of a number: where it stands again and again
+                    made = _read(self.spec, held, stored(held.via).double(), much, names)
                     tensor = tensor.clone()
                     part = _part(self.spec, held, tensor)
                     part += made.reshape(part.shape).to(part)
@@ -238,14 +239,18 @@ def _part(spec: Spec, held: Held, tensor: Tensor) -> Tensor:
 
 
 def _read(spec: Spec, held: Held, weight: Tensor, v: Tensor, names: set[str]) -> Tensor:
-    """What a weight, or a part of it, makes of the vector."""
+    """What a weight, or a part of it, makes of the vector along some axes, or of a number all along them."""
     assert held.via is not None
+
+    def through(rows: Tensor) -> Tensor:
+        return rows @ v.expand(rows.shape[-1])
+
     if held.holder.via_part is None:
         axes = [{a.name for a in atoms((axis,))} for axis in held.via.axes or ()]
         axis = next(k for k, here in enumerate(axes) if names <= here)
-        return weight.movedim(axis, -1) @ v
+        return through(weight.movedim(axis, -1))
     for (view,), here, number in leaves(spec, held.via, weight):
         if number == held.holder.via_part:
             axis = next(k for k, a in enumerate(here) if a.name in names)
-            return view.movedim(axis, -1) @ v
+            return through(view.movedim(axis, -1))
     raise AssertionError(f"{held.via.key} has no part {held.holder.via_part}")
