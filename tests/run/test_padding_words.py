@@ -13,7 +13,6 @@ import torch
 import toys
 from depth import more
 from isomerge.archs import expanded_texts
-from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_alignment
 from isomerge.models.recognised import Model, recognise
 from isomerge.run.alignment_runs import run_apply

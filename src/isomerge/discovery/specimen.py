@@ -105,8 +105,8 @@ class Specimen:
         return [value.double() for found in every for value in found.values() if value.is_floating_point()]
 
     def flat_outputs(self) -> Tensor:
-        """Every number that the class returns for inputs behind the first two, float64, with the graph that leads to
-        the parameters."""
+        """Every number that the class returns for the inputs behind the first two, float64, with the graph that
+        leads to the parameters."""
         with double_precision():
             every = [returned(run(self.module, given)) for given in self.inputs[2:]]
         values = [value for found in every for value in found.values() if value.is_floating_point()]

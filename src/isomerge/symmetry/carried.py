@@ -114,7 +114,7 @@ class Carried:
                 if held.via is None:
                     tensor = _raised(block, held.holder, tensor, much)
                 else:
-                    names = self.along or {str(self.carry.first.along)}  # of a number: where it stands again and again
+                    names = self.along or {str(self.carry.first.along)}  # a number stands all along it
                     made = _read(self.spec, held, stored(held.via).double(), much, names)
                     tensor = tensor.clone()
                     part = _part(self.spec, held, tensor)
