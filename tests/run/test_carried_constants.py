@@ -205,6 +205,7 @@ WRONG = [
         ("clip_vision_model", ".bias along res -> (pre", ".bias along res -> -1 (pre"),
         ("albert", "-1 encoder", "encoder"),
         ("layoutlmv3", "-1 LayerNorm.bias along res, ", ""),
+        ("layoutlmv3", "types over res[3*edge:4*edge]", "types over res[2*edge:3*edge]"),
         (
             "layoutlmv3",
             "carry eb: embeddings.LayerNorm.bias along res -> -1",

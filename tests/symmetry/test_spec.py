@@ -175,6 +175,7 @@ def test_comments() -> None:
         ("shift vb: layer", "prenorm res seen a.weight without b.weight\nshift vb: layer", "'without' stands behind 'seen': write `across`, `except`, `without`, `sliced`, `seen`, `padded`, `tiled` in this order"),
         ("shift vb: layer", "carry c: embed.weight\nshift vb: layer", "carry 'c: embed.weight' is not understood: write NAME: LINE"),
         ("shift vb: layer", "carry c: embed.weight along vocab -> nothing.bias\nshift vb: layer", "carry c names nothing.bias, which is no line"),
+        ("shift vb: layer", "carry c: embed.weight along vocab -> embed.weight along vocab over res[1:3]\nshift vb: layer", "carry c is over 2 coordinates of res in embed.weight, but its vector has"),
         ("shift vb: layer", "biased embed.weight\nshift vb: layer", "biased 'embed.weight' is not understood: write WEIGHT#PART by BIAS, or WEIGHT by BIAS ..."),
         ("shift vb: layer", "biased embed.weight by embed.bias\nshift vb: layer", "biased names embed.bias, which is no line"),
         ("shift vb: layer", "together layer. elsewhere.\nshift vb: layer", "together elsewhere.: no line's name begins with it and a number"),

@@ -221,10 +221,10 @@ def _raised(block: Block, holder: Holder, tensor: Tensor, v: Tensor) -> Tensor:
 
 
 def _rows(block: Block, holder: Holder, tensor: Tensor) -> Tensor:
-    """The view of the rows that hold it."""
+    """The view of the rows, and of the coordinates, that hold it."""
     names = [{a.name for a in atoms((axis,))} for axis in block.axes or ()]
     layer = None if holder.row is None else (holder.row, holder.row + 1)
-    for axis, rows in ((holder.along, holder.rows), (holder.at, layer)):
+    for axis, rows in ((holder.along, holder.rows), (holder.over, holder.coordinates), (holder.at, layer)):
         if rows is not None:
             at = next(k for k, here in enumerate(names) if axis in here)
             tensor = tensor[(slice(None),) * at + (slice(*rows),)]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import atoms, leaf_atoms
 from isomerge.symmetry.groups import SCALES
+from isomerge.symmetry.language.carries import Carry
 from isomerge.symmetry.language.spec import Shift, Spec
 from isomerge.symmetry.reader_legality import check_readers, plain
 from isomerge.symmetry.stage import shift_atoms
@@ -83,11 +86,28 @@ def _check_carried(spec: Spec) -> None:
             raise IsomergeError(
                 f"{spec.origin}: carry {carry.name} names {strange[0]}, which is no line of the spec"
             )
+        _check_coordinates(spec, carry)
     check_readers(spec)
     known = {line.name for line in spec.lines}
     for weight, _, bias in spec.biased:
         if strange := [name for name in (weight, bias) if name not in known]:
             raise IsomergeError(f"{spec.origin}: biased names {strange[0]}, which is no line of the spec")
+
+
+def _check_coordinates(spec: Spec, carry: Carry) -> None:
+    """Where a vector is held by some coordinates of a longer axis, these are as many as it has."""
+    line = next(line for line in spec.lines if plain(line.name) == plain(carry.first.name))
+    own = [a.name for a in atoms(line.axes or ()) if a.name not in (carry.first.along, "1")]
+    long = prod(spec.sizes.get(name, 0) for name in own)
+    for holder in carry.others:
+        if holder.over is None or holder.coordinates is None:
+            continue
+        held = len(range(spec.sizes.get(holder.over, 0))[slice(*holder.coordinates)])
+        if held != long:
+            raise IsomergeError(
+                f"{spec.origin}: carry {carry.name} is over {held} coordinates of {holder.over} in {holder.name}, "
+                f"but its vector has {long} ({' '.join(own) or 'a number'})"
+            )
 
 
 def _check_paid(spec: Spec, shift: Shift) -> None:

@@ -1,8 +1,9 @@
 """Constants that may stand in one tensor or in several others, of whatever layers, as a text says it.
 
 ``carry NAME: FIRST [along AXIS] -> OTHER, OTHER ...``: a vector v that FIRST has more (all rows of it along AXIS, one
-of them the same) every OTHER has less. An OTHER is ``[FACTOR] LINE[#PART] [along AXIS[a:b]] [at LAYERS] [via WEIGHT[#PART]]``: it
-loses v, so many times v, or what WEIGHT makes of v; at LAYERS, an axis, where FIRST's layer stands in it. In names ``{l:E}`` are some layers and ``{l}`` all; where FIRST has a ``{l}``
+of them the same) every OTHER has less. An OTHER is ``[FACTOR] LINE[#PART] [along AXIS[a:b]] [over AXIS[a:b]] [at LAYERS]
+[via WEIGHT[#PART]]``: it loses v, so many times v, or what WEIGHT makes of v; over some coordinates of a longer axis; at
+LAYERS, an axis, where FIRST's layer stands in it. In names ``{l:E}`` are some layers and ``{l}`` all; where FIRST has a ``{l}``
 there is a vector for each layer, and an OTHER with a ``{l}`` is of the same one.
 """
 
@@ -20,7 +21,7 @@ Rows = tuple[int, int | None]
 """Rows of an axis from one up to another, or to the last."""
 _CARRY = re.compile(r"(\w+)\s*:\s*(.+?)\s*->\s*(.+)$")
 _HOLDER = re.compile(
-    r"(?:(-?\d+(?:\.\d+)?)\s+)?(\S+?)(?:#(\d+))?(?:\s+along\s+(\w+)(?:\[(\S*?):(\S*?)\])?)?(?:\s+at\s+(\w+))?(?:\s+via\s+(\S+?)(?:#(\d+))?)?$"
+    r"(?:(-?\d+(?:\.\d+)?)\s+)?(\S+?)(?:#(\d+))?(?:\s+along\s+(\w+)(?:\[(\S*?):(\S*?)\])?)?(?:\s+over\s+(\w+)\[(\S*?):(\S*?)\])?(?:\s+at\s+(\w+))?(?:\s+via\s+(\S+?)(?:#(\d+))?)?$"
 )
 
 
@@ -39,6 +40,10 @@ class Holder:
     factor: float = 1.0
     part: int | None = None
     """The part of a concatenation that holds it; None: all."""
+    over: str | None = None
+    """The axis of which some coordinates hold it, where it is longer than the vector."""
+    coordinates: Rows | None = None
+    """Which of them."""
     at: str | None = None
     """The axis of layers of which one holds it."""
     row: int | None = None
@@ -54,7 +59,7 @@ class Holder:
 
     def renamed(self, called: Callable[[str], str], axis: Callable[[str], str]) -> Holder:
         """The same where lines and axes are called something else."""
-        axes = {"along": self.along and axis(self.along), "at": self.at and axis(self.at)}
+        axes = {field: (name := getattr(self, field)) and axis(name) for field in ("along", "over", "at")}
         return replace(self, name=called(self.name), via=self.via and called(self.via), **axes)
 
 
@@ -96,12 +101,12 @@ def read_carry(
     if found is None or not all(parts):
         raise IsomergeError(
             f"carry {rest!r} is not understood: write NAME: LINE [along AXIS] -> [FACTOR] LINE [along AXIS] "
-            f"[at LAYERS] [via WEIGHT], ..."
+            f"[over AXIS[a:b]] [at LAYERS] [via WEIGHT], ..."
         )
     holders = []
     for part in filter(None, parts):
-        factor, line, own, along, first, last, layers, via, number = part.groups()
+        factor, line, own, along, first, last, over, low, high, layers, via, number = part.groups()
         at, reading = (int(text) if text else None for text in (own, number))
-        more = (via and name_of(via), reading, float(factor or 1), at, layers)
+        more = (via and name_of(via), reading, float(factor or 1), at, over, rows_of(low, high), layers)
         holders.append(Holder(name_of(line), along, rows_of(first, last), *more))
     return Carry(found[1], holders[0], tuple(holders[1:]))
