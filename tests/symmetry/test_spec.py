@@ -224,6 +224,9 @@ def test_over_a_stream_only_scales_act() -> None:
     assert "s" in bound(text.format("Scale")).spaces
     with pytest.raises(IsomergeError, match=r"space s is Sign over res, but .* only scales"):
         bound(text.format("Sign"))
+    turning = text.replace("residual res: Perm", "residual res: Perm folded OFixingOnes")
+    with pytest.raises(IsomergeError, match=r"space s lies over res, which turns .* declare `residual s`"):
+        bound(turning.format("Scale"))
 
 
 def test_missing_index() -> None:

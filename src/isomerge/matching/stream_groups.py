@@ -42,7 +42,8 @@ def choose_frame(spec: Spec, words: Sequence[str]) -> tuple[Spec | None, tuple[s
             chosen[name] = group
     notes = []
     still = set(spec.streams) - chosen.keys()
-    kept = [n for n, space in spec.spaces.items() if n not in still and not still & set(space.index)]
+    gone = still | {n for n, space in spec.spaces.items() if space.residual and still & set(space.index)}
+    kept = [n for n in spec.spaces if n not in gone]
     frame = spec.restrict([*kept, *(s.name for s in spec.shifts)]) if still else spec
     for name, group in chosen.items():
         found, note = _group(spec, name, group)

@@ -120,7 +120,12 @@ def without_streams(frame: Spec, streams: Collection[str]) -> Spec:
         name
         for name, space in frame.spaces.items()
         if name not in streams
-        and (not set(streams) & set(space.index) or frame.scope(space) or set(frame.within) & set(space.index))
+        and (
+            not space.residual
+            or not set(streams) & set(space.index)
+            or frame.scope(space)
+            or set(frame.within) & set(space.index)
+        )
     ]
     return frame.restrict([*kept, *(shift.name for shift in frame.shifts)])
 

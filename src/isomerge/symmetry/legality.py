@@ -18,7 +18,8 @@ def check_legality(spec: Spec) -> None:
 
     Raises:
         IsomergeError: a space that no line uses, an index that a line does not offer or offers twice, another group
-            than a scale over a residual stream, a shift of unknown lines, a depth of no lines.
+            than a scale over a residual stream, a factor over a stream that turns which is no gain, a shift of
+            unknown lines, a depth of no lines.
     """
     used: set[str] = set()
     for line in spec.lines:
@@ -48,8 +49,13 @@ def check_legality(spec: Spec) -> None:
             raise IsomergeError(
                 f"{spec.origin}: space {space.name} is {space.group_name} over {stream}, but over a residual "
                 f"stream only scales "
-                f"of norms' gains are matched; leave {space.name} out, or give {stream} a larger group of its "
+                f"are matched; leave {space.name} out, or give {stream} a larger group of its "
                 f"own (SignedPerm)"
+            )
+        if stream is not None and not space.residual and spec.spaces[stream].folded:
+            raise IsomergeError(
+                f"{spec.origin}: space {space.name} lies over {stream}, which turns once gains are folded, and a "
+                f"turned stream has no channels: declare `residual {space.name}` where it is of a norm's gains"
             )
     if unused := [name for name in spec.spaces if name not in used]:
         raise IsomergeError(f"{spec.origin}: space {unused[0]} is declared, but no line uses it")

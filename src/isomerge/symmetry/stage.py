@@ -273,6 +273,10 @@ class Stage(Mapping[str, "Tensor"]):
                 linear[key] = self._relabel(key, group.inverse(g), self, inverse=False)
         return Stage(self.spec, linear)
 
+    def renumbered(self, spec: Spec, key: str, g: Tensor) -> Tensor:
+        """An element of a space of ``spec`` in the labels after this stage has acted."""
+        return Stage(spec)._relabel(key, g, self, inverse=False)
+
     def _relabel(self, key: str, g: Tensor, moved_by: Stage, *, inverse: bool) -> Tensor:
         """Renumber a fibre's element when the bases under it are permuted.
 
@@ -288,11 +292,10 @@ class Stage(Mapping[str, "Tensor"]):
                 continue
             p = p.abs() - 1 if moved_by.spec.spaces[base].group_name == "SignedPerm" else p
             if not inverse:  # the base's own labels have moved as well, outermost first
-                p = moved_by._relabel(
-                    element_key(self.spec, self.spec.spaces[base], scope), p, moved_by, inverse=False
-                )
+                there = element_key(moved_by.spec, moved_by.spec.spaces[base], scope)
+                p = moved_by._relabel(there, p, moved_by, inverse=False)
             index = GROUPS["Perm"].inverse(p) if inverse else p
-            own = self.spec.batch(self.spec.spaces[base])
+            own = moved_by.spec.batch(moved_by.spec.spaces[base])
             view = [1] * g.ndim
             for axis, name in enumerate(own):
                 view[batch.index(name)] = index.shape[axis]

@@ -111,15 +111,18 @@ def whole_alignment(
     found: dict[str, Tensor] = {}
     for unit, inner, (to_anchor, to_source) in units:
         last = Alignment(local, {k: further[k] for k in unit.elements if k in further})
-        found |= (to_anchor.inverse() @ last @ inner @ behind(turned @ turn, to_source)).elements
+        found |= (to_anchor.inverse() @ last @ behind(turned, inner) @ behind(turned @ turn, to_source)).elements
     return folds[0].inverse() @ Alignment(local, found) @ turned @ turn @ folds[1]
 
 
 def behind(turn: Alignment, gauge: Alignment) -> Alignment:
     """What acts after a turn of streams as a gauge inside layers does before it: a constant that a router's rows
-    share lies along the stream, and is turned with it."""
+    share lies along the stream, and is turned with it; factors of its channels are renumbered with them."""
     turned = dict(gauge.elements)
-    for key in [key for key in turned if key.startswith("shift.")]:
+    for key in turned:
         for stage in turn.stages:
-            turned[key] = carried_shift(stage, gauge.spec, key, turned[key])
+            if key.startswith("shift."):
+                turned[key] = carried_shift(stage, gauge.spec, key, turned[key])
+            else:
+                turned[key] = stage.renumbered(gauge.spec, key, turned[key])
     return Alignment(gauge.spec, turned)

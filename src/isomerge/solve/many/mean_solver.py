@@ -22,7 +22,7 @@ from torch import Tensor
 
 from isomerge.matching.frame import stream_crosses
 from isomerge.matching.many import Graph, PairCrosses, synchronise
-from isomerge.solve.canonical.canonical_frame import whole_alignment
+from isomerge.solve.canonical.canonical_frame import behind, whole_alignment
 from isomerge.solve.many.passes import Passes, Places
 from isomerge.solve.pairs import stream_descent
 from isomerge.symmetry.alignment import Alignment
@@ -158,7 +158,7 @@ class ManySolver(Passes):
             if self.units.plan.is_matched(unit):
                 first = self.element(places, 0, unit).inverse()
                 for m in range(1, len(self.models)):
-                    found.inner[m][unit.key] = (first @ self.element(places, m, unit)).elements
+                    found.inner[m][unit.key] = behind(back, first @ self.element(places, m, unit)).elements
         found.turns[0] = Alignment(self.frame)
         return found
 

@@ -469,9 +469,9 @@ class Spec:
 
     @cached_property
     def residual_names(self) -> frozenset[str]:
-        """The spaces of the residual stream, with all that is fibred over them."""
-        found = {s.name for s in self.spaces.values() if s.residual}
-        return frozenset(n for n, s in self.spaces.items() if n in found or found & set(s.index))
+        """The spaces of the residual stream: streams, and the gains over them. A factor that lies over a stream and is
+        none of its gains (of a filter for each channel) acts inside a layer, whatever the stream does."""
+        return frozenset(n for n, s in self.spaces.items() if s.residual)
 
 
 def coverage(spec: Spec, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Match]:
