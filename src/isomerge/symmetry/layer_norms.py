@@ -95,8 +95,8 @@ def centred_streams(spec: Spec) -> list[str]:
 
 
 def under_layer_norm(spec: Spec) -> bool:
-    """Whether some stream is under LayerNorm alone."""
-    return bool(centred_streams(spec))
+    """Whether some stream is under LayerNorm alone, or what a weight writes is scaled afterwards."""
+    return bool(centred_streams(spec)) or any(length.stored is None for length in spec.lengths)
 
 
 def _under_pre_norms(

@@ -1,5 +1,8 @@
-"""Weights of which the direction alone counts, in the blocks of a model: the length of each slice stands in another
-tensor, ``w = g v / |v|`` (weight normalisation, Salimans & Kingma 2016). So ``|v|`` may be anything.
+"""Weights of which the direction alone counts, in the blocks of a model. So ``|v|`` may be anything.
+
+The length of each slice stands in another tensor, ``w = g v / |v|`` (weight normalisation, Salimans & Kingma 2016),
+or what the whole weight writes is scaled to some length afterwards (copies of a stream, as long as the first one).
+Such scaling has a bound (Gemma 3n: mean squares of at least 1e-5), so that of a very short weight it counts.
 """
 
 from __future__ import annotations
@@ -23,17 +26,19 @@ LEAST = 1e-9
 
 @dataclass(frozen=True)
 class Lengths:
-    """A weight whose slices' lengths are free, and the tensor that has them."""
+    """A weight whose slices' lengths are free, and the tensor that has them; the whole weight, where none has."""
 
     length: Length
     weight: Block
-    stored: Block
+    stored: Block | None
+    at: tuple[int, ...]
+    """The numbers in the weight's name."""
     spec: Spec
 
     @property
     def blocks(self) -> list[Block]:
         """All that moves change and look at."""
-        return [self.weight, self.stored]
+        return self.changed if self.stored is None else [self.weight, self.stored]
 
     @property
     def changed(self) -> list[Block]:
@@ -43,16 +48,28 @@ class Lengths:
     @property
     def element_keys(self) -> list[str]:
         """Of the one element: the logarithms of what slices are multiplied by, [slices]."""
-        return [LENGTH + self.length.name]
+        layer = f"[{','.join(map(str, self.at))}]" if self.at else ""
+        return [LENGTH + self.length.name + layer]
 
     @property
-    def _axis(self) -> int:
+    def _axis(self) -> int | None:
+        """The axis of the slices; none of a weight that is one."""
         axes = enumerate(self.weight.axes or ())
-        return next(k for k, axis in axes if any(a.name == self.length.along for a in atoms((axis,))))
+        along = (k for k, axis in axes if any(a.name == self.length.along for a in atoms((axis,))))
+        return next(along, None)
 
     def _sizes(self, tensors: Mapping[Block, Tensor]) -> Tensor:
         """The lengths of all slices, [slices]; float64."""
-        return tensors[self.weight].double().movedim(self._axis, 0).flatten(1).norm(dim=1)
+        weight, axis = tensors[self.weight].double(), self._axis
+        return (weight.unsqueeze(0) if axis is None else weight.movedim(axis, 0)).flatten(1).norm(dim=1)
+
+    def _wanted(self, tensors: Mapping[Block, Tensor]) -> Tensor:
+        """The lengths that slices have in the form, [slices]: those that are stored for them, or what makes all
+        that the weight writes as long, in the mean, as what it reads."""
+        if self.stored is not None:
+            return tensors[self.stored].double().abs().flatten()
+        weight = tensors[self.weight]
+        return weight.new_full((1,), weight.shape[0], dtype=weight.double().dtype).sqrt()
 
     def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
         """The blocks that an element changes, changed; the given ones stay."""
@@ -61,8 +78,8 @@ class Lengths:
         return {self.weight: (weight.double() * factor).to(weight)}
 
     def onto(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor] | None) -> Moves:
-        """What gives slices a target's lengths; None: those that are stored for them."""
-        wanted = self._sizes(target) if target is not None else tensors[self.stored].double().abs().flatten()
+        """What gives slices a target's lengths; None: those of the form."""
+        wanted = self._sizes(target) if target is not None else self._wanted(tensors)
         return {self.element_keys[0]: (wanted / self._sizes(tensors)).log()}
 
     def formed(self, tensors: Mapping[Block, Tensor]) -> Blocks:
@@ -71,13 +88,16 @@ class Lengths:
         return self.moved(key, element, dict(tensors))
 
     def is_told(self, tensors: Mapping[Block, Tensor]) -> bool:
-        """Whether every slice has a direction, and a length."""
-        found = (self._sizes(tensors), tensors[self.stored].double().abs().flatten())
-        return all(bool((sizes > LEAST * sizes.max()).all()) for sizes in found)
+        """Whether every slice has a direction, and a length; and a whole weight is not so short that what it writes
+        may be scaled otherwise."""
+        sizes, wanted = self._sizes(tensors), self._wanted(tensors)
+        if self.stored is None:
+            return bool((sizes.square() > self.length.least * wanted.square()).all())
+        return all(bool((found > LEAST * found.max()).all()) for found in (sizes, wanted))
 
     def shape(self, key: str) -> tuple[int, ...]:
         """That of an element."""
-        return (self.spec.sizes[self.length.along],)
+        return (1 if self.length.along is None else self.spec.sizes[self.length.along],)
 
     def slack(self, free: Collection[Block]) -> bool:
         """Whether it is among the readers of a norm that may take what they like against the ones: never."""
@@ -85,21 +105,32 @@ class Lengths:
 
     def dimension(self, slack: bool) -> int:
         """How many numbers are free."""
-        return self.spec.sizes[self.length.along]
+        return self.shape("")[0]
 
     def share(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor]) -> float:
-        """How far lengths are from a target's, squared and relative to them."""
-        theirs = self._sizes(target)
-        return float((self._sizes(tensors) - theirs).square().sum()) / max(float(theirs.square().sum()), 1e-300)
+        """How far lengths that are stored elsewhere are from a target's, squared and relative to them; of a whole
+        weight, what of the squared distance to a target's is its length, more than chance would have it."""
+        mine, theirs = self._sizes(tensors), self._sizes(target)
+        if self.stored is not None:
+            return float((mine - theirs).square().sum()) / max(float(theirs.square().sum()), 1e-300)
+        x, y = tensors[self.weight].double(), target[self.weight].double()
+        before, after = (float((y - f * x).square().sum()) for f in (1.0, theirs / mine))
+        chance = 1 / x.numel()
+        return max((1 - after / max(before, 1e-300) - chance) / (1 - chance), 0.0)
 
 
 def lengths_in(spec: Spec, blocks: Collection[Block]) -> list[Lengths]:
-    """The statements of a spec of which both tensors are among some blocks."""
-    found = []
+    """The statements of a spec of which all tensors are among some blocks, once for each number of the weight's
+    name."""
+    found: list[Lengths] = []
+    plain = [block for block in blocks if not block.lead] if spec.lengths else []
     for length in spec.lengths:
-        weight, stored = (
-            next((b for b in blocks if not b.lead and part.is_of(b.canonical[0])), None) for part in length.parts
-        )
-        if weight is not None and stored is not None:
-            found.append(Lengths(length, weight, stored, spec))
+        for weight in plain:
+            if (at := length.weight.layer(weight.canonical[0])) is None:
+                continue
+            stored = length.stored and next(
+                (block for block in plain if length.stored.layer(block.canonical[0]) == at), None
+            )
+            if length.stored is None or stored is not None:
+                found.append(Lengths(length, weight, stored, tuple(at.values()), spec))
     return found

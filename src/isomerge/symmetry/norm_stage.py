@@ -27,8 +27,8 @@ Its elements are vectors, by the block that they are added to:
   head, which a norm over its coordinates takes away (`isomerge.symmetry.centred`).
 * ``norm.basis.NAME``: the basis of a table that many layers read, an invertible matrix
   (`isomerge.symmetry.bases`).
-* ``norm.length.NAME``: by what the slices of a weight of which directions count are multiplied, as logarithms
-  (`isomerge.symmetry.lengths`).
+* ``norm.length.NAME``: by what slices of a weight of which directions count, or all of it, are multiplied, as
+  logarithms (`isomerge.symmetry.lengths`).
 * ``norm.scale.BLOCK``: by what a norm's gains are multiplied, and its bias; [width]. Its readers are divided by it.
 
 The first two commute with each other, and so do those of each other kind: a stage has elements of one kind, so that

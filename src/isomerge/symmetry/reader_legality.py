@@ -69,7 +69,17 @@ def _check_probe(spec: Spec, probe: Probe) -> None:
 
 def _check_length(spec: Spec, length: Length) -> None:
     what = f"length {length.name}"
-    if any(length.along not in _axes(spec, what, part) for part in length.parts) or length.along not in spec.sizes:
+    if length.along is None:
+        names = _axes(spec, what, length.weight)
+        loose = sorted(n for n in names & spec.spaces.keys() if not spec.spaces[n].keeps_lengths)
+        if loose:
+            raise IsomergeError(
+                f"{spec.origin}: {what} leaves all of {length.weight.name} free, which space {loose[0]} stretches: "
+                f"take one of them out"
+            )
+    elif (
+        any(length.along not in _axes(spec, what, part) for part in length.parts) or length.along not in spec.sizes
+    ):
         raise IsomergeError(
             f"{spec.origin}: {what} is along {length.along}, which is no axis of both tensors whose size is known"
         )

@@ -13,7 +13,8 @@ a head's values. Without GAIN the order of lines says which norm it is, under `p
 norm's bias on to what OUT writes, the values take it up.
 
 ``length NAME: WEIGHT by LENGTHS along AXIS``: of WEIGHT's slices along AXIS the directions alone count; LENGTHS has their
-lengths.
+lengths. ``length NAME: WEIGHT above LEAST``: what WEIGHT writes is scaled to some length afterwards, wherever its mean
+square is above a bound that nothing comes near while WEIGHT multiplies mean squares by more than LEAST.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _MAP = rf"{_PART}\s+by\s+{_PART}"
 _PROBE = re.compile(rf"(\w+)\s*:\s*(\S+)\s+through\s+{_MAP}\s*->\s*{_MAP}\s+along\s+(\w+)$")
 _REACHED = re.compile(r"(\w+)\s*:\s*(\S+)\s+over\s+(\S+)(?:\s+behind\s+(\S+))?(?:\s+then\s+(\S+))?\s*->\s*(.+)$")
 _UNHEARD = re.compile(rf"(\w+)\s*:\s*{_MAP}(?:\s+behind\s+(\S+))?\s+through\s+(\S+)$")
-_LENGTH = re.compile(r"(\w+)\s*:\s*(\S+)\s+by\s+(\S+)\s+along\s+(\w+)$")
+_LENGTH = re.compile(r"(\w+)\s*:\s*(\S+)\s+(?:by\s+(\S+)\s+along\s+(\w+)|above\s+([\d.]+(?:e-?\d+)?))$")
 _READER = re.compile(rf"{_MAP}$")
 
 
@@ -141,22 +142,27 @@ class Mute:
 
 @dataclass(frozen=True)
 class Length:
-    """A weight of which the directions of slices count, and what has their lengths."""
+    """A weight of which the directions of slices count, and what has their lengths; or one of which the direction of
+    the whole counts, as what it writes is scaled afterwards."""
 
     name: str
     weight: Part
-    stored: Part
-    along: str
+    stored: Part | None = None
+    along: str | None = None
     """The axis that numbers the slices."""
+    least: float = 0.0
+    """By what mean squares of what the weight reads must be multiplied that its length is free."""
 
     @property
-    def parts(self) -> tuple[Part, Part]:
-        """Both lines."""
-        return self.weight, self.stored
+    def parts(self) -> tuple[Part, ...]:
+        """All lines."""
+        return (self.weight,) if self.stored is None else (self.weight, self.stored)
 
     def renamed(self, name: str, called: Callable[[str], str], axis: Callable[[str], str]) -> Length:
         """The same where lines and axes are called something else."""
-        return Length(name, self.weight.renamed(called), self.stored.renamed(called), axis(self.along))
+        stored = None if self.stored is None else self.stored.renamed(called)
+        along = None if self.along is None else axis(self.along)
+        return replace(self, name=name, weight=self.weight.renamed(called), stored=stored, along=along)
 
 
 def read_length(rest: str, name_of: Callable[[str], str]) -> Length:
@@ -167,8 +173,13 @@ def read_length(rest: str, name_of: Callable[[str], str]) -> Length:
     """
     found = _LENGTH.match(rest)
     if found is None:
-        raise IsomergeError(f"length {rest!r} is not understood: write NAME: WEIGHT by LENGTHS along AXIS")
-    return Length(found[1], Part(name_of(found[2])), Part(name_of(found[3])), found[4])
+        raise IsomergeError(
+            f"length {rest!r} is not understood: write NAME: WEIGHT by LENGTHS along AXIS, or NAME: WEIGHT above LEAST"
+        )
+    weight = Part(name_of(found[2]))
+    if found[5] is not None:
+        return Length(found[1], weight, least=float(found[5]))
+    return Length(found[1], weight, Part(name_of(found[3])), found[4])
 
 
 def read_probe(rest: str, name_of: Callable[[str], str]) -> Probe:

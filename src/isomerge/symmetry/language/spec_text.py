@@ -35,6 +35,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``basis NAME: R along X -> W, ...``                W of all layers are all that reads the table R along X, which may stand in any basis
 ``centred NAME: A#0,1, B#0,1 over X ...``          a LayerNorm takes the mean over the axes X of what A and B write, of these parts together
 ``length NAME: WEIGHT by LENGTHS along AXIS``    of WEIGHT's slices along AXIS the directions count; LENGTHS has their lengths
+``length NAME: WEIGHT above LEAST``              what WEIGHT writes is scaled to some length afterwards, while it multiplies mean squares by more than LEAST
 ``prenorm STREAM [returned] [if E]``            a stream is read through LayerNorms alone (also: ``folded OFixingOnes``); returned: also where a class returns it
 ``prenorm STREAM raw [if E]``                    something reads it through no LayerNorm: nothing of it is free, whatever its group
 ``prenorm STREAM within [if E]``                its norms are inside of branches: no class returns what they give
