@@ -97,6 +97,15 @@ def test_many_twins_merge_into_themselves(how: dict[str, str], toy: ToyMaker, tm
     assert relative(outputs(tmp_path / "merged"), model.reference) < 1e3 * model.tolerance
 
 
+def test_a_merge_is_a_function_of_orbits(toy: ToyMaker, tmp_path: Path) -> None:
+    """Signs in which filters happen to be stored say nothing of which channels go together."""
+    a, b = toy("convbert"), toy("convbert", 5)
+    ga, hb = (moved(model, tmp_path / str(n), n, stream=True) for n, model in ((1, a), (2, b)))
+    for tag, pair in (("stored", (a.folder, b.folder)), ("moved", (ga, hb))):
+        isomerge.merge(pair, out=tmp_path / tag, spaces="all")
+    assert relative(outputs(tmp_path / "moved"), outputs(tmp_path / "stored")) <= 1e-8
+
+
 @pytest.mark.parametrize("wrong", ["the filters alone", "one tap of a filter", "a bias as well"])
 def test_a_near_twin_is_told(wrong: str, toy: ToyMaker, tmp_path: Path) -> None:
     """Factors that act on one side only, on a part of a filter, or on what the map behind adds: another function."""

@@ -107,11 +107,15 @@ def _rows(t: Tensor, at: int) -> Tensor:
 def stream_crosses(spec: Spec, pairs: Iterable[WeightedLeaf]) -> dict[str, Tensor]:
     """The cross-Grams A B^T [d, d], float64, of every stream: all that its solver needs.
 
+    Channels that meet may take another sign where a factor lies over them (a filter's): what tensors with that factor
+    have in common counts by its size, as the best sign makes of it.
+
     Args:
         spec: the full spec.
-        pairs: atom views of the anchor and of the moved source, their atoms, and how much they count.
+        pairs: atom views of the anchor and of the moved source, their atoms, and how much they count; of one unit.
     """
     found: dict[str, Tensor] = {}
+    signed: dict[tuple[str, str], Tensor] = {}
     for x, y, here, weight in pairs:
         for stream in spec.streams:
             if not reads_once(spec, here, stream):
@@ -119,8 +123,22 @@ def stream_crosses(spec: Spec, pairs: Iterable[WeightedLeaf]) -> dict[str, Tenso
             at = [atom.name for atom in here].index(stream)
             u, v = _rows(x, at), _rows(y, at)
             cross = weight * (u @ v.mT).double()
-            found[stream] = found.get(stream, 0) + cross
+            if (factor := _signs_over(spec, here, stream)) is not None:
+                signed[stream, factor] = signed.get((stream, factor), 0) + cross
+            else:
+                found[stream] = found.get(stream, 0) + cross
+    for (stream, _), cross in signed.items():
+        plain = found.get(stream, torch.zeros_like(cross))
+        negative = (plain < 0) & (spec.spaces[stream].group.compact == "SignedPerm")  # the stream's own sign
+        found[stream] = plain + torch.where(negative, -cross.abs(), cross.abs())
     return found
+
+
+def _signs_over(spec: Spec, here: Sequence[Atom], stream: str) -> str | None:
+    """The factor of either sign inside a layer that lies over a stream's channels in a leaf."""
+    spaces = [spec.spaces[a.name] for a in here if a.name in spec.spaces]
+    over = [s for s in spaces if not s.residual and stream in s.index and s.group.compact == "Sign"]
+    return over[0].name if over else None
 
 
 def streams_by_norms(spec: Spec, pairs: Iterable[WeightedLeaf], streams: Collection[str]) -> dict[str, Tensor]:

@@ -57,7 +57,10 @@ class ManySolver(Passes):
                 break
             for m, step in enumerate(steps):
                 if step:
-                    places.turns[m] = Alignment(self.frame, step) @ places.turns[m]
+                    further = Alignment(self.frame, step)
+                    places.turns[m] = further @ places.turns[m]
+                    inner = {unit: Alignment(self.local, g) for unit, g in places.inner[m].items()}
+                    places.inner[m] = {unit: behind(further, g).elements for unit, g in inner.items()}
         return best, objective
 
     def begin(self, places: Places, graph: Graph, movable: Sequence[int], kind: str) -> Places:

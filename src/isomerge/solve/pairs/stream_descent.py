@@ -22,7 +22,7 @@ from isomerge.models.unit_plan import unit_bytes
 from isomerge.observe.live.accelerator import CPU, computing_on, on
 from isomerge.observe.stats.taps import Activations
 from isomerge.progress import Observer
-from isomerge.solve.canonical.canonical_frame import whole_alignment
+from isomerge.solve.canonical.canonical_frame import behind, whole_alignment
 from isomerge.solve.canonical.canonical_units import CanonicalUnits
 from isomerge.solve.pairs.pair import PairSolver
 from isomerge.solve.pairs.stream_starts import shared_start
@@ -207,7 +207,7 @@ class StreamSolver:
             if not steps or settled or objective[-2] <= nothing:
                 break
             kept = self._state()
-            self.turn = Alignment(self.frame, steps) @ self.turn
+            self._step(Alignment(self.frame, steps))
             near = objective[-1] <= NEAR * began
             label = f"residual stream, sweep {number}, objective {objective[-1]:.5g}: "
             value, after, steps = self.sweep(label, near=near)
@@ -223,6 +223,12 @@ class StreamSolver:
             "sweeps": len(objective) // 2,
             "groups": self.frame.stream_groups,
         }
+
+    def _step(self, step: Alignment) -> None:
+        """Turn the source's streams further, with what was found inside."""
+        self.turn = step @ self.turn
+        inner = {unit: Alignment(self.local, elements) for unit, elements in self.inner.items()}
+        self.inner = {unit: behind(step, g).elements for unit, g in inner.items()}
 
     def alignment(self, learned: Mapping[str, Tensor] | None = None) -> Alignment:
         """The element of the whole model: fold, turn, match, and take on the anchor's gains.
