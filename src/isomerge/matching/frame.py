@@ -107,8 +107,8 @@ def _rows(t: Tensor, at: int) -> Tensor:
 def stream_crosses(spec: Spec, pairs: Iterable[WeightedLeaf]) -> dict[str, Tensor]:
     """The cross-Grams A B^T [d, d], float64, of every stream: all that its solver needs.
 
-    Channels that meet may take another sign where a factor lies over them (a filter's): what tensors with that factor
-    have in common counts by its size, as the best sign makes of it.
+    Channels that meet may take another sign where a factor lies over them (a filter's): what tensors with that
+    factor have in common counts by its size, as the best sign makes of it.
 
     Args:
         spec: the full spec.
