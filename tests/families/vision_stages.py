@@ -137,7 +137,8 @@ MUTANTS = [
         "segformer",
         "the norm over the images forgotten",
         "fuse",
-        "batch_norm.* fuse => batch_norm.* rows",
+        "batch_norm.weight fuse => batch_norm.weight rows",
+        "batch_norm.bias fuse => batch_norm.bias rows",
     ),
     mutant(
         "segformer-labels",

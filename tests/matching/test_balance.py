@@ -11,6 +11,7 @@ from isomerge.evidence.law import random_alignment
 from isomerge.matching import balance, gram
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.distances import distance
+from isomerge.matching.narrow import narrow_widths, ranks
 from isomerge.matching.selection import select_spaces
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import whole_leaves
@@ -63,11 +64,14 @@ def side_grams(spec: Spec, name: str, blocks: Blocks) -> tuple[torch.Tensor, tor
 
 
 def assert_balanced(spec: Spec, name: str, blocks: Blocks) -> None:
-    """Both ends look the same, as far as the group can see."""
+    """Both ends look the same, as far as the group can see; of a narrow one all that it has."""
     plus, minus = side_grams(spec, name, blocks)
     assert min(plus.ndim, minus.ndim) > 0, f"{name} has one end only"
     if spec.spaces[name].group_name == "Complex":
         plus, minus = (gram.diagonal(dim1=-2, dim2=-1).sum(-1) for gram in (plus, minus))
+    if narrow_widths(spec, spec.spaces[name], blocks) is not None:
+        small, large = sorted((plus, minus), key=lambda gram: int(ranks(gram).sum()))
+        plus, minus = small @ small, small @ large
     assert torch.allclose(plus, minus, rtol=1e-6, atol=1e-9), name
 
 

@@ -15,12 +15,14 @@ import torch
 
 import isomerge
 from depth import more
-from isomerge.evidence.law import random_turn, with_streams
+from isomerge.evidence.law import random_alignment, random_turn, with_streams
 from isomerge.evidence.whole_group import whole_group
-from isomerge.models.recognised import recognise
+from isomerge.models.recognised import Model, recognise
+from isomerge.run.alignment_runs import run_apply
+from isomerge.run.writing_run import Output
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import elements_of
-from run.near_twins import assert_told
+from run.near_twins import assert_told, near_twin
 from run.twins import assert_known_everywhere
 from toys import Toy, outputs, overwrite, relative, tensors, write_toy
 
@@ -92,6 +94,37 @@ def test_a_near_twin_is_told(wrong: str, toy: ToyMaker, tmp_path: Path) -> None:
     overwrite(near, weights | moved)
     assert relative(outputs(near), model.reference) > 1e-3
     assert_told(model.folder, near)
+
+
+FUSED = more("decode_head.linear_c.0.proj.weight", "decode_head.linear_fuse.weight")
+"""Both sides of a map into another basis than that of what it writes, of fewer numbers than it writes."""
+
+
+def fused(model: Model, condition: float = 3.0) -> Alignment:
+    """Another basis for what SegFormer's decoder fuses of its first stage."""
+    assert model.spec.sizes["res0"] + 1 < model.spec.sizes["c0"]
+    rng = torch.Generator().manual_seed(2)
+    return random_alignment(model.spec.restrict(["c0"]), model.blocks, rng, condition=condition)
+
+
+@pytest.mark.parametrize("left", FUSED)
+def test_a_near_twin_of_a_narrow_map_is_told(left: str, toy: ToyMaker, tmp_path: Path) -> None:
+    """A basis that acts on one side only. Fingerprints see no maps of streams that have no anchors."""
+    first = toy("segformer")
+    near = near_twin(first, fused, left, tmp_path / "near")
+    assert relative(outputs(near), first.reference) > 1e-3
+    assert isomerge.verify(first.folder, near)["same"] is False
+
+
+@pytest.mark.parametrize("anchor", more("first", "none"))
+def test_a_merge_does_not_know_the_basis_of_a_narrow_map(anchor: str, toy: ToyMaker, tmp_path: Path) -> None:
+    """Of two unrelated models, one of them in another basis, the merge is the same function."""
+    first, other = toy("segformer"), toy("segformer", 5)
+    model = recognise(other.folder)
+    run_apply(fused(model, 20.0), model, Output(tmp_path / "twin"))
+    for name, source in (("one", other.folder), ("two", tmp_path / "twin")):
+        isomerge.merge([first.folder, source], out=tmp_path / name, anchor=anchor)
+    assert relative(outputs(tmp_path / "two"), outputs(tmp_path / "one")) < 1e-6
 
 
 def test_fine_tunes_keep_their_latents(toy: ToyMaker, tmp_path: Path) -> None:

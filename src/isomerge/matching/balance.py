@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from isomerge.matching.gram import self_grams
+from isomerge.matching.narrow import narrow_form, narrow_widths
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.groups import power_of
@@ -91,7 +92,10 @@ def _balance_once(spec: Spec, tensors: dict[Block, Tensor], dead: list[str]) -> 
         if space.keeps_lengths:
             continue
         grams = self_grams(spec, space.name, tensors)
-        moved = space.group.balance(*grams) if grams is not None else None
+        if grams is None:
+            continue
+        widths = narrow_widths(spec, space, tensors)
+        moved = space.group.balance(*grams) if widths is None else narrow_form(*grams, widths)
         if moved is None:
             continue
         g, closed = moved[0], ~moved[1]

@@ -7,15 +7,21 @@ unrelated heads, whose residual is large, it alone needs hundreds of steps; so i
 on the full second derivative, which adds ``(W^T xi^T + xi^T W^T) / 2`` with ``W = (K - K2) K^T + Q (Q - Q2)^T``.
 The problem is not convex: the result is a local optimum, the best that several starts lead to, and never worse than
 any start.
+
+A side that is narrower than the head has no full rank, and need not: the distance grows without bound wherever
+an element does so in what it acts on. But what moves the wide side may then be best at the boundary of the
+group, where one direction of it changes its sign; beyond it steps begin anew (`across`). Where both sides are
+narrow, there is more that an element acts on nowhere: steps leave it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from isomerge.matching.narrow import Widths, clearing, narrow_form
 from isomerge.matching.rescale import quartic_scale
 from isomerge.symmetry.groups import GROUPS
 from isomerge.symmetry.groups.general_linear import DEAD
@@ -31,6 +37,10 @@ CONJUGATE, FLAT = 50, 1e-3
 # better for 1 of size 2, 2 of size 3 and 6 of size 8, by up to 2.3 %; of noisy copies for none. At size 16 it is
 # worth 0.3 %, and nothing in the loss (the demo's barrier: 1.249 without, 1.251 with).
 UNRELATED, FLIPPED_TO = 0.02, 8
+CROSSINGS = 8
+"""How often a side that is narrower than the head lets steps begin anew in the other component of the group."""
+FREE = 1e-14
+"""Curvature along which there is nothing to act on, relative to the largest, where both sides are narrow."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +87,12 @@ class LinearOptimum:
 
 
 def linear_optimum(
-    sides: Sides, starts: list[Tensor] | None = None, *, tolerance: float = 1e-10, steps: int = 300
+    sides: Sides,
+    starts: list[Tensor] | None = None,
+    *,
+    widths: Widths | None = None,
+    tolerance: float = 1e-10,
+    steps: int = 300,
 ) -> LinearOptimum:
     """The best of Newton's method from several starts.
 
@@ -85,24 +100,108 @@ def linear_optimum(
         sides: the statistic of the batch.
         starts: elements [*b, n, n]; by default the rotation with its factor (the paper's two steps), and the map
             through both balanced gauges; of small unrelated heads one more, in the other component of the group.
+        widths: of both sides, where one may be narrower than the head.
         tolerance: stop when a step predicts a smaller decrease of the squared distance, relative to the squares of
             all sides.
         steps: the most steps of any entry.
 
     Returns:
-        An optimum that no start beats. Rank-deficient entries, whose orbit is not closed so that no optimum need
-        exist, keep the best of the starts.
+        An optimum that no start beats. Entries with less rank than their shape allows, whose orbit is not closed so
+        that no optimum need exist, keep the best of the starts.
     """
 
+    begun, flips = starts or [sequential(sides), balanced(sides, widths)], starts is None
+    if widths is None or min(widths) > sides.plus.shape[-1]:
+        return _optimum(sides, begun, None, tolerance, steps, flips=flips)
+    basis, plain, dual = clearing(sides.moved_plus, sides.moved_minus, widths)
+    if bool((plain & dual).all()):
+        return _optimum(sides, begun, None, tolerance, steps, flips=flips)
+    here, back = cleared(sides, basis, plain, dual), torch.linalg.inv(basis)
+    found = _optimum(here, [g @ back for g in begun], widths, tolerance, steps, flips=flips)
+    for _ in range(CROSSINGS):
+        trial = across(here, found.element, plain, dual)
+        lower = squared_distance(here, trial) < found.value - tolerance * here.size()
+        if not bool(lower.any()):
+            break
+        trial = torch.where(lower[..., None, None], trial, found.element)
+        found = _lower(found, _optimum(here, [trial], widths, tolerance, steps, flips=False))
+    return replace(found, element=found.element @ basis)
+
+
+def across(sides: Sides, element: Tensor, plain: Tensor, dual: Tensor) -> Tensor:
+    """The element [*b, n, n] that is best where one side alone stands, whatever it does where both sides do.
+
+    There it moves the wide side as any matrix may, of either sign: what is best is a least squares. Steps along the
+    group end at its boundary instead, where the best one has another sign.
+
+    Args:
+        sides: the statistic in a basis with zeros where the moved sides have nothing (`cleared`).
+        element: where to begin.
+        plain, dual: the coordinates [*b, n] in which they have something, the first ones.
+    """
+    n, found = element.shape[-1], []
+    flat = zip(
+        *(x.reshape(-1, n, n) for x in (element, sides.plus, sides.moved_plus, sides.minus, sides.moved_minus)),
+        strict=True,
+    )
+    counts = zip(*(there.reshape(-1, n).sum(-1).tolist() for there in (plain, dual)), strict=True)
+    for (g, *grams), (rank, other) in zip(flat, counts, strict=True):
+        if rank <= other:
+            found.append(torch.linalg.inv_ex(_across(g, *grams[2:], rank, other)).inverse.mT if rank < n else g)
+        else:
+            found.append(_across(torch.linalg.inv(g).mT, *grams[:2], other, rank))
+    return torch.stack(found).reshape(element.shape)
+
+
+def _lower(one: LinearOptimum, two: LinearOptimum) -> LinearOptimum:
+    """The lower of two, entry by entry; of equal ones the first."""
+    lower = two.value < one.value
+    element = torch.where(lower[..., None, None], two.element, one.element)
+    value, settled = (torch.where(lower, y, x) for x, y in ((one.value, two.value), (one.settled, two.settled)))
+    return LinearOptimum(element, value, settled, max(one.steps, two.steps))
+
+
+def _across(narrow: Tensor, cross: Tensor, moved: Tensor, rank: int, other: int) -> Tensor:
+    """What moves the wide side [n, n], from what moves the narrow one, and the wide one's cross-Gram and Gram."""
+    first = narrow[:, :rank]
+    turn, _ = torch.linalg.qr(first, mode="complete")
+    rest = turn[:, rank:]
+    found = rest @ torch.linalg.solve(moved[:other, :other], (rest.mT @ cross[:, :other]).mT).mT
+    found[:, :rank] += torch.linalg.pinv(first).mT
+    empty = torch.linalg.qr(found, mode="complete").Q[:, other:]
+    return torch.cat([found, empty * found.square().mean().sqrt()], -1)
+
+
+def cleared(sides: Sides, basis: Tensor, plain: Tensor, dual: Tensor) -> Sides:
+    """The statistic of a moved head in another basis [*b, n, n], nothing but zeros in the coordinates where its
+    sides have nothing (see `isomerge.matching.narrow.clearing`): of rounding there, a large element makes much."""
+    back = torch.linalg.inv(basis)
+    plus, minus = basis @ sides.moved_plus @ basis.mT, back.mT @ sides.moved_minus @ back
+    return Sides(
+        sides.plus @ basis.mT * plain[..., None, :],
+        sides.minus @ back * dual[..., None, :],
+        plus * (plain[..., None, :] & plain[..., :, None]),
+        minus * (dual[..., None, :] & dual[..., :, None]),
+        sides.anchor_plus,
+        sides.anchor_minus,
+    )
+
+
+def _optimum(
+    sides: Sides, starts: list[Tensor], widths: Widths | None, tolerance: float, steps: int, *, flips: bool
+) -> LinearOptimum:
+    """`linear_optimum` from some starts; ``flips``: and of small unrelated heads from one more."""
+
     flat, batch, n = sides.flat(), sides.plus.shape[:-2], sides.plus.shape[-1]
-    begun = [g.reshape(-1, n, n) for g in (starts or [sequential(sides), balanced(sides)])]
+    begun = [g.reshape(-1, n, n) for g in starts]
     values = torch.stack([squared_distance(flat, g) for g in begun])
     value, at = values.min(0)
     element = torch.stack(begun)[at, torch.arange(len(at))]
-    alive = (~rank_deficient(flat)).nonzero().squeeze(-1)
+    alive = (~rank_deficient(flat, widths)).nonzero().squeeze(-1)
     settled, longest = torch.ones_like(value, dtype=torch.bool), 0
+    narrow = widths is not None and max(widths) <= n
     if len(alive):
-        runs = [descend(flat.take(alive), g[alive], tolerance, steps) for g in begun]
+        runs = [descend(flat.take(alive), g[alive], tolerance, steps, narrow=narrow) for g in begun]
         reached = torch.stack([run.value for run in runs])
         best, at = reached.min(0)
         own = torch.arange(len(alive))
@@ -112,8 +211,9 @@ def linear_optimum(
         settled[alive] = torch.stack([run.settled for run in runs])[at, own]
         longest = max(run.steps for run in runs)
         far = alive[value[alive] > UNRELATED * flat.size()[alive]]
-        if starts is None and n <= FLIPPED_TO and len(far):
-            run = descend(flat.take(far), flipped(flat.take(far), element[far]), tolerance, steps)
+        if flips and n <= FLIPPED_TO and len(far):
+            other = flipped(flat.take(far), element[far])
+            run = descend(flat.take(far), other, tolerance, steps, narrow=narrow)
             lower = run.value < value[far]
             element[far[lower]], value[far[lower]] = run.element[lower], run.value[lower]
             settled[far[lower]] = run.settled[lower]
@@ -121,13 +221,14 @@ def linear_optimum(
     return LinearOptimum(element.reshape(*batch, n, n), value.reshape(batch), settled.reshape(batch), longest)
 
 
-def descend(sides: Sides, element: Tensor, tolerance: float, steps: int) -> LinearOptimum:
+def descend(sides: Sides, element: Tensor, tolerance: float, steps: int, *, narrow: bool = False) -> LinearOptimum:
     """Newton's method with backtracking from one start; the distance never rises.
 
     Args:
         sides: the statistic of a flat batch [k, n, n] of full rank.
         element: where to start [k, n, n].
         tolerance, steps: see `linear_optimum`.
+        narrow: whether both sides are narrower than the head.
     """
 
     element, value = element.clone(), squared_distance(sides, element)
@@ -138,7 +239,7 @@ def descend(sides: Sides, element: Tensor, tolerance: float, steps: int) -> Line
     while turn < steps and len(active):
         turn += 1
         here = sides.take(active)
-        xi, promise = newton(here, element[active])
+        xi, promise = newton(here, element[active], narrow=narrow)
         moved, reached = _backtrack(here, element[active], value[active], xi, promise)
         lower = reached < value[active]
         element[active[lower]], value[active[lower]] = moved[lower], reached[lower]
@@ -148,8 +249,9 @@ def descend(sides: Sides, element: Tensor, tolerance: float, steps: int) -> Line
     return LinearOptimum(element, value, settled, turn)
 
 
-def newton(sides: Sides, element: Tensor) -> tuple[Tensor, Tensor]:
-    """The step xi [k, n, n] and the decrease of the squared distance that it predicts [k]."""
+def newton(sides: Sides, element: Tensor, *, narrow: bool = False) -> tuple[Tensor, Tensor]:
+    """The step xi [k, n, n] and the decrease of the squared distance that it predicts [k]; ``narrow``: whether both
+    sides are."""
 
     back = torch.linalg.inv(element)
     q = element @ sides.moved_plus @ element.mT
@@ -158,6 +260,9 @@ def newton(sides: Sides, element: Tensor) -> tuple[Tensor, Tensor]:
     left, u = torch.linalg.eigh((k + k.mT) / 2)
     right, v = torch.linalg.eigh((q + q.mT) / 2)
     weight = (left.clamp_min(0)[..., :, None] + right.clamp_min(0)[..., None, :]).clamp_min(1e-300)
+    if narrow:  # what acts on nothing stays
+        largest = weight.amax((-2, -1), keepdim=True)
+        weight = torch.where(weight > FREE * largest, weight, largest)
     force = u.mT @ (missed[0] + missed[1].mT) @ v
     eta = _conjugate(force, weight, u.mT @ (missed[1].mT - missed[0]) @ v, u.mT @ v, sides.size())
     return u @ eta @ v.mT, _inner(force, eta)
@@ -247,26 +352,34 @@ def flipped(sides: Sides, element: Tensor) -> Tensor:
     return _with_factor(sides, u @ vh, signed=False)
 
 
-def balanced(sides: Sides) -> Tensor:
-    """Through the minimum-norm points of both orbits, with Procrustes between them [*b, n, n]."""
+def balanced(sides: Sides, widths: Widths | None = None) -> Tensor:
+    """Through the minimum-norm points of both orbits, or where a side is narrow through both forms of
+    `isomerge.matching.narrow`, with Procrustes between them [*b, n, n]."""
 
-    group = GROUPS["GL"]
     mine, theirs = (
-        group.balance(*grams)
+        _gauge(*grams, widths)
         for grams in ((sides.moved_plus, sides.moved_minus), (sides.anchor_plus, sides.anchor_minus))
     )
-    assert mine is not None
-    assert theirs is not None
-    to_moved, to_anchor = torch.linalg.inv(mine[0]), theirs[0]
-    plus = to_anchor @ sides.plus @ mine[0].mT
-    minus = torch.linalg.inv(to_anchor).mT @ sides.minus @ to_moved
+    to_moved = torch.linalg.inv(mine)
+    plus = theirs @ sides.plus @ mine.mT
+    minus = torch.linalg.inv(theirs).mT @ sides.minus @ to_moved
     rotation, _ = GROUPS["O"].solve(plus + minus)
-    return torch.linalg.inv(to_anchor) @ rotation @ mine[0]
+    return torch.linalg.inv(theirs) @ rotation @ mine
 
 
-def rank_deficient(sides: Sides) -> Tensor:
-    """Whether a side of the moved head has no full rank [*b]: the smallest eigenvalue of its Gram is rounding."""
+def _gauge(plus: Tensor, minus: Tensor, widths: Widths | None) -> Tensor:
+    """What moves a side to its form [*b, n, n]."""
+    found = GROUPS["GL"].balance(plus, minus) if widths is None else narrow_form(plus, minus, widths)
+    assert found is not None
+    return found[0]
 
+
+def rank_deficient(sides: Sides, widths: Widths | None = None) -> Tensor:
+    """Whether a side of the moved head has less rank than its width explains [*b]: the smallest eigenvalue of its
+    Gram is rounding."""
+
+    if widths is not None and min(widths) <= sides.plus.shape[-1]:
+        return narrow_form(sides.moved_plus, sides.moved_minus, widths)[1]
     values = [torch.linalg.eigvalsh(gram) for gram in (sides.moved_plus, sides.moved_minus)]
     low, high = (torch.stack([v[..., at] for v in values]) for at in (0, -1))
     return (low <= DEAD * high).any(0)

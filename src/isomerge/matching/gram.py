@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
@@ -172,6 +173,15 @@ def self_grams(spec: Spec, name: str, tensors: Mapping[Block, Tensor]) -> tuple[
             sides[atom.dual] = torch.zeros(shape, dtype=torch.float64, device=x.device)
         add_products({(0, 0): sides[atom.dual]}, [x], depth)
     return (sides[False], sides[True]) if len(sides) == 2 else None
+
+
+def side_widths(spec: Spec, name: str, tensors: Mapping[Block, Tensor]) -> tuple[int, int]:
+    """How many numbers the plain and the dual side of one space's element have for each of its coordinates."""
+    widths = {False: 0, True: 0}
+    depth = len(spec.batch(spec.spaces[name]))
+    for x, atom in _along(spec, name, tensors):
+        widths[atom.dual] += prod(x.shape[depth + 1 :])
+    return widths[False], widths[True]
 
 
 def add_products(grams: Mapping[tuple[int, int], Tensor], parts: Sequence[Tensor], depth: int) -> None:

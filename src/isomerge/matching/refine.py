@@ -13,8 +13,9 @@ from torch import Tensor
 
 from isomerge.matching.factors import Factors
 from isomerge.matching.general_linear_orbit import Sides, linear_optimum, sequential
-from isomerge.matching.gram import add_products, sides
+from isomerge.matching.gram import add_products, side_widths, sides
 from isomerge.matching.joint import joint_optimum
+from isomerge.matching.narrow import Widths
 from isomerge.matching.rescale import complex_scale
 from isomerge.matching.trades import match_trades
 from isomerge.symmetry.alignment import Alignment
@@ -57,7 +58,8 @@ def refine(
     for key, space in keys.items():
         if space.group.dimension(spec.sizes[space.name]) == 0:
             continue
-        g = _step(space, space_sides(spec, space, target, moved), rotate, linear, joint)
+        widths = side_widths(spec, space.name, moved) if space.group_name == "GL" else None
+        g = _step(space, space_sides(spec, space, target, moved), rotate, linear, joint, widths)
         if g is None:
             continue
         step = Alignment(spec, {key: g})
@@ -71,11 +73,13 @@ def refine(
     return found
 
 
-def _step(space: Space, sides: Sides, rotate: bool, linear: bool, joint: bool) -> Tensor | None:
+def _step(
+    space: Space, sides: Sides, rotate: bool, linear: bool, joint: bool, widths: Widths | None
+) -> Tensor | None:
     """The best element of one space; None where scales alone are wanted and it has none."""
     name, group = space.group_name, space.group
     if name == "GL" and rotate:
-        return linear_optimum(sides).element if linear else sequential(sides)
+        return linear_optimum(sides, widths=widths).element if linear else sequential(sides)
     if name in ("O", "OFixingOnes", "Turn") and rotate:
         return group.solve(sides.plus + sides.minus)[0]
     alpha, beta = (g.diagonal(dim1=-2, dim2=-1).sum(-1) for g in (sides.moved_plus, sides.moved_minus))

@@ -23,6 +23,7 @@ from isomerge.matching.distances import squared_norm
 from isomerge.matching.frame import has_shared_meaning, is_folded_bias, streams_alone
 from isomerge.matching.gram import along
 from isomerge.matching.local import Blocks, unit_keys
+from isomerge.matching.narrow import spread
 from isomerge.models.free_streams import free_frame, unread_gains
 from isomerge.models.layer_norm_form import forming, in_layer_norm_form
 from isomerge.models.recognised import Model, coarsest_dtype
@@ -199,6 +200,9 @@ class Canonicaliser:
             else:
                 self.gauges[unit.key], dead = canonical_gauge(self.local, floats)
                 self.dead += dead
+                if spreading := spread(self.local, self.frame, floats):
+                    floats = spreading.applied(floats)
+                    self.gauges[unit.key] = spreading @ self.gauges[unit.key]
             yield floats
 
     def _bases(self) -> dict[str, Basis]:
