@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from depth import more
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.general_linear_orbit import linear_optimum, rank_deficient
 from isomerge.matching.narrow import narrow_form, spread
@@ -109,13 +110,13 @@ def test_a_planted_gauge_is_found(shape: tuple[int, int, int], condition: float)
 
 
 @pytest.mark.parametrize("noise", [0.3, None])
-@pytest.mark.parametrize("shape", [(1, 2, 2), (1, 3, 3), (2, 3, 5), (5, 3, 2), (1, 3, 2), (2, 3, 2)])
+@pytest.mark.parametrize("shape", [(1, 3, 3), (5, 3, 2), (1, 3, 2), *more((1, 2, 2), (2, 3, 5), (2, 3, 2))])
 def test_no_descent_is_lower(shape: tuple[int, int, int], noise: float | None) -> None:
-    """LBFGS from 16 starts in both components of the group, of which related heads need no more than one."""
+    """LBFGS from eight starts in both components of the group, of which related heads need no more than one."""
     parts = narrow(5, shape, noise=noise, condition=5.0)
     found = float(linear_optimum(sides(parts), widths=(shape[0], shape[2])).value)
     rng = torch.Generator().manual_seed(1)
-    best = min(lbfgs(parts, GROUPS["GL"].sample((1,), shape[1], rng, 9.0)) for _ in range(16))
+    best = min(lbfgs(parts, GROUPS["GL"].sample((1,), shape[1], rng, 9.0)) for _ in range(8))
     assert found <= best * (1 + 1e-6)
 
 

@@ -139,18 +139,18 @@ def across(sides: Sides, element: Tensor, plain: Tensor, dual: Tensor) -> Tensor
         element: where to begin.
         plain, dual: the coordinates [*b, n] in which they have something, the first ones.
     """
-    n, found = element.shape[-1], []
-    flat = zip(
-        *(x.reshape(-1, n, n) for x in (element, sides.plus, sides.moved_plus, sides.minus, sides.moved_minus)),
-        strict=True,
-    )
-    counts = zip(*(there.reshape(-1, n).sum(-1).tolist() for there in (plain, dual)), strict=True)
-    for (g, *grams), (rank, other) in zip(flat, counts, strict=True):
-        if rank <= other:
-            found.append(torch.linalg.inv_ex(_across(g, *grams[2:], rank, other)).inverse.mT if rank < n else g)
-        else:
-            found.append(_across(torch.linalg.inv(g).mT, *grams[:2], other, rank))
-    return torch.stack(found).reshape(element.shape)
+    found, batch, n = [], element.shape[:-2], element.shape[-1]
+    here, elements = sides.flat(), element.reshape(-1, n, n)
+    counts = (there.reshape(-1, n).sum(-1).tolist() for there in (plain, dual))
+    for at, (rank, other) in enumerate(zip(*counts, strict=True)):
+        g = elements[at]
+        if rank > other:
+            g = _across(torch.linalg.inv(g).mT, here.plus[at], here.moved_plus[at], other, rank)
+        elif rank < n:
+            back = _across(g, here.minus[at], here.moved_minus[at], rank, other)
+            g = torch.linalg.inv_ex(back).inverse.mT
+        found.append(g)
+    return torch.stack(found).reshape(*batch, n, n)
 
 
 def _lower(one: LinearOptimum, two: LinearOptimum) -> LinearOptimum:
