@@ -9,6 +9,8 @@ import shutil
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -20,6 +22,8 @@ from isomerge.evidence.whole_group import whole_group
 from isomerge.models.recognised import Model, recognise
 from isomerge.run.alignment_runs import run_apply
 from isomerge.run.writing_run import Output
+from isomerge.solve.pairs.in_place import without_stretching
+from isomerge.solve.pairs.pair import PairSolver
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import elements_of
 from run.near_twins import assert_told, near_twin
@@ -198,3 +202,18 @@ def test_the_dimension_by_formula(toy: ToyMaker) -> None:
     found = whole_group(model)
     assert (layers, rotations) == (2, 244)
     assert found["spaces"] == sum(inside.values()) - gains + layers * rotations
+
+
+def test_a_basis_that_brings_a_narrow_map_farther_is_left_out(toy: ToyMaker) -> None:
+    """And kept where it brings it nearer; what acts elsewhere stays in both."""
+    model = toy("segformer")
+    blocks = {block: t.clone() for block, t in model.fresh().items()}
+    found = random_alignment(model.spec, model.blocks, torch.Generator().manual_seed(1), ["c0", "ff3"])
+    assert {key.partition("[")[0] for key in found} == {"c0", "ff3"}
+    moved = found.applied(blocks)
+    plan = SimpleNamespace(
+        selection=SimpleNamespace(spec=model.spec), units=[SimpleNamespace(blocks=tuple(model.blocks))]
+    )
+    for anchor, kept in ((blocks, found.keys() - {"c0"}), (moved, found.keys())):
+        solver = SimpleNamespace(plan=plan, anchor=anchor, source=blocks, load=lambda model, unit: dict(model))
+        assert without_stretching(cast(PairSolver, solver), found).keys() == kept

@@ -39,6 +39,9 @@ CONJUGATE, FLAT = 50, 1e-3
 UNRELATED, FLIPPED_TO = 0.02, 8
 CROSSINGS = 8
 """How often a side that is narrower than the head lets steps begin anew in the other component of the group."""
+WIDE = 512
+"""The longest axis on which Newton's method is used: on one of 768 a step takes seconds, and two unrelated decoders
+of SegFormer many minutes in place of one. Beyond it the best start is taken, which is exact for twins."""
 FREE = 1e-14
 """Curvature along which there is nothing to act on, relative to the largest, where both sides are narrow."""
 
@@ -107,10 +110,11 @@ def linear_optimum(
 
     Returns:
         An optimum that no start beats. Entries with less rank than their shape allows, whose orbit is not closed so
-        that no optimum need exist, keep the best of the starts.
+        that no optimum need exist, keep the best of the starts, and so do axes beyond `WIDE`.
     """
 
     begun, flips = starts or [sequential(sides), balanced(sides, widths)], starts is None
+    steps = steps if sides.plus.shape[-1] <= WIDE else 0
     if widths is None or min(widths) > sides.plus.shape[-1]:
         return _optimum(sides, begun, None, tolerance, steps, flips=flips)
     basis, plain, dual = clearing(sides.moved_plus, sides.moved_minus, widths)

@@ -14,14 +14,15 @@ A side that is wider than the axis and lacks rank does so by chance: it has no s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from math import prod
 
 import torch
 from torch import Tensor
 
 from isomerge.matching.gram import self_grams, side_widths
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.axes import Atom
+from isomerge.symmetry.axes import Atom, leaf_atoms
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.groups import GROUPS
 from isomerge.symmetry.groups.general_linear import DEAD, spectral_power
@@ -30,6 +31,8 @@ from isomerge.symmetry.units import elements_of
 
 TURNED = ("O", "OFixingOnes", "Complex", "Turn")
 """Compact groups that mix the coordinates of their axis."""
+UNKNOWN = 1 << 20
+"""How long an axis is taken to be of which the spec does not know it: of words, or of places."""
 Widths = tuple[int, int]
 """How many numbers the plain and the dual side of an element have for each of its coordinates."""
 
@@ -45,6 +48,18 @@ def narrow_widths(spec: Spec, space: Space, tensors: Mapping[Block, Tensor]) -> 
     loose = {name for name, other in spec.spaces.items() if not other.keeps_lengths}
     here = ({a.name for a in atoms} for block, t in tensors.items() for _, atoms, _ in leaves(spec, block, t))
     return None if any(space.name in names and len(names & loose) > 1 for names in here) else widths
+
+
+def may_be_narrow(spec: Spec, space: Space, blocks: Iterable[Block]) -> bool:
+    """Whether a side of a general linear space is no wider than the axis is long, by sizes that the spec knows."""
+    if space.group_name != "GL":
+        return False
+    widths = {False: 0, True: 0}
+    for part in (part for block in blocks for part in leaf_atoms(block.axes or ())):
+        for atom in (atom for atom in part if atom.name == space.name):
+            beside = (a.name for a in part if a.name != space.name and a.name not in space.index)
+            widths[atom.dual] += prod(1 if name.isdigit() else spec.sizes.get(name, UNKNOWN) for name in beside)
+    return 0 < min(widths.values()) <= spec.sizes[space.name]
 
 
 def narrow_form(plus: Tensor, minus: Tensor, widths: Widths) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from isomerge.matching.distances import squared_distance
 from isomerge.matching.local import move_unit
+from isomerge.matching.narrow import may_be_narrow
 from isomerge.models.unit_plan import unit_bytes
 from isomerge.observe.live.accelerator import CPU, computing_on, on
 from isomerge.progress import Observer
@@ -20,7 +21,7 @@ from isomerge.solve.pairs.pair import PairSolver, overflow_told
 from isomerge.solve.pairs.written_gains import with_common_gains
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Blocks
-from isomerge.symmetry.units import Unit
+from isomerge.symmetry.units import Unit, elements_of
 
 
 def matched_in_place(solver: PairSolver, found: Alignment, observer: Observer) -> tuple[Alignment, dict[str, int]]:
@@ -58,6 +59,7 @@ def nearest_in_place(solver: PairSolver, found: Alignment, observer: Observer) -
     Where no stream is turned, layers alone are matched as well, with all gains as they are stored, and the nearer
     of both counts: such an alignment never ends farther away than it began.
     """
+    found = without_stretching(solver, found)
     best, told = matched_in_place(solver, with_common_gains(solver, found, observer), observer)
     if not solver.plan.selection.streams:
         stay, told_stay = matched_in_place(solver, Alignment(found.spec), observer)
@@ -66,13 +68,39 @@ def nearest_in_place(solver: PairSolver, found: Alignment, observer: Observer) -
     return best, told
 
 
+def without_stretching(solver: PairSolver, found: Alignment) -> Alignment:
+    """An element of the whole source without the bases of narrow maps that bring it farther away: what is near
+    between balanced forms need not be so where the anchor stands, and of a map that is narrower than its axis a
+    basis may be stretched as far as rounding allows (`isomerge.matching.narrow`)."""
+    spec, dropped = solver.plan.selection.spec, set[str]()
+
+    def left() -> Alignment:
+        return Alignment(
+            found.spec, {k: g for k, g in found.elements.items() if k.rpartition(":")[2] not in dropped}
+        )
+
+    for unit in solver.plan.units:
+        keys = {key: space for block in unit.blocks for key, space in elements_of(spec, block).items()}
+        for key in (key for key, space in keys.items() if key in found and may_be_narrow(spec, space, unit.blocks)):
+            anchor, source = (solver.load(model, unit) for model in (solver.anchor, solver.source))
+            before = _apart(anchor, left().applied(source))
+            dropped.add(key)
+            if _apart(anchor, left().applied(source)) >= before:
+                dropped.remove(key)
+    return left() if dropped else found
+
+
+def _apart(anchor: Blocks, source: Blocks) -> float:
+    return sum(squared_distance(anchor[block], t) for block, t in source.items())
+
+
 def _distance(solver: PairSolver, g: Alignment) -> float:
     """The squared distance of the two models, the source moved."""
     total = 0.0
     for unit in solver.plan.units:
         anchor, source = (solver.load(model, unit) for model in (solver.anchor, solver.source))
         g.act(source)
-        total += sum(squared_distance(anchor[block], source[block]) for block in unit.blocks)
+        total += _apart(anchor, source)
     return total
 
 
