@@ -86,5 +86,6 @@ def mixed_task_vector(
     mixed *= elected
     if normalize:  # where nobody agrees, nothing is added
         least = min(weight)
+        least = max(least, torch.finfo(counted.dtype).tiny) if least > 0 else 0.0  # a weight that the dtype has not
         mixed /= counted.clamp_min_(least) if least > 0 else counted.add_(1 - counted.abs().sign_())
     return mixed
