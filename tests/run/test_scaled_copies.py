@@ -27,7 +27,7 @@ from isomerge.symmetry.lengths import LENGTH, Lengths
 from isomerge.symmetry.norm_stage import norm_stages
 from run.near_twins import assert_told
 from run.test_layer_norm_moves import inner_moves
-from run.twins import assert_known_everywhere
+from run.twins import assert_known_everywhere, assert_replayed_and_undone
 from solve.disguises import turn
 from toys import Toy, config_of, load_toy, outputs, overwrite, relative, tensors
 
@@ -79,11 +79,7 @@ def test_replayed_and_undone(toy: ToyMaker, tmp_path: Path) -> None:
     moved, _ = isomerge.align(twin, onto=first.folder, out=tmp_path / "aligned")
     assert {key.rpartition(":")[2] for key in moved} >= {key for one in lengths(model) for key in one.element_keys}
     moved.save(tmp_path / "moved.safetensors")
-    isomerge.apply(tmp_path / "moved.safetensors", twin, out=tmp_path / "replayed")
-    isomerge.apply(tmp_path / "moved.safetensors", tmp_path / "replayed", out=tmp_path / "undone", inverse=True)
-    for one, two in (("aligned", "replayed"), ("undone", "twin")):
-        here, there = tensors(tmp_path / one), tensors(tmp_path / two)
-        assert max(float((t - there[n]).norm() / t.norm().clamp_min(1e-3)) for n, t in here.items()) < 1e-7
+    assert_replayed_and_undone(tmp_path / "moved.safetensors", twin, tmp_path / "aligned", tmp_path, 1e-7)
 
 
 def test_with_the_stream(toy: ToyMaker, tmp_path: Path) -> None:

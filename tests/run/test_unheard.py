@@ -26,6 +26,7 @@ from isomerge.symmetry.norm_stage import norm_stages
 from isomerge.symmetry.unheard import UNHEARD, Unheard
 from run.near_twins import assert_told
 from run.test_layer_norm_moves import check_known, inner_moves
+from run.twins import assert_replayed_and_undone
 from toys import Toy, outputs, overwrite, relative, tensors
 
 ToyMaker = Callable[..., Toy]
@@ -59,11 +60,7 @@ def test_a_twin_comes_back(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     assert report["distance"]["after"] < 1e-6 < report["distance"]["before"]
     assert {key.rpartition(":")[2] for key in moved} >= {one.key for one in unheard(model)}
     moved.save(tmp_path / "moved.safetensors")
-    isomerge.apply(tmp_path / "moved.safetensors", twin, out=tmp_path / "replayed")
-    isomerge.apply(tmp_path / "moved.safetensors", tmp_path / "replayed", out=tmp_path / "undone", inverse=True)
-    for one, two in (("aligned", "replayed"), ("undone", "twin")):
-        here, there = tensors(tmp_path / one), tensors(tmp_path / two)
-        assert max(float((t - there[n]).norm() / t.norm().clamp_min(1e-3)) for n, t in here.items()) < 1e-7
+    assert_replayed_and_undone(tmp_path / "moved.safetensors", twin, tmp_path / "aligned", tmp_path, 1e-7)
     isomerge.merge([first.folder, twin], out=tmp_path / "merged")
     assert relative(outputs(tmp_path / "merged"), first.reference) < 1e-6
     check_known(first, twin, tmp_path)

@@ -31,3 +31,20 @@ def assert_known_everywhere(first: Toy, twin: Path, folder: Path, *, merged: flo
         isomerge.canon(source, out=folder / out)
     one, two = tensors(folder / "one"), tensors(folder / "two")
     assert all(torch.allclose(t, two[n], rtol=1e-4, atol=1e-4) for n, t in one.items())
+
+
+def assert_replayed_and_undone(element: Path, twin: Path, aligned: Path, folder: Path, far: float) -> None:
+    """An alignment that was saved makes of a twin once more what it was aligned to, and undoes it.
+
+    Args:
+        element: its file.
+        twin: what was aligned.
+        aligned: what came of it.
+        folder: for what is written.
+        far: how far tensors may be, relative to their norms.
+    """
+    isomerge.apply(element, twin, out=folder / "replayed")
+    isomerge.apply(element, folder / "replayed", out=folder / "undone", inverse=True)
+    for one, two in ((aligned, folder / "replayed"), (folder / "undone", twin)):
+        here, there = tensors(one), tensors(two)
+        assert max(float((t - there[n]).norm() / t.norm().clamp_min(1e-3)) for n, t in here.items()) < far

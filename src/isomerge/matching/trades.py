@@ -79,9 +79,9 @@ def _together(spec: Spec, trades: list[Trade], anchor: Blocks, moved: Blocks) ->
     elements: dict[str, Tensor] = {}
     for kind in dict.fromkeys(axes):
         mine = [trade for trade, own in zip(trades, axes, strict=True) if own == kind]
-        sides = [_sides(spec, trade, anchor, moved) for trade in mine]
         if len(mine) < 2:
             continue
+        sides = [_sides(spec, trade, anchor, moved) for trade in mine]
         gram = torch.tensor([[_common(one, two) for two in sides] for one in sides], dtype=torch.float64)
         gaps = torch.stack([(here.gap - there.gap).flatten() for here, there in sides])
         constants = torch.linalg.pinv(gram, hermitian=True) @ gaps

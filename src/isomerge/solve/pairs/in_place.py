@@ -80,12 +80,17 @@ def without_stretching(solver: PairSolver, found: Alignment) -> Alignment:
         )
 
     for unit in solver.plan.units:
-        keys = {key: space for block in unit.blocks for key, space in elements_of(spec, block).items()}
-        for key in (key for key, space in keys.items() if key in found and may_be_narrow(spec, space, unit.blocks)):
-            anchor, source = (solver.load(model, unit) for model in (solver.anchor, solver.source))
-            before = _apart(anchor, left().applied(source))
+        spaces = {key: space for block in unit.blocks for key, space in elements_of(spec, block).items()}
+        keys = [key for key, space in spaces.items() if key in found and may_be_narrow(spec, space, unit.blocks)]
+        if not keys:
+            continue
+        anchor, source = (solver.load(model, unit) for model in (solver.anchor, solver.source))
+        apart = _apart(anchor, left().applied(source))
+        for key in keys:
             dropped.add(key)
-            if _apart(anchor, left().applied(source)) >= before:
+            if (without := _apart(anchor, left().applied(source))) < apart:
+                apart = without
+            else:
                 dropped.remove(key)
     return left() if dropped else found
 
