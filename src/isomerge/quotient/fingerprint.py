@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from math import isfinite
+from math import isfinite, log
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from isomerge.models.recognised import Model, coarsest_dtype, working_dtype
 from isomerge.models.unit_plan import make_plan, unit_bytes
 from isomerge.progress import Observer, quiet
 from isomerge.quotient.draws import salted, signs, sketch
+from isomerge.quotient.lengths import KIND, lengths
 from isomerge.quotient.record import BASIS, FORMAT, Fingerprint, Relation, View, read_fingerprint
 from isomerge.quotient.relations import WAYS, Related, relations
 from isomerge.quotient.spectra import Spectrum, spectra
@@ -110,7 +111,11 @@ def _made(model: Model, observer: Observer, dtype: torch.dtype, salt: str) -> Fi
         meet = trees(shifts, floats)
         (canonical_gauge if meet or _chained(shifts, floats) else fold_biases)(shifts, floats)
         balance_powers(shifts, floats)
-        found |= _related(spec, floats, draws, salt)
+        related = _related(spec, floats, draws, salt)
+        silent = [b for b in floats if not any(b.key in x.told for _, x in related.values())]
+        found |= related | {
+            (EVERY, block.key, KIND): (block, x) for block, x in lengths(spec, shifts, floats, silent, salt).items()
+        }
         here = spectra(shifts, floats)
         if meet:  # what reads a latent has no relation to the stream: spectra speak for it
             for key, x in here.items():
@@ -229,16 +234,20 @@ def _halves(model: Model) -> bool:
 
 def _hash(model: Model, found: Found, salt: str) -> str:
     """A name for the function: what the config says of it, and `SUMS` sums with random signs over all relations,
-    each kind as a share of its norm, rounded to `STEP`."""
+    each kind as a share of its norm, and over the logarithms of these norms, rounded to `STEP`.
+
+    (As shares, kinds of large numbers do not drown the others; the shares alone would not see a whole kind scaled.)
+    """
     kinds: dict[str, list[tuple[str, Related]]] = {}
     for (draw, key, kind), (_, x) in sorted(found.items(), key=lambda r: r[0]):
         if draw != LENGTHS:  # rows of nearly one length may change places under rounding
             kinds.setdefault(f"{draw} {kind}", []).append((f"{draw}|{key}|{kind}", x))
     sums = [0.0] * SUMS
-    for parts in kinds.values():
-        size = sum(float(x.data.double().square().sum()) for _, x in parts) ** 0.5
-        shares = _summed(parts, salt)
-        sums = [a + b / max(size, 1e-300) for a, b in zip(sums, shares, strict=True)]
+    for kind, parts in kinds.items():
+        norm = max(sum(float(x.data.double().square().sum()) for _, x in parts) ** 0.5, 1e-300)
+        length = Related(torch.tensor([log(norm)], dtype=torch.float64), ())
+        shares, lengths = _summed(parts, salt), _summed([(f"{kind}|norm", length)], salt)
+        sums = [a + b / norm + c for a, b, c in zip(sums, shares, lengths, strict=True)]
     if not all(map(isfinite, sums)):
         raise IsomergeError(f"{model.ref} has no fingerprint: {OVERFLOW}")
     values = [round(v / max(len(kinds), 1) ** 0.5 / STEP) for v in sums]

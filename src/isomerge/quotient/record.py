@@ -22,8 +22,8 @@ from isomerge.quotient.spectra import Spectrum
 from isomerge.quotient.storage import Storage
 from isomerge.quotient.stream_anchors import Table
 
-FORMAT = "isomerge-fingerprint-3"
-OLDER = ("isomerge-fingerprint-1",)
+FORMAT = "isomerge-fingerprint-4"
+OLDER = ("isomerge-fingerprint-1", "isomerge-fingerprint-3")
 BASIS = "basis"
 """The draw of relations that tell the basis of a stream which the model gives out; their kind is the stream."""
 

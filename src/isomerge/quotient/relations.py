@@ -57,6 +57,8 @@ class Related:
     data: Tensor
     ends: tuple[str, ...]
     """The stream whose anchors stand along every dimension; of what no anchor stands along, none."""
+    told: frozenset[str] = frozenset()
+    """The keys of the blocks that it cannot be told without."""
 
 
 CIRCUITS = ("qk:rr", "ov:rw", "scale:rw")
@@ -106,7 +108,7 @@ def relations(
     for k, one in enumerate(seen):
         if not circuits and not spec.spaces.keys() & one.inner.keys():
             key = "rows" if one.inner else "stream"
-            _add(found, (one.block.key,), key, Related(_rows(one, salt), one.streams))
+            _add(found, (one.block.key,), key, Related(_rows(one, salt), one.streams, frozenset({one.block.key})))
         if not circuits:
             parts |= _alone(spec, k, one, salt)
         if one.streams and (not one.inner or len(one.streams) == 2):
@@ -122,7 +124,8 @@ def relations(
                     parts[place] = parts[place] + x if place in parts else x
             elif key not in CIRCUITS:
                 continue
-            _add(found, (one.block.key, other.block.key), key, Related(_contract(one, other), ends))
+            both = frozenset({one.block.key, other.block.key})
+            _add(found, (one.block.key, other.block.key), key, Related(_contract(one, other), ends, both))
     if parts:
         found[next(iter(tensors)).key, "joint"] = Related(_joint(parts, salt), ())
     return found
@@ -134,7 +137,9 @@ def _add(found: Relations, homes: Sequence[str], key: str, new: Related) -> None
     free = next((k, kind) for kind, k in places if (k, kind) not in found)
     alike = (at for at, x in found.items() if at[0] in homes and at[1].split()[0] == key and x.ends == new.ends)
     place = next((at for at in alike if found[at].data.shape == new.data.shape), free)
-    found[place] = Related(found[place].data + new.data if place in found else new.data, new.ends)
+    if place in found:
+        new = Related(found[place].data + new.data, new.ends, found[place].told | new.told)
+    found[place] = new
 
 
 def _rows(one: _Leaf, salt: str) -> Tensor:
