@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 import torch
 from torch import Tensor
@@ -21,10 +20,10 @@ from isomerge.matching.balance import fold_biases
 from isomerge.matching.frame import has_shared_meaning
 from isomerge.models.layer_norm_form import opened_streams
 from isomerge.models.recognised import Model
-from isomerge.quotient.draws import by_norm, chosen, sketch
+from isomerge.quotient.draws import by_norm, chosen, signs, sketch
 from isomerge.solve.canonical.canonical_frame import read_moved
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.axes import Atom, atoms, leaf_atoms
 from isomerge.symmetry.blocks import Block, Blocks, leaves
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import find_shifts
@@ -97,27 +96,52 @@ def drawn(key: str, rows: Tensor, dtype: torch.dtype, salt: str) -> tuple[dict[s
 
 
 def mapped_rows(
-    spec: Spec, block: Block, tensor: Tensor, anchors: Mapping[str, Anchors]
+    spec: Spec, block: Block, tensor: Tensor, anchors: Mapping[str, Anchors], salt: str = ""
 ) -> Iterator[tuple[str, Anchors]]:
     """The anchors of one stream in another that begins as a linear map of it, as where embeddings are narrower than
-    layers.
+    layers, or where a convolution leads to the next stage: of its taps one sum with random signs.
 
     Args:
         tensor: a block outside the layers, with gains folded.
         anchors: of the streams that have some.
     """
 
-    for (view,), axes, _ in leaves(spec, block, tensor):
-        here = [a for a in axes if a.name in spec.streams]
-        wide = prod(view.shape[axes.index(a)] for a in here)  # a scale beside a stream is one long
-        if len(here) != 2 or here[0].dual == here[1].dual or view.numel() != wide:
+    for (view,), axes, number in leaves(spec, block, tensor):
+        ends = _ends(spec, axes)
+        if ends is None or ends[1].name not in anchors or ends[0].name in anchors:
             continue
-        new, old = sorted(here, key=lambda a: a.dual)
-        if old.name not in anchors or new.name in anchors:
-            continue
-        matrix = view.movedim((axes.index(new), axes.index(old)), (0, 1)).flatten(1)
-        rows = torch.matmul(anchors[old.name].rows, matrix.to(anchors[old.name].rows).mT)
-        yield new.name, Anchors(anchors[old.name].names, rows)
+        new, old = (axes.index(end) for end in ends)
+        matrix = view.movedim((new, old), (0, 1)).flatten(2)
+        taps = signs(f"{block.key} {number} taps", 1, matrix.shape[2], salt)[0].to(matrix)
+        rows = anchors[ends[1].name].rows
+        yield ends[0].name, Anchors(anchors[ends[1].name].names, rows @ (matrix @ taps).to(rows).mT)
+
+
+def _ends(spec: Spec, axes: Sequence[Atom]) -> tuple[Atom, Atom] | None:
+    """The stream that a leaf writes and the one that it reads, where nothing but their gains acts on it beside."""
+    streams = [a for a in axes if a.name in spec.streams]
+    acting = {a.name for a in axes if a.name in spec.spaces}
+    if len(streams) != 2 or streams[0].dual == streams[1].dual or not acting <= spec.residual_names:
+        return None
+    new, old = sorted(streams, key=lambda a: a.dual)
+    return new, old
+
+
+def _through_maps(model: Model, dtype: torch.dtype, fold: Alignment, draws: Draws, salt: str) -> None:
+    """Adds the anchors of streams that have no tables, from those of the streams that they begin as maps of."""
+    spec = model.spec
+    maps = [b for b in model.blocks if not b.scope and any(_ends(spec, leaf) for leaf in leaf_atoms(b.axes or ()))]
+    while True:
+        known = {*draws[EVERY]}
+        for block in maps:
+            written = {ends[0].name for leaf in leaf_atoms(block.axes or ()) if (ends := _ends(spec, leaf))}
+            if written <= known:
+                continue
+            whole = read_moved(model, block, dtype, fold)
+            for draw, anchors in draws.items():
+                draws[draw] = anchors | dict(mapped_rows(spec, block, whole, anchors, salt))
+        if {*draws[EVERY]} == known:
+            return
 
 
 def anchors_of(model: Model, dtype: torch.dtype, fold: Alignment, salt: str = "") -> tuple[Draws, dict[str, Table]]:
@@ -144,10 +168,7 @@ def anchors_of(model: Model, dtype: torch.dtype, fold: Alignment, salt: str = ""
                 parts[draw].setdefault(stream, []).append(anchors)
     draws = {draw: {s: _joined(found) for s, found in here.items()} for draw, here in parts.items()}
     if set(draws[TOKENS]) != set(spec.streams):
-        for block in shared:
-            whole = read_moved(model, block, dtype, fold)
-            for draw, anchors in draws.items():
-                draws[draw] = anchors | dict(mapped_rows(spec, block, whole, anchors))
+        _through_maps(model, dtype, fold, draws, salt)
     opened = opened_streams(model)
     for anchors in draws.values():
         for stream, found in anchors.items():
