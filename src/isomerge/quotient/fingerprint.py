@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from math import isfinite, log
+from math import hypot, isfinite, log
 from typing import Any
 
 import torch
@@ -45,6 +45,8 @@ __all__ = ["Fingerprint", "fingerprint", "read_fingerprint"]
 
 STEP = 5e-3
 """What a hash rounds to. Twins in float32 are some 1e-7 apart, so that one model in a thousand lies at an edge."""
+NOISE = 1e-2
+"""The least norm of what begins at one line, as a share of all of its kind: biases may be nothing but rounding."""
 SUMS = 32
 """Numbers in a hash. All of them see every relation: a change that leaves every one within a step is rare."""
 
@@ -234,34 +236,38 @@ def _halves(model: Model) -> bool:
 
 def _hash(model: Model, found: Found, salt: str) -> str:
     """A name for the function: what the config says of it, and `SUMS` sums with random signs over all relations,
-    each kind as a share of its norm, and over the logarithms of these norms, rounded to `STEP`.
+    rounded to `STEP`.
 
-    (As shares, kinds of large numbers do not drown the others; the shares alone would not see a whole kind scaled.)
+    Relations that begin at one line of the spec count as shares of their norm, so that large numbers do not drown
+    the others; the logarithm of that norm counts as well, or all of them scaled would be the same.
     """
-    kinds: dict[str, list[tuple[str, Related]]] = {}
-    for (draw, key, kind), (_, x) in sorted(found.items(), key=lambda r: r[0]):
+    kinds: dict[str, dict[str, list[tuple[str, Tensor]]]] = {}
+    for (draw, key, kind), (block, x) in sorted(found.items(), key=lambda r: r[0]):
         if draw != LENGTHS:  # rows of nearly one length may change places under rounding
-            kinds.setdefault(f"{draw} {kind}", []).append((f"{draw}|{key}|{kind}", x))
-    sums = [0.0] * SUMS
-    for kind, parts in kinds.items():
-        norm = max(sum(float(x.data.double().square().sum()) for _, x in parts) ** 0.5, 1e-300)
-        length = Related(torch.tensor([log(norm)], dtype=torch.float64), ())
-        shares, lengths = _summed(parts, salt), _summed([(f"{kind}|norm", length)], salt)
-        sums = [a + b / norm + c for a, b, c in zip(sums, shares, lengths, strict=True)]
+            lines = kinds.setdefault(f"{draw} {kind}", {})
+            lines.setdefault(block.line.name, []).append((f"{draw}|{key}|{kind}", x.data.double().flatten()))
+    sums, count = [0.0] * SUMS, sum(map(len, kinds.values()))
+    for kind, lines in kinds.items():
+        norms = {line: hypot(*(float(x.norm()) for _, x in parts)) for line, parts in lines.items()}
+        least = max(NOISE * hypot(*norms.values()), 1e-300)
+        for line, parts in lines.items():
+            norm = max(norms[line], least)
+            parts = [(name, x / norm) for name, x in parts]
+            parts.append((f"{kind}|{line}|norm", torch.tensor([log(norm)], dtype=torch.float64)))
+            sums = [a + b for a, b in zip(sums, _summed(parts, salt), strict=True)]
     if not all(map(isfinite, sums)):
         raise IsomergeError(f"{model.ref} has no fingerprint: {OVERFLOW}")
-    values = [round(v / max(len(kinds), 1) ** 0.5 / STEP) for v in sums]
+    values = [round(v / max(count, 1) ** 0.5 / STEP) for v in sums]
     text = json.dumps([FORMAT, salted(salt), model.spec.model_type, _function(model), values])
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
 
-def _summed(parts: Sequence[tuple[str, Related]], salt: str) -> list[float]:
-    """`SUMS` sums of all entries of one kind, with signs that depend on the name, the place and the salt alone."""
+def _summed(parts: Sequence[tuple[str, Tensor]], salt: str) -> list[float]:
+    """`SUMS` sums of all entries of vectors, with signs that depend on the name, the place and the salt alone."""
     total = [0.0] * SUMS
     for name, x in parts:
-        flat = x.data.double().flatten()
-        drawn = signs(name, SUMS, len(flat), salt).double()
-        total = [a + b for a, b in zip(total, (drawn @ flat).tolist(), strict=True)]
+        drawn = signs(name, SUMS, len(x), salt).double()
+        total = [a + b for a, b in zip(total, (drawn @ x).tolist(), strict=True)]
     return total
 
 

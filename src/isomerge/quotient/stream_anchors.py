@@ -111,7 +111,7 @@ def mapped_rows(
         if ends is None or ends[1].name not in anchors or ends[0].name in anchors:
             continue
         new, old = (axes.index(end) for end in ends)
-        matrix = view.movedim((new, old), (0, 1)).flatten(2)
+        matrix = view.movedim((new, old), (0, 1)).unsqueeze(-1).flatten(2)
         taps = signs(f"{block.key} {number} taps", 1, matrix.shape[2], salt)[0].to(matrix)
         rows = anchors[ends[1].name].rows
         yield ends[0].name, Anchors(anchors[ends[1].name].names, rows @ (matrix @ taps).to(rows).mT)
