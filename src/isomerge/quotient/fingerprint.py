@@ -44,7 +44,7 @@ from isomerge.symmetry.language.spec import Spec
 __all__ = ["Fingerprint", "fingerprint", "read_fingerprint"]
 
 STEP = 5e-3
-"""What a hash rounds to. Twins in float32 are some 1e-7 apart, so that one model in a thousand lies at an edge."""
+"""What a hash rounds to. Twins in float32 are up to 1e-6 apart, so that some model in 300 lies at an edge."""
 NOISE = 1e-2
 """The least norm of what begins at one line, as a share of all of its kind: biases may be nothing but rounding."""
 SUMS = 32
@@ -249,7 +249,7 @@ def _hash(model: Model, found: Found, salt: str) -> str:
     sums, count = [0.0] * SUMS, sum(map(len, kinds.values()))
     for kind, lines in kinds.items():
         norms = {line: hypot(*(float(x.norm()) for _, x in parts)) for line, parts in lines.items()}
-        least = max(NOISE * hypot(*norms.values()), 1e-300)
+        least = NOISE * hypot(*norms.values()) or 1.0
         for line, parts in lines.items():
             norm = max(norms[line], least)
             parts = [(name, x / norm) for name, x in parts]

@@ -23,7 +23,11 @@ from isomerge.quotient.storage import Storage
 from isomerge.quotient.stream_anchors import Table
 
 FORMAT = "isomerge-fingerprint-4"
-OLDER = ("isomerge-fingerprint-1", "isomerge-fingerprint-3")
+OLDER = {
+    "isomerge-fingerprint-1": "saw a model from 32 rows alone",
+    "isomerge-fingerprint-3": "told nothing of some tensors",
+}
+"""Formats before this one, and why they do not compare."""
 BASIS = "basis"
 """The draw of relations that tell the basis of a stream which the model gives out; their kind is the stream."""
 
@@ -154,8 +158,8 @@ class Fingerprint:
         """
         if found.get("format") in OLDER:
             raise IsomergeError(
-                f"{ref} is a fingerprint of an older format ({found['format']}), which saw a model from 32 rows "
-                f"alone and cannot be compared "
+                f"{ref} is a fingerprint of an older format ({found['format']}), which {OLDER[found['format']]} "
+                f"and cannot be compared "
                 f"with {FORMAT}: make it anew from the model with `isomerge fingerprint MODEL -o FILE`"
             )
         try:
