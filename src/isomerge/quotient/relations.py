@@ -258,7 +258,7 @@ def _anchored(
             return _Leaf(block, view, (Atom("@1"), Atom("@2")), reads=False, streams=ends * 2)
         view = torch.matmul(view.movedim(at, -1), rows.mT).movedim(-1, at)
         atoms = (*atoms[:at], Atom(f"@{len(ends)}"), *atoms[at + 1 :])
-        reads = reads or atom.dual
+        reads = reads or atom.dual or (anchors[atom.name].unmarked and at > 0)
     # axes of length one: scales of gains, which are folded, and those that this model does not have
     gone = {*spec.gains, *(n for n, size in spec.sizes.items() if size == 1 and n not in spec.spaces)}
     kept = [at for at, a in enumerate(atoms) if a.name not in gone]

@@ -43,6 +43,8 @@ class Anchors:
     names: tuple[str, ...]
     rows: Tensor
     """[anchors, width]."""
+    unmarked: bool = False
+    """Whether no text marks who reads the stream (nothing acts on it): tensors do that do not begin with it."""
 
 
 @dataclass(frozen=True)
@@ -176,9 +178,9 @@ def anchors_of(model: Model, dtype: torch.dtype, fold: Alignment, salt: str = ""
                 anchors[stream] = replace(found, rows=found.rows - found.rows.mean(-1, keepdim=True))
             if stream in opened:
                 anchors[stream] = replace(found, rows=_above_the_ones(found.rows))
-    for name in fixed_streams(spec, model.blocks):
+    for name, unmarked in fixed_streams(spec, model.blocks).items():
         for draw, found in _coordinates(name, spec.sizes[name], dtype, salt).items():
-            draws[draw][name] = found
+            draws[draw][name] = replace(found, unmarked=unmarked)
     return {draw: anchors for draw, anchors in draws.items() if anchors}, tables
 
 
@@ -209,20 +211,23 @@ def _joined(parts: Sequence[Anchors]) -> Anchors:
     return Anchors(tuple(name for part in parts for name in part.names), torch.cat([part.rows for part in parts]))
 
 
-def fixed_streams(spec: Spec, blocks: Sequence[Block]) -> tuple[str, ...]:
+def fixed_streams(spec: Spec, blocks: Sequence[Block]) -> dict[str, bool]:
     """The axes that no space acts on and that maps of the layers both read and write, where they have no other
-    stream."""
-    sides: dict[str, set[bool]] = {}
+    stream; and of each whether no text marks who reads it."""
+    marks: dict[str, set[bool]] = {}
+    behind: dict[str, set[bool]] = {}
     for block in blocks:
         here = list(atoms(block.axes or ()))
         acting = [spec.spaces[a.name] for a in here if a.name in spec.spaces]
         if not block.scope or all(s.residual for s in acting) or any(a.name in spec.streams for a in here):
             continue
-        for axis in block.axes or ():
+        for place, axis in enumerate(block.axes or ()):
             wide = [a for a in atoms((axis,)) if spec.sizes.get(a.name, 0) != 1]
             if len(wide) == 1 and wide[0].name in spec.sizes and wide[0].name not in spec.spaces:
-                sides.setdefault(wide[0].name, set()).add(wide[0].dual)
-    return tuple(name for name, found in sides.items() if len(found) == 2)
+                marks.setdefault(wide[0].name, set()).add(wide[0].dual)
+                behind.setdefault(wide[0].name, set()).add(place > 0)
+    both = {name: True for name, found in behind.items() if marks[name] == {False} and len(found) == 2}
+    return both | {name: False for name, found in marks.items() if len(found) == 2}
 
 
 def _coordinates(name: str, size: int, dtype: torch.dtype, salt: str) -> dict[str, Anchors]:
