@@ -4,6 +4,8 @@ where code comes from."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points, packages_distributions, version
 from typing import Any
 
@@ -55,6 +57,12 @@ def load(point: EntryPoint) -> Any:
         ) from error
 
 
+@lru_cache(1)  # the files of every package are read, half a second's work
+def _packages(path: tuple[str, ...]) -> Mapping[str, list[str]]:
+    """The packages that hold every top-level module, as long as modules are looked for along one path."""
+    return packages_distributions()
+
+
 def module_source(module: str) -> str:
     """Where code comes from, in words: the file that was imported, the package with its version, or the module.
 
@@ -65,6 +73,6 @@ def module_source(module: str) -> str:
     if own is not None and is_file(own.name):
         return own.name
     top = module.partition(".")[0]
-    if packages := packages_distributions().get(top, []):
+    if packages := _packages(tuple(sys.path)).get(top, []):
         return f"{packages[0]} {version(packages[0])}"
     return getattr(sys.modules.get(module), "__file__", None) or f"module {module}"
