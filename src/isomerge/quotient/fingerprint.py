@@ -38,7 +38,7 @@ from isomerge.quotient.stream_anchors import EVERY, LENGTHS, Draws, anchors_of
 from isomerge.solve.canonical.canonical_frame import free_folding
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms, leaf_atoms
-from isomerge.symmetry.blocks import Block, layer_of
+from isomerge.symmetry.blocks import Block, layer_of, leaves
 from isomerge.symmetry.language.spec import Spec
 
 __all__ = ["Fingerprint", "fingerprint", "read_fingerprint"]
@@ -127,7 +127,7 @@ def _made(model: Model, observer: Observer, dtype: torch.dtype, salt: str) -> Fi
                     Related(values, ()),
                 )
         told |= here
-    found |= _bases(model, draws, salt)
+    found |= _bases(model, draws, fold, salt)
     _check_finite(found, told)
     asked = {key: value for key, value in model.config.items() if key not in ASIDE}
     return Fingerprint(
@@ -196,16 +196,38 @@ def _related(spec: Spec, floats: dict[Block, Tensor], draws: Draws, salt: str) -
     return found
 
 
-def _bases(model: Model, draws: Draws, salt: str) -> Found:
-    """Where the coordinates of every stream lie that the model gives out, by a few sums of them with random signs:
-    there another basis is another function, which no relation shows."""
+def _bases(model: Model, draws: Draws, fold: Alignment, salt: str) -> Found:
+    """Where the coordinates of every stream lie that the model gives out: there another basis is another function,
+    which no relation shows. By a few sums of the anchors' coordinates with random signs; without anchors, by how
+    long the first map of the stream is at every coordinate."""
     found: Found = {}
-    for stream, anchors in draws.get(EVERY, {}).items():
-        if stream in given_out(model):
-            home = next(b for b in model.blocks if any(a.name == stream for a in atoms(b.axes or ())))
-            drawn = signs(f"{stream} basis", WAYS, anchors.rows.shape[1], salt).to(anchors.rows)
-            found[BASIS, home.key, stream] = home, Related(anchors.rows @ drawn.mT, ())
+    anchors = draws.get(EVERY, {})
+    for stream in sorted(given_out(model)):
+        maps = [b for b in model.blocks if any(a.name == stream for a in atoms(b.axes or ()))]
+        if stream in anchors:
+            rows = anchors[stream].rows
+            told = rows @ signs(f"{stream} basis", WAYS, rows.shape[1], salt).to(rows).mT
+        elif maps := [b for b in maps if _keeps_lengths(model.spec, b)]:
+            told = _along(stream, model.spec, maps[0], _moved(model, maps[0], torch.float64, fold, Look()))
+        else:
+            continue
+        found[BASIS, maps[0].key, stream] = maps[0], Related(told, ())
     return found
+
+
+def _keeps_lengths(spec: Spec, block: Block) -> bool:
+    """Whether all that acts on a matrix, but for gains, keeps lengths."""
+    acting = {a.name for leaf in leaf_atoms(block.axes or ()) for a in leaf if a.name in spec.spaces}
+    return len(block.axes or ()) > 1 and all(spec.spaces[n].keeps_lengths for n in acting - {*spec.gains})
+
+
+def _along(name: str, spec: Spec, block: Block, tensor: Tensor) -> Tensor:
+    """How long a tensor is at every coordinate of an axis."""
+    for (view,), axes, _ in leaves(spec, block, tensor):
+        for at, axis in enumerate(axes):
+            if axis.name == name:
+                return view.movedim(at, 0).flatten(1).norm(dim=1)
+    raise AssertionError(name)
 
 
 def _check_finite(found: Found, told: dict[str, Spectrum]) -> None:

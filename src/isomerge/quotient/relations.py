@@ -42,7 +42,11 @@ class _Leaf:
     @property
     def end(self) -> str:
         """What it does to the stream: ``r`` reads it, ``w`` writes it, ``b`` neither."""
-        return "b" if len(self.inner) == len(self.atoms) else "r" if self.reads else "w"
+        return "b" if not self.streams else "r" if self.reads else "w"
+
+    def count(self, name: str) -> int:
+        """How many axes have a name."""
+        return sum(a.name == name for a in self.atoms)
 
     @property
     def inner(self) -> dict[str, Atom]:
@@ -116,7 +120,7 @@ def relations(
         for other in seen[k:]:
             if other is not one and one.end == other.end == "b":
                 continue  # one number, which may be a difference of large ones
-            if not _invariant(spec, one.inner, other.inner) or _differ_in_length(one, other):
+            if not _invariant(spec, one, other) or _differ_in_length(one, other):
                 continue
             key, ends = _kind(spec, one, other), one.streams + other.streams
             if not circuits:
@@ -244,8 +248,13 @@ def _anchored(
     """A leaf with anchors in place of streams; None where a stream has none."""
 
     reads, ends = False, ()
+    held = {
+        i for a in atoms if a.name in spec.spaces and a.name not in spec.gains for i in spec.spaces[a.name].index
+    }
     for at, atom in enumerate(atoms):
-        if atom.name not in anchors:
+        if (
+            atom.name not in anchors or atom.name in held
+        ):  # every coordinate has a factor of its own: no sums of them
             if atom.name in spec.streams:
                 return None
             continue
@@ -266,19 +275,29 @@ def _anchored(
     return _Leaf(block, view, tuple(atoms[at] for at in kept), reads, ends)
 
 
-def _invariant(spec: Spec, one: Mapping[str, Atom], other: Mapping[str, Atom]) -> bool:
+def _invariant(spec: Spec, one: _Leaf, other: _Leaf) -> bool:
     """Whether the contraction of two leaves over all but their anchors is the same on the whole orbit."""
-    if not set(one) & set(other):
+    if not {*one.inner} & {*other.inner}:
         return False
-    for name in {**one, **other}:
-        both = name in one and name in other
+    for name in {**one.inner, **other.inner}:
+        both = name in one.inner and name in other.inner
         space = spec.spaces.get(name)
         if space is not None and not space.keeps_lengths:
-            if not both or one[name].dual == other[name].dual:
+            if not both or one.inner[name].dual == other.inner[name].dual:
                 return False
         elif not both and (space is None or space.group.compact != "Perm"):
             return False  # sums over an axis are invariant where it is permuted, and nowhere else
+        if space is not None and not _on_diagonals(space.group.compact, one.count(name), other.count(name)):
+            return False
     return True
+
+
+def _on_diagonals(group: str, *counts: int) -> bool:
+    """Whether a sum over an axis that leaves have so often (diagonals, where it is more than once) is the same for
+    all elements of a group."""
+    if max(counts) <= 1:
+        return True
+    return group in ("Perm", "Fixed") or (group in ("Sign", "SignedPerm") and sum(counts) % 2 == 0)
 
 
 def _differ_in_length(one: _Leaf, other: _Leaf) -> bool:
