@@ -38,16 +38,11 @@ Widths = tuple[int, int]
 
 
 def narrow_widths(spec: Spec, space: Space, tensors: Mapping[Block, Tensor]) -> Widths | None:
-    """The widths of both sides of a general linear space; None where both are wider than the axis is long, or where
-    another space that is not compact acts on the same tensors, so that no form of one is one of both."""
+    """The widths of both sides of a general linear space; None where both are wider than the axis is long."""
     if space.group_name != "GL":
         return None
     widths = side_widths(spec, space.name, tensors)
-    if not 0 < min(widths) <= spec.sizes[space.name]:
-        return None
-    loose = {name for name, other in spec.spaces.items() if not other.keeps_lengths}
-    here = ({a.name for a in atoms} for block, t in tensors.items() for _, atoms, _ in leaves(spec, block, t))
-    return None if any(space.name in names and len(names & loose) > 1 for names in here) else widths
+    return widths if 0 < min(widths) <= spec.sizes[space.name] else None
 
 
 def may_be_narrow(spec: Spec, space: Space, blocks: Iterable[Block]) -> bool:
@@ -211,7 +206,7 @@ def _weighed(parts: Leaves, low: Tensor, high: Tensor) -> Tensor:
         square = torch.tensordot(high.mT, x, 1).square().sum(0)
         for axis in turned:
             square = square.mean(axis, keepdim=True).expand_as(square)
-        entries.append(low.mT @ x.flatten(1))
+        entries.append(low.mT @ x.reshape(len(x), -1))
         weights.append(square.flatten())
     rows, weight = torch.cat(entries, -1), torch.cat(weights)
     return (rows * (1 + weight / weight.mean()) / 2) @ rows.mT
