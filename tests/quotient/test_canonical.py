@@ -22,11 +22,12 @@ from toys import FEW, outputs, relative, save_toy, tensors
 # toys of which two coordinates happen to be of one size to a millionth (Qwen3-VL's merger has many neurons)
 SEEDS = {
     "llava": 1, "llava-qwen2": 1, "sd3-later": 1, "unet-sized": 1, "qwen3_vl": 1, "qwen3_vl_moe": 2, "qwen3_vl_moe-published": 2, "openai-gpt": 1, "xclip": 1,
-    "exaone4_5": 1, "exaone4_5-ahead": 1, "flaubert-before": 1, "gemma4_unified": 1, "colmodernvbert": 1,
-    "qwen4_exp_text": 1, "qwen3_omni_moe": 1, "qwen3_omni_moe_thinker": 1, "qwen2_5_omni": 2, "qwen2_5_omni_thinker": 2, "timesfm": 1, "timesfm-placed": 1, "cosmos3_omni": 1, "cohere_compass": 1, "glmasr": 1, "embedding_gemma2": 1,
+    "exaone4_5": 1, "exaone4_5-ahead": 1, "gemma4_unified": 1, "colmodernvbert": 1,
+    "qwen4_exp_text": 1, "qwen3_omni_moe": 1, "qwen3_omni_moe_thinker": 2, "qwen2_5_omni": 2, "timesfm": 1, "timesfm-placed": 1, "cosmos3_omni": 1, "cohere_compass": 1, "glmasr": 1, "embedding_gemma2": 1,
+    "mamba": 1, "falcon_mamba": 1, "qwen2_vl": 1,
 }  # fmt: skip
 
-OPEN = {"phi4_multimodal", "phi4_multimodal-sound", "swinv2"}
+OPEN = {"phi4_multimodal", "phi4_multimodal-sound", "swinv2", "swinv2-three"}
 """Toys with parts of which nothing decides the signs (a channel of sound has two, which meet in each of its
 tensors) or the order (of 512 neurons some are of one size to a millionth, whatever is drawn), and the report says
 so."""

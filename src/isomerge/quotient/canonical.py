@@ -20,7 +20,7 @@ from torch import Tensor
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.distances import squared_norm
-from isomerge.matching.frame import has_shared_meaning, is_folded_bias, streams_alone
+from isomerge.matching.frame import has_shared_meaning, streams_alone
 from isomerge.matching.gram import along
 from isomerge.matching.local import Blocks, unit_keys
 from isomerge.matching.narrow import spread
@@ -120,7 +120,8 @@ class Canonicaliser:
         of another."""
         shared = [unit for unit in self.plan.units if any(self._is_seen(b) for b in unit.blocks)]
         blocks = [b for unit in shared for b in unit.blocks if self._is_seen(b)]
-        seen = [{a.name for a in leaf} for b in blocks for leaf in leaf_atoms(b.axes or ())]
+        told = [leaf for b in blocks for leaf in leaf_atoms(b.axes or ()) if self._counts(leaf)]
+        seen = [{a.name for a in leaf} for leaf in told if not any(a.diag for a in leaf)]
         spaces = self.streams.spaces
         left = [name for name in spaces if name in self.frame.streams]
         while left:
@@ -146,8 +147,7 @@ class Canonicaliser:
         signed = {name for name, space in local.spaces.items() if space.group.compact in ORIENTED}
 
         def own(leaf: tuple[Atom, ...]) -> bool:
-            names = {a.name for a in leaf}
-            return sum(bool(tree & names) for tree in met) < 2 and len(names & signed) < 2
+            return len({a.name for a in leaf} & signed) < 2  # sums over what is only permuted are what they are
 
         told = {a.name for leaf in seen if own(leaf) for a in leaf}
         present = signed & {a.name for leaf in seen for a in leaf}
@@ -172,7 +172,12 @@ class Canonicaliser:
     def _counts(self, leaf: tuple[Atom, ...]) -> bool:
         """Whether a leaf has a say in bases and signs: a norm's bias, divided by the gain that is folded, has none.
         Near a gain of zero it would be all that they see, and rounding would decide the rest."""
-        return not is_folded_bias(self.model.spec, leaf)
+        spec, names = self.model.spec, {a.name for a in leaf}
+        scales = names & {*spec.gains}
+        scaled = {
+            index for name in scales for index in spec.spaces[name].index
+        }  # of neighbours, too, that are merged
+        return not scales or not names - scales <= scaled or any(a.dual or a.diag for a in leaf)
 
     def _shared(self, tensors: Blocks) -> Blocks:
         """The blocks that nothing inside layers acts on."""
