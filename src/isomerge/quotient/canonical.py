@@ -174,9 +174,7 @@ class Canonicaliser:
         Near a gain of zero it would be all that they see, and rounding would decide the rest."""
         spec, names = self.model.spec, {a.name for a in leaf}
         scales = names & {*spec.gains}
-        scaled = {
-            index for name in scales for index in spec.spaces[name].index
-        }  # of neighbours, too, that are merged
+        scaled = {index for name in scales for index in spec.spaces[name].index}  # merged neighbours', too
         return not scales or not names - scales <= scaled or any(a.dual or a.diag for a in leaf)
 
     def _shared(self, tensors: Blocks) -> Blocks:
