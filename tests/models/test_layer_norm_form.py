@@ -27,6 +27,7 @@ FORMED = [
     "bert",
     "dinov2",
     "gpt_neox",
+    "tapas-cells",
     *more(
         "gpt2-untied",
         "deit",

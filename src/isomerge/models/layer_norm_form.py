@@ -133,7 +133,7 @@ class LayerNormForm:
         made = self._traded(block, tensor, stored)
         for norm in self.free.norms:
             if block == norm.carried and norm.bias is not None and norm.folds:
-                made = made.double() + stored(norm.bias).double() - self._bias(norm, stored)
+                made = made.double() + stored(norm.bias).double() - self._kept_bias(norm, stored)
             for one in (one for one in norm.made if one.into == block):
                 tensors = {b: stored(b) for b in (one.via, one.into) if b is not None}
                 delta = self._made(norm, one.reader, stored).unsqueeze(-1).movedim(-1, one.axis)
@@ -206,6 +206,11 @@ class LayerNormForm:
         """The bias of a norm that folds: zero, or one behind its gains where a reader has none; float64."""
         return formed_bias(norm, {block: stored(block) for block in norm.looked_at})
 
+    def _kept_bias(self, norm: Norm, stored: Callable[[Block], Tensor]) -> Tensor:
+        """What a norm that folds keeps of its bias, behind the gain that is stored; float64."""
+        kept = self._bias(norm, stored)
+        return kept * _gain(norm, stored) if norm.scales and norm.opened else kept
+
     def _made(self, norm: Norm, reader: Block, stored: Callable[[Block], Tensor]) -> Tensor:
         """What a reader makes of a norm's bias."""
         assert norm.bias is not None
@@ -237,7 +242,7 @@ class LayerNormForm:
         off the reader."""
         assert norm.bias is not None
         bias = stored(norm.bias).double()
-        kept = self._bias(norm, stored) if norm.folds else bias
+        kept = self._kept_bias(norm, stored) if norm.folds else bias
         if reader in norm.sliced:
             return norm.made_of(reader, stored(reader), bias - kept)
         axis, weight, gain = norm.readers[reader], stored(reader).double(), _gain(norm, stored)
