@@ -15,7 +15,7 @@ from torch import Tensor
 
 import isomerge
 from depth import more
-from isomerge.models.layer_norm_form import layer_norm_form
+from isomerge.models.layer_norm_form import forming, layer_norm_form
 from isomerge.models.recognised import recognise
 from toys import Toy, outputs, relative, write_toy
 
@@ -28,6 +28,8 @@ FORMED = [
     "dinov2",
     "gpt_neox",
     "tapas-cells",
+    "nomic_bert",
+    "xlnet",
     *more(
         "gpt2-untied",
         "deit",
@@ -123,7 +125,7 @@ def test_twins_are_one_function(name: str, move: Move, toy: ToyMaker, tmp_path: 
 
 @pytest.mark.parametrize("name", FORMED)
 def test_the_form_is_the_same_function(name: str, toy: ToyMaker, tmp_path: Path) -> None:
-    """Read in the form, through disk; and the form of that is itself."""
+    """Read in the form, through disk; the element that leads there does the same; and the form of that is itself."""
     model = toy(name)
     found = recognise(model.folder)
     form = layer_norm_form(found)
@@ -134,6 +136,9 @@ def test_the_form_is_the_same_function(name: str, toy: ToyMaker, tmp_path: Path)
         for canonical, tensor in block.split(formed.assemble(block, torch.float64)):
             new[found.names[canonical]] = tensor.clone().contiguous()
     assert model.change(new) > 1e-2
+    moved = forming(found).applied({block: found.assemble(block, torch.float64) for block in found.blocks})
+    for block in found.blocks:
+        assert torch.allclose(moved[block].double(), formed.assemble(block, torch.float64).double(), atol=1e-10)
     folder = write_toy(model, new, tmp_path / "formed")
     assert relative(outputs(folder), model.reference) < model.tolerance
     again = recognise(folder)

@@ -219,10 +219,16 @@ class LayerNormForm:
     def _kept(self, norm: Norm, reader: Block, tensor: Tensor, stored: Callable[[Block], Tensor]) -> Tensor:
         """What a reader without a bias is to make of its norm's, 1 long along the stream or as wide as it."""
         axis = norm.readers[reader]
-        kept = self._made(norm, reader, stored).unsqueeze(-1).movedim(-1, axis)
-        kept = norm.of_rows(reader, kept, biased=False)
+        own = self._made(norm, reader, stored)
+        plain = (
+            not norm.level and norm.through is None
+        )  # its bias is its gains then, of which the rest makes nothing
+        kept, own = (
+            norm.of_rows(reader, x.unsqueeze(-1).movedim(-1, axis), biased=False)
+            for x in (own if plain else self._carried(norm, reader, stored), own)
+        )
         for one in (one for one in norm.made if one.reader == reader):
-            kept = torch.where(one.rows(tensor), torch.zeros_like(kept), kept)
+            kept = torch.where(one.rows(tensor), kept - own, kept)
         return kept + self._passed_on(norm, reader, tensor, stored)
 
     def _passed_on(
