@@ -88,9 +88,12 @@ def check_folded(spec: Spec, blocks: Sequence[Block], load: Load, ref: str) -> N
 
 
 def is_folded_bias(spec: Spec, leaf: Sequence[Atom]) -> bool:
-    """Whether a leaf is the bias of a norm whose gain has a scale: folding divides it by the gain."""
-    scales = [a for a in leaf if a.name in spec.gains]
-    return bool(scales) and len(leaf) == len(scales) + 1 and not any(a.dual or a.diag for a in leaf)
+    """Whether a leaf is the bias of a norm whose gain has a scale, over one axis or over merged neighbours: folding
+    divides it by the gain."""
+    names = {a.name for a in leaf}
+    scales = names & {*spec.gains}
+    scaled = {index for name in scales for index in spec.spaces[name].index}
+    return bool(scales) and names - scales <= scaled and not any(a.dual or a.diag for a in leaf)
 
 
 def reads_once(spec: Spec, here: Sequence[Atom], stream: str) -> bool:

@@ -220,13 +220,9 @@ class LayerNormForm:
         """What a reader without a bias is to make of its norm's, 1 long along the stream or as wide as it."""
         axis = norm.readers[reader]
         own = self._made(norm, reader, stored)
-        plain = (
-            not norm.level and norm.through is None
-        )  # its bias is its gains then, of which the rest makes nothing
-        kept, own = (
-            norm.of_rows(reader, x.unsqueeze(-1).movedim(-1, axis), biased=False)
-            for x in (own if plain else self._carried(norm, reader, stored), own)
-        )
+        # what the norm keeps of its bias is its gains, of which a centred reader makes nothing, or a part of it
+        made = own if not norm.level and norm.through is None else self._carried(norm, reader, stored)
+        kept, own = (norm.of_rows(reader, x.unsqueeze(-1).movedim(-1, axis), biased=False) for x in (made, own))
         for one in (one for one in norm.made if one.reader == reader):
             kept = torch.where(one.rows(tensor), kept - own, kept)
         return kept + self._passed_on(norm, reader, tensor, stored)

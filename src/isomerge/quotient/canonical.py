@@ -20,7 +20,7 @@ from torch import Tensor
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.distances import squared_norm
-from isomerge.matching.frame import has_shared_meaning, streams_alone
+from isomerge.matching.frame import has_shared_meaning, is_folded_bias, streams_alone
 from isomerge.matching.gram import along
 from isomerge.matching.local import Blocks, unit_keys
 from isomerge.matching.narrow import spread
@@ -120,8 +120,8 @@ class Canonicaliser:
         of another."""
         shared = [unit for unit in self.plan.units if any(self._is_seen(b) for b in unit.blocks)]
         blocks = [b for unit in shared for b in unit.blocks if self._is_seen(b)]
-        told = [leaf for b in blocks for leaf in leaf_atoms(b.axes or ()) if self._counts(leaf)]
-        seen = [{a.name for a in leaf} for leaf in told if not any(a.diag for a in leaf)]
+        told = (leaf for b in blocks for leaf in leaf_atoms(b.axes or ()) if self._tells_signs(leaf))
+        seen = [{a.name for a in leaf} for leaf in told]
         spaces = self.streams.spaces
         left = [name for name in spaces if name in self.frame.streams]
         while left:
@@ -172,10 +172,11 @@ class Canonicaliser:
     def _counts(self, leaf: tuple[Atom, ...]) -> bool:
         """Whether a leaf has a say in bases and signs: a norm's bias, divided by the gain that is folded, has none.
         Near a gain of zero it would be all that they see, and rounding would decide the rest."""
-        spec, names = self.model.spec, {a.name for a in leaf}
-        scales = names & {*spec.gains}
-        scaled = {index for name in scales for index in spec.spaces[name].index}  # merged neighbours', too
-        return not scales or not names - scales <= scaled or any(a.dual or a.diag for a in leaf)
+        return not is_folded_bias(self.model.spec, leaf)
+
+    def _tells_signs(self, leaf: tuple[Atom, ...]) -> bool:
+        """Whether third moments along a leaf's axes tell signs: gains stand for two sides at once."""
+        return self._counts(leaf) and not any(a.diag for a in leaf)
 
     def _shared(self, tensors: Blocks) -> Blocks:
         """The blocks that nothing inside layers acts on."""
@@ -185,7 +186,7 @@ class Canonicaliser:
         """Whether a block's third moments tell signs of streams: embeddings and heads, and of streams that have
         none, all that nothing inside layers acts on (biases, and maps of other streams in layers)."""
         acting = {space.name for space in elements_of(self.frame, block).values()}
-        said = any(self._counts(leaf) and not any(a.diag for a in leaf) for leaf in leaf_atoms(block.axes or ()))
+        said = any(map(self._tells_signs, leaf_atoms(block.axes or ())))
         alone = said and acting & self.alone and acting <= self.frame.residual_names
         return has_shared_meaning(self.frame, block) or bool(alone)
 

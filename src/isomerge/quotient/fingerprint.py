@@ -29,7 +29,7 @@ from isomerge.models.recognised import Model, coarsest_dtype, working_dtype
 from isomerge.models.unit_plan import make_plan, unit_bytes
 from isomerge.progress import Observer, quiet
 from isomerge.quotient.draws import salted, signs, sketch
-from isomerge.quotient.lengths import KIND, lengths
+from isomerge.quotient.lengths import KIND, along_stream, lengths
 from isomerge.quotient.record import BASIS, FORMAT, Fingerprint, Relation, View, read_fingerprint
 from isomerge.quotient.relations import WAYS, Related, relations
 from isomerge.quotient.spectra import Spectrum, spectra
@@ -38,8 +38,9 @@ from isomerge.quotient.stream_anchors import EVERY, LENGTHS, Draws, anchors_of
 from isomerge.solve.canonical.canonical_frame import free_folding
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms, leaf_atoms
-from isomerge.symmetry.blocks import Block, layer_of, leaves
+from isomerge.symmetry.blocks import Block, Blocks, layer_of
 from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.units import elements_of
 
 __all__ = ["Fingerprint", "fingerprint", "read_fingerprint"]
 
@@ -111,13 +112,17 @@ def _made(model: Model, observer: Observer, dtype: torch.dtype, salt: str) -> Fi
         floats = {block: _moved(model, block, dtype, fold, look) for block in unit.blocks if _counts(model, block)}
         floats = {block: t for block, t in floats.items() if t.is_floating_point()}
         meet = trees(shifts, floats)
-        (canonical_gauge if meet or _chained(shifts, floats) else fold_biases)(shifts, floats)
-        balance_powers(shifts, floats)
+        dead = _balanced(shifts, floats) if meet or _chained(shifts, floats) else None
+        if dead is None:
+            fold_biases(shifts, floats)
+            balance_powers(shifts, floats)
         related = _related(spec, floats, draws, salt)
-        silent = [b for b in floats if not any(b.key in x.told for _, x in related.values())]
-        found |= related | {
-            (EVERY, block.key, KIND): (block, x) for block, x in lengths(spec, shifts, floats, silent, salt).items()
-        }
+        found |= related
+        told_here = {key for _, x in related.values() for key in x.told}
+        if silent := [b for b in floats if b.key not in told_here and b.axes is not None]:
+            dead = _balanced(shifts, floats) if dead is None else dead
+            clear = {b: floats[b] for b in silent if dead.isdisjoint(elements_of(shifts, b))}
+            found |= {(EVERY, b.key, KIND): (b, x) for b, x in lengths(spec, shifts, clear, salt).items()}
         here = spectra(shifts, floats)
         if meet:  # what reads a latent has no relation to the stream: spectra speak for it
             for key, x in here.items():
@@ -181,6 +186,13 @@ def _moved(model: Model, block: Block, dtype: torch.dtype, fold: Alignment, look
     return tensor
 
 
+def _balanced(shifts: Spec, floats: Blocks) -> set[str]:
+    """Moves a unit to its canonical gauge; the keys of the elements that have none."""
+    dead = canonical_gauge(shifts, floats)[1]
+    balance_powers(shifts, floats)
+    return {*dead}
+
+
 def _related(spec: Spec, floats: dict[Block, Tensor], draws: Draws, salt: str) -> Found:
     """The relations of one unit from every draw: all of them from the draw that sees every row, or where there is
     none; circuits from the others."""
@@ -208,7 +220,7 @@ def _bases(model: Model, draws: Draws, fold: Alignment, salt: str) -> Found:
             rows = anchors[stream].rows
             told = rows @ signs(f"{stream} basis", WAYS, rows.shape[1], salt).to(rows).mT
         elif maps := [b for b in maps if _keeps_lengths(model.spec, b)]:
-            told = _along(stream, model.spec, maps[0], _moved(model, maps[0], torch.float64, fold, Look()))
+            told = along_stream(model.spec, stream, maps[0], _moved(model, maps[0], torch.float64, fold, Look()))
         else:
             continue
         found[BASIS, maps[0].key, stream] = maps[0], Related(told, ())
@@ -219,15 +231,6 @@ def _keeps_lengths(spec: Spec, block: Block) -> bool:
     """Whether all that acts on a matrix, but for gains, keeps lengths."""
     acting = {a.name for leaf in leaf_atoms(block.axes or ()) for a in leaf if a.name in spec.spaces}
     return len(block.axes or ()) > 1 and all(spec.spaces[n].keeps_lengths for n in acting - {*spec.gains})
-
-
-def _along(name: str, spec: Spec, block: Block, tensor: Tensor) -> Tensor:
-    """How long a tensor is at every coordinate of an axis."""
-    for (view,), axes, _ in leaves(spec, block, tensor):
-        for at, axis in enumerate(axes):
-            if axis.name == name:
-                return view.movedim(at, 0).flatten(1).norm(dim=1)
-    raise AssertionError(name)
 
 
 def _check_finite(found: Found, told: dict[str, Spectrum]) -> None:

@@ -6,52 +6,43 @@ every place that has a name, is the same number in all twins. It tells less than
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from math import prod
 
 import torch
 from torch import Tensor
 
-from isomerge.matching.balance import balance_powers, canonical_gauge
-from isomerge.matching.gram import is_gain_of_latent
+from isomerge.matching.gram import along, is_gain_of_latent
 from isomerge.quotient.draws import sketch
 from isomerge.quotient.relations import Related
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.units import elements_of
 
 KIND = "length"
 
 
-def lengths(
-    spec: Spec, shifts: Spec, tensors: Mapping[Block, Tensor], silent: Sequence[Block], salt: str = ""
-) -> dict[Block, Related]:
-    """The lengths of what of one unit no relation tells.
+def lengths(spec: Spec, shifts: Spec, tensors: Mapping[Block, Tensor], salt: str = "") -> dict[Block, Related]:
+    """The lengths of tensors of one unit.
 
     Args:
         spec: the full spec.
-        shifts: the one of what acts inside the unit, and is balanced.
-        tensors: the unit's blocks, with gains folded.
-        silent: the blocks to tell of.
+        shifts: the one of what acts inside the unit.
+        tensors: the blocks, in the canonical gauge, with gains folded.
         salt: what signs are drawn with.
 
     Returns:
         Sums with random signs over named places of lengths, and of the sums of the lengths of every neuron or
-        head. Nothing of what nothing acts on by name, and of what has no canonical gauge.
+        head; nothing of a block that something acts on which no gauge balances.
     """
-    found: dict[Block, Related] = {}
-    if not (silent := [block for block in silent if block.axes is not None]):
-        return found
-    moved = dict(tensors)
-    dead = {*canonical_gauge(shifts, moved)[1]}
-    balance_powers(shifts, moved)
-    for block in silent:
-        if not dead.isdisjoint(elements_of(shifts, block)):
-            continue
-        if parts := list(_of(spec, shifts, block, moved[block], salt)):
-            found[block] = Related(torch.cat(parts), ())
-    return found
+    parts = {block: list(_of(spec, shifts, block, tensor, salt)) for block, tensor in tensors.items()}
+    return {block: Related(torch.cat(found), ()) for block, found in parts.items() if found}
+
+
+def along_stream(spec: Spec, stream: str, block: Block, tensor: Tensor) -> Tensor:
+    """How long a matrix is at every coordinate of a stream, float64 [width]."""
+    x, _ = next(iter(along(spec, stream, {block: tensor})))
+    return x.norm(dim=1)
 
 
 def _of(spec: Spec, shifts: Spec, block: Block, tensor: Tensor, salt: str) -> Iterator[Tensor]:

@@ -248,13 +248,10 @@ def _anchored(
     """A leaf with anchors in place of streams; None where a stream has none."""
 
     reads, ends = False, ()
-    held = {
-        i for a in atoms if a.name in spec.spaces and a.name not in spec.gains for i in spec.spaces[a.name].index
-    }
+    inner = [spec.spaces[a.name] for a in atoms if a.name in spec.spaces and a.name not in spec.gains]
+    held = {index for space in inner for index in space.index}  # with factors of their own, of which no sums stand
     for at, atom in enumerate(atoms):
-        if (
-            atom.name not in anchors or atom.name in held
-        ):  # every coordinate has a factor of its own: no sums of them
+        if atom.name not in anchors or atom.name in held:
             if atom.name in spec.streams:
                 return None
             continue

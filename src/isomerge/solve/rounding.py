@@ -145,7 +145,7 @@ class RoundingOf:
         return {
             key: block
             for block in self.model.blocks
-            if block.axes and all(is_folded_bias(self.spec, atoms) for atoms in leaf_atoms(block.axes))
+            if block.axes and all(_is_folded_vector(self.spec, atoms) for atoms in leaf_atoms(block.axes))
             for key, space in elements_of(self.spec, block).items()
             if space.name in self.spec.gains and space.name not in layer_scales
         }
@@ -200,10 +200,15 @@ def _acting(g: Alignment, blocks: Blocks) -> Alignment:
 
 def _size(spec: Spec, atoms: tuple[Atom, ...], x: Tensor, map_size: float, *, vector: bool) -> float:
     """What the error of a leaf is relative to."""
-    if is_folded_bias(spec, atoms):
+    if _is_folded_vector(spec, atoms):
         return sqrt(x.numel())
     own = float(x.norm())
     return own if x.squeeze().ndim > 1 and not vector else sqrt(own**2 + map_size**2)
+
+
+def _is_folded_vector(spec: Spec, atoms: tuple[Atom, ...]) -> bool:
+    """Whether a leaf is the bias of a norm over one axis. (Of merged neighbours no error is told apart.)"""
+    return is_folded_bias(spec, atoms) and sum(a.name not in spec.gains for a in atoms) == 1
 
 
 def _by_bias(
