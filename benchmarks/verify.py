@@ -1,9 +1,7 @@
 """Is `verify` ever wrong? Twins and near-twins of every small model of the tests.
 
-    python -m benchmarks.verify                   # forty pairs of each (19,000 of 475), hours; resumable
+    python -m benchmarks.verify                   # forty pairs of each (19,000 of 475), hours
     python -m benchmarks.verify --each 120        # 57,000
-
-Writes results/verify.json and the sentence about it in docs/guide/same-model.md.
 
 A twin is the model moved by a random element of every space, streams and gains included, stored in float32:
 `verify` must say `same`. A near-twin is a twin of which one tensor is changed a little (below); `verify` must say
@@ -15,8 +13,6 @@ never wrong, and counted.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -27,16 +23,12 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers.utils import logging
 
 import isomerge
 from benchmarks.fingerprints.derive import disguised, read
+from benchmarks.harness import Benchmark, Cells, Section, quiet, reach_tests
 from isomerge.models.recognised import recognise
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "verify.json"
-PAGE = ROOT / "docs" / "guide" / "same-model.md"
-MARKS = "<!-- verify: begin -->\n", "<!-- verify: end -->"
 SAME_OUTPUTS = 1e-4
 """Of the largest output: what rounding to float32 behind gauges of condition 4 leaves; measured at 3e-5 and
 less."""
@@ -85,17 +77,17 @@ def near(weights: dict[str, Tensor], change: str, rng: torch.Generator) -> tuple
     return {**weights, name: CHANGES[change](weights[name], rng)}, name
 
 
-def outputs_apart(folder: Path, one: dict[str, Tensor], two: dict[str, Tensor]) -> float:
+def outputs_apart(folder: Path, first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
     """The largest difference of the two models' outputs, of the largest output."""
     from toys import outputs, relative
 
-    found = []
-    for weights in (one, two):
+    returned = []
+    for weights in (first, second):
         save_file(
             {n: t.contiguous() for n, t in weights.items()}, folder / "model.safetensors", metadata={"format": "pt"}
         )
-        found.append(outputs(folder))
-    return relative(found[1], found[0])
+        returned.append(outputs(folder))
+    return relative(returned[1], returned[0])
 
 
 def judge(name: str, pairs: int) -> dict[str, Any]:
@@ -115,12 +107,12 @@ def judge(name: str, pairs: int) -> dict[str, Any]:
                 kind = list(CHANGES)[number // 2 % len(CHANGES)]
                 twin, where = near(twin, kind, rng)
             report = isomerge.verify((weights, config), (twin, config))
-            said = {True: "same", False: "different", None: "cannot tell"}[report["same"]]
-            if number % 2 and said == "same":
+            answer = {True: "same", False: "different", None: "cannot tell"}[report["same"]]
+            if number % 2 and answer == "same":
                 apart = outputs_apart(folder, weights, twin)
-                said = "same, rightly" if apart <= SAME_OUTPUTS else "same"
-            counts[f"{kind}: {said}"] += 1
-            if said not in ("different" if number % 2 else "same", "same, rightly", "cannot tell"):
+                answer = "same, rightly" if apart <= SAME_OUTPUTS else "same"
+            counts[f"{kind}: {answer}"] += 1
+            if answer not in ("different" if number % 2 else "same", "same, rightly", "cannot tell"):
                 wrong.append(
                     {"pair": number, "kind": kind, "tensor": where, "residual": report["residual"]["largest"]}
                 )
@@ -132,61 +124,55 @@ def judge(name: str, pairs: int) -> dict[str, Any]:
     }
 
 
-def sentence(found: dict[str, Any]) -> str:
+def total(cells: dict[str, Any]) -> dict[str, int]:
+    """Pairs, and those that were judged wrongly."""
+    return {
+        "pairs": sum(cell["pairs"] for cell in cells.values()),
+        "wrong": sum(len(cell["wrong"]) for cell in cells.values()),
+    }
+
+
+def sentence(cells: dict[str, Any]) -> str:
     """What the page says of the results."""
     counts: Counter[tuple[str, str]] = Counter()
-    for model in found["models"].values():
-        for key, count in model["counts"].items():
-            kind, _, said = key.partition(": ")
-            counts["twin" if kind == "twin" else "near-twin", said] += count
+    for cell in cells.values():
+        for key, count in cell["counts"].items():
+            kind, _, answer = key.partition(": ")
+            counts["twin" if kind == "twin" else "near-twin", answer] += count
     twins, near = (sum(n for (kind, _), n in counts.items() if kind == k) for k in ("twin", "near-twin"))
-    rightly, unsure = (
-        counts["near-twin", "same, rightly"],
-        sum(n for (_, s), n in counts.items() if s == "cannot tell"),
-    )
-    told = (
-        f"Of [{found['pairs']:,} pairs](../../benchmarks/results/verify.json) over {len(found['models'])} test "
-        f"models, "
+    rightly = counts["near-twin", "same, rightly"]
+    unsure = sum(n for (_, answer), n in counts.items() if answer == "cannot tell")
+    pairs, wrong = total(cells).values()
+    words = (
+        f"Of [{pairs:,} pairs](../../benchmarks/results/verify.json) over {len(cells)} test models, "
         f"{counts['twin', 'same']} of {twins} twins are called *same* and {counts['near-twin', 'different']} of "
-        f"{near} "
-        "near-twins *different*"
+        f"{near} near-twins *different*"
     )
-    told += f", {rightly} near-twins rightly *same* (the change is a symmetry)" if rightly else ""
-    told += f", {unsure} pairs *cannot tell*" if unsure else ""
-    return f"{told}; {found['wrong'] or 'none'} {'are' if found['wrong'] > 1 else 'is'} wrong."
+    words += f", {rightly} near-twins rightly *same* (the change is a symmetry)" if rightly else ""
+    words += f", {unsure} pairs *cannot tell*" if unsure else ""
+    return f"{words}; {wrong or 'none'} {'are' if wrong > 1 else 'is'} wrong."
 
 
-def said(page: str, found: dict[str, Any]) -> str:
-    """The page with the sentence of these results between its marks."""
-    before, _, rest = page.partition(MARKS[0])
-    return f"{before}{MARKS[0]}{sentence(found)}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}"
-
-
-def main() -> None:
-    """Judge every architecture that is not judged yet, and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--each", type=int, default=40, help="of every architecture")
-    chosen = parser.parse_args()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    sys.path.insert(0, str(ROOT / "tests"))
+def toys(asked: argparse.Namespace) -> Cells:
+    """Every model of the tests."""
+    reach_tests()
     from toys import TOYS
 
-    done: dict[str, Any] = json.loads(RESULTS.read_text())["models"] if RESULTS.exists() else {}
-    for name in TOYS:
-        if done.get(name, {}).get("pairs", 0) < chosen.each:
-            done[name] = judge(name, chosen.each)
-            print(name, done[name]["counts"], len(done[name]["wrong"]), done[name]["seconds"], flush=True)
-        here = {name: done[name] for name in TOYS if name in done}
-        total = {
-            "pairs": sum(d["pairs"] for d in here.values()),
-            "wrong": sum(len(d["wrong"]) for d in here.values()),
-        }
-        found = {**total, "models": here}
-        RESULTS.write_text(json.dumps(found, indent=2) + "\n")
-        PAGE.write_text(said(PAGE.read_text(), found))
-    print(total)
+    return {name: {"name": name, "pairs": asked.each} for name in TOYS}
 
+
+BENCHMARK = Benchmark(
+    "verify",
+    toys,
+    judge,
+    inside="models",
+    about=total,
+    sections=(Section("guide/same-model.md", "verify", sentence),),
+    said=lambda cell: f"{cell['counts']}, {len(cell['wrong'])} wrong",
+    complete=lambda cell, settings: cell["pairs"] >= settings["pairs"],
+    options=lambda parser: parser.add_argument("--each", type=int, default=40, help="pairs of every model"),
+)
 
 if __name__ == "__main__":
-    main()
+    quiet()
+    BENCHMARK.main()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.paper.results import Results, mean_spread
+from benchmarks.harness import Benchmark, Results, Section, chosen_of, mean_spread
 
 
 def test_cells_are_there_when_the_file_is_opened_again(tmp_path):
@@ -53,3 +55,69 @@ def test_mean_and_spread():
     values = [3.0, 5.0, 10.0]
     assert mean_spread(values) == pytest.approx((np.mean(values), np.std(values, ddof=1)))
     assert mean_spread([4]) == (4.0, 0.0)
+
+
+def benchmark(folder: Path, measured: list[int], **more: Any) -> Benchmark:
+    """Squares of three numbers, in a folder; what is measured is noted."""
+
+    def measure(number: int) -> dict[str, float]:
+        measured.append(number)
+        return {"square": number**2}
+
+    return Benchmark(
+        str(folder / "squares"),
+        lambda asked: {f"of {n}": {"number": n} for n in (1, 2, 3)},
+        measure,
+        inside="squares",
+        about=lambda cells: {"sum": sum(cell["square"] for cell in cells.values())},
+        **more,
+    )
+
+
+def test_what_is_measured_is_kept_and_what_is_named_is_measured_anew(tmp_path):
+    measured: list[int] = []
+    bench = benchmark(tmp_path, measured)
+    bench.main(["--part", "0/2"])
+    assert measured == [1, 3]
+    bench.main([])
+    assert measured == [1, 3, 2]
+    whole = {"sum": 14, "squares": {"of 1": {"square": 1}, "of 3": {"square": 9}, "of 2": {"square": 4}}}
+    assert json.loads(bench.path.read_text()) == whole
+    bench.main(["--only", "of 2"])
+    assert measured == [1, 3, 2, 2]
+    bench.main(["--results", str(tmp_path / "other.json"), "--minutes", "-1"])
+    assert measured == [1, 3, 2, 2]
+    assert chosen_of(["of 1", "of 2", "at 3"], ["of *"]) == ["of 1", "of 2"]
+    with pytest.raises(SystemExit, match="of 4: no cell"):
+        bench.main(["--only", "of 4"])
+
+
+def test_what_is_there_may_be_too_little(tmp_path):
+    measured: list[int] = []
+    bench = benchmark(tmp_path, measured, complete=lambda cell, settings: cell["square"] > 1)
+    for _ in range(2):
+        bench.main([])
+    assert measured == [1, 2, 3, 1]
+
+
+def test_a_worse_ratio_fails_and_writes_nothing(tmp_path):
+    measured: list[int] = []
+    bench = benchmark(tmp_path, measured, ratios=lambda cell: {"square": cell["square"]})
+    bench.main([])
+    bench.main(["--check"])
+    committed = bench.path.read_text().replace('"square": 9', '"square": 7')
+    bench.path.write_text(committed)
+    with pytest.raises(SystemExit, match="worse: of 3: square is 9, committed 7"):
+        bench.main(["--check"])
+    assert bench.path.read_text() == committed
+
+
+def test_a_section_is_what_stands_between_its_marks(tmp_path, monkeypatch):
+    monkeypatch.setattr("benchmarks.harness.DOCS", tmp_path)
+    section = Section("page.md", "squares", lambda cells: f"{len(cells)} numbers")
+    section.path.write_text("before <!-- squares: begin -->\nold\n<!-- squares: end --> behind\n")
+    benchmark(tmp_path, [], sections=(section,)).main([])
+    wanted = "before <!-- squares: begin -->\n3 numbers\n<!-- squares: end --> behind\n"
+    assert section.path.read_text() == wanted
+    with pytest.raises(ValueError, match="unpack"):
+        section.within("a page without marks", {})

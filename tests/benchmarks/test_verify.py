@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import torch
 
 import isomerge
 from benchmarks.fingerprints.derive import disguised, read
-from benchmarks.verify import PAGE, RESULTS, said, sentence
+from benchmarks.verify import BENCHMARK, sentence
 from depth import thorough
 from isomerge.models.recognised import recognise
 from toys import save_toy
@@ -19,8 +18,9 @@ from toys import save_toy
 
 def test_the_page_has_the_numbers_of_the_results() -> None:
     """As `python -m benchmarks.verify` writes them."""
-    page = PAGE.read_text()
-    assert page == said(page, json.loads(RESULTS.read_text()))
+    (section,) = BENCHMARK.sections
+    page = section.path.read_text()
+    assert page == section.within(page, BENCHMARK.results().cells)
 
 
 def test_the_sentence_counts_every_answer() -> None:
@@ -32,7 +32,7 @@ def test_the_sentence_counts_every_answer() -> None:
         "a sign turned: cannot tell": 1,
         "two rows exchanged: same, rightly": 4,
     }
-    told = sentence({"pairs": 1040, "wrong": 2, "models": {"one": {"counts": counts}}})
+    told = sentence({"model": {"pairs": 1040, "wrong": [{}, {}], "counts": counts}})
     assert "1,040 pairs](../../benchmarks/results/verify.json) over 1 test models, 18 of 20 twins" in told
     assert (
         "18 of 20 twins are called *same* and 15 of 20 near-twins *different*, 4 near-twins rightly *same*" in told
