@@ -1,20 +1,21 @@
 """Doors open one way: which package may import which, that architectures are data, not branches; and what both
-doors, the command line and Python, call things."""
+doors, the command line and Python, call things. Each scan of the source is one test, which lists all that is wrong."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import isomerge
+from isomerge.archs import spec_texts
 from isomerge.errors import IN_PYTHON, OPTION, IsomergeError
+from sources import FILES, ROOT, nodes, relative_name
 
-ROOT = Path(isomerge.__file__).parent
-FILES = sorted(ROOT.rglob("*.py"))
 ORDER = [
     {"arithmetic", "errors", "lock", "pieces", "progress"},
     {"files", "plug_ins"},
@@ -44,46 +45,54 @@ def package(path: Path) -> str:
     return part.removesuffix(".py")
 
 
-def imports(path: Path) -> Iterator[tuple[str, int, bool]]:
-    """What of isomerge a file imports: package, line, and whether only inside functions or for type checkers."""
-    tree = ast.parse(path.read_text())
-
-    def walk(node: ast.AST, late: bool) -> Iterator[tuple[str, int, bool]]:
-        for child in ast.iter_child_nodes(node):
-            names = []
-            if isinstance(child, ast.Import):
-                names = [alias.name for alias in child.names]
-            elif isinstance(child, ast.ImportFrom):
-                assert child.level == 0, f"{path}:{child.lineno}: relative import"
-                names = [f"{child.module}.{alias.name}" for alias in child.names]
-            for name in names:
-                parts = name.split(".")
-                if parts[0] == "isomerge" and len(parts) > 1 and not parts[1].startswith("__"):
-                    yield parts[1], child.lineno, late
-            function = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-            typing = isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")
-            yield from walk(child, late or function or typing)
-
-    yield from walk(tree, False)
+def imports(tree: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
+    """What of isomerge the nodes of a tree import: package and line."""
+    for node in tree:
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: relative import"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "isomerge" and len(parts) > 1 and not parts[1].startswith("__"):
+                yield parts[1], node.lineno
 
 
-def violations() -> list[str]:
-    """Every import against the order."""
+def at_once(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes below one that run when a module is imported: in no function, and not for type checkers alone."""
+    for child in ast.iter_child_nodes(node):
+        typing = isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")
+        if not (typing or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))):
+            yield child
+            yield from at_once(child)
+
+
+def parsed(code: str) -> list[ast.AST]:
+    """The nodes of some code."""
+    return list(ast.walk(ast.parse(code)))
+
+
+def against_the_order(room: str, tree: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
+    """Line and words of every import of a package's file that does not lead downwards."""
     floor = {name: number for number, names in enumerate(ORDER) for name in names}
-    wrong = []
-    for path in FILES:
-        here = package(path)
-        if here == "__init__":
-            continue
-        for target, line, _ in imports(path):
-            if target != here and floor[target] >= floor[here]:
-                wrong.append(f"{path.relative_to(ROOT)}:{line} imports isomerge.{target}")
-    return wrong
+    for target, line in imports(tree):
+        if target != room and floor[target] >= floor[room]:
+            yield line, f"imports isomerge.{target}"
 
 
 def test_imports_follow_the_order() -> None:
     """No package imports one that is built on it, not even inside a function or for a type checker."""
-    assert violations() == []
+    wrong = [
+        f"{relative_name(path)}:{line} {words}"
+        for path in FILES
+        if package(path) != "__init__"
+        for line, words in against_the_order(package(path), nodes(path))
+    ]
+    assert wrong == []
+    upwards = parsed("def late():\n    from isomerge.cli import app\nfrom isomerge.errors import IsomergeError")
+    assert list(against_the_order("solve", upwards)) == [(2, "imports isomerge.cli")]
 
 
 def test_the_order_names_every_package() -> None:
@@ -98,25 +107,26 @@ def test_files_form_no_circles() -> None:
     names = {".".join(p.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): p for p in FILES}
     graph: dict[Path, set[Path]] = {}
     for path in FILES:
-        nodes = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom) and n.module]
-        dotted = [(f"{n.module}.{alias.name}", n.module or "") for n in nodes for alias in n.names]
+        statements = [n for n in nodes(path) if isinstance(n, ast.ImportFrom) and n.module]
+        dotted = [(f"{n.module}.{alias.name}", n.module or "") for n in statements for alias in n.names]
         targets = {names.get(whole) or names.get(module) for whole, module in dotted}
         graph[path] = {target for target in targets if target not in (None, path, ROOT / "__init__.py")}  # type: ignore[misc]
     while ends := {path for path, targets in graph.items() if not targets & graph.keys()}:
         graph = {path: targets for path, targets in graph.items() if path not in ends}
-    assert sorted(str(path.relative_to(ROOT)) for path in graph) == []
+    assert sorted(relative_name(path) for path in graph) == []
 
 
 def test_the_root_imports_lazily() -> None:
     """``isomerge/__init__.py`` imports nothing of its own outside type checking."""
-    assert [found for found in imports(ROOT / "__init__.py") if not found[2]] == []
+    root = nodes(ROOT / "__init__.py")
+    assert list(imports(root))
+    assert list(imports(at_once(root[0]))) == []
 
 
-def architectures() -> set[str]:
+@cache
+def architectures() -> frozenset[str]:
     """Every known model_type."""
-    from isomerge.archs import spec_texts
-
-    return set(spec_texts())
+    return frozenset(spec_texts())
 
 
 def literals(node: ast.AST) -> set[str]:
@@ -136,48 +146,72 @@ def about_model_type(node: ast.AST) -> bool:
     return False
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in FILES if package(p) != "archs"], ids=lambda p: str(p.relative_to(ROOT))
-)
-def test_no_branches_on_architecture(path: Path) -> None:
-    """Nothing outside archs/ compares model_type with a name, or names an architecture in a comparison.
+def branches(tree: Iterable[ast.AST]) -> Iterator[int]:
+    """The lines that compare a model_type with a name, name an architecture in a comparison, or cut a model_type.
 
     Comparing the model_type of two things with each other, as a patch file does with its model, is no branch.
     """
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in tree:
         if isinstance(node, (ast.Compare, ast.Match)):
             names = literals(node)
-            assert not (about_model_type(node) and names - {"model_type"}), f"{path}:{node.lineno}"
-            assert not (names & architectures()), f"{path}:{node.lineno}"
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("startswith", "endswith")):
-            assert not about_model_type(node), f"{path}:{node.lineno}"
+            if names & architectures() or (names - {"model_type"} and about_model_type(node)):
+                yield node.lineno
+        cuts = isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("startswith", "endswith"))
+        if cuts and about_model_type(node):
+            yield node.lineno
 
 
-def arguments() -> set[str]:
+def test_no_branches_on_architecture() -> None:
+    """Nothing outside archs/ asks for the architecture."""
+    files = [path for path in FILES if package(path) != "archs"]
+    assert [f"{relative_name(path)}:{line}" for path in files for line in branches(nodes(path))] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "branch"),
+    [
+        ("config.model_type == 'no such'", True),
+        ("config['model_type'] in ('no such', other)", True),
+        ("kind == 'gpt2'", True),
+        ("config.get('model_type').startswith(prefix)", True),
+        ("match kind:\n    case 'bert':\n        pass", True),
+        ("one.model_type == other.model_type", False),
+        ("one['model_type'] != other['model_type']", False),
+        ("kind == 'no such'", False),
+        ("name.startswith('gpt2')", False),
+    ],
+)
+def test_branches_are_seen(code: str, branch: bool) -> None:
+    """In all that they are written as, and in nothing else."""
+    assert list(branches(parsed(code))) == [1] * branch
+
+
+@cache
+def arguments() -> frozenset[str]:
     """What Python's functions call their arguments."""
     public = [getattr(isomerge, name) for name in isomerge.__all__]
-    return {n for f in public if inspect.isfunction(f) for n in inspect.signature(f).parameters}
+    return frozenset(n for f in public if inspect.isfunction(f) for n in inspect.signature(f).parameters)
 
 
-def written(path: Path) -> Iterator[str]:
-    """The strings of a file but its docstrings; of f-strings what is written."""
-    tree = ast.parse(path.read_text())
-    told = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
-    yield from (
+def unknown_options(tree: Sequence[ast.AST]) -> set[str]:
+    """What the strings of a tree, but its docstrings, call an option that Python has no argument and no words for."""
+    docstrings = {id(n.value) for n in tree if isinstance(n, ast.Expr)}
+    texts = [
         n.value
-        for n in ast.walk(tree)
-        if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in told
-    )
+        for n in tree
+        if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in docstrings
+    ]
+    words = {word for text in texts for word in OPTION.findall(text)}
+    return {word for word in words if word.replace("-", "_") not in arguments() and word not in IN_PYTHON}
 
 
-# `options` declares them: its help is the command line's
-@pytest.mark.parametrize(
-    "path", [p for p in FILES if package(p) not in ("cli", "options")], ids=lambda p: str(p.relative_to(ROOT))
-)
-def test_what_messages_call_an_option_is_known_in_python(path: Path) -> None:
+def test_what_messages_call_an_option_is_known_in_python() -> None:
     """An option has the name of the argument, or a line in `IN_PYTHON`."""
-    named = {word for text in written(path) for word in OPTION.findall(text)}
-    assert {word for word in named if word.replace("-", "_") not in arguments() and word not in IN_PYTHON} == set()
+    # `options` declares them: its help is the command line's
+    files = [path for path in FILES if package(path) not in ("cli", "options")]
+    unknown = {relative_name(path): unknown_options(nodes(path)) for path in files}
+    assert {name: words for name, words in unknown.items() if words} == {}
+    assert unknown_options(parsed('"--help"\nsay(f"pass --zzz {x}, or --spaces")')) == {"zzz"}
 
 
 def test_python_users_are_told_their_words() -> None:

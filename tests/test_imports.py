@@ -13,6 +13,7 @@ import pytest
 
 import isomerge
 from depth import thorough
+from sources import FILES, ROOT, nodes
 
 HEAVY = ["torch", "transformers", "numpy", "scipy", "matplotlib", "sklearn", "safetensors", "huggingface_hub"]
 LIGHT = (
@@ -107,23 +108,22 @@ def test_no_module_loads_what_is_late() -> None:
 
 def imported_inside_functions(path: Path) -> set[str]:
     """The packages that the functions of a file import."""
-    nodes = [
+    inside = [
         node
-        for function in ast.walk(ast.parse(path.read_text()))
+        for function in nodes(path)
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         for node in ast.walk(function)
     ]
-    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    names = [alias.name for node in inside if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in inside if isinstance(node, ast.ImportFrom)]
     return {name.partition(".")[0] for name in names}
 
 
 def test_functions_import_only_what_is_late() -> None:
     """Everywhere but in light modules, imports stand at the top."""
-    folder = Path(isomerge.__path__[0])
     inside = {}
-    for path in folder.rglob("*.py"):
-        name = ".".join(("isomerge", *path.relative_to(folder).with_suffix("").parts))
+    for path in FILES:
+        name = ".".join(("isomerge", *path.relative_to(ROOT).with_suffix("").parts))
         if not is_light(name.removesuffix(".__init__")) and path.name != "__init__.py":
             inside[name] = imported_inside_functions(path) - LATE
     assert len(inside) > 300

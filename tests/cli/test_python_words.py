@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,31 +20,39 @@ from isomerge.options.python_words import in_python
 from isomerge.run.arguments import checked
 
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
-CASES = [
-    (command, option, parameter.name)
-    for command, found in COMMANDS.items()
+OPTIONS = [
+    (command, option, ARGUMENTS.get(parameter.name, parameter.name))
+    for command, declared in COMMANDS.items()
     if command not in ALONE
-    for parameter in found.params
+    for parameter in declared.params
     for option in (*parameter.opts, *parameter.secondary_opts)
     if option.startswith("--")
 ]
 
 
-@pytest.mark.parametrize(("command", "option", "name"), CASES, ids=lambda value: str(value))
-def test_every_option_is_a_keyword(command: str, option: str, name: str) -> None:
-    """Of every command: told as its function has it, or, of what the function does not have, without dashes."""
+def mistakes(command: str, option: str, name: str) -> Iterator[str]:
+    """What is wrong with how an error of a command's function calls an option."""
     function = function_of((command,))
     keywords = inspect.signature(getattr(isomerge, function)).parameters
-    told = in_python(f"{option} is wrong: {option} and more are", function, keywords)
-    assert "--" not in told
-    name = ARGUMENTS.get(name, name)
-    if name in keywords:
-        assert told.startswith(f"{function}(..., {name}=")
-        assert len(re.findall(rf"\b{name}\b", told.removeprefix(function))) == 2
+    sentence = in_python(f"{option} is wrong: {option} and more are", function, keywords)
+    if "--" in sentence:
+        yield f"{command} {option}: {sentence}"
+    if name in keywords and not (
+        sentence.startswith(f"{function}(..., {name}=")
+        and len(re.findall(rf"\b{name}\b", sentence.removeprefix(function))) == 2
+    ):
+        yield f"{command} {option} is not called {name}: {sentence}"
+
+
+def test_every_option_is_a_keyword() -> None:
+    """Of every command: called as its function has it, or, of what the function does not have, without dashes."""
+    assert len(OPTIONS) > 400
+    assert [words for case in OPTIONS for words in mistakes(*case)] == []
+    assert list(mistakes("merge", "--weights", "seed"))
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("sentence", "python"),
     [
         ("--rows 0: at least 1 is needed", "merge(..., rows=0): at least 1 is needed"),
         ("--data is None: give data", "merge(..., data=...) is None: give data"),
@@ -62,9 +71,9 @@ def test_every_option_is_a_keyword(command: str, option: str, name: str) -> None
         ("nothing -- here and a--b", "nothing -- here and a--b"),
     ],
 )
-def test_words(said: str, told: str) -> None:
+def test_words(sentence: str, python: str) -> None:
     """Values are written as Python has them, and what is none is left alone; commands for a shell stay."""
-    assert in_python(said, "merge", inspect.signature(isomerge.merge).parameters) == told
+    assert in_python(sentence, "merge", inspect.signature(isomerge.merge).parameters) == python
 
 
 def test_the_outermost_function_tells() -> None:
@@ -78,9 +87,9 @@ def test_the_outermost_function_tells() -> None:
     def outer(*, rows: int) -> None:
         inner(rows=rows)
 
-    with pytest.raises(IsomergeError) as told:
+    with pytest.raises(IsomergeError) as refusal:
         outer(rows=3)
-    assert str(told.value) == "outer(..., rows=3): too few"
-    assert told.value.sentence == "--rows 3: too few"
+    assert str(refusal.value) == "outer(..., rows=3): too few"
+    assert refusal.value.sentence == "--rows 3: too few"
     with pytest.raises(IsomergeError, match=r"^stats\(\.\.\., rows=0\): "):
         isomerge.stats("a", data="b", out="c", rows=0)
