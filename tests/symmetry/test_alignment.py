@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -47,6 +48,27 @@ def test_composition(name: str, toy: ToyMaker) -> None:
     for left, right in ((g, h), (element(model, 3, some), h), (g, element(model, 4, some))):
         assert apart(moved(model, left @ right), moved(model, right, left)) < 1e-9
     assert apart(moved(model, g @ h), moved(model, h @ g)) > 1e-3
+
+
+class Counted(dict):
+    """Elements that count how often all of them are listed."""
+
+    listed = 0
+
+    def items(self) -> Any:
+        """All, once more."""
+        self.listed += 1
+        return super().items()
+
+
+def test_elements_are_listed_once(toy: ToyMaker) -> None:
+    """Asking for every element takes one look at the stages, not one for every element."""
+    g = element(toy("llama"), 1)
+    stages = [Counted(stage.elements) for stage in g.stages]
+    for stage, elements in zip(g.stages, stages, strict=True):
+        stage.elements = elements
+    assert len(dict(g.items())) == len(list(g.values())) == len(g) > 4
+    assert [elements.listed for elements in stages] == [1] * len(stages)
 
 
 @pytest.mark.parametrize("name", NESTED)

@@ -85,16 +85,21 @@ def _expanded(texts: PlugInTexts) -> dict[str, tuple[str, str]]:
     return expanded
 
 
-def behind_padding() -> frozenset[str]:
-    """Model types whose first token stands behind the padding's row of the table of positions: it has fewer tokens
-    than rows."""
-    return _behind_padding(plug_in_texts(_own_kinds()))
+def is_behind_padding(kind: str | None) -> bool:
+    """Whether the first token of a model type stands behind the padding's row of the table of positions: it has
+    fewer tokens than rows. No other text is expanded for it than that type's own."""
+    return kind is not None and _is_behind_padding(plug_in_texts(_own_kinds()), kind)
 
 
 @cache
-def _behind_padding(texts: PlugInTexts) -> frozenset[str]:
-    said = f"positions {BEHIND_PADDING}"
-    return frozenset(kind for kind, (_, text) in _expanded(texts).items() if said in text.splitlines())
+def _is_behind_padding(texts: PlugInTexts, kind: str) -> bool:
+    every = _with_own(texts)
+    if kind not in every:
+        return False
+    name, text = every[kind]
+    with suppress(*([IsomergeError] if kind in texts.by_kind else [])):
+        return f"positions {BEHIND_PADDING}" in expanded_text(text, name, every).splitlines()
+    return False
 
 
 def plug_in_parts(config: Mapping[str, Any]) -> list[tuple[SpecText, Mapping[str, Any]]]:
@@ -170,7 +175,7 @@ def infer_model_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int,
     Raises:
         IsomergeError: several do, and not with the same axes and symmetries (a fused projection has many layouts).
     """
-    found: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+    layouts: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
     first: dict[str, str] = {}
     for kind, (name, text) in _own_texts().items():
         if written_out(text):  # a text that is like another describes the same tensors
@@ -183,11 +188,11 @@ def infer_model_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int,
         except IsomergeError:
             continue
         groups = {n: (space.group_name, space.index) for n, space in spec.spaces.items()}
-        found[kind] = ({n: match.line.axes for n, match in matches.items()}, groups)
-    if any(one != other for one in found.values() for other in found.values()):
+        layouts[kind] = ({n: match.line.axes for n, match in matches.items()}, groups)
+    if any(layout != other for layout in layouts.values() for other in layouts.values()):
         raise IsomergeError(
-            f"config.json has no model_type, and the specs of {', '.join(found)} all describe these tensors, "
+            f"config.json has no model_type, and the specs of {', '.join(layouts)} all describe these tensors, "
             f"each in "
             "another way: add the model_type to config.json"
         )
-    return list(found)
+    return list(layouts)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from isomerge.archs import behind_padding
+from isomerge.archs import is_behind_padding
 from isomerge.config.keys import POSITIONS
 from isomerge.errors import IsomergeError
 
@@ -84,8 +84,8 @@ class Inputs:
     def image_token(self) -> int | None:
         """The token that stands for an image, or a piece of one, in a text; None where images are read beside
         texts."""
-        found = (self.config.get(key) for key in ("image_token_id", "image_token_index"))
-        return next((int(token) for token in found if isinstance(token, int)), None)
+        tokens = (self.config.get(key) for key in ("image_token_id", "image_token_index"))
+        return next((int(token) for token in tokens if isinstance(token, int)), None)
 
     @cached_property
     def images(self) -> bool:
@@ -172,7 +172,7 @@ class Inputs:
     def positions(self) -> int | None:
         """The longest input in tokens, where config.json sets a bound."""
         rows = next((int(self.text[k]) for k in POSITIONS if isinstance(self.text.get(k), int)), None)
-        if rows is None or self.text.get("model_type") not in behind_padding():
+        if rows is None or not is_behind_padding(self.text.get("model_type")):
             return rows
         pad = self.token("pad_token_id")
         return rows - (1 if pad is None else pad) - 1

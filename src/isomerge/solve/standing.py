@@ -28,7 +28,6 @@ from isomerge.progress import Observer, quiet
 from isomerge.symmetry.blocks import Blocks, leaves
 from isomerge.symmetry.units import Unit, elements_of
 
-"""Of ``align``: models that are aligned already are left as they are, all others are matched."""
 Kinship = Callable[[Model, Model], "bool | None"]
 """Whether two models have a common base, in whatever basis; None where nothing compares
 (`isomerge.quotient.kinship`)."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,10 @@ class Alignment(Mapping[str, "Tensor"]):
         found.stages = tuple(_stage(spec, s.elements) for s in short) or found.stages
         return found
 
-    @property
+    @cached_property
     def elements(self) -> dict[str, Tensor]:
-        """All elements, the keys of later stages with their number."""
+        """All elements, the keys of later stages with their number; listed once, for `items` asks for each by its
+        key."""
         return {
             (key if number == 1 else f"{number}:{key}"): g
             for number, stage in enumerate(self.stages, 1)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from isomerge import archs
 from isomerge.errors import IsomergeError
 from isomerge.observe.data.opening_data import open_data
 from isomerge.observe.data.text import Encoder, masked
@@ -70,6 +71,19 @@ def test_positions_behind_the_padding(bare: Path, tmp_path: Path, pad: int | Non
     too_long = lines(tmp_path / "y.jsonl", {"input_ids": [5] * (read + 1), "label": 1})
     with pytest.raises(IsomergeError, match=f"the checkpoint reads {read}: cut them"):
         open_data(too_long, bare, config=config)
+
+
+def test_positions_take_one_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a model's first token stands behind the padding is asked of its own text, or of the one it is like."""
+    expanded: list[str] = []
+    expand = archs.expanded_text
+    monkeypatch.setattr(
+        archs, "expanded_text", lambda text, name, texts: expanded.append(name) or expand(text, name, texts)
+    )
+    archs._is_behind_padding.cache_clear()
+    kinds = ["roberta", "xlm-roberta", "llama", "no such type", None]
+    assert [archs.is_behind_padding(kind) for kind in kinds] == [True, True, False, False, False]
+    assert expanded == [archs.spec_texts()[kind][0] for kind in kinds[:3]]
 
 
 def test_bytes(tmp_path: Path) -> None:
