@@ -31,8 +31,8 @@ def disk_errors(path: Path, doing: str = "writing") -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if type(error).__module__.startswith("safetensors") and (found := re.search(r"os error (\d+)", str(error))):
-            error = OSError(int(found[1]), os.strerror(int(found[1])))
+        if type(error).__module__.startswith("safetensors") and (code := re.search(r"os error (\d+)", str(error))):
+            error = OSError(int(code[1]), os.strerror(int(code[1])))
         if not isinstance(error, OSError):
             raise
         if error.errno == errno.ENOMEM:
@@ -149,14 +149,14 @@ def write_tensors(
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors as safetensors takes them, in the order of their names: contiguous, no two in the same memory."""
-    found: dict[str, Tensor] = {}
+    apart: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, x in sorted(tensors.items()):
         x = x.detach().contiguous()
         place = x.untyped_storage().data_ptr()
-        found[name] = x.clone() if place in seen else x
+        apart[name] = x.clone() if place in seen else x
         seen.add(place)
-    return found
+    return apart
 
 
 def is_device(path: Path) -> bool:

@@ -64,10 +64,10 @@ def pieces(
     places = out.view(-1).split(PIECE) if isinstance(out, torch.Tensor) else out.places()
     for place, *parts in zip(places, *flat, strict=True):
         # the same room again, which is in the cache: new memory takes three quarters longer
-        given = [x if room is None else room[: len(x)].copy_(x) for x, room in zip(parts, rooms, strict=True)]
+        converted = [x if room is None else room[: len(x)].copy_(x) for x, room in zip(parts, rooms, strict=True)]
         if seen is not None:
-            seen(parts, given)
-        yield given, place
+            seen(parts, converted)
+        yield converted, place
 
 
 _rooms: list[Tensor] | None = None
@@ -85,16 +85,16 @@ def scratch(like: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
     """
     import torch
 
-    size, found = like.numel(), None
+    size, room = like.numel(), None
     rooms = _rooms if size <= KEPT else None
     if rooms:
         with suppress(IndexError):  # other threads borrow as well
-            found = rooms.pop()
-    if found is None or found.dtype != dtype or found.device != like.device or found.numel() < size:
-        found = torch.empty(size, dtype=dtype, device=like.device)
-    yield found[:size]
+            room = rooms.pop()
+    if room is None or room.dtype != dtype or room.device != like.device or room.numel() < size:
+        room = torch.empty(size, dtype=dtype, device=like.device)
+    yield room[:size]
     if rooms is not None:
-        rooms.append(found)
+        rooms.append(room)
 
 
 @contextmanager

@@ -48,9 +48,11 @@ def diff(
     with pair_solver(one, two, spaces or "default", layers, spec, allow_pickle, guard=True) as solver:
         pair = solver.anchor, solver.source
         prints = compare_prints(*(print_of(model, observer) for model in pair))
-        found = standings(pair[0], [pair[1]], solver.dtype, kinship=lambda a, b: prints.derived, observer=observer)
+        standing = standings(
+            pair[0], [pair[1]], solver.dtype, kinship=lambda a, b: prints.derived, observer=observer
+        )
         fixed = "only some layers are matched" if layers is not None else ""
-        chosen, notes = chosen_spaces(spaces, found, pair[0], [pair[1]], fixed=fixed)
+        chosen, notes = chosen_spaces(spaces, standing, pair[0], [pair[1]], fixed=fixed)
         plan = make_plan(pair[0], [pair[1]], chosen, layers)
         if plan.selection.frame is not None:
             open_zero_gains(pair, plan.selection.frame.gains)
@@ -101,21 +103,21 @@ def verify(
         if run:  # first: a class that does not run on random inputs is told of before tensors are matched
             with on_disk(solver.anchor.checkpoint) as left, on_disk(solver.source.checkpoint) as right:
                 apart = compare_outputs(left, right)
-        found, prints = _proof(solver, observer)
-        formed = None if found["same"] or prints.apart else solver.in_form()
+        proof, prints = _proof(solver, observer)
+        formed = None if proof["same"] or prints.apart else solver.in_form()
         if formed is not None:
             again, agreeing = _proof(formed, observer)
-            nearer = again["same"] or (again["same"] is None and found["same"] is False)
+            nearer = again["same"] or (again["same"] is None and proof["same"] is False)
             formed = formed if nearer else None
-            found, prints = (found, prints) if formed is None else (again, agreeing)
-        contradicted = contradiction(found, apart) if run else None
-        told = doubted(found, doubt_of_configs(solver.anchor, solver.source) if found["same"] else None)
+            proof, prints = (proof, prints) if formed is None else (again, agreeing)
+        contradicted = contradiction(proof, apart) if run else None
+        outcome = doubted(proof, doubt_of_configs(solver.anchor, solver.source) if proof["same"] else None)
         report = {
             "command": "verify",
             "models": [solver.anchor.ref, solver.source.ref],
-            **doubted(told, contradicted),
+            **doubted(outcome, contradicted),
         }
-        report |= {"algebra": found["same"], "refuted": prints.apart, "fingerprints": prints.document()}
+        report |= {"algebra": proof["same"], "refuted": prints.apart, "fingerprints": prints.document()}
         report["layer_norm_form"] = formed is not None
         report["model_type"] = solver.anchor.spec.model_type
         if run:
@@ -128,8 +130,8 @@ def _proof(solver: PairSolver, observer: Observer) -> tuple[dict[str, Any], Simi
     prints = compare_prints(*(print_of(model, observer) for model in (solver.anchor, solver.source)))
     if prints.apart:
         return refute(solver, prints.difference or 0.0, prints.tensor, prints.tolerance), prints
-    found = prove(solver, observer)
-    return reconsidered(solver, found, prints.difference or 0.0) if prints.same else found, prints
+    proof = prove(solver, observer)
+    return reconsidered(solver, proof, prints.difference or 0.0) if prints.same else proof, prints
 
 
 @checked(ImportOptions)
@@ -160,10 +162,10 @@ def fingerprint(
     path = None if out is None else Path(os.path.expanduser(out))
     if path is not None:
         check_file(path, f"--out {path}", overwrite=True)
-    with recognised([model], spec, allow_pickle) as (found,):
+    with recognised([model], spec, allow_pickle) as (opened,):
         if path is not None:
-            check_not_read(path, f"--out {path}", files_read([found], spec))
-        made = print_of(found, observer, salt=salt)
+            check_not_read(path, f"--out {path}", files_read([opened], spec))
+        made = print_of(opened, observer, salt=salt)
     if path is not None:
         made.save(path)
     return made
@@ -198,16 +200,16 @@ def similarity(
         IsomergeError: a model that cannot be read, a file that is no fingerprint, or another salt.
     """
 
-    def print_of(given: Any) -> Fingerprint:
-        if isinstance(given, Fingerprint):
-            return given
-        if isinstance(given, (str, Path)) and Path(os.path.expanduser(given)).is_file():
-            return read_fingerprint(Path(os.path.expanduser(given)), salt=salt or None)
-        return fingerprint(given, salt=salt, spec=spec, allow_pickle=allow_pickle, observer=observer)
+    def print_of(model: Any) -> Fingerprint:
+        if isinstance(model, Fingerprint):
+            return model
+        if isinstance(model, (str, Path)) and Path(os.path.expanduser(model)).is_file():
+            return read_fingerprint(Path(os.path.expanduser(model)), salt=salt or None)
+        return fingerprint(model, salt=salt, spec=spec, allow_pickle=allow_pickle, observer=observer)
 
-    prints = [print_of(given) for given in (one, two)]
-    found = compare_prints(*prints).document()
-    return Report({"command": "fingerprint", "models": [p.ref for p in prints], **found})
+    prints = [print_of(model) for model in (one, two)]
+    compared = compare_prints(*prints).document()
+    return Report({"command": "fingerprint", "models": [p.ref for p in prints], **compared})
 
 
 @checked(ImportOptions)
@@ -235,13 +237,13 @@ def orbit_distance(
     """
 
     with pair_solver(one, two, "default", None, spec, allow_pickle, guard=False) as solver:
-        found = distance_of(solver, observer, streams=streams)
-        return Report({"models": [solver.anchor.ref, solver.source.ref], **found})
+        distance = distance_of(solver, observer, streams=streams)
+        return Report({"models": [solver.anchor.ref, solver.source.ref], **distance})
 
 
 @checked(ImportOptions)
 def inspect(model: Any, *, spec: str | Path | None = None, allow_pickle: bool = False) -> dict[str, Any]:
     """Architecture, spaces with groups and dimensions, units, and the redundant dimensions; headers only."""
 
-    with recognised([model], spec, allow_pickle, proven=False) as (found,):
-        return Report(inspection(found))
+    with recognised([model], spec, allow_pickle, proven=False) as (opened,):
+        return Report(inspection(opened))

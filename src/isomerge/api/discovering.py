@@ -65,10 +65,10 @@ def discover(
         observer(step, steps, 0)
 
     try:
-        found = find(config, seed=seed, say=say)
-        found, count = covered(found, config, shapes)
+        derived = find(config, seed=seed, say=say)
+        derived, count = covered(derived, config, shapes)
     except IsomergeError as error:
         raise IsomergeError(f"{ref}: {error}") from None
     if path is not None:
-        write_whole(path, found.text.encode())
-    return Report({"command": "discover", "model": ref, **summary(found), "coverage": count})
+        write_whole(path, derived.text.encode())
+    return Report({"command": "discover", "model": ref, **summary(derived), "coverage": count})

@@ -33,11 +33,11 @@ def own_models(models: Sequence[Any], loss: Loss | None = None) -> list[Any]:
         IsomergeError: a loss for models that transformers builds, which have theirs; or a folder that cannot be
             opened.
     """
-    found = [own_checkpoint(model, loss) if is_own(model) else model for model in models]
-    own = next((own for model in found if (own := own_of(model)) is not None), None)
+    opened = [own_checkpoint(model, loss) if is_own(model) else model for model in models]
+    own = next((own for model in opened if (own := own_of(model)) is not None), None)
     if own is None and loss is not None:
         raise IsomergeError("--loss is for modules of one's own: classes of transformers have a loss")
-    return found if own is None else [_run_by(own, model) for model in found]
+    return opened if own is None else [_run_by(own, model) for model in opened]
 
 
 def _run_by(own: OwnClass, model: Any) -> Any:
@@ -68,16 +68,16 @@ def with_examples(
         IsomergeError: see `as_data` and `examples_of_texts`.
     """
     read: dict[int, Any] = {}
-    found = dict(options)
-    given = {name: options[name] for name in names if options.get(name) is not None}
-    for name, data in given.items():
+    arguments = dict(options)
+    asked = {name: options[name] for name in names if options.get(name) is not None}
+    for name, data in asked.items():
         if id(data) not in read:
             how = {key: options.get(key, default) for key, default in (("limit", None), ("length", TOKENS))}
             read[id(data)] = _ready(data, name, model, tokenizer, how)
-        found[name] = read[id(data)]
-    if tokenizer is not None and not given:
+        arguments[name] = read[id(data)]
+    if tokenizer is not None and not asked:
         note("tokenizer", "no data are read")
-    return found
+    return arguments
 
 
 def opened_data(
@@ -103,10 +103,10 @@ def _ready(data: Any, name: str, model: Any, tokenizer: Any, how: Mapping[str, A
     if tokenizer is None and named and Path(data).suffix.lower() in TEXTS:
         _check_tokenizer(option, model)
     if tokenizer is not None and (named or texts):
-        found = examples_of_texts(data, tokenizer, _config_of(model), option, own=own, **how)
-        if "input_ids" not in found.tensors:
+        examples = examples_of_texts(data, tokenizer, _config_of(model), option, own=own, **how)
+        if "input_ids" not in examples.tensors:
             note("tokenizer", "the data are no text")
-        return found
+        return examples
     if tokenizer is not None and data != GENERATE:
         note("tokenizer", "the data are tensors already")
     return as_data(data, option, None if own is None else own.module)
@@ -144,10 +144,10 @@ def _by_own_tokenizer(texts: Sequence[str], option: str, model: Any, how: Mappin
     Raises:
         IsomergeError: the model is in memory, where it has none.
     """
-    found = None if hasattr(model, "save_pretrained") else as_reference(model)
-    if found is None or (isinstance(found, Checkpoint) and not found.has_own_files):
-        raise _without_tokenizer(option, model if found is None else found)
-    checkpoint = found if isinstance(found, Checkpoint) else open_model_ref(found)
+    reference = None if hasattr(model, "save_pretrained") else as_reference(model)
+    if reference is None or (isinstance(reference, Checkpoint) and not reference.has_own_files):
+        raise _without_tokenizer(option, model if reference is None else reference)
+    checkpoint = reference if isinstance(reference, Checkpoint) else open_model_ref(reference)
     with texts_file(texts, option) as file:
         return data_for(checkpoint, str(file), option=option, **how)
 
@@ -156,5 +156,5 @@ def _config_of(model: Any) -> dict[str, Any]:
     """The config.json of a model that was given as such, or as a live module."""
     if hasattr(model, "save_pretrained"):
         return {**model.config.to_dict(), "architectures": [type(model).__name__]}
-    found = as_reference(model)
-    return (found if isinstance(found, Checkpoint) else open_model_ref(found)).config
+    reference = as_reference(model)
+    return (reference if isinstance(reference, Checkpoint) else open_model_ref(reference)).config

@@ -116,8 +116,8 @@ def report(
     """
 
     written = read_output(out, spec=spec)
-    given = [barrier] if isinstance(barrier, (str, Path, Mapping)) else barrier
-    losses = [losses_of(found) if isinstance(found, Mapping) else read_losses(found) for found in given]
+    sources = [barrier] if isinstance(barrier, (str, Path, Mapping)) else barrier
+    losses = [losses_of(source) if isinstance(source, Mapping) else read_losses(source) for source in sources]
     measured: list[dict[str, Any]] = []
     if data is not None:
         options = BarrierOptions(points=points, batch_size=batch_size, device=device, observer=observer)

@@ -256,14 +256,16 @@ def merge_lora(
     """
     reads: list[Path] = []
     if isinstance(adapters, (str, Path)):
-        if told := [name for name, value in options.items() if value != defaults_in(AdapterOptions)[name]]:
-            raise IsomergeError(f"{adapters}: a recipe says what is merged and how; put {', '.join(told)} into it")
+        if beside := [name for name, value in options.items() if value != defaults_in(AdapterOptions)[name]]:
+            raise IsomergeError(
+                f"{adapters}: a recipe says what is merged and how; put {', '.join(beside)} into it"
+            )
         reads.append(Path(os.path.expanduser(adapters)))
         asked = asked_of_recipe(adapters)
     else:
-        given = AdapterOptions.of(options).given()
-        weights = given.pop("weights")
-        asked = Asked(tuple(adapters), weights=None if weights is None else tuple(weights), **given)
+        settings = AdapterOptions.of(options).given()
+        weights = settings.pop("weights")
+        asked = Asked(tuple(adapters), weights=None if weights is None else tuple(weights), **settings)
     folder = Path(os.path.expanduser(out))
     report = merge_adapters(asked, folder, allow_pickle=allow_pickle, overwrite=overwrite, reads=reads)
     return Report({"command": "merge-lora", "adapters": [str(ref) for ref in asked.adapters], **report})

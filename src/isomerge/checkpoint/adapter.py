@@ -108,9 +108,9 @@ def open_adapter(ref: str | Path, *, allow_pickle: bool = False) -> Adapter:
     saved: dict[str, str] = {}
     for key in tensors.tensors:
         name = key.removeprefix(PREFIX)
-        found = _PARTS.fullmatch(name)
-        if found:
-            _collect(updates, path, config, found, key)
+        parts = _PARTS.fullmatch(name)
+        if parts:
+            _collect(updates, path, config, parts, key)
         elif ".original_module." not in name:  # what the module was before training
             if "lora_" in name or "token_adapter" in name:
                 raise IsomergeError(
@@ -162,10 +162,10 @@ def _check_kind(path: Path, config: dict[str, Any]) -> None:
 
 
 def _collect(
-    updates: dict[str, Update], path: Path, config: dict[str, Any], found: re.Match[str], key: str
+    updates: dict[str, Update], path: Path, config: dict[str, Any], parts: re.Match[str], key: str
 ) -> None:
     """Puts one tensor of the file into the update that it belongs to."""
-    module = found["module"]
+    module = parts["module"]
     if module not in updates:
         rank = _pattern(path, config, "rank_pattern", module, config.get("r", 8))
         alpha = _pattern(path, config, "alpha_pattern", module, config.get("lora_alpha", 8))
@@ -175,9 +175,9 @@ def _collect(
         scaling = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
         updates[module] = Update(module, scaling, rank)
     update = updates[module]
-    update.embedding |= found["table"] is not None
-    part = "magnitude" if found["magnitude"] else found["half"] or found["table"]
-    if found["what"] == "bias":
+    update.embedding |= parts["table"] is not None
+    part = "magnitude" if parts["magnitude"] else parts["half"] or parts["table"]
+    if parts["what"] == "bias":
         part = "bias" if part == "B" else "bias of A"
     if part in update.parts:
         raise IsomergeError(

@@ -26,8 +26,8 @@ SHOWN = 80
 def named_templates() -> dict[str, str]:
     """The templates that mergekit has names for, in the formats that their models were trained with."""
     folder = files("isomerge.checkpoint") / "chat_templates"
-    found = {Path(item.name).stem: item for item in folder.iterdir() if item.name.endswith(".jinja")}
-    return {name: found[name].read_text(encoding="utf-8") for name in sorted(found)}
+    by_name = {Path(item.name).stem: item for item in folder.iterdir() if item.name.endswith(".jinja")}
+    return {name: by_name[name].read_text(encoding="utf-8") for name in sorted(by_name)}
 
 
 def template_text(template: str, folder: Path) -> str:
@@ -101,19 +101,19 @@ def own_template(checkpoint: Checkpoint) -> str | None:
     if "tokenizer_config.json" not in companions:
         return None
     try:
-        found = json.loads(_text(companions["tokenizer_config.json"])).get("chat_template")
+        template = json.loads(_text(companions["tokenizer_config.json"])).get("chat_template")
     except (ValueError, AttributeError):
         return None  # whoever loads the tokenizer says what is wrong with the file
-    if isinstance(found, list):  # several with names, of which one is the default
-        named = {x.get("name"): x.get("template") for x in found if isinstance(x, dict)}
-        found = named.get("default")
-    return found if isinstance(found, str) else None
+    if isinstance(template, list):  # several with names, of which one is the default
+        named = {x.get("name"): x.get("template") for x in template if isinstance(x, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
 
 
 def common_template(checkpoints: Sequence[Checkpoint]) -> str | None:
     """The template that most of the models have, the earliest of those as frequent; None: no model has one."""
-    found = Counter(text for text in map(own_template, checkpoints) if text is not None)
-    return found.most_common(1)[0][0] if found else None
+    templates = Counter(text for text in map(own_template, checkpoints) if text is not None)
+    return templates.most_common(1)[0][0] if templates else None
 
 
 def _text(content: bytes | Path) -> str:

@@ -75,33 +75,33 @@ def joined(parts: Iterable[Checksum]) -> Checksum:
 
 def _product(a: int, b: int) -> int:
     """The product of two polynomials over GF(2), modulo that of CRC-32 (bits reflected; zlib's ``multmodp``)."""
-    found, bit = 0, _ONE
+    product, bit = 0, _ONE
     while a:
         if a & bit:
-            found ^= b
+            product ^= b
             a ^= bit
         bit >>= 1
         b = (b >> 1) ^ _POLYNOMIAL if b & 1 else b >> 1
-    return found
+    return product
 
 
 @cache
 def _squares() -> tuple[int, ...]:
     """x to the powers 1, 2, 4, ..., 2^31; x^(2^32) is x again."""
-    found = [1 << 30]
+    squares = [1 << 30]
     for _ in range(31):
-        found.append(_product(found[-1], found[-1]))
-    return tuple(found)
+        squares.append(_product(squares[-1], squares[-1]))
+    return tuple(squares)
 
 
 @lru_cache(4096)  # the tensors of a model have few lengths
 def _power(nbytes: int) -> int:
     """x^(8 nbytes): what ``nbytes`` bytes behind it do to a checksum."""
-    found, exponent = _ONE, 8 * nbytes
+    power, exponent = _ONE, 8 * nbytes
     for bit in range(exponent.bit_length()):
         if exponent >> bit & 1:
-            found = _product(_squares()[bit % 32], found)
-    return found
+            power = _product(_squares()[bit % 32], power)
+    return power
 
 
 def file_checksum(path: Path) -> Checksum:
@@ -142,8 +142,8 @@ def weights_checksum(path: Path, known: Spans) -> Checksum:
             first = min((info.offset for info in infos.values()), default=os.fstat(fd).st_size)
             parts = [_read_sum(fd, 0, first, path)]
             for info in infos.values():
-                found = known.get((path, info.offset)) if info.nbytes else Checksum()
-                parts.append(found or _read_sum(fd, info.offset, info.nbytes, path))
+                checksum = known.get((path, info.offset)) if info.nbytes else Checksum()
+                parts.append(checksum or _read_sum(fd, info.offset, info.nbytes, path))
         finally:
             os.close(fd)
     return joined(parts)

@@ -100,9 +100,9 @@ def companion_files(folder: str | Path) -> dict[str, Path]:
 
 def check_link(folder: Path, path: Path) -> None:
     """Raises IsomergeError where a link leads out of the folder and of its repository in the hub's cache."""
-    found, home = path.resolve(), folder.resolve()
+    target, home = path.resolve(), folder.resolve()
     roots = [home, *([home.parents[1] / "blobs"] if home.parent.name == "snapshots" else [])]
-    if path.is_symlink() and not any(found.is_relative_to(root) for root in roots):
+    if path.is_symlink() and not any(target.is_relative_to(root) for root in roots):
         raise IsomergeError(
             f"{path} is a link out of its folder, and what it leads to would be copied; "
             "replace it by the file itself"

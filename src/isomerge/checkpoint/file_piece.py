@@ -90,19 +90,19 @@ def rows(name: str, shape: Shape, parts: Iterable[tuple[str, int]]) -> dict[str,
         shape: its own.
         parts: the part's names, and how many rows each has.
     """
-    found: dict[str, Piece] = {}
+    pieces: dict[str, Piece] = {}
     first = 0
     for new, count in parts:
-        found[new] = Piece(name, (count, *shape[1:]), first)
+        pieces[new] = Piece(name, (count, *shape[1:]), first)
         first += count
-    return found if first == shape[0] else {}
+    return pieces if first == shape[0] else {}
 
 
 def together(pieces: Sequence[tuple[Piece, Tensor]]) -> Tensor:
     """A stored tensor from all of its pieces as the part has them, in any order."""
     import torch
 
-    found = [
+    tensors = [
         piece.turned(tensor).reshape(piece.stored) for piece, tensor in sorted(pieces, key=lambda p: p[0].first)
     ]
-    return found[0] if len(found) == 1 else torch.cat(found)
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)

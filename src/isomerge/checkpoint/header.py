@@ -47,10 +47,10 @@ def read_header(path: str | Path) -> tuple[dict[str, TensorInfo], dict[str, str]
     entries = parse_object(raw, f"{path}: the header", remedy=_REMEDY)
     metadata = _metadata(path, entries.pop("__metadata__", {}))
     start = _PREFIX + len(raw)
-    found = [_tensor(path, name, entry, start) for name, entry in entries.items()]
-    found.sort(key=lambda info: (info.offset, info.nbytes))
+    infos = [_tensor(path, name, entry, start) for name, entry in entries.items()]
+    infos.sort(key=lambda info: (info.offset, info.nbytes))
     position = start
-    for info in found:
+    for info in infos:
         if info.offset != position:
             kind = "overlap the tensor before" if info.offset < position else "leave a hole before"
             raise IsomergeError(f"{path}: the bytes of tensor {info.name!r} {kind} it; {_REMEDY}")
@@ -58,7 +58,7 @@ def read_header(path: str | Path) -> tuple[dict[str, TensorInfo], dict[str, str]
     if position != size:
         kind = "truncated" if size < position else "longer than its tensors"
         raise IsomergeError(f"{path} is {kind}: {size} bytes, but its header says {position}; {_REMEDY}")
-    return {info.name: info for info in found}, metadata
+    return {info.name: info for info in infos}, metadata
 
 
 def _header_bytes(path: Path) -> tuple[bytes, int]:

@@ -49,8 +49,8 @@ def _check_repository(path: Path) -> None:
     if not name.startswith("models--") or not (path / "snapshots").is_dir() or (path / "config.json").exists():
         return
     main = path / "refs" / "main"
-    found = sorted(folder.name for folder in (path / "snapshots").iterdir())
-    revision = main.read_text().strip() if main.is_file() else (found or ["REVISION"])[-1]
+    snapshots = sorted(folder.name for folder in (path / "snapshots").iterdir())
+    revision = main.read_text().strip() if main.is_file() else (snapshots or ["REVISION"])[-1]
     raise IsomergeError(
         f"{path} is a repository of the hub's cache: name the model as "
         f"{name.removeprefix('models--').replace('--', '/', 1)}, or the "

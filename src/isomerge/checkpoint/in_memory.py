@@ -37,12 +37,12 @@ class MemoryCheckpoint(Checkpoint):
 
     def identity(self) -> list[Any]:
         """What determines the tensors: a digest of their names, types, shapes and bytes (every tensor is read)."""
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for name in sorted(self.tensors):
             info = self.tensors[name]
-            found.update(f"{name} {info.dtype} {list(info.shape)}\n".encode())
-            found.update(content_of(self.read(name)))
-        return [found.hexdigest()]
+            digest.update(f"{name} {info.dtype} {list(info.shape)}\n".encode())
+            digest.update(content_of(self.read(name)))
+        return [digest.hexdigest()]
 
     @property
     def has_own_files(self) -> bool:
@@ -68,15 +68,15 @@ def in_memory(tensors: Mapping[str, Any], config: Any, *, ref: str = "in memory"
     """
     if not isinstance(tensors, Mapping):
         raise IsomergeError(f"{ref}: {type(tensors).__name__} is no mapping from names to tensors; {_REMEDY}")
-    found = {name: _tensor(name, value, ref) for name, value in tensors.items()}
+    copies = {name: _tensor(name, value, ref) for name, value in tensors.items()}
     where = Path(ref)
     infos = {
         name: TensorInfo(
             name, _code(name, t, ref), tuple(t.shape), t.numel() * t.element_size(), file=where, offset=-1
         )
-        for name, t in found.items()
+        for name, t in copies.items()
     }
-    return MemoryCheckpoint(ref, where, config_of(config, ref), infos, {}, found, in_folder=False)
+    return MemoryCheckpoint(ref, where, config_of(config, ref), infos, {}, copies, in_folder=False)
 
 
 def own_checkpoint(module: Any, loss: Callable[[Any, Any], Any] | None = None) -> MemoryCheckpoint:
@@ -89,9 +89,9 @@ def own_checkpoint(module: Any, loss: Callable[[Any, Any], Any] | None = None) -
     Raises:
         IsomergeError: a tensor without values, or of a type that safetensors has not.
     """
-    found = in_memory(module.state_dict(), own_config(module), ref=type(module).__name__)
-    found.own = OwnClass(module, loss)
-    return found
+    checkpoint = in_memory(module.state_dict(), own_config(module), ref=type(module).__name__)
+    checkpoint.own = OwnClass(module, loss)
+    return checkpoint
 
 
 def as_reference(model: Any) -> str | Path | Checkpoint:
@@ -117,12 +117,12 @@ def config_of(config: Any, ref: str = "in memory") -> dict[str, Any]:
     Raises:
         IsomergeError: neither a mapping nor a transformers configuration, or a ``model_type`` that is no string.
     """
-    found = config.to_dict() if hasattr(config, "to_dict") else config
-    if not isinstance(found, Mapping) or not isinstance(found.get("model_type", ""), str):
+    mapping = config.to_dict() if hasattr(config, "to_dict") else config
+    if not isinstance(mapping, Mapping) or not isinstance(mapping.get("model_type", ""), str):
         raise IsomergeError(
             f"{ref}: {type(config).__name__} is no configuration: give model.config, or the content of config.json"
         )
-    return dict(found)
+    return dict(mapping)
 
 
 def _tensor(name: Any, value: Any, ref: str) -> torch.Tensor:

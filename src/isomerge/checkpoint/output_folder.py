@@ -46,8 +46,8 @@ def check_out(out: Path, *, overwrite: bool, reads: Iterable[Path] = ()) -> None
 
 def _check_replaceable(out: Path) -> None:
     """See `check_out`. Raises OSError."""
-    here = Path(os.path.realpath(out))
-    if here in Path.cwd().parents:
+    place = Path(os.path.realpath(out))
+    if place in Path.cwd().parents:
         raise IsomergeError(
             f"{out} holds the current folder: --overwrite would remove it; choose another output folder"
         )
@@ -151,8 +151,8 @@ class PartialFolder:
         """Whether the folder is one that this user made: not a link, nor what somebody left in a shared folder.
         Raises OSError.
         """
-        found = os.lstat(self.root)
-        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+        status = os.lstat(self.root)
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
     def has_blobs(self) -> bool:
         """Whether the folder of side files is there, or could be made. Raises OSError."""
@@ -236,18 +236,18 @@ def check_apart(out: Path, reads: Iterable[Path]) -> None:
     Raises:
         IsomergeError: naming what is read.
     """
-    here, above = _place(out), dict(_above(out))
+    place, above = _place(out), dict(_above(out))
     for file in dict.fromkeys(reads):
-        if here is not None and here in (_place(file), *map(_place, _whole(file))):
+        if place is not None and place in (_place(file), *map(_place, _whole(file))):
             raise IsomergeError(
                 f"{out} is read, and would be replaced by what is made of it; choose another output folder"
             )
-        if here is not None and here in dict(_above(file)):
+        if place is not None and place in dict(_above(file)):
             raise IsomergeError(
                 f"{out} holds {file}, which is read: --overwrite would remove it; choose another output folder"
             )
         for folder in _whole(file):
-            if (found := _place(folder)) is not None and found in above:
+            if (inside := _place(folder)) is not None and inside in above:
                 raise IsomergeError(
                     f"{out} lies in {folder}, which is read: an input stays as it is; choose another output folder"
                 )
@@ -266,8 +266,8 @@ def _above(path: Path) -> Iterator[tuple[_Place, Path]]:
     """The folders that a path lies in: as it is written, and where it really is."""
     for way in (Path(os.path.abspath(path)), Path(os.path.realpath(path))):
         for folder in way.parents:
-            if (found := _place(folder)) is not None:
-                yield found, folder
+            if (place := _place(folder)) is not None:
+                yield place, folder
 
 
 def _whole(file: Path) -> Iterator[Path]:

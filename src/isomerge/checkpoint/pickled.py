@@ -29,9 +29,9 @@ def load_pickles(weights: WeightFiles) -> tuple[dict[str, TensorInfo], dict[str,
     infos: dict[str, TensorInfo] = {}
     views: dict[str, torch.Tensor] = {}
     for file in weights.files:
-        found = _load(file)
-        check_index(weights, file, set(found))
-        for name, tensor in found.items():
+        loaded = _load(file)
+        check_index(weights, file, set(loaded))
+        for name, tensor in loaded.items():
             infos[name] = _info(file, name, tensor)
             views[name] = tensor.detach()
     return infos, views

@@ -54,22 +54,24 @@ class Component:
         Raises:
             IsomergeError: weights that cannot be read (see `find_weights`), or a link that leads elsewhere.
         """
-        found = sorted(path for path in self.folder.iterdir() if path.is_file() and path.name.endswith(BESIDE))
+        files = sorted(path for path in self.folder.iterdir() if path.is_file() and path.name.endswith(BESIDE))
         if self.has_weights:
             weights = find_weights(self.folder, allow_pickle=allow_pickle)
-            found = [path for path in found if not path.name.endswith(".index.json")]
-            found += dict.fromkeys((*weights.files, weights.source))
-        for path in found:
+            files = [path for path in files if not path.name.endswith(".index.json")]
+            files += dict.fromkeys((*weights.files, weights.source))
+        for path in files:
             check_link(self.folder.parent, path)
-        return found
+        return files
 
     def equals(self, other: Component, *, allow_pickle: bool = False) -> bool:
         """Whether weights and configs are the same bytes under the same names."""
-        mine, theirs = (one.files(allow_pickle=allow_pickle) for one in (self, other))
+        mine, theirs = (component.files(allow_pickle=allow_pickle) for component in (self, other))
         if self.kind != other.kind or [path.name for path in mine] != [path.name for path in theirs]:
             return False
         with disk_errors(self.folder, "reading"):
-            return all(filecmp.cmp(one, two, shallow=False) for one, two in zip(mine, theirs, strict=True))
+            return all(
+                filecmp.cmp(component, two, shallow=False) for component, two in zip(mine, theirs, strict=True)
+            )
 
     def copy(self, out: Path, *, allow_pickle: bool = False) -> None:
         """Copy its files into a new folder."""

@@ -82,8 +82,8 @@ class Checkpoint:
     def _told(self) -> list[tuple[str, str]]:
         """What a line and a table say of it."""
         kinds = " and ".join(sorted({info.dtype for info in self.tensors.values()}))
-        found = [("", str(self.config.get("model_type") or "no model_type")), ("tensors", str(len(self.tensors)))]
-        return [*found, ("", kinds or "empty"), ("MB", f"{self.nbytes / 1e6:.4g}"), *(("", o) for o in self.origin)]
+        parts = [("", str(self.config.get("model_type") or "no model_type")), ("tensors", str(len(self.tensors)))]
+        return [*parts, ("", kinds or "empty"), ("MB", f"{self.nbytes / 1e6:.4g}"), *(("", o) for o in self.origin)]
 
     @property
     def nbytes(self) -> int:
@@ -278,23 +278,26 @@ class Checkpoint:
 
         Raises IsomergeError when a file changed since the checkpoint was opened, or cannot be read.
         """
-        found, known = {}, {place: one for sums in (*self._lent, self._sums) for place, one in sums.items()}
+        checksums, known = (
+            {},
+            {place: checksum for sums in (*self._lent, self._sums) for place, checksum in sums.items()},
+        )
         for file in self.files:
             stored = file.suffix == ".safetensors"
-            found[file] = weights_checksum(file, known) if stored else file_checksum(file)
+            checksums[file] = weights_checksum(file, known) if stored else file_checksum(file)
             with suppress(OSError):
                 if Stamp.of(file.stat()) == self._stamps[file]:
                     continue
             raise IsomergeError(
                 f"{file} changed after it was opened; let the program that writes it finish, start again"
             )
-        return found
+        return checksums
 
     def sums(self, names: Iterable[str]) -> Sums:
         """The checksums of those of the tensors that were read here from their files."""
         places = [tensor_place(self.tensors[name]) for name in names]
-        found = [(place, self._sums[place]) for place in places if place in self._sums]
-        return [(str(file), offset, check.nbytes, check.crc32) for (file, offset), check in found]
+        sums = [(place, self._sums[place]) for place in places if place in self._sums]
+        return [(str(file), offset, check.nbytes, check.crc32) for (file, offset), check in sums]
 
     def add_sums(self, sums: Sums) -> str | None:
         """Take over the checksums of tensors that another process has read; the first file of which that process

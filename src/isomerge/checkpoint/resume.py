@@ -80,8 +80,8 @@ class Journal:
         units = [_unit(line) for line in lines[1:]]
         if len(whole) < len(raw):
             os.truncate(self.path, len(whole))
-        found = {pair[0]: pair[1] for pair in units if pair is not None}
-        return found if len(found) == len(units) else None
+        by_key = {pair[0]: pair[1] for pair in units if pair is not None}
+        return by_key if len(by_key) == len(units) else None
 
     def keep(self, count: int) -> None:
         """Cuts off what comes after so many units. Raises OSError."""
@@ -119,7 +119,7 @@ def _unit(line: Any) -> tuple[str, Unit] | None:
     unit, record, sums = line["unit"], line["record"], (line["tensors"], line["blobs"])
     if not isinstance(unit, str) or not isinstance(record, dict) or not all(isinstance(s, dict) for s in sums):
         return None
-    whole = all(type(crc) is int for found in sums for crc in found.values())
+    whole = all(type(crc) is int for checksums in sums for crc in checksums.values())
     return (unit, Unit(record, *sums)) if whole else None
 
 

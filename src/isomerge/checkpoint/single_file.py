@@ -77,32 +77,32 @@ def open_part(ref: str | Path) -> Checkpoint:
     Raises:
         IsomergeError: the file has no such part.
     """
-    found = split_part(ref)
-    assert found is not None
-    path, name = found
+    place = split_part(ref)
+    assert place is not None
+    path, name = place
     parts = parts_of(path)
     if name not in parts:
         raise IsomergeError(f"{path} has no part {name!r:.100}: there are {', '.join(parts)}")
     stamps = stamps_of([path])
     stored, part = read_header(path)[0], parts[name]
     tensors = {new: piece.info(new, stored[piece.name]) for new, piece in part.pieces.items() if not piece.turn}
-    found = Checkpoint(str(ref), path, dict(part.config), tensors, stamps, _companions={}, in_folder=False)
-    return _with_turned(found, {new: piece for new, piece in part.pieces.items() if piece.turn}, stored)
+    checkpoint = Checkpoint(str(ref), path, dict(part.config), tensors, stamps, _companions={}, in_folder=False)
+    return _with_turned(checkpoint, {new: piece for new, piece in part.pieces.items() if piece.turn}, stored)
 
 
-def _with_turned(found: Checkpoint, turned: Mapping[str, Piece], stored: Mapping[str, TensorInfo]) -> Checkpoint:
+def _with_turned(part: Checkpoint, turned: Mapping[str, Piece], stored: Mapping[str, TensorInfo]) -> Checkpoint:
     """A part with those tensors that are not in the file as the part has them."""
     if not turned:
-        return found
+        return part
     raw = {new: replace(piece, shape=None).info(new, stored[piece.name]) for new, piece in turned.items()}
-    as_stored = replace(found, tensors=raw)
+    as_stored = replace(part, tensors=raw)
 
     def reading(new: str, piece: Piece) -> Derived:
         info = replace(raw[new], shape=piece.shape or piece.stored)
         return Derived(info, lambda: piece.turned(as_stored.read(new)))
 
     derived = {new: reading(new, piece) for new, piece in turned.items()}
-    return found.derive(derived, sources=[as_stored], origin=f"turned {', '.join(turned)}")
+    return part.derive(derived, sources=[as_stored], origin=f"turned {', '.join(turned)}")
 
 
 def _unets(shapes: Shapes) -> Iterator[tuple[str, Part]]:
@@ -122,19 +122,19 @@ def _autoencoders(shapes: Shapes) -> Iterator[tuple[str, Part]]:
 
 def _unet(shapes: Shapes) -> Part | None:
     """The UNet in diffusers' layout; None where it is none that these names describe."""
-    here = {name.removeprefix(UNET): shape for name, shape in shapes.items() if name.startswith(UNET)}
-    layers = next((k - 1 for k in range(2, 9) if f"input_blocks.{k}.0.op.weight" in here), 0)
+    stored = {name.removeprefix(UNET): shape for name, shape in shapes.items() if name.startswith(UNET)}
+    layers = next((k - 1 for k in range(2, 9) if f"input_blocks.{k}.0.op.weight" in stored), 0)
     if not layers:
         return None
     heights = 1
-    while f"input_blocks.{heights * (layers + 1)}.0.op.weight" in here:
+    while f"input_blocks.{heights * (layers + 1)}.0.op.weight" in stored:
         heights += 1
     rules = dict(unet_rules(heights, layers))
-    names = {renamed(name, rules): UNET + name for name in here}
-    if None in names or len(names) != len(here):
+    names = {renamed(name, rules): UNET + name for name in stored}
+    if None in names or len(names) != len(stored):
         return None
-    found = {str(new): shapes[old] for new, old in names.items()}
-    config = _unet_config(found, heights, layers)
+    renamed_shapes = {str(new): shapes[old] for new, old in names.items()}
+    config = _unet_config(renamed_shapes, heights, layers)
     pieces = wholes({str(k): v for k, v in names.items()}, shapes)
     return Part("UNet2DConditionModel", config, pieces)
 
@@ -155,8 +155,8 @@ def _unet_config(shapes: Shapes, heights: int, layers: int) -> dict[str, Any]:
         "out_channels": ends[1],
         "block_out_channels": widths,
         "layers_per_block": layers,
-        "down_block_types": ["CrossAttnDownBlock2D" if one else "DownBlock2D" for one in crossed],
-        "up_block_types": ["CrossAttnUpBlock2D" if one else "UpBlock2D" for one in crossed[::-1]],
+        "down_block_types": ["CrossAttnDownBlock2D" if crosses else "DownBlock2D" for crosses in crossed],
+        "up_block_types": ["CrossAttnUpBlock2D" if crosses else "UpBlock2D" for crosses in crossed[::-1]],
         "transformer_layers_per_block": depths,
         "cross_attention_dim": text,
         "attention_head_dim": 8 if text == EIGHT_HEADS else [max(1, width // HEAD) for width in widths],
@@ -192,11 +192,11 @@ class FilePart(Component):
 
     def equals(self, other: Component, *, allow_pickle: bool = False) -> bool:
         """Whether all tensors are equal under the same names."""
-        one, two = open_part(self.ref), open_part(other.ref)
-        if one.shapes != two.shapes:
+        first, second = open_part(self.ref), open_part(other.ref)
+        if first.shapes != second.shapes:
             return False
-        for name in one.tensors:
-            mine, theirs = one.read(name, mapped=True), two.read(name, mapped=True)
+        for name in first.tensors:
+            mine, theirs = first.read(name, mapped=True), second.read(name, mapped=True)
             if mine.dtype != theirs.dtype or not mine.equal(theirs):
                 return False
         return True
@@ -233,10 +233,10 @@ class SingleFile(Pipeline):
             assert isinstance(component, FilePart)
             source = open_checkpoint(merged[name]) if name in merged else open_part(copied[name].ref)
             opened.append(source)
-            found: dict[str, list[tuple[Piece, Any]]] = {}
+            stored: dict[str, list[tuple[Piece, Any]]] = {}
             for new, piece in component.part.pieces.items():
-                found.setdefault(piece.name, []).append((piece, source.read(new, mapped=True)))
-            tensors |= {old: together(pieces) for old, pieces in found.items()}
+                stored.setdefault(piece.name, []).append((piece, source.read(new, mapped=True)))
+            tensors |= {old: together(pieces) for old, pieces in stored.items()}
         write_tensors(out, tensors, metadata={"format": "pt"})
         for source in opened:
             for name in source.tensors:
@@ -246,9 +246,9 @@ class SingleFile(Pipeline):
 def open_single_file(ref: str | Path) -> SingleFile:
     """The file, with its parts as components."""
     path = Path(os.path.expanduser(ref))
-    found = {name: FilePart(name, path, "diffusers", part.kind, part) for name, part in parts_of(path).items()}
+    components = {name: FilePart(name, path, "diffusers", part.kind, part) for name, part in parts_of(path).items()}
     return SingleFile(
-        str(ref), path, f"{'FLUX' if 'transformer' in found else 'Stable Diffusion'} in one file", found
+        str(ref), path, f"{'FLUX' if 'transformer' in components else 'Stable Diffusion'} in one file", components
     )
 
 

@@ -69,14 +69,14 @@ def flux_transformer(shapes: Mapping[str, Shape]) -> Part | None:
     start = next((start for start in ("", UNET) if start + FLUX in shapes), None)
     if start is None:
         return None
-    here = {n.removeprefix(start): n for n in shapes if n.startswith(start) and (start or _is_own(n))}
+    stored_names = {n.removeprefix(start): n for n in shapes if n.startswith(start) and (start or _is_own(n))}
     width = shapes[start + FLUX][0] // 3
     pieces: dict[str, Piece] = {}
-    for name, stored in here.items():
-        found = _pieces(name, stored, shapes[stored], width)
-        if not found or found.keys() & pieces.keys():
+    for name, stored in stored_names.items():
+        parts = _pieces(name, stored, shapes[stored], width)
+        if not parts or parts.keys() & pieces.keys():
             return None
-        pieces |= found
+        pieces |= parts
     config = _config({new: piece.stored for new, piece in pieces.items()}, width)
     return None if config is None else Part("FluxTransformer2DModel", config, pieces)
 

@@ -74,5 +74,5 @@ def renamed(name: str, rules: Mapping[str, str]) -> str | None:
 
 def count_of(names: Iterable[str], start: str) -> int:
     """How many numbers follow these words in names."""
-    found = {name[len(start) :].partition(".")[0] for name in names if name.startswith(start)}
-    return len({number for number in found if number.isdecimal()})
+    heads = {name[len(start) :].partition(".")[0] for name in names if name.startswith(start)}
+    return len({number for number in heads if number.isdecimal()})

@@ -86,14 +86,14 @@ def _config(pieces: Mapping[str, Piece], act: str) -> dict[str, Any] | None:
 
 def _open_pieces(start: str, shapes: Mapping[str, Shape]) -> dict[str, Piece] | None:
     """A tower in OpenCLIP's layout; None where there is none, or some of it has another name."""
-    here = [name for name in shapes if name.startswith(start) and name.removeprefix(start) not in LEFT]
-    found: dict[str, Piece] = {}
-    for stored in here:
+    tower = [name for name in shapes if name.startswith(start) and name.removeprefix(start) not in LEFT]
+    whole: dict[str, Piece] = {}
+    for stored in tower:
         pieces = _pieces(stored.removeprefix(start), stored, shapes[stored])
         if not pieces:
             return None
-        found |= pieces
-    return found or None
+        whole |= pieces
+    return whole or None
 
 
 def _pieces(name: str, stored: str, shape: Shape) -> dict[str, Piece]:
@@ -108,7 +108,7 @@ def _pieces(name: str, stored: str, shape: Shape) -> dict[str, Piece]:
         return {new: Piece(stored, shape, shape=shape[::-1] if turned else None, turn=TRANSPOSED * turned)}
     layer = f"text_model.encoder.layers.{place[1]}."
     if (fused := FUSED.fullmatch(place[2])) is not None:
-        parts = [(f"{layer}self_attn.{one}_proj.{fused[1]}", shape[0] // 3) for one in "qkv"]
+        parts = [(f"{layer}self_attn.{letter}_proj.{fused[1]}", shape[0] // 3) for letter in "qkv"]
         return rows(stored, shape, parts)
     new = renamed(place[2], INSIDE)
     return {} if new is None else {layer + new: Piece(stored, shape)}

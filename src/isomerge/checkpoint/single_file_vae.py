@@ -36,16 +36,16 @@ def autoencoder(shapes: Mapping[str, Shape]) -> Part | None:
         shapes: of all tensors of the file.
     """
     for start in STARTS:
-        here = {name.removeprefix(start): name for name in shapes if name.startswith(start)}
-        heights = [count_of(here, f"{side}.") for side in ("encoder.down", "decoder.up")]
-        layers = count_of(here, "encoder.down.0.block.")
+        stored = {name.removeprefix(start): name for name in shapes if name.startswith(start)}
+        heights = [count_of(stored, f"{side}.") for side in ("encoder.down", "decoder.up")]
+        layers = count_of(stored, "encoder.down.0.block.")
         if not layers or heights[0] != heights[1]:
             continue
         rules = dict(_rules(heights[0], layers))
-        names = {renamed(name, rules): name for name in here}
-        if None in names or len(names) != len(here):
+        names = {renamed(name, rules): name for name in stored}
+        if None in names or len(names) != len(stored):
             return None
-        pieces = {str(new): _piece(str(new), here[old], shapes[here[old]]) for new, old in names.items()}
+        pieces = {str(new): _piece(str(new), stored[old], shapes[stored[old]]) for new, old in names.items()}
         config = _config({new: piece.stored for new, piece in pieces.items()}, heights[0], layers)
         return None if config is None else Part("AutoencoderKL", config, pieces)
     return None

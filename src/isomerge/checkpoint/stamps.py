@@ -41,8 +41,8 @@ def stamps_here(opened: Mapping[Path, Stamp]) -> dict[Path, Stamp]:
 
     Raises IsomergeError when a file is missing here, or another one.
     """
-    found = stamps_of(opened)
+    stamps = stamps_of(opened)
     for file, stamp in opened.items():
-        if (found[file].size, found[file].modified_ns) != (stamp.size, stamp.modified_ns):
+        if (stamps[file].size, stamps[file].modified_ns) != (stamp.size, stamp.modified_ns):
             raise IsomergeError(f"{file} is not the file that was opened: its size or date is another")
-    return found
+    return stamps

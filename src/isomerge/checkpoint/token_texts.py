@@ -28,18 +28,18 @@ def spelled(tokenizer: Any) -> dict[str, bytes]:
     """What every ordinary token of a tokenizer spells, in bytes; of those that were added, nothing."""
     added = {token.content for token in tokenizer.added_tokens_decoder.values()}
     letters = _bytes_of_letters() if _is_byte_level(tokenizer) else None
-    found = {}
+    spelling = {}
     for token in tokenizer.get_vocab():
         if token in added:
             continue
         if letters is not None:
             if all(letter in letters for letter in token):
-                found[token] = bytes(letters[letter] for letter in token)
+                spelling[token] = bytes(letters[letter] for letter in token)
         elif (byte := _BYTE.match(token)) is not None:
-            found[token] = bytes([int(byte[1], 16)])
+            spelling[token] = bytes([int(byte[1], 16)])
         else:
-            found[token] = token.replace(_SPACE, " ").encode()
-    return found
+            spelling[token] = token.replace(_SPACE, " ").encode()
+    return spelling
 
 
 def _is_byte_level(tokenizer: Any) -> bool:
@@ -52,18 +52,23 @@ def same_tokens(wanted: Any, own: Any) -> dict[str, str]:
     """From tokens of one tokenizer to those of another that are the same: by name, by what they spell, or by what
     they mark (the end of a text)."""
     mine = own.get_vocab()
-    found = {token: token for token in wanted.get_vocab() if token in mine}
+    pairs = {token: token for token in wanted.get_vocab() if token in mine}
     by_bytes: dict[bytes, str] = {}
     for token, content in spelled(own).items():
         by_bytes.setdefault(content, token)
     for token, content in spelled(wanted).items():
-        if token not in found and content in by_bytes:
-            found[token] = by_bytes[content]
+        if token not in pairs and content in by_bytes:
+            pairs[token] = by_bytes[content]
     for role in ROLES:
-        one, two = (getattr(tokenizer, f"{role}_token", None) for tokenizer in (wanted, own))
-        if one is not None and two is not None and str(one) not in found and str(two) in mine:
-            found[str(one)] = str(two)
-    return found
+        their_special, own_special = (getattr(tokenizer, f"{role}_token", None) for tokenizer in (wanted, own))
+        if (
+            their_special is not None
+            and own_special is not None
+            and str(their_special) not in pairs
+            and str(own_special) in mine
+        ):
+            pairs[str(their_special)] = str(own_special)
+    return pairs
 
 
 def pieces_of(wanted: Any, tokens: Mapping[str, int], own: Any, rows: int) -> dict[str, list[int]]:
@@ -72,11 +77,11 @@ def pieces_of(wanted: Any, tokens: Mapping[str, int], own: Any, rows: int) -> di
     texts = {
         token: content.decode(errors="ignore") for token, content in spelled(wanted).items() if token in tokens
     }
-    found = {}
+    pieces = {}
     unknown = own.unk_token_id
     for token, text in texts.items():
         ids = own(text, add_special_tokens=False)["input_ids"] if text else []
         known = [at for at in ids if at < rows and at != unknown]
         if known:
-            found[token] = known
-    return found
+            pieces[token] = known
+    return pieces

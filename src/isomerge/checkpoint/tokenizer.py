@@ -93,9 +93,9 @@ def extended(tokenizer: Any, others: Sequence[tuple[Any, int]], extra: Sequence[
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
         rest = _insert(Path(folder) / "tokenizer.json", own, list(ordinary), fast) if ordinary else []
-        found = _load(Path(folder), ref)
-    found.add_tokens([*rest, *added.values(), *(token for token in extra if token not in added)])
-    now = found.get_vocab()
+        tokenizer_with_more = _load(Path(folder), ref)
+    tokenizer_with_more.add_tokens([*rest, *added.values(), *(token for token in extra if token not in added)])
+    now = tokenizer_with_more.get_vocab()
     wanted = [*ordinary, *added, *extra]
     taken = set(own.values())  # ids with gaps: transformers counts tokens, and gives a new one an id that is taken
     kept = all(now.get(token) == at for token, at in own.items())
@@ -105,7 +105,7 @@ def extended(tokenizer: Any, others: Sequence[tuple[Any, int]], extra: Sequence[
             f"cannot be "
             "kept; choose the vocabulary of one model instead of the union"
         )
-    return found
+    return tokenizer_with_more
 
 
 def _insert(path: Path, own: Mapping[str, int], ordinary: list[str], others: Sequence[Any]) -> list[str]:
@@ -139,10 +139,10 @@ def saved_files(tokenizer: Any) -> dict[str, bytes | Path]:
     """The files that transformers saves a tokenizer in: name to content."""
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
-        found = {
+        files = {
             path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(Path(folder).rglob("*.*"))
         }
-    return {name: content for name, content in found.items() if is_tokenizer_file(name)}
+    return {name: content for name, content in files.items() if is_tokenizer_file(name)}
 
 
 def _load(folder: Path, ref: str) -> Any:

@@ -95,13 +95,13 @@ class Vocabulary:
 
     def unchanged(self, model: int) -> bool:
         """Whether a model's rows stay as they are."""
-        return all(found == [(model, at)] for at, found in enumerate(self.rows[model]))
+        return all(sources == [(model, at)] for at, sources in enumerate(self.rows[model]))
 
     def filled(self, model: int) -> int:
         """How many tokens a model gets from elsewhere."""
         if self.counts:
             return sum(number for how, number in self.counts[model].items() if how != "own")
-        return sum(found != [AVERAGE] and all(m != model for m, _ in found) for found in self.rows[model])
+        return sum(sources != [AVERAGE] and all(m != model for m, _ in sources) for sources in self.rows[model])
 
 
 AVERAGE: Row = (-1, -1)
@@ -156,24 +156,22 @@ def decide_vocabulary(
     if new or (source == "union" and any(token not in own for tokens in theirs for token in tokens)):
         tokenizer = extended(tokenizer, others, new, giver.ref)
         files = saved_files(tokenizer)
-    found = token_ids(tokenizer)
-    grown = found != own
-    size = sizes[keeper] if keeper is not None and not grown else max(found.values(), default=-1) + 1
+    ids = token_ids(tokenizer)
+    grown = ids != own
+    size = sizes[keeper] if keeper is not None and not grown else max(ids.values(), default=-1) + 1
     size = max(size, sizes[keeper]) if keeper is not None else size
     multiple = 1 if pad_to_multiple_of is None else pad_to_multiple_of
     size = -(-size // multiple) * multiple
     made = Vocabulary(
-        found, size, files, None if grown else keeper, theirs, [], missing=missing, neighbours=neighbours
+        ids, size, files, None if grown else keeper, theirs, [], missing=missing, neighbours=neighbours
     )
     if missing == "copy":
-        made.rows = [_rows(m, found, size, theirs, sizes, rules, base, keeper) for m in range(len(models))]
+        made.rows = [_rows(m, ids, size, theirs, sizes, rules, base, keeper) for m in range(len(models))]
         return made
     own = [_own_rows(tokenizer, x, tokens) for x, tokens in zip(loaded, theirs, strict=True)]
     for m in range(len(models)):
         others = set().union(*(own[k] for k in range(len(own)) if k != m))
-        lacking = {
-            t: at for t, at in found.items() if t not in own[m] and (missing == "subword" or t not in others)
-        }
+        lacking = {t: at for t, at in ids.items() if t not in own[m] and (missing == "subword" or t not in others)}
         none = missing in ("mean", "zero") or not lacking
         pieces = {} if none else pieces_of(tokenizer, lacking, loaded[m], sizes[m])
         _fill(made, m, own, sizes, rules, base, keeper, pieces)
@@ -213,7 +211,7 @@ def _fill(
     """Where the output rows of one model come from, where those that it lacks are made of its own."""
     theirs = made.models
     same = keeper is not None and theirs[model] == theirs[keeper]
-    found: list[list[Row]] = [[(model, at)] if same and at < sizes[model] else [AVERAGE] for at in range(made.size)]
+    rows: list[list[Row]] = [[(model, at)] if same and at < sizes[model] else [AVERAGE] for at in range(made.size)]
     sums: dict[int, Row] = {}
     counts = {"own": 0}
     for token, at in made.tokens.items():
@@ -222,21 +220,21 @@ def _fill(
         rule, mine = rules.get(token), own[model].get(token)
         donors = [m for m in range(len(own)) if m != model and token in own[m]]
         if rule and (mine is None or rule.force):
-            found[at], how = _ruled(token, rule, theirs), "rule"
+            rows[at], how = _ruled(token, rule, theirs), "rule"
         elif mine is not None:
-            found[at], how = [(model, mine)], "own"
+            rows[at], how = [(model, mine)], "own"
         elif donors and made.missing in ("omp", "nearest"):
             donor = base if base in donors else donors[0]
-            found[at], sums[at], how = [], (donor, own[donor][token]), made.missing
+            rows[at], sums[at], how = [], (donor, own[donor][token]), made.missing
             if (model, donor) not in made.shared:
                 shared = [(row, own[donor][t]) for t, row in own[model].items() if t in own[donor]]
                 made.shared[model, donor] = shared
         elif made.missing == "zero":
-            found[at], how = [], "zero"
+            rows[at], how = [], "zero"
         elif token in pieces:
-            found[at], how = [(model, row) for row in pieces[token]], "subword"
+            rows[at], how = [(model, row) for row in pieces[token]], "subword"
         else:
-            found[at], how = [AVERAGE], "mean"
+            rows[at], how = [AVERAGE], "mean"
         counts[how] = counts.get(how, 0) + 1
     for pair, shared in made.shared.items():
         if pair[0] == model and not shared:
@@ -244,7 +242,7 @@ def _fill(
                 "the two tokenizers share no token, so that no sum can be carried from one to the other: take "
                 "subword, mean or zero"
             )
-    made.rows.append(found)
+    made.rows.append(rows)
     made.sums.append(sums)
     made.counts.append(counts)
 
@@ -273,22 +271,22 @@ def _rows(
     keeper: int | None,
 ) -> list[list[Row]]:
     """Where the output rows of one model come from."""
-    found = [_padding(model, at, theirs, sizes, keeper) for at in range(size)]
+    rows = [_padding(model, at, theirs, sizes, keeper) for at in range(size)]
     for token, at in output.items():
         if at >= size:
             continue
         rule = rules.get(token)
         own = theirs[model].get(token)
         if own is not None and not (rule and rule.force):
-            found[at] = [(model, own)]
+            rows[at] = [(model, own)]
         elif rule:
-            found[at] = _ruled(token, rule, theirs)
+            rows[at] = _ruled(token, rule, theirs)
         else:
             owners = [m for m, tokens in enumerate(theirs) if token in tokens]
             if base in owners and len(owners) > 1:
                 owners = [m for m in owners if m == base]
-            found[at] = [(m, theirs[m][token]) for m in owners]
-    return found
+            rows[at] = [(m, theirs[m][token]) for m in owners]
+    return rows
 
 
 def _padding(
@@ -310,16 +308,16 @@ def _ruled(token: str, rule: TokenRule, theirs: Sequence[Mapping[str, int]]) -> 
 
 def _rule(
     token: str,
-    given: Any,
+    entry: Any,
     models: Sequence[Checkpoint],
     theirs: Sequence[Mapping[str, int]],
     sizes: Sequence[int],
 ) -> TokenRule:
     """One entry of ``tokens``, checked."""
     where = f"tokenizer.tokens.{token}"
-    if not isinstance(given, Mapping) or not set(given) <= {"source", "force"} or "source" not in given:
+    if not isinstance(entry, Mapping) or not set(entry) <= {"source", "force"} or "source" not in entry:
         raise IsomergeError(f"{where}: give `source` and, if every model is to have it, `force: true`")
-    force, source = given.get("force", False), given["source"]
+    force, source = entry.get("force", False), entry["source"]
     if not isinstance(force, bool):
         raise IsomergeError(f"{where}.force: {force!r} is neither true nor false")
     kind = source.get("kind") if isinstance(source, Mapping) else "model"
@@ -346,8 +344,8 @@ def _rule(
 
 def digest(vocabulary: Vocabulary, model: int) -> str:
     """A digest of where a model's rows come from."""
-    told: list[Any] = [vocabulary.rows[model]]
+    decided: list[Any] = [vocabulary.rows[model]]
     if vocabulary.sums and vocabulary.sums[model]:
         shared = [[k, v] for k, v in vocabulary.shared.items() if k[0] == model]
-        told += [vocabulary.missing, vocabulary.neighbours, sorted(vocabulary.sums[model].items()), shared]
-    return hashlib.sha256(json.dumps(told if len(told) > 1 else told[0]).encode()).hexdigest()
+        decided += [vocabulary.missing, vocabulary.neighbours, sorted(vocabulary.sums[model].items()), shared]
+    return hashlib.sha256(json.dumps(decided if len(decided) > 1 else decided[0]).encode()).hexdigest()

@@ -130,20 +130,20 @@ def read_headers(weights: WeightFiles) -> dict[str, TensorInfo]:
     """
     tensors: dict[str, TensorInfo] = {}
     for file in weights.files:
-        found = read_header(file)[0]
-        check_index(weights, file, set(found))
-        tensors.update(found)
+        infos = read_header(file)[0]
+        check_index(weights, file, set(infos))
+        tensors.update(infos)
     return tensors
 
 
-def check_index(weights: WeightFiles, file: Path, found: set[str]) -> None:
-    """Raises IsomergeError unless the index places just the tensors ``found`` in ``file``."""
+def check_index(weights: WeightFiles, file: Path, stored: set[str]) -> None:
+    """Raises IsomergeError unless the index places just the tensors ``stored`` in ``file``."""
     if weights.weight_map is None:
         return
     placed = {name for name, shard in weights.weight_map.items() if shard == file.name}
-    for name in sorted(placed - found):
+    for name in sorted(placed - stored):
         raise IsomergeError(f"{weights.source} places tensor {name!r} in {file.name}, which lacks it; {_REMEDY}")
-    for name in sorted(found - placed):
+    for name in sorted(stored - placed):
         raise IsomergeError(
             f"{file} holds tensor {name!r}, which {weights.source.name} does not place there; {_REMEDY}"
         )

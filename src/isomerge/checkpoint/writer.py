@@ -74,13 +74,13 @@ class CheckpointWriter:
         self._journal = Journal(self._partial.journal)
         self._open = True
         try:
-            found = start(self._partial, self._journal, self.shards, key, observer)
+            begun = start(self._partial, self._journal, self.shards, key, observer)
         except BaseException:
             self.close()
             raise
-        self.resumed, self.discarded = found.resumed, found.discarded
-        self.done = {name: unit.record for name, unit in found.units.items()}
-        self._written = {name: crc for unit in found.units.values() for name, crc in unit.tensors.items()}
+        self.resumed, self.discarded = begun.resumed, begun.discarded
+        self.done = {name: unit.record for name, unit in begun.units.items()}
+        self._written = {name: crc for unit in begun.units.values() for name, crc in unit.tensors.items()}
 
     @property
     def folder(self) -> Path:

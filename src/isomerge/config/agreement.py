@@ -68,13 +68,13 @@ def disagreements(one: Config, two: Config, keys: Iterable[str]) -> list[Differe
     read = [as_transformers_reads(config) for config in (one, two)]
     if (first := read[0]) is not None and (second := read[1]) is not None:
         one, two = first, second
-    found = []
+    differences = []
     for key in keys:
         mine, theirs = config_value(one, key), config_value(two, key)
         known = key.rpartition(".")[2] == "rope" or (has_key(one, key) and has_key(two, key))
         if known and mine != theirs:
-            found.append(Difference(key, mine, theirs))
-    return found
+            differences.append(Difference(key, mine, theirs))
+    return differences
 
 
 def undeclared_differences(one: Config, two: Config, keys: Iterable[str]) -> list[Difference]:
@@ -165,13 +165,13 @@ def config_value(config: Config, key: str) -> Any:
         if rest:
             return config_value(value, rest) if isinstance(value, dict) else None
         return value.split("|") if key == "pos_att_type" and isinstance(value, str) else value
-    found: dict[str, Any] = {"rope_type": "default"}
+    rope: dict[str, Any] = {"rope_type": "default"}
     for part in (config, config.get("rope_scaling"), config.get("rope_parameters")):
-        given = part.items() if isinstance(part, dict) else ()
-        named = {ROPE_KEYS.get(k, k): v for k, v in given if v is not None}
-        found |= {
+        items = part.items() if isinstance(part, dict) else ()
+        named = {ROPE_KEYS.get(k, k): v for k, v in items if v is not None}
+        rope |= {
             k: v for k, v in named.items() if part is not config or k in ("rope_theta", "partial_rotary_factor")
         }
-    found["rope_type"] = ROPE_TYPES.get(found["rope_type"], found["rope_type"])
-    found["rope_theta"] = float(found.get("rope_theta") or 10000.0)
-    return found
+    rope["rope_type"] = ROPE_TYPES.get(rope["rope_type"], rope["rope_type"])
+    rope["rope_theta"] = float(rope.get("rope_theta") or 10000.0)
+    return rope

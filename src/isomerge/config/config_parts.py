@@ -10,13 +10,13 @@ from isomerge.config.keys import NO_MODEL, WIDTHS
 
 def parts_of(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The configs of the models that a composite is made of, by their keys; those of texts come first."""
-    found = {
+    parts = {
         key: value
         for key, value in config.items()
         if isinstance(value, Mapping) and key not in NO_MODEL and _is_model(key, value)
     }
     texts = ("text", "llm", "language", "decoder")
-    return dict(sorted(found.items(), key=lambda item: not any(word in item[0] for word in texts)))
+    return dict(sorted(parts.items(), key=lambda item: not any(word in item[0] for word in texts)))
 
 
 def _is_model(key: str, group: Mapping[str, Any]) -> bool:

@@ -200,14 +200,14 @@ class Layered:
             IsomergeError: there is no such key, or its list is too short.
         """
         config = self.config if self.config.get(key) is not None else self.seen.stored
-        found = entries(config, key, self.depth)
-        if found is None and (isinstance(like, dict) or FORMS[key] is NUMBERS):
+        values = entries(config, key, self.depth)
+        if values is None and (isinstance(like, dict) or FORMS[key] is NUMBERS):
             return None
-        if found is None or layer >= len(found):
+        if values is None or layer >= len(values):
             raise IsomergeError(
                 f"{self.ref}: config.json has no {key} for layer {layer}, as the donor's has; add it"
             )
-        return found[layer]
+        return values[layer]
 
 
 Order = Sequence[tuple[Layered, int]]
@@ -227,14 +227,16 @@ def seen_by_transformers(config: Mapping[str, Any]) -> Seen | None:
 
 def _said(config: Mapping[str, Any], depth: int) -> dict[str, list[Any]]:
     """What is said of every layer: by lists, and by rules that no list decides."""
-    found = {key: said for key in FORMS if (said := entries(config, key, depth)) is not None}
-    found |= {key: list(config[key]) for key in READ if config.get(key) is not None}
+    said_of = {key: said for key in FORMS if (said := entries(config, key, depth)) is not None}
+    said_of |= {key: list(config[key]) for key in READ if config.get(key) is not None}
     if not config.get("use_sliding_window"):
-        found.pop("max_window_layers", None)
+        said_of.pop("max_window_layers", None)
     for key in PERIODS:
         if type(period := config.get(key)) is int and period > 1:
-            found[key] = [(layer % period, period) for layer in range(depth)]
-    return {key: said for key, said in found.items() if not any(other in found for other in DECIDED.get(key, ()))}
+            said_of[key] = [(layer % period, period) for layer in range(depth)]
+    return {
+        key: said for key, said in said_of.items() if not any(other in said_of for other in DECIDED.get(key, ()))
+    }
 
 
 def stacked_config(giver: Layered, order: Order) -> dict[str, Any]:
@@ -345,9 +347,9 @@ def _check_kinds(giver: Layered, order: Order) -> None:
     have."""
     every = {id(model): model for model, _ in (*order, (giver, 0))}.values()
     varied = frozenset[Any]().union(*(_varied(model) for model in every))
-    told: dict[str, frozenset[Any]] = {}
+    kinds_of: dict[str, frozenset[Any]] = {}
     alike = [
-        told.setdefault(model.all_said(layer), kinds & varied) == kinds & varied
+        kinds_of.setdefault(model.all_said(layer), kinds & varied) == kinds & varied
         for model in every
         for layer, kinds in model.kinds.items()
     ]

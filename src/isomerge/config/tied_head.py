@@ -48,8 +48,8 @@ def says_tied(config: Mapping[str, Any]) -> bool:
         return bool(config[TIE])
     parts = [*(part for part in config.values() if isinstance(part, Mapping))]
     while parts:
-        found = [part[TIE] for part in parts if {TIE, "vocab_size"} <= part.keys()]
-        if found:
-            return any(found)
+        ties = [part[TIE] for part in parts if {TIE, "vocab_size"} <= part.keys()]
+        if ties:
+            return any(ties)
         parts = [below for part in parts for below in part.values() if isinstance(below, Mapping)]
     return True

@@ -27,27 +27,27 @@ def counts(config: Mapping[str, Any], size: int, bound: Callable[[Mapping[str, A
     """
     said = ((*part, key) for part in _parts(config) for key in VOCABULARY_SIZES)
     every = [path for path in said if _value(config, path) == size]
-    found = [path for path in every if bound(with_values(config, dict.fromkeys([path], size + 1))) != size]
-    if not found:  # a default of the architecture: it is said where that changes something
+    paths = [path for path in every if bound(with_values(config, dict.fromkeys([path], size + 1))) != size]
+    if not paths:  # a default of the architecture: it is said where that changes something
         lacking = [(*path, VOCABULARY_SIZES[0]) for path in _parts(config)]
-        found = [path for path in lacking if bound(with_values(config, dict.fromkeys([path], size + 1))) != size]
-        return found[:1]
-    around = {(*path[:n], VOCABULARY_SIZES[0]) for path in found for n in range(len(path))} | {
+        paths = [path for path in lacking if bound(with_values(config, dict.fromkeys([path], size + 1))) != size]
+        return paths[:1]
+    around = {(*path[:n], VOCABULARY_SIZES[0]) for path in paths for n in range(len(path))} | {
         ("decoder", VOCABULARY_SIZES[0])
     }
-    return [path for path in every if path in found or path in around]
+    return [path for path in every if path in paths or path in around]
 
 
 def with_values(config: Mapping[str, Any], values: Mapping[KeyPath, Any]) -> dict[str, Any]:
     """A copy with other values; parts that it lacks are made."""
-    found = dict(config)
+    copy = dict(config)
     for path, value in values.items():
-        inner = found
+        inner = copy
         for key in path[:-1]:
             inner[key] = dict(inner.get(key) or {})
             inner = inner[key]
         inner[path[-1]] = value
-    return found
+    return copy
 
 
 def renumbered(
@@ -57,19 +57,19 @@ def renumbered(
 
     Those whose token the output lacks become what the model says whose vocabulary it is (``fallback``), or None.
     """
-    found = dict(config)
+    copy = dict(config)
     for key, value in config.items():
         inside = [path[1:] for path in parts if path[0] == key and len(path) > 1]
         if inside and isinstance(value, Mapping):
             other = fallback.get(key)
-            found[key] = renumbered(value, moved, other if isinstance(other, Mapping) else {}, inside)
+            copy[key] = renumbered(value, moved, other if isinstance(other, Mapping) else {}, inside)
             continue
         ids = value if isinstance(value, list) else [value]
         if not key.endswith(IDS) or not all(type(at) is int and at >= 0 for at in ids):
             continue
         now = [moved[at] for at in ids if at in moved]
-        found[key] = (now if isinstance(value, list) else now[0]) if now else fallback.get(key)
-    return found
+        copy[key] = (now if isinstance(value, list) else now[0]) if now else fallback.get(key)
+    return copy
 
 
 def _parts(config: Mapping[str, Any]) -> Iterator[KeyPath]:

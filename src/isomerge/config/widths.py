@@ -63,28 +63,28 @@ def growth_to(config: Mapping[str, Any], like: Mapping[str, Any], bound: Bound) 
     A key says a size where another number changes what the spec makes of the config; a key that one of the two
     leaves out is None there.
     """
-    here = bound(config)
-    found = Growth()
+    own = bound(config)
+    growth = Growth()
     tokens = False
     for path in dict.fromkeys([*_numbers(config), *_numbers(like)]):
         old, new = _value(config, path), _value(like, path)
         if old == new or path[-1].endswith(IDS):
             continue
         now = bound(with_values(config, {path: new}))
-        if here is None or (now is not None and now == here):
+        if own is None or (now is not None and now == own):
             continue
-        if now is not None and now.widths == here.widths and now.depths == here.depths:
+        if now is not None and now.widths == own.widths and now.depths == own.depths:
             tokens = True
-        elif now is not None and now.depths != here.depths and isinstance(new, int):
-            found.depths[path] = new
+        elif now is not None and now.depths != own.depths and isinstance(new, int):
+            growth.depths[path] = new
         else:
-            found.sizes[path] = new
+            growth.sizes[path] = new
     more = {
         path: new
-        for path, (_, new) in _twice(config, found.sizes).items()
-        if new == _value(like, path) and path not in found.sizes
+        for path, (_, new) in _twice(config, growth.sizes).items()
+        if new == _value(like, path) and path not in growth.sizes
     }
-    return Growth({**found.sizes, **more}, found.depths, tokens)
+    return Growth({**growth.sizes, **more}, growth.depths, tokens)
 
 
 def _twice(config: Mapping[str, Any], sizes: Mapping[KeyPath, int | None]) -> dict[KeyPath, tuple[str, int | None]]:
@@ -92,7 +92,7 @@ def _twice(config: Mapping[str, Any], sizes: Mapping[KeyPath, int | None]) -> di
     same once more, to the class alone (DeepSeek's key-value heads)."""
     changed = {(path[:-1], _value(config, path)): (path[-1], new) for path, new in sizes.items()}
     every = ((path, changed.get((path[:-1], _value(config, path)))) for path in _numbers(config))
-    return {path: found for path, found in every if found is not None and _value(config, path) is not None}
+    return {path: change for path, change in every if change is not None and _value(config, path) is not None}
 
 
 def growth_by(config: Mapping[str, Any], sizes: Mapping[str, int], bound: Bound) -> Growth:
@@ -101,34 +101,34 @@ def growth_by(config: Mapping[str, Any], sizes: Mapping[str, int], bound: Bound)
     Raises:
         IsomergeError: a key that says no size, or a value that is no number of anything.
     """
-    here, found = bound(config), Growth()
+    own, growth = bound(config), Growth()
     for key, new in sizes.items():
         path = tuple(key.split("."))
         if type(new) is not int or new < 1:
             raise IsomergeError(f"{key}={new} (--set): a size is a whole number from 1")
         now = bound(with_values(config, {path: new + (new == _value(config, path))}))
-        if now is not None and now == here:
+        if now is not None and now == own:
             raise IsomergeError(
                 f"{key}={new} (--set): no size of this model depends on {key}; name a key of config.json that says "
                 f"a width, a number of heads, of neurons or of layers"
             )
-        if here is not None and now is not None and now.widths == here.widths and now.depths == here.depths:
+        if own is not None and now is not None and now.widths == own.widths and now.depths == own.depths:
             raise IsomergeError(
                 f"{key}={new} (--set): a vocabulary grows with its tokenizer (isomerge transplant-tokenizer)"
             )
         if new == _value(config, path):
             continue
-        if here is not None and now is not None and now.depths != here.depths:
-            found.depths[path] = new
+        if own is not None and now is not None and now.depths != own.depths:
+            growth.depths[path] = new
         else:
-            found.sizes[path] = new
+            growth.sizes[path] = new
     # keys and values of every head of its own stay so
     more = {
         path: new
-        for path, (name, new) in _twice(config, found.sizes).items()
-        if "heads" in name and SHARED.search(path[-1]) and path not in found.sizes
+        for path, (name, new) in _twice(config, growth.sizes).items()
+        if "heads" in name and SHARED.search(path[-1]) and path not in growth.sizes
     }
-    return Growth({**found.sizes, **more}, found.depths)
+    return Growth({**growth.sizes, **more}, growth.depths)
 
 
 def grown_twin(config: Mapping[str, Any], growth: Growth, real: Mapping[str, Any]) -> Growth:

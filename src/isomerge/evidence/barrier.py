@@ -26,8 +26,8 @@ def evaluator(examples: Examples, batch_size: int = 32) -> Callable[[nn.Module],
     examples."""
 
     def run(module: nn.Module) -> tuple[float, float]:
-        found = evaluate(module, examples, batch_size)
-        return found.loss, float("nan") if found.accuracy is None else found.accuracy
+        measure = evaluate(module, examples, batch_size)
+        return measure.loss, float("nan") if measure.accuracy is None else measure.accuracy
 
     return run
 

@@ -20,11 +20,11 @@ def example_models() -> tuple[Path, Path]:
     Raises:
         IsomergeError: they are not installed.
     """
-    here = Path(__file__).resolve().parents[1]
-    for root in (here / "examples" / "digits", here.parents[1] / "examples" / "digits"):
+    package = Path(__file__).resolve().parents[1]
+    for root in (package / "examples" / "digits", package.parents[1] / "examples" / "digits"):
         if (root / "vit-a" / "model.safetensors").is_file():
             return root / "vit-a", root / "vit-b"
-    raise IsomergeError(f"{here}/examples/digits: the demo's models are missing; install isomerge again")
+    raise IsomergeError(f"{package}/examples/digits: the demo's models are missing; install isomerge again")
 
 
 def held_out_digits() -> tuple[Tensor, Tensor]:

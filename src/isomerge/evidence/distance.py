@@ -85,9 +85,9 @@ def why_risen(report: Mapping[str, Any]) -> str:
     streams = [*report.get("streams", ()), report.get("mean") or {}]
     if "match" in report:
         return f"--match {report['match']['name']} lowers what it was published for, and no distance"
-    if any({"learned", "search", "functional", "input_metric"} & found.keys() for found in streams):
+    if any({"learned", "search", "functional", "input_metric"} & stream.keys() for stream in streams):
         return "what was learned or searched lowers the loss between the models, and no distance"
-    if any("objective" in found for found in streams):
+    if any("objective" in stream for stream in streams):
         return (
             "what is lowered is the objective between models with their gains folded and their heads and "
             "neurons balanced, where no "
@@ -108,10 +108,10 @@ def relative_residuals(rows: list[dict[str, Any]]) -> tuple[float, str]:
     bias) is measured against a thousandth of their root mean square.
     """
     mean = sum(row["norm"] for row in rows) / max(len(rows), 1)
-    found = [(0.0, "")]
+    residuals = [(0.0, "")]
     for row in rows:
         floor = max(1e-6 * mean, 1e-300)
         whole = sqrt(row["residual"] / max(row["norm"], floor))
         local = row["peak_residual"] / max(row["peak"], sqrt(floor / row["size"]))
-        found.append((max(whole, local), row["tensor"]))
-    return max(found)
+        residuals.append((max(whole, local), row["tensor"]))
+    return max(residuals)

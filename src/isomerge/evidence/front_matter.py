@@ -123,8 +123,8 @@ def license_lines(parents: Sequence[Parent]) -> list[str]:
 
 
 def _library(parents: Sequence[Parent]) -> str:
-    found = {parent.library for parent in parents}
-    return (found.pop() if len(found) == 1 else None) or "transformers"
+    libraries = {parent.library for parent in parents}
+    return (libraries.pop() if len(libraries) == 1 else None) or "transformers"
 
 
 def _task(architectures: Sequence[str]) -> str:
@@ -146,8 +146,8 @@ def _metrics(measured: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _data_set(measured: Mapping[str, Any]) -> dict[str, Any]:
     """Data by their id on the Hub, those of this machine by their name without its folder."""
     data = str(measured["data"])
-    here = PurePath(data).suffix or any(map(os.path.exists, (data, data.rpartition(":")[0])))
-    name = data if _DATA_SET.fullmatch(data) and not here else PurePath(data).name
+    is_local = PurePath(data).suffix or any(map(os.path.exists, (data, data.rpartition(":")[0])))
+    name = data if _DATA_SET.fullmatch(data) and not is_local else PurePath(data).name
     slug = re.sub(r"[^\w./-]+", "-", name, flags=re.ASCII).strip("-") or "data"
     return {
         "name": name,

@@ -66,19 +66,19 @@ def _spaces(model: Model) -> list[dict[str, Any]]:
     for block in model.blocks:
         for key, space in elements_of(spec, block).items():
             elements.setdefault(space.name, set()).add(key)
-    found = []
+    rows = []
     for name, keys in elements.items():
         space, n = spec.spaces[name], spec.sizes[name]
         count = len(keys) * prod(spec.sizes[i] for i in spec.batch(space))
         discrete = count * lgamma(n + 1) / log(10) if "Perm" in space.group_name else 0.0
-        found.append(
+        rows.append(
             {
                 "name": name, "role": space.role, "group": space.group_name, "index": list(space.index), "size": n,
                 "elements": count, "dimension": count * space.group.dimension(n), "log10_permutations": discrete,
                 "matched": name not in spec.residual_names,
             }
         )  # fmt: skip
-    return found
+    return rows
 
 
 def _streams(model: Model) -> list[dict[str, Any]]:
@@ -87,7 +87,7 @@ def _streams(model: Model) -> list[dict[str, Any]]:
     frame, notes = choose_frame(model.spec, ["all"])
     if frame is None:
         return []
-    found = []
+    rows = []
     for name in frame.streams:
         space, declared = frame.spaces[name], model.spec.spaces[name]
         why = next((note for note in notes if note.startswith(f"{name} ")), "")
@@ -95,5 +95,5 @@ def _streams(model: Model) -> list[dict[str, Any]]:
         if name in given_out(model):
             group, why = None, why_given_out(model, name)
         folded = group is not None and group == declared.folded and group != declared.group_name
-        found.append({"name": name, "declared": declared.group_name, "group": group, "folded": folded, "why": why})
-    return found
+        rows.append({"name": name, "declared": declared.group_name, "group": group, "folded": folded, "why": why})
+    return rows

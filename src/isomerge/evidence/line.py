@@ -90,13 +90,13 @@ def paired(*modules: nn.Module) -> Iterator[tuple[Tensor, ...]]:
     """
     sets = [weights_of(module) for module in modules]
     for name in sorted(set().union(*sets)):
-        if not all(name in found and found[name].shape == sets[0][name].shape for found in sets):
+        if not all(name in weights and weights[name].shape == sets[0][name].shape for weights in sets):
             raise IsomergeError(
                 f"tensor {name} is not in all models alike: only models of one architecture have a line between "
                 f"them"
             )
     for name in sets[0]:
-        yield tuple(found[name] for found in sets)
+        yield tuple(weights[name] for weights in sets)
 
 
 def loss_line(
@@ -117,15 +117,15 @@ def loss_line(
     """
 
     middle = copy.deepcopy(a)
-    found = []
+    measured = []
     at = tuple(k / (points - 1) for k in range(points))
     for t in at:
         with torch.no_grad():
             for p, x, y in paired(middle, a, b):
                 p.copy_(torch.lerp(x, y, t))  # exact at both ends
-            found.append(evaluate(middle))
-        observer(len(found))
-    return Line(at, tuple(loss for loss, _ in found), tuple(acc for _, acc in found))
+            measured.append(evaluate(middle))
+        observer(len(measured))
+    return Line(at, tuple(loss for loss, _ in measured), tuple(acc for _, acc in measured))
 
 
 def draw_lines(

@@ -30,11 +30,11 @@ def compare_outputs(one: str | Path, two: str | Path, *, seed: int = 0, batch: i
 
     logging.disable_progress_bar()
     configs = [_config(folder) for folder in (one, two)]
-    given = _inputs(configs[0], torch.Generator().manual_seed(seed), batch, length)
+    inputs = _inputs(configs[0], torch.Generator().manual_seed(seed), batch, length)
     names = [config.architectures or [""] for config in configs]
     # a head that only one model has would be drawn at random for the other: then the bodies are compared
     name = names[0][0] if names[0] == names[1] else ""
-    return max(differences(*(_run(folder, name, given, seed) for folder in (one, two))).values())
+    return max(differences(*(_run(folder, name, inputs, seed) for folder in (one, two))).values())
 
 
 def _inputs(config: Any, rng: Any, batch: int, length: int) -> dict[str, Any]:
@@ -43,17 +43,17 @@ def _inputs(config: Any, rng: Any, batch: int, length: int) -> dict[str, Any]:
 
     seeing = next((part for part in _parts(config, "vision") if getattr(part, "image_size", None)), None)
     reading = next((part for part in _parts(config, "text") if getattr(part, "vocab_size", None)), None)
-    given: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     if seeing is not None:
         shape = (getattr(seeing, "num_channels", 3), *_sides(seeing.image_size))
         shape = (seeing.num_frames, *shape) if getattr(seeing, "num_frames", None) else shape
-        given["pixel_values"] = torch.randn(batch, *shape, generator=rng)
+        inputs["pixel_values"] = torch.randn(batch, *shape, generator=rng)
     if reading is not None:
         ids = torch.randint(0, reading.vocab_size, (batch, length), generator=rng)
-        given["input_ids"] = ids
+        inputs["input_ids"] = ids
         if config.is_encoder_decoder:
-            given["decoder_input_ids"] = ids
-    return given
+            inputs["decoder_input_ids"] = ids
+    return inputs
 
 
 def _sides(size: Any) -> Sequence[int]:
@@ -65,8 +65,8 @@ def _sides(size: Any) -> Sequence[int]:
 
 def _parts(config: Any, kind: str) -> list[Any]:
     """A config, and that of what it sees or reads with."""
-    found = (getattr(config, name, None) for name in (f"{kind}_config", "backbone_config"))
-    return [config, *(part for part in found if part is not None)]
+    parts = (getattr(config, name, None) for name in (f"{kind}_config", "backbone_config"))
+    return [config, *(part for part in parts if part is not None)]
 
 
 def _config(folder: str | Path) -> Any:
@@ -78,7 +78,7 @@ def _config(folder: str | Path) -> Any:
         raise _unloadable(folder, error) from None
 
 
-def _run(folder: str | Path, name: str, given: dict[str, Any], seed: int) -> dict[str, Tensor]:
+def _run(folder: str | Path, name: str, inputs: dict[str, Any], seed: int) -> dict[str, Tensor]:
     """What the model returns for these inputs; tensors that its class has and the checkpoint lacks are drawn from
     the seed."""
     import transformers
@@ -95,13 +95,13 @@ def _run(folder: str | Path, name: str, given: dict[str, Any], seed: int) -> dic
     taken = inspect.signature(model.forward).parameters  # BEiT has a vocabulary, of pictures, and reads no tokens
     try:
         with torch.no_grad():
-            found = model(**{key: value for key, value in given.items() if key in taken})
+            outcome = model(**{key: value for key, value in inputs.items() if key in taken})
     except Exception as error:  # classes that ask for other inputs say so in many ways
         raise IsomergeError(
             f"{folder}: {type(model).__name__} does not run on random tokens and pixels alone ({_said(error)}): "
             f"leave out --run"
         ) from None
-    outputs = {key: value for key, value in returned(found).items() if value.is_floating_point()}
+    outputs = {key: value for key, value in returned(outcome).items() if value.is_floating_point()}
     if not outputs or any(bool(x.isnan().any()) for x in outputs.values()):
         raise IsomergeError(
             f"{folder}: {type(model).__name__} gives {'no numbers' if outputs else 'nothing'} for random tokens "
@@ -116,7 +116,7 @@ CACHES = ("past_key_values", "cache_params", "past_buckets_states", "mems", "sta
 whatever basis."""
 
 
-def returned(found: Any, name: str = "") -> dict[str, Tensor]:
+def returned(outcome: Any, name: str = "") -> dict[str, Tensor]:
     """Every tensor that a model returned, by the path of its name (``text_model_output.last_hidden_state``), but
     for `CACHES`.
 
@@ -125,14 +125,14 @@ def returned(found: Any, name: str = "") -> dict[str, Tensor]:
         name: what the path begins with.
     """
 
-    if torch.is_tensor(found):
-        return {name: found}
-    if is_dataclass(found) and not isinstance(found, Mapping):
-        found = vars(found)
-    if isinstance(found, Mapping):
-        parts = {str(key): value for key, value in found.items() if key not in CACHES}
-    elif isinstance(found, (list, tuple)):
-        parts = {str(number): value for number, value in enumerate(found)}
+    if torch.is_tensor(outcome):
+        return {name: outcome}
+    if is_dataclass(outcome) and not isinstance(outcome, Mapping):
+        outcome = vars(outcome)
+    if isinstance(outcome, Mapping):
+        parts = {str(key): value for key, value in outcome.items() if key not in CACHES}
+    elif isinstance(outcome, (list, tuple)):
+        parts = {str(number): value for number, value in enumerate(outcome)}
     else:
         return {}
     dot = f"{name}." if name else ""

@@ -75,9 +75,11 @@ def _parent(folder: Path | None, name: str, config: Mapping[str, Any]) -> Parent
     if snapshot is not None:
         return replace(parent, name=name if name != str(folder) else snapshot[0], hub=(snapshot[0],))
     known = [hub_name(name), _owned(config.get("_name_or_path"))]
-    own = next((found for found in known if found is not None), None)
+    own = next((known_origin for known_origin in known if known_origin is not None), None)
     origins = (_owned(origin) for origin in parent.said("base_model"))
-    return replace(parent, hub=(own,) if own else tuple(found for found in origins if found is not None))
+    return replace(
+        parent, hub=(own,) if own else tuple(known_origin for known_origin in origins if known_origin is not None)
+    )
 
 
 def front_matter_of(path: Path) -> dict[str, Any]:

@@ -53,14 +53,14 @@ class Plane:
     def highest_inside(self) -> tuple[float, float, float]:
         """The highest loss on grid points in the triangle of the three models, corners and centroid included."""
         (ax, ay), (bx, by), (cx, cy) = self.corners
-        found = [
+        points = [
             (loss, x, y)
             for y, row in zip(self.ys, self.losses, strict=True)
             for x, loss in zip(self.xs, row, strict=True)
             if min(weights_at(self.corners, x, y)) >= 0
         ]
-        found += [(loss, x, y) for loss, (x, y) in zip(self.corner_losses, self.corners, strict=True)]
-        return max([*found, (self.centroid[0], (ax + bx + cx) / 3, (ay + by + cy) / 3)])
+        points += [(loss, x, y) for loss, (x, y) in zip(self.corner_losses, self.corners, strict=True)]
+        return max([*points, (self.centroid[0], (ax + bx + cx) / 3, (ay + by + cy) / 3)])
 
 
 def plane_corners(a: nn.Module, b: nn.Module, c: nn.Module) -> tuple[tuple[float, float], ...]:
@@ -121,15 +121,15 @@ def loss_plane(
         with torch.no_grad():
             for p, x, y, z in paired(middle, a, b, c):
                 p.copy_(weights[0] * x + weights[1] * y + weights[2] * z)
-            found = evaluate(middle)
+            measure = evaluate(middle)
         observer(done := done + 1)
-        return found
+        return measure
 
     own = [at(w) for w in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))]
     centroid = at((1 / 3, 1 / 3, 1 / 3))
     xs, ys = (_span([corner[k] for corner in corners], grid) for k in (0, 1))
     rows = [[at(weights_at(corners, x, y)) for x in xs] for y in ys]
-    losses, accuracies = (tuple(tuple(found[k] for found in row) for row in rows) for k in (0, 1))
+    losses, accuracies = (tuple(tuple(measure[k] for measure in row) for row in rows) for k in (0, 1))
     return Plane(
         xs, ys, losses, accuracies, corners, tuple(f[0] for f in own), tuple(f[1] for f in own), centroid
     )  # fmt: skip

@@ -72,20 +72,20 @@ def compare(solver: PairSolver, observer: Observer, *, kin: bool = False) -> dic
     rows = rows_of(results)
     if streams:
         solver.votes = {}
-    found = prove(solver, observer)
-    doubt = doubt_of_configs(solver.anchor, solver.source) if found["same"] else None
-    found = doubted(found, doubt)
+    report = prove(solver, observer)
+    doubt = doubt_of_configs(solver.anchor, solver.source) if report["same"] else None
+    report = doubted(report, doubt)
     movable = [row for row in rows if row["spaces"]] or rows
     figures = summarise(movable)
     norm = max(figures["norm"], 1e-300)
-    found["distance"] = summarise(rows, plain_names(solver.anchor.declared))
-    found["relative"] = {"before": figures["before"] / norm, "after": figures["after"] / norm}
-    found["streams"], found["notes"] = streams, list(solver.plan.selection.notes)
-    found["notes"] += risen_note(found["distance"], why_risen(found))
-    found["fixed"] = fixed_parts(solver.anchor.spec, solver.anchor.matches.values())
-    told = verdict(found["same"], **found["relative"], streams=_streams(solver), kin=kin or None)
-    found["verdict"] = told if doubt is None else f"cannot tell: {doubt}"
-    return found
+    report["distance"] = summarise(rows, plain_names(solver.anchor.declared))
+    report["relative"] = {"before": figures["before"] / norm, "after": figures["after"] / norm}
+    report["streams"], report["notes"] = streams, list(solver.plan.selection.notes)
+    report["notes"] += risen_note(report["distance"], why_risen(report))
+    report["fixed"] = fixed_parts(solver.anchor.spec, solver.anchor.matches.values())
+    words = verdict(report["same"], **report["relative"], streams=_streams(solver), kin=kin or None)
+    report["verdict"] = words if doubt is None else f"cannot tell: {doubt}"
+    return report
 
 
 def _streams(solver: PairSolver) -> str:
@@ -108,31 +108,31 @@ def prove(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     """
 
     solver.closes = True
-    found = _residual(solver, observer)
-    if not found["same"]:
+    proof = _residual(solver, observer)
+    if not proof["same"]:
         frame_residual_stream(solver, observer)
         if solver.frames:
             framed = _residual(solver, observer)
-            found = min(found, framed, key=_favour)
+            proof = min(proof, framed, key=_favour)
         solver.frames, solver.votes = {}, {}
-    same = found.pop("same")
+    same = proof.pop("same")
     return {
         "same": same,
-        "reason": _reason(found) if same is None else None,
-        "dead_blocks": found.pop("dead_blocks"),
-        "residual": found,
+        "reason": _reason(proof) if same is None else None,
+        "dead_blocks": proof.pop("dead_blocks"),
+        "residual": proof,
         "compared": sum(len(unit.blocks) for unit in solver.plan.units),
         "only_in_one": _only_in_one(solver),
     }
 
 
-def _favour(found: dict[str, Any]) -> tuple[int, float]:
+def _favour(proof: dict[str, Any]) -> tuple[int, float]:
     """The order of comparisons in different bases: what is least certain to differ, then what is left of it, which
     in a basis that does not fit says nothing about the models."""
-    return (True, None, False).index(found["same"]), found["largest"] / found["tolerance"]
+    return (True, None, False).index(proof["same"]), proof["largest"] / proof["tolerance"]
 
 
-def reconsidered(solver: PairSolver, found: dict[str, Any], difference: float) -> dict[str, Any]:
+def reconsidered(solver: PairSolver, proof: dict[str, Any], difference: float) -> dict[str, Any]:
     """What `prove` found of models whose fingerprints, which no basis changes, are equal but for a relative
     ``difference``.
 
@@ -141,27 +141,27 @@ def reconsidered(solver: PairSolver, found: dict[str, Any], difference: float) -
     That says nothing about the functions. Nor does what is left where fingerprints agree within the tolerance, and
     all tensors to `SETTLING`, of models stored in float64.
     """
-    residual = found["residual"]
-    if found["same"] is False and difference <= residual["tolerance"] < residual["largest"] <= SETTLING:
+    residual = proof["residual"]
+    if proof["same"] is False and difference <= residual["tolerance"] < residual["largest"] <= SETTLING:
         reason = (
             f"fingerprints agree to {difference:.2g}, and {residual['tensor']} to {residual['largest']:.2g}: "
             f"the search for the basis of a "
             "residual stream may have ended too early"
         )
-        return {**found, "same": None, "reason": reason}
-    if found["same"] is not False or residual["largest"] <= FOREIGN:
-        return found
-    here = next(
+        return {**proof, "same": None, "reason": reason}
+    if proof["same"] is not False or residual["largest"] <= FOREIGN:
+        return proof
+    block = next(
         (b for b in solver.anchor.blocks if b.key == residual["tensor"] or residual["tensor"] in b.canonical), None
     )
-    if here is None or not _untold(solver.anchor) & {a.name for a in atoms(here.axes or ())}:
-        return found
+    if block is None or not _untold(solver.anchor) & {a.name for a in atoms(block.axes or ())}:
+        return proof
     reason = (
         f"fingerprints, which no basis changes, agree to {difference:.2g}, but no basis of the residual streams "
         f"was found in which "
         f"{residual['tensor']} does"
     )
-    return {**found, "same": None, "reason": reason}
+    return {**proof, "same": None, "reason": reason}
 
 
 def _untold(model: Model) -> set[str]:
@@ -176,15 +176,15 @@ def _untold(model: Model) -> set[str]:
     return {name for name, count in rows.items() if count < spec.sizes[name]}
 
 
-def contradiction(found: dict[str, Any], outputs: float) -> str | None:
+def contradiction(proof: dict[str, Any], outputs: float) -> str | None:
     """A sentence where outputs on random inputs speak against the verdict of algebra; None where they do not.
 
     Args:
         found: what `prove` or `refute` returns.
         outputs: their largest difference, as a share of the largest output.
     """
-    residual = found["residual"]
-    if found["same"] and outputs > max(OUTPUTS_APART * residual["tolerance"], ROUNDED_OUTPUTS):
+    residual = proof["residual"]
+    if proof["same"] and outputs > max(OUTPUTS_APART * residual["tolerance"], ROUNDED_OUTPUTS):
         return (
             f"algebra says that the functions are the same, but outputs on random inputs differ by "
             f"{outputs:.2g} of the largest, "
@@ -192,7 +192,7 @@ def contradiction(found: dict[str, Any], outputs: float) -> str | None:
             "or its weights amplify "
             "rounding"
         )
-    if found["same"] is False and outputs <= AGREEING:
+    if proof["same"] is False and outputs <= AGREEING:
         return (
             f"algebra says that {residual['tensor']} differs by {residual['largest']:.2g}, but outputs on "
             f"random inputs agree: the "
@@ -202,9 +202,9 @@ def contradiction(found: dict[str, Any], outputs: float) -> str | None:
     return None
 
 
-def doubted(found: dict[str, Any], reason: str | None) -> dict[str, Any]:
+def doubted(proof: dict[str, Any], reason: str | None) -> dict[str, Any]:
     """What `prove` found, with a ``reason`` why it cannot be told after all; unchanged where there is none."""
-    return found if reason is None else {**found, "same": None, "reason": reason}
+    return proof if reason is None else {**proof, "same": None, "reason": reason}
 
 
 def doubt_of_configs(one: Model, two: Model) -> str | None:
@@ -241,10 +241,10 @@ def doubt_of_configs(one: Model, two: Model) -> str | None:
     return None
 
 
-def _reason(found: dict[str, Any]) -> str:
+def _reason(residual: dict[str, Any]) -> str:
     return (
-        f"{found['tensor']} differs by {found['largest']:.2g}, but rounding of the stored numbers may explain "
-        f"{found['rounding']:.2g}: its factors nearly cancel or lack rank"
+        f"{residual['tensor']} differs by {residual['largest']:.2g}, but rounding of the stored numbers "
+        f"may explain {residual['rounding']:.2g}: its factors nearly cancel or lack rank"
     )
 
 
@@ -275,29 +275,31 @@ def _residual(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     difference elsewhere is no certain one.
     """
 
-    found: dict[bool | None, dict[str, Any]] = {
+    worst_of: dict[bool | None, dict[str, Any]] = {
         True: {"largest": 0.0, "tensor": "", "tolerance": SAME["F64"], "rounding": 0.0}
     }
     layers: dict[str, float] = {}
     dead: list[str] = []
-    for unit, rows, here in every_residual(solver, observer):
-        dead += here
+    for unit, rows, dead_here in every_residual(solver, observer):
+        dead += dead_here
         largest, tensor, tolerance, roundoff = _against_rounding(solver, unit, rows)
         same, rounding = largest <= tolerance, 0.0
-        if not same and False not in found and (unit.elements or unit.votes):
-            told = judge(solver, unit, tolerance, roundoff)
-            same, rounding = told.same, told.rounding
+        if not same and False not in worst_of and (unit.elements or unit.votes):
+            judgement = judge(solver, unit, tolerance, roundoff)
+            same, rounding = judgement.same, judgement.rounding
             # where gauges hold, the tensor that is furthest between them tells more than a product
-            if same is not False or here:
-                largest, tensor = told.residual, told.place
+            if same is not False or dead_here:
+                largest, tensor = judgement.residual, judgement.place
         layer = "outside" if unit_layer(unit) is None else str(unit_layer(unit))
         layers[layer] = max(largest, layers.get(layer, 0.0))
-        worst = found.get(same, {"largest": 0.0, "tolerance": 1.0})
+        worst = worst_of.get(same, {"largest": 0.0, "tolerance": 1.0})
         if largest / tolerance >= worst["largest"] / worst["tolerance"]:
-            found[same] = {"largest": largest, "tensor": tensor, "tolerance": tolerance, "rounding": rounding}
-    open_too = None in found and found.get(False, {"largest": 0.0})["largest"] <= found[None]["rounding"]
-    same = None if open_too and is_turned(solver) else next(said for said in (False, None, True) if said in found)
-    return {**found[same], "layers": layers, "dead_blocks": dead, "same": same}
+            worst_of[same] = {"largest": largest, "tensor": tensor, "tolerance": tolerance, "rounding": rounding}
+    open_too = None in worst_of and worst_of.get(False, {"largest": 0.0})["largest"] <= worst_of[None]["rounding"]
+    same = (
+        None if open_too and is_turned(solver) else next(said for said in (False, None, True) if said in worst_of)
+    )
+    return {**worst_of[same], "layers": layers, "dead_blocks": dead, "same": same}
 
 
 def _against_rounding(
@@ -316,8 +318,10 @@ def _against_rounding(
         return *relative_residuals(rows), *whole
     keys = {block.key for block in rest}
     parts = [[row for row in rows if (row["tensor"] in keys) is inside] for inside in (True, False)]
-    found = [(*relative_residuals(part), *least) for part, least in zip(parts, (apart, whole), strict=True) if part]
-    return max(found, key=lambda each: each[0] / each[2])
+    residuals = [
+        (*relative_residuals(part), *least) for part, least in zip(parts, (apart, whole), strict=True) if part
+    ]
+    return max(residuals, key=lambda each: each[0] / each[2])
 
 
 def _tolerance(solver: PairSolver, blocks: Sequence[Block]) -> tuple[float, float]:
@@ -336,7 +340,7 @@ def _tolerance(solver: PairSolver, blocks: Sequence[Block]) -> tuple[float, floa
 
 def _only_in_one(solver: PairSolver) -> list[str]:
     """Tensors that the other model lacks: they are not compared."""
-    found = set()
+    lacking = set()
     for one, two in ((solver.anchor, solver.source), (solver.source, solver.anchor)):
-        found |= {m.canonical for m in one.matches.values() if two.source_of(m.canonical, m) is None}
-    return sorted(found)
+        lacking |= {m.canonical for m in one.matches.values() if two.source_of(m.canonical, m) is None}
+    return sorted(lacking)

@@ -59,12 +59,12 @@ def _largest(model: Model) -> Spec:
 
 def _dimensions(model: Model, spec: Spec) -> dict[str, int]:
     """The dimensions of every element."""
-    found = {}
+    dimensions = {}
     for block in model.blocks:
         for key, space in elements_of(spec, block).items():
             batch = prod(spec.sizes[i] for i in spec.batch(space))
-            found[key] = batch * space.group.dimension(spec.sizes[space.name])
-    return found
+            dimensions[key] = batch * space.group.dimension(spec.sizes[space.name])
+    return dimensions
 
 
 def _common(model: Model, spec: Spec, free: LayerNorms) -> int:

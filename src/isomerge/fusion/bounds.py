@@ -141,31 +141,31 @@ how large its result can be."""
 # ------------------------------------------------------------ averages
 
 
-def shares_of(given: Mapping[str, Any], switch: str = "normalize") -> list[float]:
+def shares_of(parameters: Mapping[str, Any], switch: str = "normalize") -> list[float]:
     """The weights, divided by their sum where the option ``switch`` says so."""
-    weight = list(given["weight"])
-    divisor = sum(weight) if given.get(switch) else 1.0
+    weight = list(parameters["weight"])
+    divisor = sum(weight) if parameters.get(switch) else 1.0
     return [w / divisor for w in weight] if divisor else weight
 
 
-def weighted(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+def weighted(inputs: Inputs, parameters: Mapping[str, Any]) -> Size:
     """``sum_m |w_m| theta_m``, with the weights divided by their sum where they are normalised."""
-    return total(inputs.models, shares_of(given))
+    return total(inputs.models, shares_of(parameters))
 
 
-def scaled(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+def scaled(inputs: Inputs, parameters: Mapping[str, Any]) -> Size:
     """``sum_m |scale_m| theta_m``."""
-    return total(inputs.models, given["scale"])
+    return total(inputs.models, parameters["scale"])
 
 
-def convex(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+def convex(inputs: Inputs, parameters: Mapping[str, Any]) -> Size:
     """The sum of all models and the base: every entry lies between theirs."""
     return total(inputs.models) + inputs.base
 
 
-def near_average(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+def near_average(inputs: Inputs, parameters: Mapping[str, Any]) -> Size:
     """The average, and ten times the farthest model's distance from it (`isomerge.fusion.near`)."""
-    weight = given.get("weight") or [1.0] * len(inputs.tensors)
+    weight = parameters.get("weight") or [1.0] * len(inputs.tensors)
     shares = [w / sum(weight) for w in weight]
     spread = distance_from([parts[0] for parts in inputs.tensors], shares)
     return total(inputs.models, shares) + Size(REACH * spread, REACH * spread)
@@ -174,24 +174,24 @@ def near_average(inputs: Inputs, given: Mapping[str, Any]) -> Size:
 # ------------------------------------------------------------ task vectors
 
 
-def task_vectors(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+def task_vectors(inputs: Inputs, parameters: Mapping[str, Any]) -> Size:
     """The base and ``|lambda| sum_m |w_m| delta_m``, divided as the method divides.
 
     A task vector that is rescaled is as large as the sum of its magnitudes in one entry: in expectation it is
     ``1 / density`` times as large, but a mask may leave its smallest entries alone. Where signs are elected and the
     weights of those that agree are divided by, it is the smallest sum of weights that some of the models have.
     """
-    weight, lambda_ = list(given["weight"]), given.get("lambda", 1.0)
+    weight, lambda_ = list(parameters["weight"]), parameters.get("lambda", 1.0)
     deltas = inputs.deltas
-    if given.get("rescale"):
-        density = given["density"]
+    if parameters.get("rescale"):
+        density = parameters["density"]
         deltas = [
             size if share in (0, 1) else Size(max(size.norm, mass), max(size.largest, mass))
             for size, share, mass in zip(deltas, density, inputs.masses, strict=True)
         ]
     mixed = total(deltas, weight)
-    if given.get("normalize"):
-        elected = "consensus_method" in given
+    if parameters.get("normalize"):
+        elected = "consensus_method" in parameters
         mixed = total(deltas) if elected and min(weight) >= 0 else _divisor(weight, elected) * mixed
     return inputs.base + lambda_ * mixed
 
@@ -206,70 +206,70 @@ def _divisor(weight: Sequence[float], elected: bool) -> float:
     return max([1 / s for s in sums if s > least] + [1.0])
 
 
-def changes(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+def changes(inputs: Inputs, parameters: Mapping[str, Any]) -> Size:
     """The base and all task vectors, with the gain of those that one model alone has."""
-    gain = 1 + abs(given.get("r", 0.0) * given.get("alpha", 0.0))
+    gain = 1 + abs(parameters.get("r", 0.0) * parameters.get("alpha", 0.0))
     return inputs.base + gain * total(inputs.deltas)
 
 
-def in_directions(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+def in_directions(inputs: Inputs, parameters: Mapping[str, Any]) -> Size:
     """The base and twice lambda times the sum of the task vectors, each times its weight or one, whichever is more,
     in any direction: orthonormal factors enlarge no norm, directions that are common to all and a model's own count
     twice, and so do small entries that are raised to the next."""
-    weight = [max(1.0, abs(share)) for share in given["weight"]]
-    return inputs.base + 2 * given.get("lambda", 1.0) * total(inputs.deltas, weight).smeared
+    weight = [max(1.0, abs(share)) for share in parameters["weight"]]
+    return inputs.base + 2 * parameters.get("lambda", 1.0) * total(inputs.deltas, weight).smeared
 
 
-def descended(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+def descended(inputs: Inputs, parameters: Mapping[str, Any]) -> Size:
     """The base, the sum of the task vectors, and what Adam moves in so many steps."""
-    weight = [max(1.0, abs(share)) for share in given["weight"]]
-    return inputs.base + given["lambda"] * (total(inputs.deltas, weight) + _moved(inputs, given))
+    weight = [max(1.0, abs(share)) for share in parameters["weight"]]
+    return inputs.base + parameters["lambda"] * (total(inputs.deltas, weight) + _moved(inputs, parameters))
 
 
-def adapted(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+def adapted(inputs: Inputs, parameters: Mapping[str, Any]) -> Size:
     """The base, and per model a task vector of length ``eta`` and as many times what Adam moves."""
     sizes = [size.norm for size in inputs.deltas]
-    each = [abs(given["eta"] * w) for w in given["weight"]]
+    each = [abs(parameters["eta"] * w) for w in parameters["weight"]]
     lengths = sum(each)
     factors = sum(share / size for share, size in zip(each, sizes, strict=True) if size)
-    return inputs.base + given["lambda"] * (Size(lengths, lengths) + factors * _moved(inputs, given))
+    return inputs.base + parameters["lambda"] * (Size(lengths, lengths) + factors * _moved(inputs, parameters))
 
 
-def by_depth(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+def by_depth(inputs: Inputs, parameters: Mapping[str, Any]) -> Size:
     """The base and the sum of the weighted task vectors times the factor of the first or the last layer."""
     count = len(inputs.tensors)
-    first = 1 / count if given["alpha"] is None else given["alpha"]
-    last = first + (1 - first if given["beta"] is None else given["beta"])
-    return inputs.base + max(abs(first), abs(last)) * total(inputs.deltas, given["weight"])
+    first = 1 / count if parameters["alpha"] is None else parameters["alpha"]
+    last = first + (1 - first if parameters["beta"] is None else parameters["beta"])
+    return inputs.base + max(abs(first), abs(last)) * total(inputs.deltas, parameters["weight"])
 
 
-def _moved(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+def _moved(inputs: Inputs, parameters: Mapping[str, Any]) -> Size:
     """What Adam moves at most (`isomerge.fusion.descent`)."""
     entries = sum(part.numel() for part in inputs.tensors[0])
-    step = LARGEST_STEP * given["iterations"] * given["learning_rate"]
+    step = LARGEST_STEP * parameters["iterations"] * parameters["learning_rate"]
     return Size(step * sqrt(entries), step)
 
 
 # ------------------------------------------------------------ spheres
 
 
-def interpolated(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+def interpolated(inputs: Inputs, parameters: Mapping[str, Any]) -> Size:
     """Ten times the inputs, more where ``t`` lies beyond them: the norms, in any direction."""
-    if "t" in given:
-        t = given["t"]
+    if "t" in parameters:
+        t = parameters["t"]
     else:
-        first, second = given["weight"]
+        first, second = parameters["weight"]
         t = second / (first + second) if abs(first + second) >= NO_WEIGHT else 0.5
     return FAR * ((abs(1 - t) + abs(t)) * (total(inputs.models) + inputs.base)).smeared
 
 
-def on_sphere(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+def on_sphere(inputs: Inputs, parameters: Mapping[str, Any]) -> Size:
     """Ten times the weighted mean of the norms, in any direction, and the base."""
-    shares = shares_of(given, "normalize_weights") if "weight" in given else None
+    shares = shares_of(parameters, "normalize_weights") if "weight" in parameters else None
     return inputs.base + FAR * total(inputs.deltas, shares).smeared
 
 
-def stock(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+def stock(inputs: Inputs, parameters: Mapping[str, Any]) -> Size:
     """The base, and ten times the models: where task vectors point away from each other it divides by nearly
     nothing."""
     return inputs.base + FAR * total(inputs.models).smeared
@@ -278,26 +278,27 @@ def stock(inputs: Inputs, given: Mapping[str, Any]) -> Size:
 # ------------------------------------------------------------ whole layers, and models that are run
 
 
-def circuit_sides(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+def circuit_sides(inputs: Inputs, parameters: Mapping[str, Any]) -> Size:
     """The weighted layers, and their squares: a side of an averaged product is as large as the root of the product,
     and a value bias goes through the output projection into the output bias."""
-    shares = [max(abs(share), 1.0) for share in shares_of({**given, "normalize": True})]
+    shares = [max(abs(share), 1.0) for share in shares_of({**parameters, "normalize": True})]
     squares = [Size(size.norm**2, size.norm**2) for size in inputs.models]
     return (total(inputs.models, shares) + total(squares, shares)).smeared
 
 
-def in_layers(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+def in_layers(inputs: Inputs, parameters: Mapping[str, Any]) -> Size:
     """A hundred times the layers of all models, more with larger weights: what runs on data gives a layer without a
     bias one as large as its outputs."""
-    factor = max(1.0, sum(map(abs, shares_of(given)))) if "weight" in given else 1.0
+    factor = max(1.0, sum(map(abs, shares_of(parameters)))) if "weight" in parameters else 1.0
     return (ANYTHING * factor * total(inputs.models)).smeared
 
 
-def anything_near(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+def anything_near(inputs: Inputs, parameters: Mapping[str, Any]) -> Size:
     """A hundred times the sum of the inputs, times every number among the options, or one over it where it is less
     than one."""
     numbers = [
-        max([abs(n) if abs(n) >= 1 else 1 / abs(n) for n in _numbers(value)] or [1.0]) for value in given.values()
+        max([abs(n) if abs(n) >= 1 else 1 / abs(n) for n in _numbers(value)] or [1.0])
+        for value in parameters.values()
     ]
     return (ANYTHING * min(prod(numbers), 1e300) * (total(inputs.models) + inputs.base)).smeared
 

@@ -75,14 +75,14 @@ class Circuit:
 def find_circuits(spec: Spec, tensors: Blocks) -> list[Circuit]:
     """The circuits of a unit: spaces of GL or O inside a layer that have both sides in it."""
     inner = {n for n, s in spec.spaces.items() if s.group_name in GROUPS and n not in spec.residual_names}
-    found: dict[tuple[str, str], list[Face]] = {}
+    faces_of: dict[tuple[str, str], list[Face]] = {}
     for block, tensor in tensors.items():
         for _, atoms, number in leaves(spec, block, tensor):
             for atom in atoms:
                 if atom.name in inner and not atom.diag:
                     key = element_key(spec, spec.spaces[atom.name], dict(block.scope))
-                    found.setdefault((key, atom.name), []).append(Face(block, number, atoms, atom.dual))
-    circuits = [Circuit(key, name, tuple(faces)) for (key, name), faces in found.items()]
+                    faces_of.setdefault((key, atom.name), []).append(Face(block, number, atoms, atom.dual))
+    circuits = [Circuit(key, name, tuple(faces)) for (key, name), faces in faces_of.items()]
     return [c for c in circuits if len({face.dual for face in c.faces}) == 2]
 
 

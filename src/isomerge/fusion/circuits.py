@@ -62,16 +62,16 @@ def circuits(
     if total == 0:
         raise IsomergeError("circuits: the weights sum to zero, so there is no average: change one")
     shares = [w / total for w in weight]
-    found = find_circuits(spec, units[0])
-    folded = [without_free_biases(spec, unit, found) for unit in units]
-    changed = {face.block for circuit in found for face in circuit.faces}
+    of_unit = find_circuits(spec, units[0])
+    folded = [without_free_biases(spec, unit, of_unit) for unit in units]
+    changed = {face.block for circuit in of_unit for face in circuit.faces}
     changed |= {
         block for old, new in zip(units, folded, strict=True) for block in old if new[block] is not old[block]
     }
     merged = {
         block: combination([unit[block] for unit in folded], shares) for block in units[0] if block in changed
     }
-    for circuit in found:
+    for circuit in of_unit:
         plain, dual = ([circuit.side(spec, unit, dual=side) for unit in folded] for side in (False, True))
         average = invariants if spec.spaces[circuit.space].group_name == "O" else products
         for head in range(plain[0].shape[0]):

@@ -75,8 +75,8 @@ def fisher(
         above.addcmul_(precision, tensor.double())
         below.add_(precision)
     # where only models of weight zero are sure, and the floor is zero
-    found = torch.where(below > 0, above / below, weighted_mean(tensors, weight).double())
-    return found.to(tensors[0].dtype)
+    merged = torch.where(below > 0, above / below, weighted_mean(tensors, weight).double())
+    return merged.to(tensors[0].dtype)
 
 
 @merge_method

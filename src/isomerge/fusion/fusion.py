@@ -54,8 +54,8 @@ class Fusion:
         stack."""
         if "weight" not in self.method.options:
             return [1.0] * count
-        found = self.parameters.at(self.method, "", 1, depth=3)["weight"]
-        return [1.0] * self.start + [1.0 if w is None else float(w) for w in found][: count - self.start]
+        weight = self.parameters.at(self.method, "", 1, depth=3)["weight"]
+        return [1.0] * self.start + [1.0 if w is None else float(w) for w in weight][: count - self.start]
 
 
 def fusion_of(
@@ -87,8 +87,8 @@ def fusion_of(
         weights = [float(w) for w in weights]
         if len(weights) != count or not all(map(isfinite, [*weights, sum(weights)])):
             raise IsomergeError(f"--weights: {count} finite numbers are needed, got {weights}")
-    found = of_models(chosen, count, weights=weights, given=parameters)
-    return Fusion(chosen, found, first, seed)
+    parsed = of_models(chosen, count, weights=weights, given=parameters)
+    return Fusion(chosen, parsed, first, seed)
 
 
 def role_of_base(method: Method, named: bool) -> str:

@@ -29,7 +29,7 @@ def inner_products(tensors: Sequence[Tensor], origin: Tensor | None = None) -> T
 
     rows, columns = tensors[0].shape
     n = len(tensors)
-    found = torch.zeros(rows, n, n, dtype=torch.float64, device=tensors[0].device)
+    grams = torch.zeros(rows, n, n, dtype=torch.float64, device=tensors[0].device)
     wide = max(1, min(columns, PIECE))
     tall = max(1, PIECE // wide)
     for top in range(0, rows, tall):
@@ -38,8 +38,8 @@ def inner_products(tensors: Sequence[Tensor], origin: Tensor | None = None) -> T
             piece = torch.stack([t[part].double() for t in tensors], dim=1)  # [rows, n, columns]
             if origin is not None:
                 piece -= origin[part].double().unsqueeze(1)
-            found[top : top + tall] += piece @ piece.mT
-    return found
+            grams[top : top + tall] += piece @ piece.mT
+    return grams
 
 
 def combination(

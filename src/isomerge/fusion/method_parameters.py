@@ -59,15 +59,15 @@ def check_together(method: Method, levels: Sequence[Level]) -> None:
         IsomergeError: naming a place.
     """
     together = method.together
-    given = [] if together is None else [name for name in together.options if any(name in s for s, _ in levels)]
-    if together is None or not given:
+    mentioned = [] if together is None else [name for name in together.options if any(name in s for s, _ in levels)]
+    if together is None or not mentioned:
         return
     options = [method.options[name] for name in together.options]
     known = [[s[option.name] for s, _ in levels if option.name in s] for option in options]
     filters = [{f for setting in settings for f in filter_names(setting)} for settings in known]
-    if len({frozenset(found) for found in filters if found}) > 1:
+    if len({frozenset(filters_of) for filters_of in filters if filters_of}) > 1:
         return
-    place = next(f"{where}.{given[0]}" for settings, where in levels if given[0] in settings)
+    place = next(f"{where}.{mentioned[0]}" for settings, where in levels if mentioned[0] in settings)
     breaks = {t for settings in known for setting in settings for t in _breaks(setting)} | {0.0}
     for name in sorted(set().union(*filters) | {""}):
         for t in sorted(breaks):
@@ -78,8 +78,8 @@ def check_together(method: Method, levels: Sequence[Level]) -> None:
 
 
 def _value(option: Option, settings: Sequence[Any], name: str, t: float) -> Any:
-    found = (resolve(setting, name, t, numeric=True) for setting in settings)
-    return next((value for value in found if value is not None), option.default)
+    resolved = (resolve(setting, name, t, numeric=True) for setting in settings)
+    return next((value for value in resolved if value is not None), option.default)
 
 
 def _parts(setting: Any) -> list[Any]:
@@ -229,8 +229,8 @@ class Parameters:
             for part in self.slices:
                 holders = part.sources if option.per_model else ({},)
                 for settings in holders:
-                    given = [s[option.name] for s in (settings, part.own, self.common) if option.name in s]
-                    if option.required and not given:
+                    stated = [s[option.name] for s in (settings, part.own, self.common) if option.name in s]
+                    if option.required and not stated:
                         raise IsomergeError(
                             f"{where}: the method {method.name} needs `{option.name}`"
                             f"{' for every model' if option.per_model else ''}: give it under parameters"
@@ -260,11 +260,11 @@ class Parameters:
 
     def _value(self, option: Option, part: SliceParameters, name: str, names: Sequence[str], t: float) -> Any:
         def first(*settings: Settings, name: str = name) -> Any:
-            for here in settings:
-                if option.name in here:
-                    found = resolve(here[option.name], name, t, numeric=option.kind in (int, float))
-                    if found is not None:
-                        return bool(found) if option.kind is bool else found
+            for setting in settings:
+                if option.name in setting:
+                    value = resolve(setting[option.name], name, t, numeric=option.kind in (int, float))
+                    if value is not None:
+                        return bool(value) if option.kind is bool else value
             if option.required and name:
                 raise IsomergeError(f"`{option.name}` has no value for tensor {name}: add one without a filter")
             return None if option.required else option.default
@@ -365,6 +365,6 @@ def of_models(
                 settings[name] = single
         else:
             common[name] = value
-    found = Parameters((SliceParameters(0, tuple(each)),), common).with_numbers(method)
-    found.check(method, "--parameter")
-    return found
+    parsed = Parameters((SliceParameters(0, tuple(each)),), common).with_numbers(method)
+    parsed.check(method, "--parameter")
+    return parsed

@@ -26,7 +26,7 @@ def check_explained(
     method: Method,
     result: Size | Tensor,
     inputs: Inputs,
-    given: Mapping[str, Any],
+    parameters: Mapping[str, Any],
     name: str,
     *,
     resolution: float = 0.0,
@@ -58,7 +58,7 @@ def check_explained(
         seen = Size(max(seen.norm, one.norm), max(seen.largest, one.largest))
         if _within(size, seen, resolution):
             return
-    limit = bound_of(method, inputs, given)
+    limit = bound_of(method, inputs, parameters)
     if not _within(size, limit, resolution):
         what, is_, most = "norm", size.norm, limit.norm
         if is_ <= ROUNDING * most:
@@ -72,9 +72,9 @@ def check_explained(
         )
 
 
-def bound_of(method: Method, inputs: Inputs, given: Mapping[str, Any]) -> Size:
+def bound_of(method: Method, inputs: Inputs, parameters: Mapping[str, Any]) -> Size:
     """How large a result the method can explain."""
-    values = method.values(given, len(inputs.tensors))
+    values = method.values(parameters, len(inputs.tensors))
     if method.bound is not None:
         return method.bound(inputs, values)
     defaults = method.values({}, len(inputs.tensors))

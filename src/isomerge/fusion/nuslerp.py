@@ -60,8 +60,8 @@ def nuslerp(
     first = torch.where(line, 1 - t, torch.sin((1 - t) * angle) / torch.sin(angle))
     second = torch.where(line, t, torch.sin(t * angle) / torch.sin(angle))
     a, b = (c.reshape(*ends[0].shape[:-1], 1) for c in (first, second))
-    found = combination(ends, [a.to(ends[0].dtype), b.to(ends[0].dtype)], origin)
-    return _restored(found, tensors[0], nuslerp_flatten, nuslerp_row_wise)
+    turned = combination(ends, [a.to(ends[0].dtype), b.to(ends[0].dtype)], origin)
+    return _restored(turned, tensors[0], nuslerp_flatten, nuslerp_row_wise)
 
 
 def _vectors(x: Tensor, flatten: bool, row_wise: bool) -> Tensor:

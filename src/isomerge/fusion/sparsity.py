@@ -27,10 +27,10 @@ def lowest(values: Tensor, count: int) -> Tensor:
     threshold = kth_smallest(flat.clone(), count)
     mask = flat <= threshold
     over = int(torch.count_nonzero(mask)) - count  # the last entries at the threshold, which are left out
-    for place, here in zip(reversed(mask.split(PIECE)), reversed(flat.split(PIECE)), strict=True):
+    for place, piece in zip(reversed(mask.split(PIECE)), reversed(flat.split(PIECE)), strict=True):
         if over == 0:
             break
-        ties = (here == threshold).nonzero().flatten()[-over:]
+        ties = (piece == threshold).nonzero().flatten()[-over:]
         place[ties] = False
         over -= len(ties)
     return mask.reshape(values.shape)
@@ -131,4 +131,4 @@ def sparse(delta: Tensor, mask: Tensor, rescale: bool) -> Tensor:
 def _mass(delta: Tensor) -> float:
     """The sum of magnitudes."""
 
-    return sum(float(here.abs().sum(dtype=torch.float64)) for here in delta.reshape(-1).split(PIECE))
+    return sum(float(piece.abs().sum(dtype=torch.float64)) for piece in delta.reshape(-1).split(PIECE))

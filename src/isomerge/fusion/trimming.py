@@ -84,8 +84,8 @@ class Rank:
 
 def rank_of(sizes: Sizes, k: int) -> Rank:
     """The ``k``-th smallest (from one) of all magnitudes."""
-    if len(sizes) > WHOLE and (found := _between(sizes, k, *_bracket(sizes, k))):
-        return found
+    if len(sizes) > WHOLE and (rank := _between(sizes, k, *_bracket(sizes, k))):
+        return rank
     with sizes.whole() as room:
         return _searched(room, k)
 
@@ -112,11 +112,11 @@ def _between(sizes: Sizes, k: int, low: float, high: float) -> Rank | None:
         below += int(np.count_nonzero(entries < least))
         at_low += int(np.count_nonzero(entries == least))
         at_high += int(np.count_nonzero(entries == most))
-        found = entries[(entries > least) & (entries < most)]
-        if count + len(found) > len(inside):
+        chosen = entries[(entries > least) & (entries < most)]
+        if count + len(chosen) > len(inside):
             return None
-        _entries(inside)[count : count + len(found)] = found
-        count += len(found)
+        _entries(inside)[count : count + len(chosen)] = chosen
+        count += len(chosen)
     if low == high:
         at_high = 0
     if below < k <= below + at_low:

@@ -125,7 +125,7 @@ def input_axis(line: Line | None) -> int | None:
         return None
     marks = [[atom.dual for atom in atoms((axis,))] for axis in line.axes]
     for test in (all, any):
-        found = [at for at, mark in enumerate(marks) if test(mark)]
-        if len(found) == 1:
-            return found[0]
+        axes = [at for at, mark in enumerate(marks) if test(mark)]
+        if len(axes) == 1:
+            return axes[0]
     return None

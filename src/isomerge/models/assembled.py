@@ -29,8 +29,8 @@ class Piece:
         """Copy from the stored tensor into the live one, in place."""
         stored = stored.contiguous()
         if self.elements is not None:
-            there, here = (x.to(live.device) for x in self.elements)
-            live.view(-1)[here] = stored.view(-1)[there].to(live)
+            stored_places, live_places = (x.to(live.device) for x in self.elements)
+            live.view(-1)[live_places] = stored.view(-1)[stored_places].to(live)
         else:
             _viewed(live, self.size, *self.live).copy_(_viewed(stored, self.size, *self.stored))
 
@@ -38,8 +38,8 @@ class Piece:
         """Copy from the live tensor into the stored one, in place: the inverse of `put`."""
         live = live.contiguous()
         if self.elements is not None:
-            there, here = (x.to(live.device) for x in self.elements)
-            stored.view(-1)[there] = live.view(-1)[here]
+            stored_places, live_places = (x.to(live.device) for x in self.elements)
+            stored.view(-1)[stored_places] = live.view(-1)[live_places]
         else:
             _viewed(stored, self.size, *self.stored).copy_(_viewed(live, self.size, *self.live))
 
@@ -53,18 +53,18 @@ class _Assembled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, pieces: Sequence[Piece], shape: tuple[int, ...], *stored: Tensor) -> Tensor:
         ctx.pieces, ctx.shapes = pieces, [x.shape for x in stored]
-        found = stored[0].new_empty(shape)
+        whole = stored[0].new_empty(shape)
         for piece, x in zip(pieces, stored, strict=True):
-            piece.put(x, found)
-        return found
+            piece.put(x, whole)
+        return whole
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        grad, found = grads[0].contiguous(), []
+        grad, parts = grads[0].contiguous(), []
         for piece, shape in zip(ctx.pieces, ctx.shapes, strict=True):
             piece.take(grad, part := grad.new_zeros(shape))
-            found.append(part)
-        return None, None, *found
+            parts.append(part)
+        return None, None, *parts
 
 
 def assembled(pieces: Sequence[Piece], shape: tuple[int, ...], stored: Sequence[Tensor]) -> Tensor:

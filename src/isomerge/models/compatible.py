@@ -56,12 +56,14 @@ def check_compatible(
                 raise IsomergeError(
                     f"{pair} have different {what} ({size} is {value} and {theirs}): they must be equal{hint}"
                 )
-        for found in disagreements(anchor.config, other.config, compared_keys(anchor)):
-            said = f"{pair} differ in config.json: {found.key} is {found.mine!r} and {found.theirs!r}"
-            if not (stored and found.retuned):
+        for difference in disagreements(anchor.config, other.config, compared_keys(anchor)):
+            said = (
+                f"{pair} differ in config.json: {difference.key} is {difference.mine!r} and {difference.theirs!r}"
+            )
+            if not (stored and difference.retuned):
                 raise IsomergeError(
                     f"{said}; models that compute different functions of equal weights cannot be "
-                    f"averaged{_way_out(found)}"
+                    f"averaged{_way_out(difference)}"
                 )
             notes.append(f"{said}: what is written has that of {anchor.ref}")
         _check_tensors(anchor, other, apart)
@@ -106,11 +108,11 @@ def _check_tie(model: Model) -> None:
             )
 
 
-def _way_out(found: Difference) -> str:
+def _way_out(difference: Difference) -> str:
     """What to do about a setting in which models differ, where there is something."""
-    if found.key == "tie_word_embeddings":
+    if difference.key == "tie_word_embeddings":
         return "; --untie gives a tied head weights of its own"
-    if found.retuned:
+    if difference.retuned:
         return "; where nothing is aligned (--no-align), merge takes them as they are stored, with the first one's"
     return ""
 

@@ -84,19 +84,19 @@ def live_names(module: nn.Module, stored: Iterable[str]) -> dict[str, LiveNames]
     live: Any = module.state_dict(keep_vars=True)
     prefix: Any = getattr(module, "base_model_prefix", "")
     of_pattern = {pattern: x for x in converters for pattern in x.source_patterns}
-    found: dict[str, LiveNames] = {}
+    live_of: dict[str, LiveNames] = {}
     for name in sorted(stored, key=dot_natural_key):
-        here, pattern = rename_source_key(name, renamings, converters, prefix, live)
-        if here not in live and name in live:
-            here, pattern = rename_source_key(name, [], [], prefix, live)
+        target, pattern = rename_source_key(name, renamings, converters, prefix, live)
+        if target not in live and name in live:
+            target, pattern = rename_source_key(name, [], [], prefix, live)
         if pattern is None:
-            found[name] = LiveNames((here,))
+            live_of[name] = LiveNames((target,))
         else:
             targets = of_pattern[pattern].target_patterns
-            found[name] = LiveNames(
-                tuple(dict.fromkeys([here, *(here.replace(targets[0], t) for t in targets)])), pattern
+            live_of[name] = LiveNames(
+                tuple(dict.fromkeys([target, *(target.replace(targets[0], t) for t in targets)])), pattern
             )
-    return found
+    return live_of
 
 
 def _conversions(module: nn.Module) -> tuple[list[Any], list[Any]]:
@@ -162,15 +162,15 @@ class _Follower:
                 yield name, stored, piece
             return
         targets, starts = self._numbers(name, members)
-        found = [
+        pieces = [
             (target, stored, piece)
             for target, inverse in self._places(name, targets, starts[-1])
             for (_, stored), a, b in zip(members, starts, starts[1:], strict=False)
             if (piece := _piece(inverse[a:b], self.shapes[stored], targets[target], a)) is not None
         ]
         if list(targets) == [name]:
-            self.known[key] = [piece for _, _, piece in found]
-        yield from found
+            self.known[key] = [piece for _, _, piece in pieces]
+        yield from pieces
 
     def _numbers(self, name: str, members: list[tuple[str, str]]) -> tuple[dict[str, Tensor], list[int]]:
         """The numbers of stored elements where they are in live tensors, and where each stored tensor's numbers

@@ -44,9 +44,9 @@ class ExpertFrame:
         if self.alignment is None:
             stored = self.model.names[name]
             return self.model.read(stored, torch_dtype(self.model.checkpoint.tensors[stored].dtype))
-        here = self._together[name]
-        if self._held is None or self._held[0] != here:
-            self._held = here, self._moved(here, self.alignment)
+        together = self._together[name]
+        if self._held is None or self._held[0] != together:
+            self._held = together, self._moved(together, self.alignment)
         return self._held[1][name]
 
     def writes(self, name: str) -> bool:
@@ -66,22 +66,22 @@ class ExpertFrame:
         blocks = self.model.blocks
         units = plan_units(alignment.spec, blocks, alignment.together(blocks))
         unit_of = {block.key: frozenset(unit.blocks) for unit in units for block in unit.blocks}
-        found: dict[str, frozenset[Block]] = {}
+        together: dict[str, frozenset[Block]] = {}
         for unit in units:
             gains = {gain.key for block in unit.blocks if (gain := self._gain_of(block)) is not None}
-            here = frozenset(unit.blocks).union(*(unit_of[key] for key in gains))
-            found |= {name: here for block in unit.blocks for name in block.canonical}
-        return found
+            moved_with = frozenset(unit.blocks).union(*(unit_of[key] for key in gains))
+            together |= {name: moved_with for block in unit.blocks for name in block.canonical}
+        return together
 
     @cached_property
     def _gains(self) -> dict[tuple[frozenset[str], tuple[tuple[str, int], ...]], Block]:
         """The blocks of gains, by the names of their axis' atoms and their layer."""
-        found = {}
+        gains = {}
         for block in self.model.blocks:
-            here = tuple(atoms(block.axes or ()))
-            if here and all(atom.diag for atom in here):
-                found[frozenset(atom.name for atom in here), block.scope] = block
-        return found
+            block_atoms = tuple(atoms(block.axes or ()))
+            if block_atoms and all(atom.diag for atom in block_atoms):
+                gains[frozenset(atom.name for atom in block_atoms), block.scope] = block
+        return gains
 
     def _gain_of(self, block: Block) -> Block | None:
         """The gain in front of what a block reads; None where it reads no stream."""
@@ -92,7 +92,7 @@ class ExpertFrame:
         """The tensors of a layer's MLP in the base's frame, by canonical name."""
         dtype = working_dtype([self.model, self.base])
         moved = alignment.applied({block: self.model.assemble(block, dtype) for block in blocks})
-        found: dict[str, Tensor] = {}
+        parts: dict[str, Tensor] = {}
         for block, tensor in moved.items():
             gain = self._gain_of(block)
             if gain is not None and gain in moved:
@@ -100,8 +100,8 @@ class ExpertFrame:
                 theirs = self.base.read(self.base.names[gain.canonical[0]], dtype) + gain.line.less
                 # behind a gain of zero the base's stream has nothing to read
                 tensor = tensor * torch.where(theirs == 0, 0.0, mine / theirs.where(theirs != 0, 1.0))
-            found |= {name: part.contiguous() for name, part in block.split(tensor)}
-        return found
+            parts |= {name: part.contiguous() for name, part in block.split(tensor)}
+        return parts
 
 
 @dataclass(frozen=True)

@@ -58,20 +58,20 @@ class DenseMlps:
         Raises:
             IsomergeError: a layer lacks one.
         """
-        found: dict[str, dict[str, str]] = {}
+        by_head: dict[str, dict[str, str]] = {}
         for name in self.model.names:
             for tail in self.target.dense:
                 if name.endswith(f".{tail}"):
-                    found.setdefault(name.removesuffix(tail), {})[tail] = name
-        ordered = sorted(found, key=lambda head: [int(part) for part in head.split(".") if part.isdecimal()])
+                    by_head.setdefault(name.removesuffix(tail), {})[tail] = name
+        ordered = sorted(by_head, key=lambda head: [int(part) for part in head.split(".") if part.isdecimal()])
         for head in ordered:
-            if lacking := [tail for tail in self.target.dense if tail not in found[head]]:
+            if lacking := [tail for tail in self.target.dense if tail not in by_head[head]]:
                 raise IsomergeError(
                     f"{self.model.ref}: layer {head.rstrip('.')} has no {lacking[0]}, of which experts are made"
                 )
         if not ordered:
             raise IsomergeError(f"{self.model.ref}: no layer has {self.target.dense[0]}, of which experts are made")
-        return [found[head] for head in ordered]
+        return [by_head[head] for head in ordered]
 
     def stored(self, layer: int, tail: str) -> str:
         """The name under which a tensor is stored."""

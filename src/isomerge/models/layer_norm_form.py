@@ -96,21 +96,21 @@ class LayerNormForm:
         made: dict[Block, Tensor] = {}
         left = list(self.free.reached)
 
-        def found(block: Block) -> Tensor:
+        def read(block: Block) -> Tensor:
             for one in [one for one in left if block in one.changed]:
                 if one not in left:  # done meanwhile, of a block that several change
                     continue
                 left.remove(one)
-                here = {b: found(b) for b in one.blocks}
+                tensors = {b: read(b) for b in one.blocks}
                 made.update(
                     {
-                        b: t.to(torch.promote_types(here[b].dtype, torch.float32))
-                        for b, t in one.formed(here).items()
+                        b: t.to(torch.promote_types(tensors[b].dtype, torch.float32))
+                        for b, t in one.formed(tensors).items()
                     }
                 )
             return made[block] if block in made else stored(block)
 
-        return found
+        return read
 
     def _moved(self, stored: Callable[[Block], Tensor]) -> Callable[[Block], Tensor]:
         """Blocks in the form of norms, after what is carried was: the first of its tensors has none of it."""
@@ -119,11 +119,11 @@ class LayerNormForm:
 
         @cache
         def moved(block: Block) -> Tensor:
-            found = once(block)
+            tensor = once(block)
             for one in self.free.carried:
                 if block in one.blocks:
-                    found = one.add(block, -one.value(once), found.double(), once).to(found)
-            return found
+                    tensor = one.add(block, -one.value(once), tensor.double(), once).to(tensor)
+            return tensor
 
         return moved
 
@@ -314,22 +314,22 @@ def _without_norms(model: Model, free: LayerNorms, spec: Spec, before: Alignment
     elements: dict[str, Tensor] = {}
     together = [*free.together, *(part for one in free.carried for part in one.together)]
     for unit in plan_units(model.spec.restrict([]), model.blocks, together) if free else ():
-        here = free.within(unit.blocks)
-        if here:
+        of_unit = free.within(unit.blocks)
+        if of_unit:
             tensors = {block: model.assemble(block, torch.float64) for block in unit.blocks}
             tensors = before.applied(tensors)
-            scales = scale_elements(here.norms, tensors, None)
+            scales = scale_elements(of_unit.norms, tensors, None)
             tensors = NormStage(spec, scales).applied(tensors)
-            tied = tied_elements(here.norms, tensors, None)
+            tied = tied_elements(of_unit.norms, tensors, None)
             tensors = NormStage(spec, tied).applied(tensors)
-            ones = ones_elements(here, tensors, None, folding=True)
+            ones = ones_elements(of_unit, tensors, None, folding=True)
             tensors = NormStage(spec, ones).applied(tensors)
-            folds = fold_elements(here.norms, tensors, None)
+            folds = fold_elements(of_unit.norms, tensors, None)
             tensors = NormStage(spec, folds).applied(tensors)
-            made = made_elements(here.norms, tensors, None)
+            made = made_elements(of_unit.norms, tensors, None)
             elements |= scales | tied | ones | folds | made
-            if here.between:
-                elements |= between_elements(here, NormStage(spec, made).applied(tensors), None)
+            if of_unit.between:
+                elements |= between_elements(of_unit, NormStage(spec, made).applied(tensors), None)
     return norm_stages(spec, elements)
 
 
@@ -350,7 +350,7 @@ def free_under_layer_norm(model: Model) -> LayerNorms:
     tied = [line for line in lines if line not in own]
     traded = {name for shift in model.declared.shifts if shift.trades for name in (shift.bias, shift.into)}
     tables = {line.tied for line in tied} - traded  # what trades a constant is no head
-    found = layer_norms(
+    free = layer_norms(
         model.declared,
         model.blocks,
         returned=given_out(model),
@@ -358,11 +358,11 @@ def free_under_layer_norm(model: Model) -> LayerNorms:
         tied=lambda block: block.canonical[0] in tables,
     )
     heads = {a.name for line in tied for a in atoms(line.axes or ())} & {*model.declared.gains}
-    for norm in found.norms:
+    for norm in free.norms:
         if norm.gain is not None:
             norm.sealed |= not heads.isdisjoint(a.name for a in atoms(norm.gain.axes or ()))
         _hold(norm, twice)
-    return found
+    return free
 
 
 def _hold(norm: Norm, twice: Set[Block]) -> None:

@@ -74,12 +74,12 @@ class Stack:
         self._check_further()
         stored = {match.line for match in self.matches.values()}
         lines = [line for line in self.spec.lines if line in stored or not line.optional]
-        found = {(i, line.stack) for line in lines for i in self.indices(line)}
+        places = {(i, line.stack) for line in lines for i in self.indices(line)}
         if any(number.axis for line in self.spec.lines for number in line.numbers):
             raise self.by_number()
-        if len(found) == 1:
-            return found.pop()[0], None
-        return self._one_of(found)
+        if len(places) == 1:
+            return places.pop()[0], None
+        return self._one_of(places)
 
     def _one_of(self, stacks: set[tuple[str, str]]) -> tuple[str, str]:
         """The one of several stacks, each with its index, that is of the part.
@@ -87,20 +87,20 @@ class Stack:
         Raises:
             IsomergeError: there are no layers, or it is open which are meant.
         """
-        told = f"{self.checkpoint.ref}: the spec for {self.spec.model_type} describes"
+        beginning = f"{self.checkpoint.ref}: the spec for {self.spec.model_type} describes"
         if not stacks:
-            raise IsomergeError(f"{told} no layers, so its layers cannot be sliced")
+            raise IsomergeError(f"{beginning} no layers, so its layers cannot be sliced")
         names = ", ".join(sorted(name for _, name in stacks))
         if self.part is None:
             raise IsomergeError(
-                f"{told} several stacks of layers ({names}): say in the recipe whose layers are sliced, as in "
+                f"{beginning} several stacks of layers ({names}): say in the recipe whose layers are sliced, as in "
                 f"`modules: {{encoder: {{slices: ...}}}}`"
             )
         own = [stack for stack in stacks if self.part.has(stack[1])]
         if len(own) != 1:
             how = "none of which is" if not own else f"and {len(own)} of them are"
             raise IsomergeError(
-                f"{told} several stacks of layers ({names}), {how} of `modules.{self.part.name}`: its layers "
+                f"{beginning} several stacks of layers ({names}), {how} of `modules.{self.part.name}`: its layers "
                 f"cannot be sliced"
             )
         if self.spec.numbered:
@@ -153,11 +153,11 @@ class Stack:
     @cached_property
     def layers(self) -> dict[int, list[str]]:
         """The tensors of every layer."""
-        found: dict[int, list[str]] = {}
+        layers: dict[int, list[str]] = {}
         for name, match in self.matches.items():
             if self.inside(match):
-                found.setdefault(match.binding[self.index], []).append(name)
-        return found
+                layers.setdefault(match.binding[self.index], []).append(name)
+        return layers
 
     @property
     def depth(self) -> int:
@@ -212,9 +212,9 @@ class Stack:
         pieces = name.split(".")
         for at, piece in enumerate(pieces):
             if piece == str(match.binding[self.index]):
-                found = ".".join([*pieces[:at], str(layer), *pieces[at + 1 :]])
-                if self.spec.match(found).binding == wanted:
-                    return found
+                renamed = ".".join([*pieces[:at], str(layer), *pieces[at + 1 :]])
+                if self.spec.match(renamed).binding == wanted:
+                    return renamed
         raise IsomergeError(
             f"{self.checkpoint.ref}: the layer of tensor {name} is no part of its name between dots"
         )
@@ -324,11 +324,10 @@ def _check_alike(one: Stack, two: Stack) -> None:
             )
     # lists over layers are cut and joined: they may differ
     keys = [key for key in (*one.spec.config_keys, "tie_word_embeddings") if key not in FORMS]
-    if (found := disagreement(one.checkpoint.config, two.checkpoint.config, keys)) is not None:
+    if (difference := disagreement(one.checkpoint.config, two.checkpoint.config, keys)) is not None:
         raise IsomergeError(
-            f"{pair} differ in config.json: {found.key} is {found.mine!r} and {found.theirs!r}; layers of the "
-            f"two compute "
-            "different functions of equal weights and cannot be stacked"
+            f"{pair} differ in config.json: {difference.key} is {difference.mine!r} and {difference.theirs!r}; "
+            "layers of the two compute different functions of equal weights and cannot be stacked"
         )
 
 

@@ -84,27 +84,27 @@ class _Merger:
 
     def replace(self, name: str, key: str) -> None:
         """A whole tensor of the adapter takes the place of the base's, or is new."""
-        given = self.adapter.tensors.tensors[key]
+        replacement = self.adapter.tensors.tensors[key]
         target = self.names.find(name)
         if target is None:
             twin = stand_in(self.base, self.spec, name)
             if twin is None and not self.adapter.wraps(name):
                 raise self.names.missing(name, key)
             self.untie(name)
-            target, stored = name, given if twin is None else self.base.tensors[twin]
+            target, stored = name, replacement if twin is None else self.base.tensors[twin]
         else:
             stored = self.base.tensors[target]
-        if given.shape != stored.shape and not self.resized(given, stored):
-            raise self.misfit(key, given, target, stored)
-        info = self.described(given.shape, stored, name=target)
+        if replacement.shape != stored.shape and not self.resized(replacement, stored):
+            raise self.misfit(key, replacement, target, stored)
+        info = self.described(replacement.shape, stored, name=target)
         self.found[target] = Derived(info, lambda: _cast(self.adapter.tensors.read(key), info, self.adapter))
 
-    def resized(self, given: TensorInfo, stored: TensorInfo) -> bool:
+    def resized(self, replacement: TensorInfo, stored: TensorInfo) -> bool:
         """Whether a table of all tokens got another number of rows; the config follows."""
-        if not given.shape or not stored.shape or given.shape[1:] != stored.shape[1:]:
+        if not replacement.shape or not stored.shape or replacement.shape[1:] != stored.shape[1:]:
             return False
         said = self.counts(stored.shape[0])
-        self.config = with_values(self.config, dict.fromkeys(said, given.shape[0]))
+        self.config = with_values(self.config, dict.fromkeys(said, replacement.shape[0]))
         self.grown |= bool(said)
         return bool(said)
 
@@ -114,8 +114,8 @@ class _Merger:
             return [("vocab_size",)] if self.base.config.get("vocab_size") == rows else []
 
         def bound(config: Mapping[str, Any]) -> int | None:
-            found = known_spec(config)
-            return None if found is None else found.sizes.get("vocab")
+            spec = known_spec(config)
+            return None if spec is None else spec.sizes.get("vocab")
 
         return counts(self.base.config, rows, bound) if self.spec.sizes.get("vocab") == rows else []
 
@@ -152,9 +152,9 @@ class _Merger:
             raise self.names.missing(f"{update.module}.bias", key)
         before = self.found.get(target)
         read = before.read if before else partial(self.base.read, target)
-        given, stored = self.adapter.tensors.tensors[key], self.base.tensors[target]
-        if given.shape != stored.shape:
-            raise self.misfit(key, given, target, stored)
+        bias, stored = self.adapter.tensors.tensors[key], self.base.tensors[target]
+        if bias.shape != stored.shape:
+            raise self.misfit(key, bias, target, stored)
         info = self.described(stored.shape, stored)
 
         def moved() -> Tensor:
@@ -208,11 +208,11 @@ class _Merger:
         if self.spec is None or line is None or stand_in(self.base, self.spec, name) is None:
             return
         try:
-            found = untie(self.spec, self.names.canonical, self.base.config, [line])
+            untied = untie(self.spec, self.names.canonical, self.base.config, [line])
         except IsomergeError as error:
             raise IsomergeError(f"{self.adapter.file} changes {name!r} of {self.base.ref}: {error}") from None
-        self.copies |= {new: stored for new, stored in found.copies.items() if found.lines[new] != line}
-        self.config |= found.config
+        self.copies |= {new: stored for new, stored in untied.copies.items() if untied.lines[new] != line}
+        self.config |= untied.config
 
     def copied(self) -> Checkpoint:
         """The base, with what else is no longer tied; where the adapter changes what that was tied to, as it is
@@ -234,9 +234,9 @@ class _Merger:
             stored, name=name or stored.name, shape=shape, nbytes=size, file=self.adapter.file, offset=-1
         )
 
-    def misfit(self, key: str, given: TensorInfo, target: str, stored: TensorInfo) -> IsomergeError:
+    def misfit(self, key: str, replacement: TensorInfo, target: str, stored: TensorInfo) -> IsomergeError:
         return IsomergeError(
-            f"{given.file}: tensor {key!r} has shape {list(given.shape)}, but tensor {target!r} of "
+            f"{replacement.file}: tensor {key!r} has shape {list(replacement.shape)}, but tensor {target!r} of "
             f"{self.base.ref} has "
             f"{list(stored.shape)}; check that the adapter is for this model"
         )
@@ -262,11 +262,11 @@ def _working(info: TensorInfo) -> Any:
 
 
 def _cast(tensor: Tensor, info: TensorInfo, adapter: Adapter) -> Tensor:
-    found = tensor.to(torch_dtype(info.dtype))
-    if found.is_floating_point() and not bool(found.isfinite().all()):
+    converted = tensor.to(torch_dtype(info.dtype))
+    if converted.is_floating_point() and not bool(converted.isfinite().all()):
         raise IsomergeError(
             f"{adapter.file}: merged with this adapter, tensor {info.name} has values that {info.dtype} cannot "
             f"hold; "
             "check the adapter, or give the base in float32"
         )
-    return found
+    return converted

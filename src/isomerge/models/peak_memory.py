@@ -50,12 +50,12 @@ def free_memory(root: Path = Path("/")) -> float:
 
     Without either (no Linux) there is no limit that could be known.
     """
-    found = [math.inf]
+    limits = [math.inf]
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = (root / "proc/meminfo").read_text().splitlines()
-        found.append(1024.0 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
+        limits.append(1024.0 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
     with contextlib.suppress(OSError, ValueError):
         group = root / "sys/fs/cgroup"
         limit, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        found.append(float(int(limit) - int(used)))
-    return min(found)
+        limits.append(float(int(limit) - int(used)))
+    return min(limits)

@@ -58,12 +58,12 @@ def dequantised(checkpoint: Checkpoint) -> Checkpoint:
         return checkpoint
     how = checkpoint.config[key]
     code = _float_of(checkpoint.config)
-    found, used = _scaled(checkpoint, how, code)
+    derived, used = _scaled(checkpoint, how, code)
     more, blocks = _microscaled(checkpoint, code)
-    found, used = found | more, used | blocks
+    derived, used = derived | more, used | blocks
     method = str(how.get("quant_method") or UNNAMED)
     for name, info in checkpoint.tensors.items():
-        if name not in used and name not in found and info.dtype in PACKED:
+        if name not in used and name not in derived and info.dtype in PACKED:
             raise IsomergeError(
                 f"{info.file}: tensor {name} is packed ({info.dtype}) by {method}, which cannot be read as "
                 f"weights here: use the "
@@ -71,11 +71,11 @@ def dequantised(checkpoint: Checkpoint) -> Checkpoint:
                 "(from_pretrained(...).dequantize().save_pretrained(...) "
                 "of transformers)"
             )
-    if not found:
+    if not derived:
         _check_plain(checkpoint, key, method)
         return checkpoint
     return checkpoint.derive(
-        found,
+        derived,
         origin=f"{STORED}{method}, read as {code}",
         config={k: v for k, v in checkpoint.config.items() if k not in KEYS},
         drop=used | {name for name in checkpoint.tensors if BESIDE.search(name)},
@@ -106,8 +106,8 @@ def _check_plain(checkpoint: Checkpoint, key: str, method: str) -> None:
 
 def quantisation_note(checkpoint: Checkpoint) -> str | None:
     """What a user must know: which models were quantised, and that the output is not."""
-    told = next((words for words in checkpoint.origin if words.startswith(STORED)), None)
-    return None if told is None else f"{checkpoint.ref}: {told}; what is written is not quantised"
+    words_of = next((words for words in checkpoint.origin if words.startswith(STORED)), None)
+    return None if words_of is None else f"{checkpoint.ref}: {words_of}; what is written is not quantised"
 
 
 def _float_of(config: Mapping[str, Any]) -> str:
@@ -134,7 +134,7 @@ def _misfit(info: TensorInfo, factors: TensorInfo, more: str = "") -> IsomergeEr
 
 def _scaled(checkpoint: Checkpoint, how: Mapping[str, Any], code: str) -> tuple[dict[str, Derived], set[str]]:
     """All weights with factors beside them; and the names of the factors."""
-    found: dict[str, Derived] = {}
+    derived: dict[str, Derived] = {}
     used: set[str] = set()
     blocks = how.get("weight_block_size")
     for name, info in checkpoint.tensors.items():
@@ -148,9 +148,9 @@ def _scaled(checkpoint: Checkpoint, how: Mapping[str, Any], code: str) -> tuple[
         if zero is not None and checkpoint.tensors[zero].shape != factors.shape:
             raise IsomergeError(f"{info.file}: tensor {zero} must have the shape of {scale}: save this model again")
         read = partial(_unscaled, checkpoint, name, scale, zero, steps, code)
-        found[name] = Derived(_described(info, name, code, info.shape), read)
+        derived[name] = Derived(_described(info, name, code, info.shape), read)
         used |= {scale} | ({zero} if zero is not None else set())
-    return found, used
+    return derived, used
 
 
 def _steps(info: TensorInfo, factors: TensorInfo, blocks: Any) -> tuple[int, ...]:
@@ -165,8 +165,8 @@ def _steps(info: TensorInfo, factors: TensorInfo, blocks: Any) -> tuple[int, ...
     stated = blocks if isinstance(blocks, (list, tuple)) and len(blocks) == 2 else (None, None)
     stated = (*(None,) * (len(info.shape) - 2), *stated)[-len(info.shape) :] if info.shape else ()
     steps = []
-    for long, short, given in zip(info.shape, shape, stated, strict=False):
-        options = ([given] if isinstance(given, int) and given > 0 else []) + (
+    for long, short, size in zip(info.shape, shape, stated, strict=False):
+        options = ([size] if isinstance(size, int) and size > 0 else []) + (
             [long // short] if short and long % short == 0 else []
         )
         fitting = [step for step in options if -(-long // step) == short]
@@ -204,7 +204,7 @@ def _unscaled(
 def _microscaled(checkpoint: Checkpoint, code: str) -> tuple[dict[str, Derived], set[str]]:
     """All weights in blocks ``[*lead, rows, blocks, 16]``, as the transposed ``[*lead, columns, rows]`` that
     modules have."""
-    found: dict[str, Derived] = {}
+    derived: dict[str, Derived] = {}
     used: set[str] = set()
     for key, info in checkpoint.tensors.items():
         name = key.removesuffix("_blocks")
@@ -215,9 +215,11 @@ def _microscaled(checkpoint: Checkpoint, code: str) -> tuple[dict[str, Derived],
             raise _misfit(info, checkpoint.tensors[scale])
         *lead, rows, blocks, pairs = info.shape
         shape = (*lead, blocks * pairs * 2, rows)
-        found[name] = Derived(_described(info, name, code, shape), partial(_unpacked, checkpoint, key, scale, code))
+        derived[name] = Derived(
+            _described(info, name, code, shape), partial(_unpacked, checkpoint, key, scale, code)
+        )
         used |= {key, scale}
-    return found, used
+    return derived, used
 
 
 def _unpacked(checkpoint: Checkpoint, key: str, scale: str, code: str) -> Tensor:

@@ -151,8 +151,8 @@ class Model:
 
     def stored_names(self, block: Block) -> list[str]:
         """The stored tensors behind a block, those that are there."""
-        found = (self.source_of(canonical, Match(block.line, {})) for canonical in block.canonical)
-        return [name for name in found if name is not None]
+        names = (self.source_of(canonical, Match(block.line, {})) for canonical in block.canonical)
+        return [name for name in names if name is not None]
 
     def assemble(self, block: Block, dtype: torch.dtype | None, *, mapped: bool = False) -> Tensor:
         """A block as one contiguous tensor in the working dtype; see `read`.
@@ -231,11 +231,11 @@ def recognise(
     names = by_canonical(matches)
     if ties := broken_ties(spec, names, checkpoint.config) if untie else {}:
         try:
-            found = untied(spec, names, checkpoint.config, list(ties))
+            head = untied(spec, names, checkpoint.config, list(ties))
         except IsomergeError as error:
             raise IsomergeError(f"{checkpoint.ref}: {error}") from None
-        checkpoint = checkpoint.with_copies(found.copies, **found.config)
-        matches |= {name: Match(line, {}) for name, line in found.lines.items()}
+        checkpoint = checkpoint.with_copies(head.copies, **head.config)
+        matches |= {name: Match(line, {}) for name, line in head.lines.items()}
     kept = without_broken_ties(spec, by_canonical(matches), checkpoint.config)
     return Model(checkpoint, kept, matches, spec, spec_file, unties=bool(untie and ties))
 

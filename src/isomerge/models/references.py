@@ -66,12 +66,12 @@ def open_model_ref(ref: str | Path | ModelRef, *, allow_pickle: bool = False) ->
         IsomergeError: see `open_checkpoint` and `isomerge.models.lora.with_adapter`.
     """
     if isinstance(ref, Path) and (ref.exists() or "+" not in str(ref)):
-        found = ModelRef(str(ref))
+        reference = ModelRef(str(ref))
         checkpoint = _open_model(ref, allow_pickle)
     else:
-        found = ref if isinstance(ref, ModelRef) else parse_model_ref(str(ref))
-        checkpoint = _open_model(found.model, allow_pickle)
-    for adapter in found.adapters:
+        reference = ref if isinstance(ref, ModelRef) else parse_model_ref(str(ref))
+        checkpoint = _open_model(reference.model, allow_pickle)
+    for adapter in reference.adapters:
         checkpoint = with_adapter(checkpoint, adapter, allow_pickle=allow_pickle)
     return checkpoint
 

@@ -57,31 +57,31 @@ class StoredForm:
 
     def named(self, model: Model, blocks: Mapping[Block, Tensor]) -> dict[str, Tensor]:
         """Blocks under a model's names, in the output dtype, or in that in which the model stores them."""
-        found = {}
+        named = {}
         for block, tensor in blocks.items():
             for canonical, part in block.split(tensor):
                 name = model.names[canonical]
                 code = out_code(model.checkpoint.tensors[name].dtype, self.dtype)
-                found[name] = cast(part, code, name)
+                named[name] = cast(part, code, name)
                 if block.line.infinite:
-                    found[name] = with_infinities(model, name, found[name])
-                elif part.dtype == found[name].dtype and part.is_floating_point() and not all_finite(part):
+                    named[name] = with_infinities(model, name, named[name])
+                elif part.dtype == named[name].dtype and part.is_floating_point() and not all_finite(part):
                     raise IsomergeError(
                         f"tensor {name} has NaN or infinite values once it is computed: the weights or the "
                         f"parameters of this merge "
                         "are too large; choose smaller ones"
                     )
-        return found
+        return named
 
 
 def cast(tensor: Tensor, code: str, name: str) -> Tensor:
     """Convert to a stored dtype; a value that does not fit is an error, never an infinity."""
     if code not in STORED_FLOATS or tensor.dtype == torch_dtype(code):
         return tensor
-    found = tensor.to(torch_dtype(code))
-    if not all_finite(found):
+    converted = tensor.to(torch_dtype(code))
+    if not all_finite(converted):
         raise IsomergeError(
             f"tensor {name} does not fit into {code}: its largest value is {float(tensor.abs().max()):.3g}; use "
             f"--dtype float32"
         )
-    return found
+    return converted

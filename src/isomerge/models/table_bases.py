@@ -66,13 +66,13 @@ def read_onto(anchor: Model, source: Model) -> None:
     """Have a source read with its anchor's bases and constants from now on, where that is worth it."""
     theirs = {one.key for one in free_under_layer_norm(anchor).bases}
     shared = [one for one in free_under_layer_norm(source).bases if one.key in theirs]
-    found = {one: a for one in shared if (a := _nearest(anchor, source, one)) is not None}
-    if not found:
+    nearest = {one: a for one in shared if (a := _nearest(anchor, source, one)) is not None}
+    if not nearest:
         carry_onto(anchor, source)
         return
     spec = norm_spec(source.declared)
-    turns = Alignment.of(norm_stages(spec, {one.key: a for one, a in found.items()}), spec)
-    turned = source.carried = TurnedTables(turns, tuple(found))
+    turns = Alignment.of(norm_stages(spec, {one.key: a for one, a in nearest.items()}), spec)
+    turned = source.carried = TurnedTables(turns, tuple(nearest))
     carry_onto(anchor, source)  # constants are compared in one basis
     if source.carried is not turned:
         source.carried = replace(turned, then=source.carried)

@@ -56,13 +56,17 @@ def _declared_ties(spec: Spec, stored: set[str], config: Mapping[str, Any]) -> l
 def broken_ties(spec: Spec, present: Iterable[str], config: Mapping[str, Any]) -> dict[Line, tuple[Line, set[str]]]:
     """The tied lines that some space would move in one place only: with the line that stands in, and these
     spaces."""
-    found = {}
+    ties = {}
     for line, stand_in in _declared_ties(spec, set(present), config):
-        here, there = ({a.name for a in atoms(x.axes or ())} & spec.spaces.keys() for x in (line, stand_in))
-        broken = (here ^ there) | {n for n in here & there if spec.spaces[n].group_name not in SELF_DUAL}
+        own_spaces, stand_in_spaces = (
+            {a.name for a in atoms(x.axes or ())} & spec.spaces.keys() for x in (line, stand_in)
+        )
+        broken = (own_spaces ^ stand_in_spaces) | {
+            n for n in own_spaces & stand_in_spaces if spec.spaces[n].group_name not in SELF_DUAL
+        }
         if broken:
-            found[line] = (stand_in, broken)
-    return found
+            ties[line] = (stand_in, broken)
+    return ties
 
 
 def without_broken_ties(spec: Spec, present: Iterable[str], config: Mapping[str, Any]) -> Spec:

@@ -38,7 +38,7 @@ def matching_pursuit(
     lengths = dictionary.norm(dim=1)
     unit = dictionary / lengths.clamp_min(torch.finfo(dictionary.dtype).tiny)[:, None]
     parts = [_pursued(part, unit, lengths, terms, tolerance) for part in targets.split(BATCH)]
-    rows, coefficients = (torch.cat(found) for found in zip(*parts, strict=True))
+    rows, coefficients = (torch.cat(batches) for batches in zip(*parts, strict=True))
     return rows, coefficients
 
 
@@ -72,8 +72,8 @@ def _pursued(targets: Tensor, unit: Tensor, lengths: Tensor, terms: int, toleran
             break
     diagonal = upper.diagonal(dim1=1, dim2=2)
     diagonal.masked_fill_(diagonal == 0, 1)  # of terms that were not needed
-    found = torch.linalg.solve_triangular(upper, seen[..., None], upper=True)[..., 0]
-    return rows, found / lengths[rows].clamp_min(torch.finfo(lengths.dtype).tiny)
+    solution = torch.linalg.solve_triangular(upper, seen[..., None], upper=True)[..., 0]
+    return rows, solution / lengths[rows].clamp_min(torch.finfo(lengths.dtype).tiny)
 
 
 def nearest(targets: Tensor, dictionary: Tensor, terms: int) -> tuple[Tensor, Tensor]:
@@ -94,9 +94,9 @@ def nearest(targets: Tensor, dictionary: Tensor, terms: int) -> tuple[Tensor, Te
     rows, weights = [], []
     for part in targets.split(BATCH):
         cosines = (part / part.norm(dim=1, keepdim=True).clamp_min(tiny)) @ unit.T
-        found = cosines.topk(terms, dim=1)
-        positive = found.values.clamp_min(0) + tiny
-        rows.append(found.indices)
+        closest = cosines.topk(terms, dim=1)
+        positive = closest.values.clamp_min(0) + tiny
+        rows.append(closest.indices)
         weights.append(positive / positive.sum(1, keepdim=True))
     return torch.cat(rows), torch.cat(weights)
 

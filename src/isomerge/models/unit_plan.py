@@ -58,8 +58,8 @@ def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", la
         IsomergeError: spaces or layers that do not exist.
     """
     selection = with_free_streams(select_spaces(donor.spec, spaces), [donor, *others], spaces)
-    told = [note for model in (donor, *others) if (note := quantisation_note(model.checkpoint))]
-    selection = replace(selection, notes=(*selection.notes, *told))
+    quantised = [note for model in (donor, *others) if (note := quantisation_note(model.checkpoint))]
+    selection = replace(selection, notes=(*selection.notes, *quantised))
     if layers is not None:  # heads shared by a whole stack can only move with all of its layers
         spec = selection.spec
         mobile = [n for n in spec.spaces if n not in voted(spec)]
@@ -97,8 +97,8 @@ def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", la
 def _moving_in_all(spec: Spec, others: Sequence[Model], shared: Sequence[Block]) -> Spec:
     """The spec without the spaces and shifts that another model of the run keeps, as its class returns what is in
     them: a pooler's neurons are inside of a classifier, and outputs of the base model."""
-    here = {atom.name for block in shared for atom in atoms(block.axes or ())} & spec.spaces.keys()
-    kept = {name for name in here for other in others if name not in other.spec.spaces}
+    movable = {atom.name for block in shared for atom in atoms(block.axes or ())} & spec.spaces.keys()
+    kept = {name for name in movable for other in others if name not in other.spec.spaces}
     kept |= {name for name, space in spec.spaces.items() if kept & set(space.index)}
     for other in others:
         kept |= {s.name for s in spec.shifts} - {s.name for s in other.spec.shifts}

@@ -58,13 +58,13 @@ def untie(spec: Spec, names: Mapping[str, str], config: Mapping[str, Any], heads
         for line, stand_in in tied_lines(spec, names, config)
         if line in heads or (line.axes == stand_in.axes and not forced)
     ]
-    found = {_stored_name(spec, line, stand_in, names): (line, stand_in) for line, stand_in in absent}
+    stored = {_stored_name(spec, line, stand_in, names): (line, stand_in) for line, stand_in in absent}
     changed: dict[str, Any] = {TIE: False}
     if SCALED in spec.config_keys:
         changed[SCALED] = config.get(SCALED, config.get(TIE) is not False)
     return Untied(
-        {name: names[stand_in.canonical({})] for name, (_, stand_in) in found.items()},
-        {name: line for name, (line, _) in found.items()},
+        {name: names[stand_in.canonical({})] for name, (_, stand_in) in stored.items()},
+        {name: line for name, (line, _) in stored.items()},
         changed,
     )
 

@@ -93,8 +93,8 @@ class _Tables:
                 f"{checkpoint.ref}: the spec for {self.spec.model_type} has no tokens (size {AXIS})"
             )
         self.size = self.spec.sizes[AXIS]
-        found = [self._table(name, match) for name, match in self.matches.items()]
-        self.tables = {table.canonical: table for table in found if table is not None}
+        tables = [self._table(name, match) for name, match in self.matches.items()]
+        self.tables = {table.canonical: table for table in tables if table is not None}
 
     def check_others(self) -> None:
         """Refuse tables whose rows are for tokens, too, and would stay where they are while ids change."""
@@ -172,12 +172,12 @@ def _view(model: int, every: Sequence[_Tables], vocabulary: Vocabulary, own_file
     companions = {name: x for name, x in checkpoint.companions().items() if not is_tokenizer_file(name)}
     generation = companions.get(_GENERATION)
     if generation is not None and not stays:
-        given = (
+        settings = (
             read_object(generation, remedy="save it again", unique=False)
             if isinstance(generation, Path)
             else json.loads(generation)
         )
-        companions[_GENERATION] = (json.dumps(renumbered(given, moved, fallback, ()), indent=2) + "\n").encode()
+        companions[_GENERATION] = (json.dumps(renumbered(settings, moved, fallback, ()), indent=2) + "\n").encode()
     derived = {} if stays else {t.name: _derived(model, t, every, vocabulary) for t in tables.tables.values()}
     return checkpoint.derive(
         derived,
@@ -195,11 +195,11 @@ def _places(model: int, vocabulary: Vocabulary) -> dict[int, int]:
     Of a model's rows without a token in the output, the first place that has the row.
     """
     rows = enumerate(vocabulary.rows[model])
-    found = {at[0][1]: k for k, at in reversed(list(rows)) if len(at) == 1 and at[0][0] == model}
+    places = {at[0][1]: k for k, at in reversed(list(rows)) if len(at) == 1 and at[0][0] == model}
     ids = {
         at: vocabulary.tokens[token] for token, at in vocabulary.models[model].items() if token in vocabulary.tokens
     }
-    return found | {at: k for at, k in ids.items() if k < vocabulary.size}
+    return places | {at: k for at, k in ids.items() if k < vocabulary.size}
 
 
 def _derived(model: int, table: _Table, every: Sequence[_Tables], vocabulary: Vocabulary) -> Derived:
@@ -208,7 +208,7 @@ def _derived(model: int, table: _Table, every: Sequence[_Tables], vocabulary: Vo
     checkpoint, rows = every[model].checkpoint, vocabulary.rows[model]
     stored = checkpoint.tensors[table.name]
     sources: dict[int, _Table] = {}
-    for other in sorted({m for found in rows for m, _ in found} - {model, AVERAGE[0]}):
+    for other in sorted({m for row in rows for m, _ in row} - {model, AVERAGE[0]}):
         theirs = every[other].find(table.canonical)
         if theirs is None:
             raise IsomergeError(
@@ -256,8 +256,8 @@ class Sum:
         mine, theirs = (torch.tensor(rows) for rows in zip(*self.shared, strict=True))
         table = _table_of(*self.donor).flatten(1)
         solve = matching_pursuit if self.method == "omp" else nearest
-        found, coefficients = solve(table[self.targets].to(dtype), table[theirs].to(dtype), self.neighbours)
-        return summed(_table_of(*self.own), mine[found], coefficients)
+        chosen, coefficients = solve(table[self.targets].to(dtype), table[theirs].to(dtype), self.neighbours)
+        return summed(_table_of(*self.own), mine[chosen], coefficients)
 
 
 def _table_of(checkpoint: Checkpoint, table: _Table) -> Tensor:
@@ -270,7 +270,7 @@ def _sums(model: int, table: _Table, every: Sequence[_Tables], vocabulary: Vocab
     by_donor: dict[int, dict[int, int]] = {}
     for at, (donor, row) in (vocabulary.sums[model] if vocabulary.sums else {}).items():
         by_donor.setdefault(donor, {})[at] = row
-    found = []
+    sums = []
     for donor, rows in by_donor.items():
         tables, own = every[donor], every[model].checkpoint
         one = tables.find(table.canonical) if table.canonical in {*tables.spec_names} else None
@@ -278,8 +278,8 @@ def _sums(model: int, table: _Table, every: Sequence[_Tables], vocabulary: Vocab
         if one is None or len(own.tensors[table.name].shape) < 2:
             one = next(wide)
         how = (vocabulary.shared[model, donor], vocabulary.missing, vocabulary.neighbours)
-        found.append(Sum([*rows], (own, table), (tables.checkpoint, one), [*rows.values()], *how))
-    return found
+        sums.append(Sum([*rows], (own, table), (tables.checkpoint, one), [*rows.values()], *how))
+    return sums
 
 
 def _across(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
@@ -301,26 +301,26 @@ def _gathered(
 
     dtype = torch_dtype(code)
     work = torch.float64 if dtype == torch.float64 else torch.float32
-    shared = [len(found) > 1 for found in rows]  # rows that are a mean of several
+    shared = [len(gathered) > 1 for gathered in rows]  # rows that are a mean of several
     place = {at: k for k, at in enumerate(k for k, mean in enumerate(shared) if mean)}
-    found, sums = torch.zeros(len(rows), *across, dtype=dtype), torch.zeros(len(place), *across, dtype=work)
+    gathered, sums = torch.zeros(len(rows), *across, dtype=dtype), torch.zeros(len(place), *across, dtype=work)
     for model, (checkpoint, table) in sorted(reads.items()):
         tensor = checkpoint.read(table.name).movedim(table.axis, 0)
         single = [(k, at[0][1]) for k, at in enumerate(rows) if len(at) == 1 and at[0][0] == model]
         if single:
             to, take = torch.tensor(single).T
-            found[to] = tensor[take].to(dtype)
+            gathered[to] = tensor[take].to(dtype)
         several = [(place[k], row) for k, at in enumerate(rows) if shared[k] for m, row in at if m == model]
         if several:
             to, take = torch.tensor(several).T
             sums.index_add_(0, to, tensor[take].to(work))
     if place:
         counts = torch.tensor([len(rows[k]) for k in place], dtype=work)
-        found[list(place)] = (sums / counts.reshape(-1, *[1] * (sums.ndim - 1))).to(dtype)
+        gathered[list(place)] = (sums / counts.reshape(-1, *[1] * (sums.ndim - 1))).to(dtype)
     for one in made:
-        found[one.rows] = one.made(work).to(dtype)
+        gathered[one.rows] = one.made(work).to(dtype)
     padding = [k for k, at in enumerate(rows) if at == [AVERAGE]]
     if padding:
         # they are zero so far
-        found[padding] = (found.sum(0, dtype=work) / (len(rows) - len(padding))).to(dtype)
-    return found.movedim(0, axis)
+        gathered[padding] = (gathered.sum(0, dtype=work) / (len(rows) - len(padding))).to(dtype)
+    return gathered.movedim(0, axis)

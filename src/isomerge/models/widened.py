@@ -64,8 +64,8 @@ def understood(checkpoint: Checkpoint, spec_file: str | Path | None = None, *, u
     ties = [head for head, table in tied_lines(spec, names, checkpoint.config) if head.axes != table.axes]
     if not ties:
         return Narrow(checkpoint, spec, matches, spec_file)
-    found = untie(spec, names, checkpoint.config, ties)
-    return understood(checkpoint.with_copies(found.copies, **found.config), spec_file)
+    untied_heads = untie(spec, names, checkpoint.config, ties)
+    return understood(checkpoint.with_copies(untied_heads.copies, **untied_heads.config), spec_file)
 
 
 def deepened(narrow: Narrow, growth: Growth) -> tuple[Narrow, str, int]:
@@ -157,7 +157,7 @@ def widened(narrow: Narrow, growth: Growth, plan: Widening, dtype: str | None = 
         assert nbytes is not None
         info = replace(stored, dtype=code, shape=shape, nbytes=nbytes, offset=-1)
         derived[name] = Derived(info, partial(_made, checkpoint, name, plan, match, shape, code, scales.get(name)))
-    told = [
+    identity = [
         config,
         [[s.name, s.how] for s in plan.streams.values()],
         str(plan.widths),
@@ -166,7 +166,7 @@ def widened(narrow: Narrow, growth: Growth, plan: Widening, dtype: str | None = 
         plan.layers,
         dtype,
     ]
-    digest = hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
     return checkpoint.derive(derived, sources=[checkpoint], origin=f"widened {digest}", config=config)
 
 

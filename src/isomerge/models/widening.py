@@ -103,10 +103,10 @@ class Widening:
     def layer_scale(self, match: Match) -> str:
         """The scale of the gain behind what a tensor writes, where that needs it: its new rows are a mean of what
         stands behind it. Empty where there is none."""
-        here = [a.name for a in atoms(match.line.axes or ()) if not (a.dual or a.diag)]
-        if not any(name in self.streams and self.streams[name].how == "means" for name in here):
+        writes = [a.name for a in atoms(match.line.axes or ()) if not (a.dual or a.diag)]
+        if not any(name in self.streams and self.streams[name].how == "means" for name in writes):
             return ""
-        return next((name for name in here if name in self.of_branches), "")
+        return next((name for name in writes if name in self.of_branches), "")
 
     def applied(self, tensor: Tensor, match: Match, shape: tuple[int, ...], behind: Tensor | None = None) -> Tensor:
         """One tensor of the wide model.
@@ -126,18 +126,20 @@ class Widening:
         whole = tensor.double().contiguous() + line.less
         made = torch.zeros(shape, dtype=torch.float64)
         stored = views((whole,), line.axes, self.narrow.sizes)
-        for ((part,), here), ((room,), _) in zip(stored, views((made,), line.axes, self.wide.sizes), strict=True):
-            made_part = self._leaf(part, here, tuple(room.shape), self.is_added(match), behind)
+        for ((part,), leaf_atoms), ((room,), _) in zip(
+            stored, views((made,), line.axes, self.wide.sizes), strict=True
+        ):
+            made_part = self._leaf(part, leaf_atoms, tuple(room.shape), self.is_added(match), behind)
             room.copy_(made_part * self.vectors.get(line.name, 1.0))
         return made - line.less
 
     def _leaf(
-        self, part: Tensor, here: tuple[Atom, ...], shape: tuple[int, ...], added: bool, behind: Tensor | None
+        self, part: Tensor, leaf_atoms: tuple[Atom, ...], shape: tuple[int, ...], added: bool, behind: Tensor | None
     ) -> Tensor:
         """One block of a tensor, every axis of which is an atom."""
-        gains = {a.name for a in here if a.name in self.narrow.gains} - self.of_branches
-        factor = self._times(here)
-        for at, atom in enumerate(here):
+        gains = {a.name for a in leaf_atoms if a.name in self.narrow.gains} - self.of_branches
+        factor = self._times(leaf_atoms)
+        for at, atom in enumerate(leaf_atoms):
             stream = self.streams.get(atom.name)
             if stream is None:
                 part = _filled(part, at, shape[at])
@@ -156,24 +158,24 @@ class Widening:
                 part = _filled(part, at, shape[at])
         return part * factor
 
-    def _times(self, here: tuple[Atom, ...]) -> float:
+    def _times(self, leaf_atoms: tuple[Atom, ...]) -> float:
         """What a block is multiplied by beside what its streams are: the scales of gains, and powers of widths."""
         factor = 1.0
-        for atom in here:
+        for atom in leaf_atoms:
             scale = self.scales.get(atom.name, 1.0)
             factor *= 1 / scale if atom.dual else scale
             space = self.narrow.spaces.get(atom.name)
             if space is not None and space.role == "qk" and not atom.dual and atom.name not in self.streams:
                 grown = self.wide.sizes[atom.name] / max(1, self.narrow.sizes[atom.name])
                 factor *= grown**self.widths.scores
-        return factor * self._of_tokens(here)
+        return factor * self._of_tokens(leaf_atoms)
 
-    def _of_tokens(self, here: tuple[Atom, ...]) -> float:
+    def _of_tokens(self, leaf_atoms: tuple[Atom, ...]) -> float:
         """What takes away the powers of the width by which a table of tokens, or a head, is multiplied."""
-        if not any(atom.name in TOKENS for atom in here):
+        if not any(atom.name in TOKENS for atom in leaf_atoms):
             return 1.0
         factor = 1.0
-        for atom in here:
+        for atom in leaf_atoms:
             if (stream := self.streams.get(atom.name)) is not None:
                 power = self.widths.head if atom.dual else -self.widths.embedding
                 factor *= (stream.wide / stream.narrow) ** power
@@ -212,7 +214,7 @@ def ways_of(narrow: Spec, wide: Spec) -> dict[str, list[How]]:
     Raises:
         IsomergeError: a stream of which only copies would do, and the wide one is no multiple.
     """
-    found: dict[str, list[How]] = {}
+    ways_by_stream: dict[str, list[How]] = {}
     for name in narrow.streams:
         d, more = narrow.sizes[name], wide.sizes[name]
         if d == more:
@@ -232,8 +234,8 @@ def ways_of(narrow: Spec, wide: Spec) -> dict[str, list[How]]:
                 f"coordinates, which only copies of all of them keep, and {more} is no multiple of {d}: choose a "
                 f"multiple"
             )
-        found[name] = ways
-    return found
+        ways_by_stream[name] = ways
+    return ways_by_stream
 
 
 def check_growth(narrow: Spec, wide: Spec, matches: Mapping[str, Match]) -> None:
@@ -298,7 +300,7 @@ def tied_factors(
         ties: heads, each with the line that stands in.
         widths: what the class multiplies by powers of its width.
     """
-    found = []
+    factors = []
     for head, table in ties:
         reads = [a for a in atoms(head.axes or ()) if a.dual and a.name in streams]
         if not reads or not any(not a.dual and a.name in streams for a in atoms(table.axes or ())):
@@ -308,8 +310,8 @@ def tied_factors(
         factor = stream.read * ratio**widths.head / (stream.factor * ratio**-widths.embedding)
         scales = [a.name for a in atoms(head.axes or ()) if a.name in narrow.gains]
         if abs(factor - 1) > 1e-12:
-            found.append(Tied(head, table, factor, scales[0] if scales else ""))
-    return found
+            factors.append(Tied(head, table, factor, scales[0] if scales else ""))
+    return factors
 
 
 def norms_of(narrow: Spec, streams: Iterable[str]) -> list[str]:

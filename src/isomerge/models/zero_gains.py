@@ -61,16 +61,16 @@ class _Gain:
 def _zeros(model: Model, scales: Collection[str]) -> dict[str, _Gain]:
     """The gains that have zeros and are read, by the element key of their scale."""
 
-    spec, found = model.spec.turning_latents(), dict[str, list[_Gain]]()
+    spec, zeros = model.spec.turning_latents(), dict[str, list[_Gain]]()
     lonely = lonely_gains(spec, model.blocks)
     for key, block, scale in gains_over_streams(spec, model.blocks):
         if scale.name in scales:
             gain = whole_gain(spec, block, scale, model.assemble(block, torch.float64))
-            found.setdefault(key, []).append(_Gain(block, gain == 0, scale.dual))
+            zeros.setdefault(key, []).append(_Gain(block, gain == 0, scale.dual))
     # a scale of two gains says less of each
     return {
         key: gains[0]
-        for key, gains in found.items()
+        for key, gains in zeros.items()
         if len(gains) == 1 and key not in lonely and gains[0].zero.any()
     }
 

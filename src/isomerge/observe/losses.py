@@ -50,13 +50,13 @@ def logits_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         IsomergeError: the module cannot read this batch, or has no head that predicts.
     """
 
-    found = outputs_of(module, batch)
+    outputs = outputs_of(module, batch)
     if own_class_of(module) is not None:
-        logits = first_output(module, found)
+        logits = first_output(module, outputs)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
-    logits = getattr(found, "logits", None)
-    logits = getattr(found, "prediction_logits", None) if logits is None else logits
-    if logits is None and getattr(found, "start_logits", None) is not None:
+    logits = getattr(outputs, "logits", None)
+    logits = getattr(outputs, "prediction_logits", None) if logits is None else logits
+    if logits is None and getattr(outputs, "start_logits", None) is not None:
         raise IsomergeError(
             f"{type(module).__name__} tells where an answer starts and ends, and its head has no loss here: "
             f"match it by its "
@@ -84,13 +84,13 @@ def outputs_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Any:
     first = next(module.parameters())
     double = first.dtype == torch.float64  # examples are float32
     _check_reads(module, batch)
-    given = {
+    inputs = {
         name: tensor.to(first.device, torch.float64 if double and tensor.is_floating_point() else None)
         for name, tensor in batch.items()
         if name != "labels"
     }
     try:
-        return module(**given) if own_class_of(module) is None else called_with(module, {**batch, **given})
+        return module(**inputs) if own_class_of(module) is None else called_with(module, {**batch, **inputs})
     except (IndexError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise IsomergeError("the device has too little memory: give a smaller --batch-size") from error
@@ -233,13 +233,13 @@ def check_own_loss(module: nn.Module, batch: Mapping[str, Tensor], kind: Predict
         return
     first = next(module.parameters())
     wide = first.dtype == torch.float64
-    given = {
+    inputs = {
         name: x.to(first.device, torch.float64 if wide and x.is_floating_point() else None)
         for name, x in batch.items()
     }
     with torch.no_grad():
-        found = called_with(module, given, labels=True)
-        theirs, logits = own_loss_of(found), logits_of(module, batch)
+        outputs = called_with(module, inputs, labels=True)
+        theirs, logits = own_loss_of(outputs), logits_of(module, batch)
         total, count, _ = kind.loss(logits, targets_of(batch, logits, kind))
     ours = float(total) / max(count, 1)
     if theirs is not None and abs(float(theirs) - ours) > 1e-3 * max(1.0, abs(ours)):

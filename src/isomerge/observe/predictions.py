@@ -222,14 +222,14 @@ class OwnLoss(Prediction):
             IsomergeError: the function does not run on these, or gives no number.
         """
         try:
-            found = self.function(logits, targets)
+            loss = self.function(logits, targets)
         except Exception as error:  # whatever the code of a function raises
-            told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise IsomergeError(
                 f"loss= does not run on outputs {list(logits.shape)} and labels ({type(error).__name__}: "
-                f"{told[:160]}): give a function of outputs and labels"
+                f"{reason[:160]}): give a function of outputs and labels"
             ) from error
-        if not isinstance(found, Tensor) or found.numel() != 1:
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise IsomergeError("loss= gives no single number: give a function whose result is the mean of a batch")
         right = None
         if (
@@ -239,7 +239,7 @@ class OwnLoss(Prediction):
             and logits.ndim == 2
         ):
             right = int((logits.argmax(-1) == targets).sum())
-        return found.reshape(()) * len(logits), len(logits), right
+        return loss.reshape(()) * len(logits), len(logits), right
 
     def mean(self, logits: Sequence[Tensor]) -> Tensor:
         """As of ``base``."""
@@ -285,6 +285,6 @@ def prediction_of(module: nn.Module, labels: Tensor | None = None) -> Prediction
     config = getattr(module, "config", None)
     if not hasattr(config, "to_dict"):
         return CLASSES
-    told: Any = config
-    about = {**told.to_dict(), "architectures": [type(module).__name__]}
+    settings: Any = config
+    about = {**settings.to_dict(), "architectures": [type(module).__name__]}
     return KINDS[Inputs(about).kind(labels)]

@@ -99,10 +99,10 @@ def tokenised(base: Model, prompts: Sequence[Prompts]) -> list[tuple[list[list[i
     tokenizer: Any = load_tokenizer(base.checkpoint)
 
     def ids(text: str) -> list[int]:
-        found = tokenizer((tokenizer.bos_token or "") + text, add_special_tokens=False)["input_ids"]
-        if not found:
+        tokens = tokenizer((tokenizer.bos_token or "") + text, add_special_tokens=False)["input_ids"]
+        if not tokens:
             raise IsomergeError(f"the prompt {text!r} has no tokens: give a text, or leave it out")
-        return list(found)
+        return list(tokens)
 
     return [([ids(text) for text in each.positive], [ids(text) for text in each.negative]) for each in prompts]
 
@@ -139,9 +139,9 @@ def _embedded(base: Model, layers: int) -> Callable[[list[list[int]]], Tensor]:
 def _table(base: Model) -> str:
     """The table of embeddings: what reads tokens and writes to the stream."""
     for name, match in base.matches.items():
-        here = tuple(atoms(match.line.axes or ()))
-        writes = any(atom.name in base.declared.streams and not (atom.dual or atom.diag) for atom in here)
-        if writes and any(atom.name == TOKENS[0] for atom in here):
+        axes = tuple(atoms(match.line.axes or ()))
+        writes = any(atom.name in base.declared.streams and not (atom.dual or atom.diag) for atom in axes)
+        if writes and any(atom.name == TOKENS[0] for atom in axes):
             return name
     raise IsomergeError(f"{base.ref} has no table of embeddings: choose another `gate_mode`")
 
@@ -151,13 +151,13 @@ def _hidden(base: Model, way: str, layers: int, device: str) -> Callable[[list[l
     module = load_module(base, device=device)
 
     def seen(texts: list[list[int]]) -> Tensor:
-        found = []
+        means = []
         for text in texts:
             with torch.no_grad():
                 ids = torch.tensor([text], device=device)
                 states = module(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states[:layers]
             every = torch.stack([state[0] for state in states]).float().cpu()
-            found.append(every.mean(1) if way == "hidden_avg" else every[:, -1])
-        return torch.stack(found).mean(0)
+            means.append(every.mean(1) if way == "hidden_avg" else every[:, -1])
+        return torch.stack(means).mean(0)
 
     return seen

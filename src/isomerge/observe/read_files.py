@@ -34,12 +34,12 @@ def data_key(ref: str | Path | Examples | None, model: Model, limit: int | None 
     """
     if ref is None or isinstance(ref, Examples):
         return [] if ref is None else [ref.fingerprint]
-    found: list[Any] = [str(ref), *(file_stamp(path) for path in _files(str(ref), model, limit))]
+    key: list[Any] = [str(ref), *(file_stamp(path) for path in _files(str(ref), model, limit))]
     if not os.path.exists(os.path.expanduser(ref)):  # a file or folder comes before a reader of its name
-        found += reader_key(str(ref))
+        key += reader_key(str(ref))
     for name, x in sorted(model.checkpoint.companions().items()):  # tokenizer and image processor
-        found.append(file_stamp(x) if isinstance(x, Path) else [name, sha256(x).hexdigest()])
-    return found
+        key.append(file_stamp(x) if isinstance(x, Path) else [name, sha256(x).hexdigest()])
+    return key
 
 
 def shown(ref: str | Path | Examples | None) -> str | None:
@@ -50,8 +50,8 @@ def shown(ref: str | Path | Examples | None) -> str | None:
 def paths_read(*refs: Any) -> tuple[Path, ...]:
     """The files and folders that some references name (data, statistics, alignments, specs); others are passed
     over."""
-    found = (_path_of(str(ref)) for ref in refs if isinstance(ref, (str, Path)))
-    return tuple(path for path in found if path is not None)
+    paths = (_path_of(str(ref)) for ref in refs if isinstance(ref, (str, Path)))
+    return tuple(path for path in paths if path is not None)
 
 
 def files_read(models: Sequence[Model], *refs: Any) -> list[Path]:
@@ -84,13 +84,13 @@ def _path_of(ref: str) -> Path | None:
 
 def _origin(module: str) -> Path | None:
     """The file of a Python module, beside the program or installed."""
-    here = Path(*module.split(".")).with_suffix(".py")
-    if here.is_file():
-        return here
+    beside = Path(*module.split(".")).with_suffix(".py")
+    if beside.is_file():
+        return beside
     with contextlib.suppress(ImportError, ValueError):
-        found = importlib.util.find_spec(module)
-        if found is not None and found.origin and Path(found.origin).is_file():
-            return Path(found.origin)
+        module_spec = importlib.util.find_spec(module)
+        if module_spec is not None and module_spec.origin and Path(module_spec.origin).is_file():
+            return Path(module_spec.origin)
     return None
 
 

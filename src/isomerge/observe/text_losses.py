@@ -58,15 +58,15 @@ def texts_of(data: str | Path | Sequence[str], folder: Path, inputs: Inputs, lim
     """
     check_limit(limit)
     if not isinstance(data, (str, Path)):
-        found = list(islice(data, limit))
-        if not all(isinstance(text, str) for text in found):
+        texts = list(islice(data, limit))
+        if not all(isinstance(text, str) for text in texts):
             raise IsomergeError("--data: give texts, or a file of them: the loss is measured on text")
     else:
-        found = list(islice(_texts(str(data), folder, inputs), limit))
-    found = [text for text in found if text.strip()]
-    if not found:
+        texts = list(islice(_texts(str(data), folder, inputs), limit))
+    texts = [text for text in texts if text.strip()]
+    if not texts:
         raise IsomergeError(f"--data {data if isinstance(data, (str, Path)) else ''}: there is no text: {FORMS}")
-    return found
+    return texts
 
 
 def _texts(ref: str, folder: Path, inputs: Inputs) -> Iterator[str]:

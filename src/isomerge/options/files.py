@@ -14,8 +14,8 @@ from isomerge.options.option import Options, option
 OUTPUT = "Output"
 
 
-def _names(given: Sequence[str] | None) -> Sequence[str]:
-    return given or ()
+def _names(names: Sequence[str] | None) -> Sequence[str]:
+    return names or ()
 
 
 @dataclass(frozen=True)

@@ -59,9 +59,9 @@ class Options:
         return {f.name: (f, f.metadata["option"]) for f in dataclasses.fields(cls)}
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Self:
+    def of(cls, arguments: Mapping[str, Any]) -> Self:
         """The group with those of some arguments that are its own."""
-        return cls(**{f.name: given[f.name] for f in dataclasses.fields(cls) if f.name in given})
+        return cls(**{f.name: arguments[f.name] for f in dataclasses.fields(cls) if f.name in arguments})
 
     def given(self) -> dict[str, Any]:
         """All values by name, as they are (unlike `dataclasses.asdict`, which copies)."""
@@ -86,17 +86,17 @@ def spelled(name: str, about: Option) -> str:
 def switches() -> dict[str, str]:
     """How Python writes what the command line switches: on, of every declared option that is false by default; off,
     of those that have a word for it."""
-    found: dict[str, str] = {}
+    words: dict[str, str] = {}
     groups = Options.__subclasses__()
     while groups:
         group = groups.pop()
         groups += group.__subclasses__()
         for name, (declared, about) in group.declared().items():
             if declared.default is False and name not in COMMAND_LINE:
-                found[spelled(name, about).removeprefix("--")] = f"{name}=True"
+                words[spelled(name, about).removeprefix("--")] = f"{name}=True"
             off = (part for word in about.names for part in word.split("/") if part.startswith("--no-"))
-            found |= {word.removeprefix("--"): f"{name}=False" for word in off}
-    return dict(sorted(found.items()))
+            words |= {word.removeprefix("--"): f"{name}=False" for word in off}
+    return dict(sorted(words.items()))
 
 
 COMMAND_LINE = ("dry_run", "quiet", "verbose")

@@ -32,9 +32,9 @@ def in_python(sentence: str, function: str, keywords: Collection[str]) -> str:
     """
     named = False
 
-    def written(found: re.Match[str]) -> str:
+    def written(match: re.Match[str]) -> str:
         nonlocal named
-        keyword, value, rest = _taken(found["word"], found["value"])
+        keyword, value, rest = _taken(match["word"], match["value"])
         if keyword.isidentifier():
             shown = f"{keyword}={value or '...'}"
         else:
@@ -55,14 +55,14 @@ def in_python(sentence: str, function: str, keywords: Collection[str]) -> str:
 
 def _taken(word: str, behind: str | None) -> tuple[str, str, str]:
     """The keyword of an option, its value as Python writes it, and what is left of the word behind it."""
-    told = IN_PYTHON.get(word, "")
-    keyword, equals, value = told.partition("=")
+    python = IN_PYTHON.get(word, "")
+    keyword, equals, value = python.partition("=")
     rest = "" if behind is None else f" {behind}"
-    if told and keyword.isidentifier() and equals:
+    if python and keyword.isidentifier() and equals:
         return keyword, value, rest
-    if told and not told.isidentifier():
-        return told, "", rest
-    keyword = told or word.replace("-", "_")
+    if python and not python.isidentifier():
+        return python, "", rest
+    keyword = python or word.replace("-", "_")
     if behind is None or behind in NO_VALUES:
         return keyword, "", rest
     plain = behind.isupper() or behind in ("True", "False", "None") or re.fullmatch(r"-?[\d.]+(e-?\d+)?", behind)

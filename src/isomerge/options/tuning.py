@@ -18,14 +18,14 @@ def _named(texts: Sequence[str] | None) -> dict[str, str] | None:
     """``NAME=RANGE`` by names."""
     if not texts:
         return None
-    found: dict[str, str] = {}
+    ranges: dict[str, str] = {}
     for text in texts:
         name, _, spec = text.partition("=")
-        if not name or name in found:
+        if not name or name in ranges:
             why = "is said twice" if name else "has no name"
             raise IsomergeError(f"--search {text}: {name or 'it'} {why}; write NAME=LOW:HIGH once for a parameter")
-        found[name] = spec
-    return found
+        ranges[name] = spec
+    return ranges
 
 
 @dataclass(frozen=True)

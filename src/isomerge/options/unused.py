@@ -35,8 +35,8 @@ _told: ContextVar[dict[str, None] | None] = ContextVar("told", default=None)
 class Asked:
     """The arguments of a command, by Python's names; what it does not have is None."""
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        self._given = given
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self._given = arguments
 
     def __getattr__(self, name: str) -> Any:
         return self._given.get(name)
@@ -53,8 +53,8 @@ def note(name: str, reason: str) -> None:
         name: the argument, by Python's name.
         reason: the end of the sentence.
     """
-    if (told := _told.get()) is not None:
-        told[f"--{OPTIONS.get(name, name.replace('_', '-'))} is not used: {reason}"] = None
+    if (notes_of_run := _told.get()) is not None:
+        notes_of_run[f"--{OPTIONS.get(name, name.replace('_', '-'))} is not used: {reason}"] = None
 
 
 def is_noting() -> bool:
@@ -70,18 +70,18 @@ def notes() -> list[str]:
 @contextmanager
 def noting() -> Iterator[dict[str, None]]:
     """The notes of a command; one within another, as a door within a door, shares them."""
-    told = _told.get()
-    if told is not None:
-        yield told
+    outer = _told.get()
+    if outer is not None:
+        yield outer
         return
-    mark = _told.set(found := {})
+    mark = _told.set(own := {})
     try:
-        yield found
+        yield own
     finally:
         _told.reset(mark)
 
 
-def note_idle(command: str, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+def note_idle(command: str, arguments: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
     """Note every option that is not what it is by default and that cannot act.
 
     Args:
@@ -92,9 +92,9 @@ def note_idle(command: str, given: Mapping[str, Any], defaults: Mapping[str, Any
     Raises:
         IsomergeError: an option that contradicts another one.
     """
-    asked = Asked(given)
+    asked = Asked(arguments)
     for name, acts in TABLE[command].items():
-        if isinstance(acts, str) or name not in given or _same(given[name], defaults.get(name)):
+        if isinstance(acts, str) or name not in arguments or _same(arguments[name], defaults.get(name)):
             continue
         if (reason := acts(asked)) is not None:
             note(name, reason)
@@ -103,25 +103,27 @@ def note_idle(command: str, given: Mapping[str, Any], defaults: Mapping[str, Any
 def with_notes(result: Any, *, outermost: bool) -> Any:
     """What a function of the API returns, with the notes in its report; where it has none, they are Python's
     warnings, unless another door tells them."""
-    found = notes()
+    texts = notes()
     report = next(
         (part for part in (result if isinstance(result, tuple) else (result,)) if isinstance(part, dict)), None
     )
-    if report is not None and found:
+    if report is not None and texts:
         report["notes"] = [
             *report.get("notes", ()),
-            *(text for text in found if text not in report.get("notes", ())),
+            *(text for text in texts if text not in report.get("notes", ())),
         ]
     elif outermost:
-        for text in found:
+        for text in texts:
             warnings.warn(text, stacklevel=4)
     return result
 
 
 def defaults_of(*functions: Callable[..., Any]) -> dict[str, Any]:
     """The defaults of functions' arguments."""
-    given = [parameter for function in functions for parameter in inspect.signature(function).parameters.values()]
-    return {p.name: p.default for p in given if p.default is not p.empty}
+    parameters = [
+        parameter for function in functions for parameter in inspect.signature(function).parameters.values()
+    ]
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
 
 
 def _same(value: Any, default: Any) -> bool:

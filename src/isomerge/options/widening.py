@@ -10,19 +10,19 @@ from isomerge.errors import IsomergeError
 from isomerge.options.option import FIRST, Options, option
 
 
-def _sizes(given: Sequence[str] | None) -> dict[str, int] | None:
+def _sizes(texts: Sequence[str] | None) -> dict[str, int] | None:
     """The sizes that ``KEY=NUMBER`` says.
 
     Raises:
         IsomergeError: another form.
     """
-    found = {}
-    for text in given or ():
+    sizes = {}
+    for text in texts or ():
         key, sign, value = text.partition("=")
         if not (key and sign and value.strip().isdecimal()):
             raise IsomergeError(f"--set {text}: write KEY=NUMBER, with a key of config.json that says a size")
-        found[key.strip()] = int(value)
-    return found or None
+        sizes[key.strip()] = int(value)
+    return sizes or None
 
 
 @dataclass(frozen=True)

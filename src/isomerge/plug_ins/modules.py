@@ -156,14 +156,14 @@ def _import_file(path: Path) -> Module:
 
 def _digest_of(module: ModuleType) -> str:
     """Of a module's text; of a package, of all its Python files by their names."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for folder in map(Path, getattr(module, "__path__", ())):
         for file in sorted(folder.rglob("*.py")):
-            found.update(file.relative_to(folder).as_posix().encode() + b"\0" + file.read_bytes())
+            digest.update(file.relative_to(folder).as_posix().encode() + b"\0" + file.read_bytes())
     own = getattr(module, "__file__", None)
     if own is not None and not hasattr(module, "__path__") and Path(own).is_file():
-        found.update(Path(own).read_bytes())
-    return found.hexdigest()
+        digest.update(Path(own).read_bytes())
+    return digest.hexdigest()
 
 
 def is_one(first: Any, second: Any) -> bool:

@@ -39,8 +39,8 @@ def by_layer(recipe: SearchedRecipe, fuser: Fuser) -> SearchedRecipe:
                 f"--by layer: `{d.name}` has a place of its own in the recipe already: search for the parameter as "
                 f"a whole, with --search {d.option}"
             )
-        values[d.place], found = _spread(d, depth, outside)
-        dimensions += found
+        values[d.place], more = _spread(d, depth, outside)
+        dimensions += more
     return SearchedRecipe(recipe.path, with_values(recipe.content, values), tuple(dimensions))
 
 
@@ -48,7 +48,7 @@ def _outside(fuser: Fuser) -> dict[str, list[str]]:
     """The names of tensors that lie before and after the layers. One that a filter could not tell from a layer's
     tensor has the first layer's value, as what is outside of layers has otherwise."""
     inside: list[str] = []
-    found: dict[str, list[str]] = {"before": [], "after": []}
+    names_of: dict[str, list[str]] = {"before": [], "after": []}
     for unit in fuser.plan.units:
         for block in unit.blocks:
             for number in range(len(block.canonical)):
@@ -56,11 +56,12 @@ def _outside(fuser: Fuser) -> dict[str, list[str]]:
                 if layer_of(block, number)[1] is not None:
                     inside.append(name)
                 else:
-                    found["after" if fuser.is_after(block) else "before"].append(name)
-    told = {
-        where: [name for name in names if not any(name in own for own in inside)] for where, names in found.items()
+                    names_of["after" if fuser.is_after(block) else "before"].append(name)
+    distinct = {
+        where: [name for name in names if not any(name in own for own in inside)]
+        for where, names in names_of.items()
     }
-    return {where: names for where, names in told.items() if names}
+    return {where: names for where, names in distinct.items() if names}
 
 
 def _spread(d: Dimension, depth: int, outside: Mapping[str, Sequence[str]]) -> tuple[Any, list[Dimension]]:

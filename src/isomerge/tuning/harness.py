@@ -91,14 +91,14 @@ def metrics_of(name: str, loaded: Mapping[str, Any]) -> dict[str, bool | None]:
         return {f"{m},{f.name}": better.get(m) for m in task.aggregation() for f in task._filters}
     group = loaded["groups"][name]
     inside = [metrics_of(task.task_name, loaded) for task in group.get_all_tasks()]
-    found: dict[str, bool | None] = {}
+    directions: dict[str, bool | None] = {}
     for said in group.aggregate_metric_list or ():
         for key in dict.fromkeys(key for metrics in inside for key in metrics):
             metric, _, way = key.partition(",")
             if metric == said.metric and (said.filter_list is None or way in said.filter_list):
                 words = {metrics[key] for metrics in inside if key in metrics}
-                found[key] = words.pop() if len(words) == 1 else None
-    return found
+                directions[key] = words.pop() if len(words) == 1 else None
+    return directions
 
 
 def check_metrics(wanted: Sequence[WantedTask], loaded: Mapping[str, Any]) -> None:
@@ -141,8 +141,8 @@ def run_tasks(
     evaluate = _imported("evaluator").evaluate
     with quiet_harness(), _seeded(loaded):
         runner = _runner(module, tokenizer, batch_size)
-        found = evaluate(runner, dict(loaded), samples=dict(documents), bootstrap_iters=0, log_samples=False)
-    return found["results"]
+        outcome = evaluate(runner, dict(loaded), samples=dict(documents), bootstrap_iters=0, log_samples=False)
+    return outcome["results"]
 
 
 def _runner(module: nn.Module, tokenizer: Any, batch_size: int) -> Any:

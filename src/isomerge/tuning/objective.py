@@ -39,8 +39,8 @@ def measured(module: nn.Module, examples: Examples | TaskDocuments, batch_size: 
     kind, total, rows = prediction_of(module, examples.tensors.get("labels")), 0.0, 0
     with torch.no_grad():
         for batch in examples.batches(batch_size):
-            found, count = _entropy(module, kind, batch)
-            total, rows = total + float(found), rows + count
+            part, count = _entropy(module, kind, batch)
+            total, rows = total + float(part), rows + count
     return _checked(Measure(total / rows, None, None, len(examples), NATS))
 
 
@@ -93,14 +93,14 @@ def _entropy(module: nn.Module, kind: Prediction, batch: Mapping[str, Tensor]) -
         IsomergeError: the model is no classifier of whole examples.
     """
     logits = logits_of(module, batch)
-    found = kind.entropy(logits) if logits.ndim == 2 else None
-    if found is None:
+    entropies = kind.entropy(logits) if logits.ndim == 2 else None
+    if entropies is None:
         what = "numbers" if logits.ndim == 2 else "tokens"
         raise IsomergeError(
             f"--objective entropy is for classifiers, and {type(module).__name__} predicts {what}: take "
             f"--objective loss"
         )
-    return found.sum(), len(found)
+    return entropies.sum(), len(entropies)
 
 
 def _checked(measure: Measure) -> Measure:

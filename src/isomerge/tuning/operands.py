@@ -138,8 +138,8 @@ class KnownSolver:
 
     def solve(self, unit: Unit, anchor: Blocks, source: Blocks) -> tuple[UnitResult, Blocks]:
         """What was found for the unit, and its blocks, which are moved already."""
-        found = self.operands.results[unit][self.number]
-        return replace(found, notes=list(found.notes)), source  # the method adds its own
+        known = self.operands.results[unit][self.number]
+        return replace(known, notes=list(known.notes)), source  # the method adds its own
 
     def still(self, unit: Unit, squares: Mapping[Block, tuple[float, float]]) -> UnitResult:
         """See `UnitSolver.still`."""
@@ -194,8 +194,8 @@ def align_once(plan: MergePlan, stream: StreamWriter, used: Sequence[UnitSolver]
     demand = Demand(units, sizes, memory, folder, output.jobs, output.max_memory)
     done, total = 0, sum(sizes.values())
     with closing(LocalEngine().run(work, demand)) as ready:
-        for unit, (found, _) in ready:
+        for unit, (solved, _) in ready:
             output.observer(f"aligning once: {unit.key}", done, total)
-            operands.results[unit] = found
+            operands.results[unit] = solved
             done += sizes[unit]
     return operands

@@ -79,16 +79,16 @@ class Slopes:
             self.plan.fuser_of(self.fusion_of({**values, **{n: values[n] + steps[n] for n in colour}}))
             for colour in self._colours
         ]
-        found = dict.fromkeys(steps, 0.0)
+        derivatives = dict.fromkeys(steps, 0.0)
         with torch.no_grad():
             for unit in self.plan.plan.units:
                 if own := self._of[unit]:
-                    self._add(found, unit, own, (fuser, moved), (live, places), steps)
-        return found
+                    self._add(derivatives, unit, own, (fuser, moved), (live, places), steps)
+        return derivatives
 
     def _add(
         self,
-        found: dict[str, float],
+        derivatives: dict[str, float],
         unit: Unit,
         own: set[str],
         fusers: tuple[Fuser, Sequence[Fuser]],
@@ -97,13 +97,13 @@ class Slopes:
     ) -> None:
         """Add what the weights of one unit contribute."""
         blocks, by = self.operands.blocks(unit), self.operands.moved_by(unit)
-        here = self._fused(fusers[0], unit, blocks, by)
+        fused = self._fused(fusers[0], unit, blocks, by)
         slopes = _slopes_of(unit, *at)
         for colour, fuser in zip(self._colours, fusers[1], strict=True):
             for name in own & set(colour):  # one at most
                 there = self._fused(fuser, unit, blocks, by)
-                found[name] += (
-                    sum(_product(slope, there[canonical], here[canonical]) for canonical, slope in slopes.items())
+                derivatives[name] += (
+                    sum(_product(slope, there[canonical], fused[canonical]) for canonical, slope in slopes.items())
                     / (steps[name])
                 )
 
@@ -120,18 +120,18 @@ class Slopes:
         """
         units = self.plan.plan.units
         before = {unit: _parameters(self.plan.fuser_of(self.fusion_of(start)), unit) for unit in units}
-        found: dict[Unit, set[str]] = {unit: set() for unit in units}
+        dependences: dict[Unit, set[str]] = {unit: set() for unit in units}
         for d in self.dimensions:
             moved = self.fusion_of({**start, d.name: start[d.name] + _step(d, start[d.name])})
             fuser = self.plan.fuser_of(moved)
             for unit in units:
                 if _differ(before[unit], _parameters(fuser, unit)):
-                    found[unit].add(d.name)
+                    dependences[unit].add(d.name)
         if lone := next(
-            (d.name for d in self.dimensions if not any(d.name in names for names in found.values())), None
+            (d.name for d in self.dimensions if not any(d.name in names for names in dependences.values())), None
         ):
             raise IsomergeError(f"`{lone}` changes no tensor of the merge: leave it out of the search")
-        return found
+        return dependences
 
 
 def _step(d: Dimension, value: float) -> float:
@@ -180,9 +180,9 @@ def _slopes_of(unit: Unit, live: Mapping[str, Tensor], places: LivePlaces) -> di
     return {name: places.read(live, name) for name in used}
 
 
-def _product(slope: Tensor, there: Tensor, here: Tensor) -> float:
+def _product(slope: Tensor, end: Tensor, start: Tensor) -> float:
     """``<slope, there - here>`` in float64, piece by piece."""
     total = 0.0
-    for g, one, two in zip(*(x.reshape(-1).split(PIECE) for x in (slope, there, here)), strict=True):
+    for g, one, two in zip(*(x.reshape(-1).split(PIECE) for x in (slope, end, start)), strict=True):
         total += float(torch.dot(g.to("cpu", torch.float64), (one - two).to("cpu", torch.float64)))
     return total

@@ -48,11 +48,13 @@ class Stamp:
         """
         folder = unfinished_root(out)
         try:
-            found: Any = json.loads((folder / BLOBS / STAMP).read_bytes())
+            stamped: Any = json.loads((folder / BLOBS / STAMP).read_bytes())
         except (OSError, ValueError):
             return
         own = self.document()
-        other = [said for name, said in SAID.items() if not isinstance(found, dict) or found.get(name) != own[name]]
+        other = [
+            said for name, said in SAID.items() if not isinstance(stamped, dict) or stamped.get(name) != own[name]
+        ]
         if other:
             raise IsomergeError(
                 f"{folder} has an unfinished search with {'; '.join(other)}: give the same command to go on with "

@@ -66,14 +66,14 @@ class TaskDocuments:
             IsomergeError: logits or a metric that are no numbers.
         """
         results = run_tasks(module, self.tokenizer, self.loaded, self.chosen, batch_size)
-        found, total = dict[str, float](), 0.0
+        scores, total = dict[str, float](), 0.0
         for one in self.wanted:
             value = results[one.name].get(one.metric)
             number = float(value) if isinstance(value, (int, float)) else float("nan")
             if not isfinite(number):
                 raise IsomergeError(f"--task {one}: {one.metric} is {value} on these documents, and no number")
-            found[f"{one.name}:{one.metric}"], total = number, total + one.weight * number
-        return Score(-total, None, None, len(self), SCORE, found)
+            scores[f"{one.name}:{one.metric}"], total = number, total + one.weight * number
+        return Score(-total, None, None, len(self), SCORE, scores)
 
 
 def split_tasks(
@@ -141,17 +141,17 @@ def _documents(
             said = [request.request_type, list(request.arguments), request.doc]
             digest.update(json.dumps(said, sort_keys=True, default=_shown).encode())
             texts = [part for part in request.arguments if isinstance(part, str)]
-            told = next((part for part in request.arguments if isinstance(part, dict)), {})
-            longest, written = max(longest, "".join(texts), key=len), max(written, _written(told))
+            settings = next((part for part in request.arguments if isinstance(part, dict)), {})
+            longest, written = max(longest, "".join(texts), key=len), max(written, _written(settings))
             count += 1
     with quiet_harness():
         length = len(tokenizer.encode(longest)) + written
     return TaskDocuments(wanted, loaded, tokenizer, chosen, digest.hexdigest(), count, length)
 
 
-def _written(told: Mapping[str, Any]) -> int:
+def _written(settings: Mapping[str, Any]) -> int:
     """How many tokens a request asks for, where it says it."""
-    number = told.get("max_gen_toks")
+    number = settings.get("max_gen_toks")
     return number if isinstance(number, int) else 0
 
 

@@ -60,13 +60,13 @@ class TrialModel:
 
     def _written(self, stream: StreamWriter, folder: Path) -> Path:
         """The merge with the plan's own fusion, as a checkpoint."""
-        plan, told = self.plan, stream.output
+        plan, settings = self.plan, stream.output
         output = Output(
             folder,
-            dtype=told.dtype,
-            observer=told.observer,
-            jobs=told.jobs,
-            max_memory=told.max_memory,
+            dtype=settings.dtype,
+            observer=settings.observer,
+            jobs=settings.jobs,
+            max_memory=settings.max_memory,
         )
         with StreamWriter(plan.template, output, run_key("trial", [plan.template])) as own:
             fuse = partial(plan.fuser.fuse, form=own.form)

@@ -97,8 +97,8 @@ class Tuner:
     def _identity(self) -> list[Any]:
         """What decides which trials are made, and what they are worth."""
         how, dimensions = self.how, [d.document() for d in self.recipe.dimensions]
-        found: list[Any] = [dimensions, how.sampler, how.seed, version_of(how.sampler)]
-        return [*found, how.objective, *([how.rate] if how.sampler == GRADIENT else [])]
+        identity: list[Any] = [dimensions, how.sampler, how.seed, version_of(how.sampler)]
+        return [*identity, how.objective, *([how.rate] if how.sampler == GRADIENT else [])]
 
     def key(self, plan: MergePlan) -> str:
         """What the output depends on; the number of trials may grow from one run to the next."""
@@ -225,15 +225,15 @@ class Tuner:
         record = stream.done("judged")
         if record is not None:
             return record
-        found: dict[str, Any] = {}
+        judged: dict[str, Any] = {}
         for name, row in (("best", best), ("start", rows[0])):
-            stream.observer(f"judging: {name}", len(found), 2 + len(plan.read))
+            stream.observer(f"judging: {name}", len(judged), 2 + len(plan.read))
             model.merge(self._fusion(row["values"]))
             measure = model.measure(self.data.judge, self._judging)
-            found[name] = {"search": row.get(SCORE, row["loss"]), "judge": _figures(measure)}
-            found |= {"unit": measure.unit}
-        found["search_unit"] = NATS if self.how.objective == ENTROPY else found["unit"]
-        found["models"] = []
+            judged[name] = {"search": row.get(SCORE, row["loss"]), "judge": _figures(measure)}
+            judged |= {"unit": measure.unit}
+        judged["search_unit"] = NATS if self.how.objective == ENTROPY else judged["unit"]
+        judged["models"] = []
         for number, one in enumerate({one.ref: one for one in plan.models}.values()):
             stream.observer(f"judging: {one.ref}", 2 + number, 2 + len(plan.read))
             try:
@@ -241,12 +241,14 @@ class Tuner:
                 parts = ((self.data.search, self.how.objective), (self.data.judge, self._judging))
                 measures = [measured(module, part, self.how.batch_size, what) for part, what in parts]
             except IsomergeError as error:  # such as a base without a head
-                found["models"].append({"model": one.ref, "search": None, "judge": None, "refused": error.sentence})
+                judged["models"].append(
+                    {"model": one.ref, "search": None, "judge": None, "refused": error.sentence}
+                )
                 continue
             searched = _score(measures[0]).get(SCORE, measures[0].loss)
-            found["models"].append({"model": one.ref, "search": searched, "judge": _figures(measures[1])})
-        stream.commit("judged", found)
-        return found
+            judged["models"].append({"model": one.ref, "search": searched, "judge": _figures(measures[1])})
+        stream.commit("judged", judged)
+        return judged
 
     def _tell(
         self, plan: MergePlan, rows: Sequence[dict[str, Any]], best: dict[str, Any], judged: dict[str, Any]
@@ -272,8 +274,8 @@ class Tuner:
             "seed": self.how.seed,
             "searched": [d.document() for d in self.recipe.dimensions],
             "data": {
-                part: {"examples": len(found), "fingerprint": found.fingerprint}
-                for part, found in (("search", self.data.search), ("judge", self.data.judge))
+                part: {"examples": len(examples), "fingerprint": examples.fingerprint}
+                for part, examples in (("search", self.data.search), ("judge", self.data.judge))
             },
             "unit": judged["unit"],
             "search_unit": judged["search_unit"],
@@ -295,10 +297,10 @@ class Tuner:
 
     def _tasks(self) -> dict[str, Any]:
         """What the score is the sum of, and whose it is."""
-        found = self.data.search
-        if not isinstance(found, TaskDocuments):
+        searched = self.data.search
+        if not isinstance(searched, TaskDocuments):
             return {}
-        return {"tasks": [one.document() for one in found.wanted], "harness": version()}
+        return {"tasks": [one.document() for one in searched.wanted], "harness": version()}
 
 
 CLOCK = ("seconds", "units_merged")

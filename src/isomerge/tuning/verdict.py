@@ -16,9 +16,9 @@ def verdict_of(judged: Mapping[str, Any], *, own: bool) -> tuple[str, list[str]]
             ``models`` (``model``, ``judge`` or None), ``unit``.
         own: whether the best values are the recipe's own.
     """
-    found = judged["best"]["judge"]
-    key, sign = (SCORE, -1) if SCORE in found else ("loss", 1)
-    best, start = found[key], judged["start"]["judge"][key]
+    figures = judged["best"]["judge"]
+    key, sign = (SCORE, -1) if SCORE in figures else ("loss", 1)
+    best, start = figures[key], judged["start"]["judge"][key]
     rows = [(row["judge"][key], row["model"]) for row in judged["models"] if row["judge"] is not None]
     models = sorted(rows, key=lambda row: sign * row[0])
     doubts = []

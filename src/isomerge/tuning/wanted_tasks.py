@@ -45,13 +45,13 @@ def wanted_tasks(given: Sequence[str | Mapping[str, Any]]) -> tuple[WantedTask, 
     Raises:
         IsomergeError: one that cannot be read, or the same metric of a task twice.
     """
-    found = tuple(_of_text(one) if isinstance(one, str) else _of_mapping(one) for one in given)
+    wanted = tuple(_of_text(one) if isinstance(one, str) else _of_mapping(one) for one in given)
     seen: set[tuple[str, str]] = set()
-    for one in found:
+    for one in wanted:
         if (one.name, one.metric) in seen:
             raise IsomergeError(f"--task {one}: this metric is said twice; give it one weight")
         seen.add((one.name, one.metric))
-    return found
+    return wanted
 
 
 def _of_text(text: str) -> WantedTask:
@@ -60,10 +60,10 @@ def _of_text(text: str) -> WantedTask:
     return _made(text, name, metric if ":" in (front if at else text) else None, weight if at else 1.0)
 
 
-def _of_mapping(given: Mapping[str, Any]) -> WantedTask:
-    if more := sorted(set(given) - {"name", "metric", "weight"}):
+def _of_mapping(entry: Mapping[str, Any]) -> WantedTask:
+    if more := sorted(set(entry) - {"name", "metric", "weight"}):
         raise IsomergeError(f"--task: unknown key `{more[0]}`; there are name, metric and weight")
-    return _made(dict(given), given.get("name"), given.get("metric"), given.get("weight", 1.0))
+    return _made(dict(entry), entry.get("name"), entry.get("metric"), entry.get("weight", 1.0))
 
 
 def _made(said: Any, name: Any, metric: Any, weight: Any) -> WantedTask:

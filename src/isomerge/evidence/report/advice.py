@@ -32,21 +32,21 @@ def next_steps(written: Written, relation: Relation, level: Level, *, measured: 
         measured: whether the loss on the line is known.
     """
     facts = written.told
-    found: list[Advice] = []
+    steps: list[Advice] = []
     if level is Level.FAIR and not measured and not facts.aligned:
         text = "See what alignment would find: the distance before and after it."
-        found.append(Advice(text, _command(facts, "diff", *facts.models[:2], "--spaces", "all")))
+        steps.append(Advice(text, _command(facts, "diff", *facts.models[:2], "--spaces", "all")))
     elif relation is Relation.NEAR:
-        found += _of_near(written, level)
+        steps += _of_near(written, level)
     elif relation is not Relation.SAME and (level is not Level.GOOD or not facts.aligned):
         far = RELATIONS.get(
             facts.relation
         )  # what the run itself knows of the models: that no alignment by weights helps
-        found += _of_strangers(written) if far in (Relation.DERIVED, Relation.UNRELATED) else _of_far(written)
+        steps += _of_strangers(written) if far in (Relation.DERIVED, Relation.UNRELATED) else _of_far(written)
     if not measured and relation is not Relation.SAME and written.folder is not None:
         text = "See what the merge costs: measure the loss between the models on a few hundred labelled examples."
-        found.append(Advice(text, _command(facts, "report", str(written.folder), "--data", "DATA")))
-    return tuple(found[:3])
+        steps.append(Advice(text, _command(facts, "report", str(written.folder), "--data", "DATA")))
+    return tuple(steps[:3])
 
 
 def _of_near(written: Written, level: Level) -> Iterator[Advice]:
@@ -126,13 +126,13 @@ def again(written: Written, *more: str) -> str:
 
 
 def _method(facts: Facts) -> list[str]:
-    found = [] if facts.method in ("", "linear") else ["--method", facts.method]
+    words = [] if facts.method in ("", "linear") else ["--method", facts.method]
     if len(set(facts.weights)) > 1:
-        found += ["--weights", ",".join(f"{w:g}" for w in facts.weights[-_merged(facts) :])]
+        words += ["--weights", ",".join(f"{w:g}" for w in facts.weights[-_merged(facts) :])]
     for name, value in sorted((facts.parameters or {}).items()):
         if facts.method not in ("", "linear") and isinstance(value, (bool, int, float, str)):
-            found += ["-p", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
-    return found
+            words += ["-p", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+    return words
 
 
 def _merged(facts: Facts) -> int:

@@ -70,29 +70,29 @@ def subtitle_of(written: Written) -> str:
 def tiles_of(written: Written, losses: Sequence[Losses]) -> list[tuple[str, str, str]]:
     """The key figures: label, value, remark."""
     facts = written.told
-    found = []
+    tiles = []
     if (share := facts.distance.movable.share) is not None:
         before, after = map(ratio, share)
         value = f"{before} → {after}" if facts.aligned else before
-        found.append(("Distance", value, "of the norm" + (", where symmetries act" if facts.aligned else "")))
+        tiles.append(("Distance", value, "of the norm" + (", where symmetries act" if facts.aligned else "")))
     lines = [(each, line) for each in losses if (line := each.line_of(facts.spaces, aligned=facts.aligned))]
     if lines:
         each, line = max(lines, key=lambda pair: pair[1].barrier)
         before = each.stored
         value = nats(line.barrier) if before in (None, line) else f"{nats(before.barrier)} → {nats(line.barrier)}"
-        found.append(("Barrier", value, each.unit))
+        tiles.append(("Barrier", value, each.unit))
         point = next((e.merged for e in losses if e.merged is not None), None) or line.midpoint
         if point.accuracy is not None:
             models = " and ".join(percent(end.accuracy or 0.0) for end in line.ends)
-            found.append(("Accuracy of the average" if point is line.midpoint else "Accuracy of the merge",
+            tiles.append(("Accuracy of the average" if point is line.midpoint else "Accuracy of the merge",
                           percent(point.accuracy), f"models: {models}"))  # fmt: skip
     elif facts.taught:
         worst = max(facts.taught, key=lambda t: t.kept)
         value = f"{nats(worst.barriers[0])} → {nats(worst.kept)}" if worst.barriers else nats(worst.kept)
-        found.append(("Barrier, held out", value, f"{worst.unit}, while learning"))
+        tiles.append(("Barrier, held out", value, f"{worst.unit}, while learning"))
     if written.size is not None:
-        found.append(("Size", size_text(written.size.bytes), ", ".join(written.size.dtypes)))
-    return found
+        tiles.append(("Size", size_text(written.size.bytes), ", ".join(written.size.dtypes)))
+    return tiles
 
 
 def models_of(written: Written) -> list[tuple[str, str, str]]:
@@ -129,13 +129,15 @@ def _weight(facts: Facts, number: int) -> tuple[str, ...]:
 def settings_of(written: Written) -> list[tuple[str, str]]:
     """How it was done."""
     facts, told = written.facts, written.told
-    found = []
+    settings = []
     if facts.method:
-        found.append(("Method", facts.method))
+        settings.append(("Method", facts.method))
     shown = {name: value for name, value in (facts.parameters or {}).items() if value is not None}
     if shown:
-        found.append(("Parameters", ", ".join(f"{name} {_plain(value)}" for name, value in sorted(shown.items()))))
-    found.append(("Aligned", "no" if not told.aligned else _alignment(told)))
+        settings.append(
+            ("Parameters", ", ".join(f"{name} {_plain(value)}" for name, value in sorted(shown.items())))
+        )
+    settings.append(("Aligned", "no" if not told.aligned else _alignment(told)))
     if told.aligned and told.looked_at:
         words = {
             "input_metric": "how outputs of layers change",
@@ -143,12 +145,12 @@ def settings_of(written: Written) -> list[tuple[str, str]]:
             "search": "a forward search on data",
             "learned": "gradients on examples",
         }
-        found.append(("It also looked at", ", ".join(words[name] for name in told.looked_at)))
+        settings.append(("It also looked at", ", ".join(words[name] for name in told.looked_at)))
     if facts.heads:
-        found.append(("Classifier heads", facts.heads))
+        settings.append(("Classifier heads", facts.heads))
     if written.folder is not None:
-        found.append(("Written to", str(written.folder)))
-    return found
+        settings.append(("Written to", str(written.folder)))
+    return settings
 
 
 def _plain(value: object) -> str:
@@ -173,37 +175,37 @@ def _alignment(facts: Facts) -> str:
 def notes_of(written: Written) -> list[str]:
     """What else the reader should know."""
     facts = written.facts
-    found = [f"Note: {note}." for note in dict.fromkeys((*facts.notes, *written.told.notes))]
+    notes = [f"Note: {note}." for note in dict.fromkeys((*facts.notes, *written.told.notes))]
     if used := dict.fromkeys((*facts.plug_ins, *written.told.plug_ins)):
-        found.append(f"Plug-ins: {', '.join(used)}.")
+        notes.append(f"Plug-ins: {', '.join(used)}.")
     if kept := facts.kept_from_first:
         more = f" and {len(kept) - 4} more" if len(kept) > 4 else ""
-        found.append(f"Kept from {facts.names[0]}, as not all models have them: {', '.join(kept[:4])}{more}.")
+        notes.append(f"Kept from {facts.names[0]}, as not all models have them: {', '.join(kept[:4])}{more}.")
     if facts.head_folders:
-        found.append(
+        notes.append(
             f"Every model's classifier head is written, each with the merged body: {', '.join(facts.head_folders)}."
         )
     if written.told.dead_blocks:
-        found.append(f"{written.told.dead_blocks} blocks are rank-deficient and were not balanced.")
-    return found
+        notes.append(f"{written.told.dead_blocks} blocks are rank-deficient and were not balanced.")
+    return notes
 
 
 def distance_remarks(written: Written) -> list[str]:
     """What the reader of the distances should know."""
-    found = []
+    remarks = []
     if written.earlier is not None:
-        found.append(
+        remarks.append(
             "The merge itself aligned nothing: its second model had been aligned before. The figures are those "
             "of that "
             "alignment."
         )
     if written.told.taught and written.told.distance.total.after > written.told.distance.total.before:
-        found.append(
+        remarks.append(
             "The distance grew: a learned match looks for a low loss between the models, and not for weights "
             "that are near. "
             "The aligned model is still exactly the same function."
         )
-    return found
+    return remarks
 
 
 def loss_remarks(written: Written, losses: Sequence[Losses]) -> list[str]:
@@ -211,8 +213,8 @@ def loss_remarks(written: Written, losses: Sequence[Losses]) -> list[str]:
     known = {os.path.realpath(os.path.expanduser(ref)) for ref in (*written.facts.models, *written.told.models)}
     other = [
         ref
-        for found in losses
-        for ref in found.models
+        for measured in losses
+        for ref in measured.models
         if os.path.realpath(os.path.expanduser(ref)) not in known and ref not in written.facts.models
     ]
     if not other:

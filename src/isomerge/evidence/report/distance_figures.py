@@ -122,16 +122,16 @@ def _layer(name: str) -> str:
 
 def _words_of(grid: Grid, caption: str) -> str:
     """The text alternative of a heat map: its size and its extremes."""
-    found = [
+    cells = [
         (value, tip)
         for values, tips in zip(grid.values, grid.tips, strict=True)
         for value, tip in zip(values, tips, strict=True)
         if value is not None
     ]
     size = f"{caption}: heat map of {len(grid.rows)} layers by {len(grid.columns)} spaces"
-    if not found:
+    if not cells:
         return f"{size}; nothing to compare."
-    return f"{size}. Closest: {min(found)[1]}. Furthest: {max(found)[1]}."
+    return f"{size}. Closest: {min(cells)[1]}. Furthest: {max(cells)[1]}."
 
 
 def _layer_table(
@@ -143,14 +143,14 @@ def _layer_table(
 ) -> Table:
     rows = []
     for layer in layers:
-        found = [_layer(layer)]
+        row = [_layer(layer)]
         for space in spaces:
             gap = cells[layer].get(space)
             share = gap.share if gap is not None else None
             if share is None:
-                found.append("–")
+                row.append("–")
             else:
-                found.append(f"{ratio(share[0])} → {ratio(share[1])}" if moved else ratio(share[0]))
-        rows.append(tuple(found))
+                row.append(f"{ratio(share[0])} → {ratio(share[1])}" if moved else ratio(share[0]))
+        rows.append(tuple(row))
     caption = "Distance in parts of the norm" + (", before → after alignment" if moved else "")
     return Table(caption, ("", *(labels[s] for s in spaces)), tuple(rows))

@@ -81,11 +81,11 @@ def legend(moves: Sequence[Move], moved: bool) -> list[tuple[Plot, str]]:
     """Swatches, hidden from who hears the page, and what they stand for."""
     dot = tag("circle", cx=8, cy=8, r=4.5, class_="before")
     full = tag("circle", cx=8, cy=8, r=5, class_="after")
-    found = [(dot, "before alignment"), (full, "after")] if moved else [(dot, "distance (not aligned)")]
+    entries = [(dot, "before alignment"), (full, "after")] if moved else [(dot, "distance (not aligned)")]
     if _top(moves) >= UNRELATED:
         dash = tag("line", x1=8, x2=8, y1=1, y2=15, class_="limit")
-        found.append((dash, "1.41: models that have nothing in common"))
-    return [(swatch(shape), words) for shape, words in found]
+        entries.append((dash, "1.41: models that have nothing in common"))
+    return [(swatch(shape), words) for shape, words in entries]
 
 
 def swatch(shape: str, width: float = 16) -> Plot:

@@ -198,11 +198,13 @@ def facts_of(report: Mapping[str, Any], *, file: str = "the report") -> Facts:
 def _facts(command: str, report: Mapping[str, Any]) -> Facts:
     match = report.get("match") or {}
     mean = report.get("mean") or {}
-    solved = [dict(found) for found in [*(report.get("streams") or []), *match.get("sources", []), mean] if found]
+    solved = [
+        dict(match_of) for match_of in [*(report.get("streams") or []), *match.get("sources", []), mean] if match_of
+    ]
     distance = spread_of(report["distance"])
-    told = report.get("verdict")
-    told = told if isinstance(told, Mapping) else {}
-    pairs = list(told.get("pairs") or [])
+    verdict = report.get("verdict")
+    verdict = verdict if isinstance(verdict, Mapping) else {}
+    pairs = list(verdict.get("pairs") or [])
     return Facts(
         command=command,
         models=tuple(map(str, report["models"])),
@@ -219,13 +221,15 @@ def _facts(command: str, report: Mapping[str, Any]) -> Facts:
         base=bool(report.get("base")),
         common_mean=report.get("anchor") == "none",
         match=str(match.get("name") or ""),
-        exact=all(found.get("preserves_function", True) for found in match.get("sources", [])),
-        streams=bool(match) or any(found.get("groups") for found in solved),
+        exact=all(match_of.get("preserves_function", True) for match_of in match.get("sources", [])),
+        streams=bool(match) or any(match_of.get("groups") for match_of in solved),
         looked_at=tuple(
-            k for k in ("input_metric", "functional", "search", "learned") if any(found.get(k) for found in solved)
+            k
+            for k in ("input_metric", "functional", "search", "learned")
+            if any(match_of.get(k) for match_of in solved)
         ),
-        taught=tuple(_taught(found["learned"]) for found in solved if found.get("learned")),
-        relation=str(told.get("code") or ""),
+        taught=tuple(_taught(match_of["learned"]) for match_of in solved if match_of.get("learned")),
+        relation=str(verdict.get("code") or ""),
         left=bool(pairs) and all(pair["left_as_it_is"] for pair in pairs),
         notes=tuple(map(str, report.get("notes") or ())),
         imports=tuple(map(str, report.get("imports") or ())),
@@ -254,10 +258,10 @@ def spread_of(distance: Mapping[str, Any]) -> Spread:
 
 
 def _gap(figures: Mapping[str, Any]) -> Gap:
-    found = [float(figures[key]) for key in ("before", "after", "norm")]
-    gap = Gap(*found)
-    if not all(isfinite(x) and x >= 0 for x in (*found, *(gap.share or ()))):
-        raise ValueError(f"a distance is {found}")
+    numbers = [float(figures[key]) for key in ("before", "after", "norm")]
+    gap = Gap(*numbers)
+    if not all(isfinite(x) and x >= 0 for x in (*numbers, *(gap.share or ()))):
+        raise ValueError(f"a distance is {numbers}")
     return gap
 
 

@@ -87,11 +87,13 @@ def earlier_alignment(facts: Facts) -> Facts | None:
     if facts.command != "merge" or facts.aligned or len(facts.models) != 2:
         return None
     try:
-        found = facts_of(_report(Path(os.path.expanduser(facts.paths[1]))))
+        earlier = facts_of(_report(Path(os.path.expanduser(facts.paths[1]))))
     except IsomergeError:
         return None
-    same = found.command == "align" and found.aligned and _resolved(found.paths[0]) == _resolved(facts.paths[0])
-    return found if same else None
+    same = (
+        earlier.command == "align" and earlier.aligned and _resolved(earlier.paths[0]) == _resolved(facts.paths[0])
+    )
+    return earlier if same else None
 
 
 def _resolved(ref: str) -> str:
@@ -115,9 +117,9 @@ def weights_size(folder: Path) -> Size | None:
         for file in files:
             with safe_open(file, framework="numpy") as opened:
                 for name in opened.keys():  # noqa: SIM118 (no mapping)
-                    found = opened.get_slice(name)
-                    count += prod(found.get_shape())
-                    dtypes.add(str(found.get_dtype()))
+                    tensor = opened.get_slice(name)
+                    count += prod(tensor.get_shape())
+                    dtypes.add(str(tensor.get_dtype()))
         return Size(count, sum(file.stat().st_size for file in files), tuple(sorted(dtypes))) if files else None
     except (OSError, SafetensorError):
         return None

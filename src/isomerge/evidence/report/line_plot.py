@@ -104,14 +104,14 @@ def _diamond(x: float, y: float) -> str:
 
 def legend(curves: Sequence[Curve], levels: Sequence[Level]) -> list[tuple[Plot, str]]:
     """Swatches, and what they stand for."""
-    found = []
+    entries = []
     for curve in curves:
         line = tag("line", x1=0, x2=30, y1=8, y2=8, class_=f"curve l{curve.style % STYLES}")
-        found.append((swatch(line, 30), curve.name))
+        entries.append((swatch(line, 30), curve.name))
     for level in levels:
         shape = tag("line", x1=0, x2=30, y1=8, y2=8, class_="level") if level.at is None else _diamond(15, 8)
-        found.append((swatch(shape, 30), level.name))
-    return found
+        entries.append((swatch(shape, 30), level.name))
+    return entries
 
 
 def ends_of(values: Sequence[float]) -> tuple[float, float]:

@@ -83,9 +83,9 @@ class Losses:
     def line_of(self, spaces: str, *, aligned: bool) -> LossLine | None:
         """The line that a run stands for: moved as it moved, aligned in its spaces, aligned in others, or as
         stored."""
-        found = {line.name: line for line in self.lines}
+        by_name = {line.name: line for line in self.lines}
         wanted = [MOVED, f"aligned, {spaces}"] if aligned else [STORED]
-        exact = next((found[name] for name in wanted if name in found), None)
+        exact = next((by_name[name] for name in wanted if name in by_name), None)
         others = [line for line in self.lines if (line.name != STORED) == aligned]
         return exact or (others[-1] if others else self.lines[-1] if self.lines else None)
 
@@ -103,10 +103,10 @@ def read_losses(path: str | Path) -> Losses:
     """
     file = Path(os.path.expanduser(path))
     try:
-        found = read_object(file, remedy="write it by isomerge barrier --json")
+        document = read_object(file, remedy="write it by isomerge barrier --json")
     except IsomergeError as error:
         raise IsomergeError(f"--barrier {path} cannot be read: {error}") from None
-    return losses_of(found, file=f"--barrier {path}")
+    return losses_of(document, file=f"--barrier {path}")
 
 
 def losses_of(report: Any, *, file: str = "the report") -> Losses:
@@ -142,31 +142,31 @@ def _models(report: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(map(str, names))
 
 
-def point_of(found: Mapping[str, Any]) -> Point:
+def point_of(entry: Mapping[str, Any]) -> Point:
     """A loss and an accuracy."""
-    accuracy = found.get("accuracy")
-    return Point(_finite([found["loss"]])[0], None if accuracy is None else _finite([accuracy])[0])
+    accuracy = entry.get("accuracy")
+    return Point(_finite([entry["loss"]])[0], None if accuracy is None else _finite([accuracy])[0])
 
 
-def _line(found: Mapping[str, Any]) -> LossLine:
-    at, losses = (_finite(found[key]) for key in ("points", "losses"))
-    accuracies = None if found["accuracies"] is None else _finite(found["accuracies"])
+def _line(entry: Mapping[str, Any]) -> LossLine:
+    at, losses = (_finite(entry[key]) for key in ("points", "losses"))
+    accuracies = None if entry["accuracies"] is None else _finite(entry["accuracies"])
     if not (2 <= len(at) == len(losses) == len(losses if accuracies is None else accuracies)):
         raise ValueError("a line needs as many losses and accuracies as points, and at least two")
-    drop = float((found.get("accuracy_drop") or {}).get("entezari", 0.0))
-    return LossLine(str(found["name"]), at, losses, accuracies, float(found["barrier"]["entezari"]), drop)
+    drop = float((entry.get("accuracy_drop") or {}).get("entezari", 0.0))
+    return LossLine(str(entry["name"]), at, losses, accuracies, float(entry["barrier"]["entezari"]), drop)
 
 
-def _plane(found: Mapping[str, Any]) -> LossPlane:
-    xs, ys, rows = _finite(found["xs"]), _finite(found["ys"]), tuple(map(_finite, found["losses"]))
+def _plane(entry: Mapping[str, Any]) -> LossPlane:
+    xs, ys, rows = _finite(entry["xs"]), _finite(entry["ys"]), tuple(map(_finite, entry["losses"]))
     if len(rows) != len(ys) or any(len(row) != len(xs) for row in rows):
         raise ValueError("a plane needs a loss for every point of its grid")
-    corners = tuple((float(c["x"]), float(c["y"]), point_of(c)) for c in found["corners"])
-    return LossPlane(str(found["name"]), xs, ys, rows, corners, point_of(found["centroid"]))
+    corners = tuple((float(c["x"]), float(c["y"]), point_of(c)) for c in entry["corners"])
+    return LossPlane(str(entry["name"]), xs, ys, rows, corners, point_of(entry["centroid"]))
 
 
 def _finite(values: Sequence[Any]) -> tuple[float, ...]:
-    found = tuple(map(float, values))
-    if not all(map(isfinite, found)):
+    numbers = tuple(map(float, values))
+    if not all(map(isfinite, numbers)):
         raise ValueError("a figure is not finite")
-    return found
+    return numbers

@@ -70,7 +70,7 @@ def _curve(line: LossLine, style: int, kind: str) -> Curve:
 
 
 def _levels(losses: Losses, kind: str) -> list[Level]:
-    found = []
+    levels = []
     for name, point, at in (
         ("ensemble of the models", losses.ensemble, None),
         ("the merged model", losses.merged, 0.5),
@@ -79,8 +79,8 @@ def _levels(losses: Losses, kind: str) -> list[Level]:
             continue
         right = "" if point.accuracy is None else f", accuracy {percent(point.accuracy)}"
         value = point.loss if kind == "loss" else point.accuracy or 0.0
-        found.append(Level(name, value, f"{name}: loss {nats(point.loss)}{right}", at))
-    return found
+        levels.append(Level(name, value, f"{name}: loss {nats(point.loss)}{right}", at))
+    return levels
 
 
 def _course(line: LossLine, kind: str) -> str:

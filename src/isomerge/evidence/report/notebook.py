@@ -38,18 +38,18 @@ def line_of(report: Mapping[str, Any]) -> str:
         report[name] for name in ("model", "out") if isinstance(report.get(name), str)
     ]
     refs = [str(model.get("model") if isinstance(model, Mapping) else model) for model in models]
-    told = [
+    beginning = [
         " ".join(map(str, filter(None, ("isomerge", command)))),
         *([" and ".join(short_names(refs))] if refs else []),
     ]
     came = [words for words in (tell(report) for tell in _TOLD) if words][:TOLD]
-    return f"<{' of '.join(told)}{': ' if came else ''}{', '.join(came)}; {len(report)} keys>"
+    return f"<{' of '.join(beginning)}{': ' if came else ''}{', '.join(came)}; {len(report)} keys>"
 
 
 def _verdict(report: Mapping[str, Any]) -> str:
     verdict = report.get("verdict")
-    found = verdict.get("code") if isinstance(verdict, Mapping) else verdict
-    return str(found).replace("_", " ") if found else ""
+    code = verdict.get("code") if isinstance(verdict, Mapping) else verdict
+    return str(code).replace("_", " ") if code else ""
 
 
 def _distance(report: Mapping[str, Any]) -> str:

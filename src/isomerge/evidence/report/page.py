@@ -129,15 +129,15 @@ def distance_figures(written: Written) -> list[Figure]:
     """By space, and by layer; where no space is known of, by layer alone."""
     spaces, layers = distance_figure(written), layer_figure(written)
     known = set(written.told.distance.spaces) > {FIXED} or layers is None
-    return [found for found in (spaces if known else None, layers) if found is not None]
+    return [figure for figure in (spaces if known else None, layers) if figure is not None]
 
 
 def loss_figures(written: Written, losses: Sequence[Losses]) -> list[Figure]:
     """The curves of what was measured, and of what learning measured."""
-    found = [loss_figure(each) for each in losses if each.lines]
-    found += [plane_figure(each) for each in losses if each.planes]
+    figures = [loss_figure(each) for each in losses if each.lines]
+    figures += [plane_figure(each) for each in losses if each.planes]
     learned = learning_figure(written.told.taught, written.told.names[1:])
-    return [*found, *([learned] if learned is not None else [])]
+    return [*figures, *([learned] if learned is not None else [])]
 
 
 def fragment_of(
@@ -157,8 +157,8 @@ def fragment_of(
 
 def render(name: str, context: dict[str, Any]) -> str:
     """A template with everything escaped that is not marked as markup; unknown names are errors."""
-    found = _environment().get_template(name).render(kinds=KINDS, **context).strip() + "\n"
-    return found.encode(errors="replace").decode()  # names of files need not be text
+    markup = _environment().get_template(name).render(kinds=KINDS, **context).strip() + "\n"
+    return markup.encode(errors="replace").decode()  # names of files need not be text
 
 
 @cache

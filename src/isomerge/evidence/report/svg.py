@@ -31,13 +31,13 @@ class Plot:
 def tag(name: str, *children: str, **attributes: str | float | None) -> str:
     """An element; ``class_`` is ``class``, underscores are hyphens. Children are markup, attribute values are
     escaped."""
-    found = "".join(
+    written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(value) if isinstance(value, str) else short(value)}"'
         for key, value in attributes.items()
         if value is not None
     )
     inner = "".join(children)
-    return f"<{name}{found}>{inner}</{name}>" if inner else f"<{name}{found}/>"
+    return f"<{name}{written}>{inner}</{name}>" if inner else f"<{name}{written}/>"
 
 
 def text(words: str, x: float, y: float, **attributes: str | float | None) -> str:
@@ -52,8 +52,8 @@ def mark(tip: str, *shapes: str) -> str:
 
 def short(x: float) -> str:
     """A coordinate: a tenth of a pixel is enough."""
-    found = f"{x:.1f}".removesuffix(".0")
-    return "0" if found == "-0" else found
+    text = f"{x:.1f}".removesuffix(".0")
+    return "0" if text == "-0" else text
 
 
 def drawing(children: Sequence[str], width: float, height: float, words: str) -> Plot:

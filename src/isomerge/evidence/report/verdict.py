@@ -41,7 +41,7 @@ def verdict_of(written: Written, losses: Sequence[Losses] = ()) -> Verdict:
     distances.
     """
     relation = furthest(written.told, written)
-    lines = [found for found in losses if found.lines]
+    lines = [measured for measured in losses if measured.lines]
     if lines:
         level, title, text = _by_loss(written, lines)
     elif learned_in_nats(written.told.taught) and relation is not Relation.SAME:
@@ -67,8 +67,10 @@ def _by_loss(written: Written, losses: Sequence[Losses]) -> tuple[Level, str, st
     """The worst line, or the output itself where it was measured."""
     facts = written.facts
     aligned = written.told.aligned
-    pairs = [(found, line) for found in losses if (line := found.line_of(written.told.spaces, aligned=aligned))]
-    found, line = max(pairs, key=lambda pair: pair[1].barrier)
+    pairs = [
+        (measured, line) for measured in losses if (line := measured.line_of(written.told.spaces, aligned=aligned))
+    ]
+    measured, line = max(pairs, key=lambda pair: pair[1].barrier)
     ends = line.ends
     merged = next((each.merged for each in losses if each.merged is not None), None)
     excess, drop = line.barrier, line.drop
@@ -76,7 +78,7 @@ def _by_loss(written: Written, losses: Sequence[Losses]) -> tuple[Level, str, st
         models = [*losses[0].lines[0].ends[:1], *(each.lines[0].ends[1] for each in losses)]
         excess = merged.loss - sum(m.loss for m in models) / len(models)
         drop = _mean_accuracy(models) - (merged.accuracy or 0.0) if merged.accuracy is not None else 0.0
-    level = graded(excess, drop, _slight(found, line))
+    level = graded(excess, drop, _slight(measured, line))
     middle = merged or line.midpoint
     what = "merged model" if merged is not None else "average of the two"
     title = {
@@ -87,9 +89,8 @@ def _by_loss(written: Written, losses: Sequence[Losses]) -> tuple[Level, str, st
     if level is Level.POOR and middle.loss > max(end.loss for end in ends):
         title = f"A barrier is left: the {what} is worse than either model"
     text = (
-        f"On {count(found.examples)} examples the {what} has a loss of {_point(middle, found.unit)}; the models "
-        f"themselves "
-        f"have {_point(ends[0])} and {_point(ends[1])}. {_rise(found, line)}"
+        f"On {count(measured.examples)} examples the {what} has a loss of {_point(middle, measured.unit)}; "
+        f"the models themselves have {_point(ends[0])} and {_point(ends[1])}. {_rise(measured, line)}"
     )
     return level, title, text
 
@@ -99,9 +100,9 @@ def learned_in_nats(taught: Sequence[Taught]) -> bool:
     return bool(taught) and all(t.unit == "nats" for t in taught)
 
 
-def _slight(found: Losses, line: LossLine) -> float:
+def _slight(losses: Losses, line: LossLine) -> float:
     """A rise of the loss that is slight: of values in parts of what the models themselves lose."""
-    squared = found.unit.startswith("squared")
+    squared = losses.unit.startswith("squared")
     return SLIGHT * max(sum(end.loss for end in line.ends) / 2, 1e-12) if squared else SLIGHT
 
 
@@ -112,8 +113,8 @@ def graded(excess: float, drop: float, slight: float = SLIGHT) -> Level:
     return Level.GOOD if size <= 1 else Level.FAIR if size <= FAIR else Level.POOR
 
 
-def _mean_accuracy(found: Sequence[Point]) -> float:
-    return sum(point.accuracy or 0.0 for point in found) / len(found)
+def _mean_accuracy(points: Sequence[Point]) -> float:
+    return sum(point.accuracy or 0.0 for point in points) / len(points)
 
 
 def _point(point: Point, unit: str = "") -> str:

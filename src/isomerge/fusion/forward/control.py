@@ -64,17 +64,17 @@ def regress_with_control(
     def both(models: Sequence[nn.Module], what: str) -> tuple[nn.Module, Rewritten, dict[str, Any]]:
         merged = average(models, shares_of(weights, len(models)))
         before = output_error(merged, models, weights, measured, batch_size)
-        found = regress(
+        rows = regress(
             merged, models, weights, fitted, ridge=ridge, batch_size=batch_size,
             observer=lambda step, done, total: observer(f"{what}{step}" if step else "", done, total),
         )  # fmt: skip
         after = output_error(merged, models, weights, measured, batch_size)
-        return merged, found, {"average": before, "regression": after}
+        return merged, rows, {"average": before, "regression": after}
 
-    merged, found, report = both(endpoints, "")
+    merged, rows, report = both(endpoints, "")
     control = report if unaligned is None else both(unaligned(), "control: ")[2]
     sizes = {"fitted": len(fitted), "measured": len(measured), "held_out": held_out, "ridge": ridge}
-    return merged, found, {**report, "control": dict(control), **sizes}
+    return merged, rows, {**report, "control": dict(control), **sizes}
 
 
 def output_error(
@@ -121,10 +121,10 @@ def _divergence(ends: Sequence[Tensor], own: Tensor, kept: Tensor | None, kind: 
 def _outputs(module: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, bool]:
     """Logits or last hidden states, float64, and whether they are logits."""
 
-    found = outputs_of(module, batch)
+    outputs = outputs_of(module, batch)
     if own_class_of(module) is not None:
-        return first_output(module, found).double(), True
+        return first_output(module, outputs).double(), True
     for name in ("logits", "prediction_logits", "last_hidden_state"):
-        if (x := getattr(found, name, None)) is not None:
+        if (x := getattr(outputs, name, None)) is not None:
             return by_position(module, x).double(), name != "last_hidden_state"
     raise IsomergeError(f"{type(module).__name__} gives neither logits nor hidden states: give another checkpoint")

@@ -118,30 +118,30 @@ def repair(
 def _chosen(order: Order, places: str, kept: dict[str, str]) -> Iterator[list[Layer]]:
     """The groups' layers that are to be repaired; why others are not goes into ``kept``."""
     for group in order.groups:
-        found = []
+        repaired = []
         for layer in group:
             if layer.head:
                 kept[layer.path] = "no layer reads its outputs"
             elif places == "stream" and layer.adds_to is None:
                 kept[layer.path] = "it does not add to a stream"
             else:
-                found.append(layer)
-        if found:
-            yield found
+                repaired.append(layer)
+        if repaired:
+            yield repaired
 
 
 def _moments(module: nn.Module, examples: Examples, group: Sequence[Layer], size: int) -> dict[str, Moments]:
     """The statistics of the outputs of some layers, over all tokens."""
-    found = {layer.path: Moments() for layer in group}
+    by_path = {layer.path: Moments() for layer in group}
     calls = {(layer.path, "out"): layer.calls for layer in group}
     for batch in examples.without_padding(size):
         for (path, _), parts in run_until(module, batch, calls).items():
             for x in parts:
-                found[path].add(x)
-    for path, moments in found.items():
+                by_path[path].add(x)
+    for path, moments in by_path.items():
         if moments.n and not bool((moments.mean + moments.spread).isfinite().all()):
             raise IsomergeError(f"activations at {path} are not finite: load the models in float32")
-    return found
+    return by_path
 
 
 def _fold(

@@ -160,9 +160,9 @@ def _gather(
         x = _tokens(group[0], own[inputs], batch)
         targets: list[Any] = [0] * len(group)
         for endpoint, share in zip(endpoints, shares, strict=True):
-            found = run_until(endpoint, batch, theirs)
+            seen = run_until(endpoint, batch, theirs)
             for k, (layer, end) in enumerate(zip(group, ends, strict=True)):
-                targets[k] = targets[k] + share * _tokens(layer, found[end], batch, len(x))
+                targets[k] = targets[k] + share * _tokens(layer, seen[end], batch, len(x))
         for k, (layer, end) in enumerate(zip(group, ends, strict=True)):
             if layer in corrected:
                 targets[k] = targets[k] - own[end][0] + own[layer.path, "out"][0]
@@ -180,8 +180,8 @@ def _tokens(layer: Layer, seen: Sequence[Tensor], batch: Mapping[str, Tensor], c
 
 
 def _check_finite(group: Sequence[Layer], x: Tensor, targets: Sequence[Tensor]) -> None:
-    for layer, found in ((group[0], x), *zip(group, targets, strict=True)):
-        if not bool(found.isfinite().all()):
+    for layer, rows in ((group[0], x), *zip(group, targets, strict=True)):
+        if not bool(rows.isfinite().all()):
             raise IsomergeError(
                 f"activations at {layer.path} are not finite: these models cannot be regressed in this dtype; "
                 "load them in float32"

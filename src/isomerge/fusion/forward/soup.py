@@ -106,8 +106,8 @@ def make_soup(
         observer("tasting", done, 2 * len(candidates))
         done += 1
         _put(module, candidates, which)
-        found = evaluate(module, examples, batch_size)
-        value = found.accuracy if metric == "accuracy" else -found.loss
+        measure = evaluate(module, examples, batch_size)
+        value = measure.accuracy if metric == "accuracy" else -measure.loss
         if value is None:
             raise IsomergeError("these examples have no accuracy: choose the metric loss")
         return value
@@ -131,8 +131,8 @@ def _check(module: nn.Module, candidates: Sequence[Mapping[str, Tensor]]) -> Non
     for number, state in enumerate(candidates):
         for name, tensor in weights_of(module).items():
             if name not in state or state[name].shape != tensor.shape:
-                found = "missing" if name not in state else f"of shape {list(state[name].shape)}"
+                state_of = "missing" if name not in state else f"of shape {list(state[name].shape)}"
                 raise IsomergeError(
-                    f"candidate {number}: tensor {name} is {found}, but the module has one of shape "
+                    f"candidate {number}: tensor {name} is {state_of}, but the module has one of shape "
                     f"{list(tensor.shape)}: give weights of one architecture, by the module's names"
                 )

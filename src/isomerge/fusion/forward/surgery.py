@@ -48,10 +48,10 @@ class Correction:
         if self.rectified or (self.shift is not None and bias is None):
             raise ValueError("only an affine correction is part of a head, and a constant of its bias")
         wide = weight.double()
-        found = wide - (wide @ self.up.double()) @ self.down.double()
+        reads = wide - (wide @ self.up.double()) @ self.down.double()
         if bias is None or self.shift is None:
-            return found, None if bias is None else bias.double()
-        return found, bias.double() - wide @ self.shift.double()
+            return reads, None if bias is None else bias.double()
+        return reads, bias.double() - wide @ self.shift.double()
 
 
 def bias_of(rows: Tensor, wanted: Tensor) -> float:
@@ -97,12 +97,12 @@ def learn(
     down.uniform_(-1 / math.sqrt(width), 1 / math.sqrt(width), generator=rng)
     up, shift = torch.zeros(width, len(down)), torch.zeros(width) if constant else None
     learned = [x.requires_grad_(True) for x in (down, up, shift) if x is not None]
-    found = Correction(down, up, shift, rectified)
+    correction = Correction(down, up, shift, rectified)
     optimizer = torch.optim.Adam(learned, lr=rate)
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = rate * (1 - step / steps)
         chosen = torch.randint(len(rows), (min(batch, len(rows)),), generator=rng)
-        loss = (found(rows[chosen] / unit) - wanted[chosen] / unit).abs().mean()
+        loss = (correction(rows[chosen] / unit) - wanted[chosen] / unit).abs().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -61,21 +61,21 @@ def chat_of(fields: Mapping[str, Any], where: str) -> Chat | None:
     """
     if isinstance(fields.get("text"), str):
         return None
-    given: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
     if tools := _listed(fields.get("tools"), where):
-        given["tools"] = tools
+        extra["tools"] = tools
     if isinstance(options := fields.get("chat_template_kwargs"), Mapping):
-        given["options"] = _filled(options)
+        extra["options"] = _filled(options)
     for name in TURNS:
         if isinstance(turns := plain(fields.get(name)), (list, tuple)):
-            return Chat(_messages(turns, f"{where}, {name}"), **given)
+            return Chat(_messages(turns, f"{where}, {name}"), **extra)
         if isinstance(turns, Mapping):
             raise IsomergeError(f"{where}: {name} are one object: give a list of messages")
     prompt, completion = (plain(fields.get(name)) for name in ("prompt", "completion"))
     if isinstance(prompt, str) and isinstance(completion, str):
         return Chat(completion, prompt)
     if isinstance(prompt, (list, tuple)) and isinstance(completion, (list, tuple)):
-        return Chat(_messages(completion, f"{where}, completion"), _messages(prompt, f"{where}, prompt"), **given)
+        return Chat(_messages(completion, f"{where}, completion"), _messages(prompt, f"{where}, prompt"), **extra)
     _check_clear(fields, where)
     if isinstance(prompt, (list, tuple)) or isinstance(completion, (list, tuple)):
         raise IsomergeError(
@@ -91,10 +91,10 @@ def _check_clear(fields: Mapping[str, Any], where: str) -> None:
     if "target" in fields:
         return
     asked = [name for name in QUESTIONS if fields.get(name) is not None]
-    told = [name for name in ANSWERS if fields.get(name) is not None]
-    if told and (asked or told == ["chosen", "rejected"]):
+    answers = [name for name in ANSWERS if fields.get(name) is not None]
+    if answers and (asked or answers == ["chosen", "rejected"]):
         raise IsomergeError(
-            f"{where} has {' and '.join([*asked, *told])}, which could be joined in several ways: write "
+            f"{where} has {' and '.join([*asked, *answers])}, which could be joined in several ways: write "
             f"messages, prompt and completion, "
             "or one text"
         )
@@ -103,17 +103,17 @@ def _check_clear(fields: Mapping[str, Any], where: str) -> None:
 def _listed(tools: Any, where: str) -> list[Any]:
     """Descriptions of tools: a list, or one as JSON."""
     try:
-        found = json.loads(tools) if isinstance(tools, str) and tools else tools
+        descriptions = json.loads(tools) if isinstance(tools, str) and tools else tools
     except (ValueError, RecursionError):
         raise IsomergeError(f"{where}: tools are no JSON: give a list of their descriptions") from None
-    return _filled(list(found)) if isinstance(found, (list, tuple)) else []
+    return _filled(list(descriptions)) if isinstance(descriptions, (list, tuple)) else []
 
 
 def _messages(turns: Sequence[Any], where: str) -> list[Message]:
     """Messages with role and content, and what else OpenAI's form says of them."""
     if not turns:
         raise IsomergeError(f"{where} is empty: leave it out")
-    found = []
+    messages = []
     for number, turn in enumerate(turns, 1):
         place = f"{where}, message {number}"
         if not isinstance(turn, Mapping):
@@ -128,8 +128,8 @@ def _messages(turns: Sequence[Any], where: str) -> list[Message]:
             message = {"role": SPEAKERS[speaker], "content": message.get("value")}
         if not isinstance(message.get("role"), str):
             raise IsomergeError(f'{place} has no role: write {{"role": "user", "content": "..."}}')
-        found.append(_with_text(message, place))
-    return found
+        messages.append(_with_text(message, place))
+    return messages
 
 
 def _with_text(message: Message, where: str) -> Message:

@@ -49,8 +49,8 @@ class Examples:
                 )
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{name} {shape} {dtype}" for name, shape, dtype in self._told())
-        return f"<{len(self)} examples, {'labelled' if self.labelled else 'without labels'}: {told}>"
+        columns = ", ".join(f"{name} {shape} {dtype}" for name, shape, dtype in self._told())
+        return f"<{len(self)} examples, {'labelled' if self.labelled else 'without labels'}: {columns}>"
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -128,16 +128,16 @@ class Examples:
         is no padding on the right."""
         import torch
 
-        found = {}
+        lengths = {}
         mask, labels = self.tensors.get("attention_mask"), self.tensors.get("labels")
         if mask is not None:
             read = mask.sum(1)
             right = (mask[:, 1:] <= mask[:, :-1]).all(1) & (mask <= 1).all(1)
-            found["input_ids"] = torch.where(right, read, 0)
+            lengths["input_ids"] = torch.where(right, read, 0)
         if "decoder_input_ids" in self.tensors and labels is not None:
             places = torch.arange(1, labels.shape[1] + 1)
-            found["decoder_input_ids"] = (places * (labels != IGNORED)).amax(1).clamp_min(1)
-        return found
+            lengths["decoder_input_ids"] = (places * (labels != IGNORED)).amax(1).clamp_min(1)
+        return lengths
 
     def head(self, n: int) -> Examples:
         """The first ``n`` examples (all of them when there are fewer).

@@ -98,8 +98,8 @@ def _processed(processor: Any, picture: Any, where: str) -> Tensor:
     pixels = numpy.asarray(picture)
     pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     try:
-        found = processor(images=[pixels], return_tensors="pt", input_data_format="channels_first")
-        return found["pixel_values"][0].to(torch.float32)
+        features = processor(images=[pixels], return_tensors="pt", input_data_format="channels_first")
+        return features["pixel_values"][0].to(torch.float32)
     except (ValueError, TypeError, KeyError, RuntimeError, IndexError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise IsomergeError(
@@ -121,8 +121,8 @@ def find_images(path: Path) -> list[Path]:
     file."""
     if path.is_file():
         return [path] if path.suffix.lower() in SUFFIXES else []
-    found = (p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
-    return sorted(p for p in found if not any(part.startswith(".") for part in p.relative_to(path).parts))
+    images = (p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+    return sorted(p for p in images if not any(part.startswith(".") for part in p.relative_to(path).parts))
 
 
 def labelled_images(path: Path, images: Iterable[Path], inputs: Inputs) -> Iterator[tuple[Path, int | None]]:

@@ -14,7 +14,7 @@ from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.own_modules import LABELS, inputs_of
 
 
-def as_data(given: Any, option: str, module: Any = None) -> str | Path | Examples | None:
+def as_data(data: Any, option: str, module: Any = None) -> str | Path | Examples | None:
     """Names of data and examples as they are; a function is called; batches are put together into examples.
 
     Args:
@@ -29,22 +29,22 @@ def as_data(given: Any, option: str, module: Any = None) -> str | Path | Example
     Raises:
         IsomergeError: something else, no batch at all, or batches that do not fit together.
     """
-    if given is None or isinstance(given, (str, Path, Examples)):
-        return given
-    if callable(given) and not isinstance(given, Iterable):
-        given = given()
-        if isinstance(given, (str, Path, Examples)):
-            return given
-    if isinstance(given, Mapping):
-        given = [given]
-    if not isinstance(given, Iterable):
+    if data is None or isinstance(data, (str, Path, Examples)):
+        return data
+    if callable(data) and not isinstance(data, Iterable):
+        data = data()
+        if isinstance(data, (str, Path, Examples)):
+            return data
+    if isinstance(data, Mapping):
+        data = [data]
+    if not isinstance(data, Iterable):
         raise IsomergeError(
-            f"{option} is a {type(given).__name__}: give a path, examples, batches, a DataLoader, or a function "
+            f"{option} is a {type(data).__name__}: give a path, examples, batches, a DataLoader, or a function "
             f"that gives them"
         )
     named = _batch if module is None else partial(_own_batch, module)
-    found = _together([named(one, number, option) for number, one in enumerate(given)], option)
-    return found if module is None else Examples(found.tensors, labelled="labels" in found.tensors)
+    examples = _together([named(one, number, option) for number, one in enumerate(data)], option)
+    return examples if module is None else Examples(examples.tensors, labelled="labels" in examples.tensors)
 
 
 def _own_batch(module: Any, one: Any, number: int, option: str) -> dict[str, Any]:
@@ -79,11 +79,11 @@ def _batch(one: Any, number: int, option: str) -> dict[str, Any]:
             f"{option}: batch {number} is a {type(one).__name__}: give mappings of tensors by the names of "
             f"forward's arguments, or pairs of images and labels; texts alone are a list of them"
         )
-    found = {str(name): x for name, x in one.items() if isinstance(x, torch.Tensor)}
-    if len(found) < len(one):
+    tensors = {str(name): x for name, x in one.items() if isinstance(x, torch.Tensor)}
+    if len(tensors) < len(one):
         other = next(name for name, x in one.items() if not isinstance(x, torch.Tensor))
         raise IsomergeError(f"{option}: {other} of batch {number} is no tensor: leave it out, or make it one")
-    return found
+    return tensors
 
 
 def _together(batches: list[dict[str, Any]], option: str) -> Examples:

@@ -35,12 +35,12 @@ def texts_file(texts: Sequence[str], option: str, *, joined: bool = False) -> It
         try:
             yield file
         except IsomergeError as error:
-            told = error.sentence.replace(f"{file}, line ", f"{option}, text ").replace(str(file), option)
-            raise IsomergeError(told) from error
+            sentence = error.sentence.replace(f"{file}, line ", f"{option}, text ").replace(str(file), option)
+            raise IsomergeError(sentence) from error
 
 
 def examples_of_texts(
-    given: str | Path | Sequence[str],
+    texts: str | Path | Sequence[str],
     tokenizer: Any,
     config: Mapping[str, Any],
     option: str,
@@ -70,19 +70,19 @@ def examples_of_texts(
             raise IsomergeError(
                 "--tokenizer is a function: models of transformers need a tokenizer of transformers"
             )
-        return _language(_windows(given, tokenizer, option, limit, length), own, option)
+        return _language(_windows(texts, tokenizer, option, limit, length), own, option)
     with tempfile.TemporaryDirectory(prefix="isomerge-") as scratch:
         folder = Path(scratch)
         size = _save(tokenizer, folder)
         if own is not None:
             config = {"vocab_size": size, "architectures": [LANGUAGE_MODEL]}
         how: dict[str, Any] = {"limit": limit, "length": length, "config": config, "option": option}
-        if isinstance(given, (str, Path)):
-            found = open_data(str(given), folder, **how)
+        if isinstance(texts, (str, Path)):
+            examples = open_data(str(texts), folder, **how)
         else:
-            with texts_file(given, option, joined=not masked) as file:
-                found = open_data(str(file), folder, **how)
-    return found if own is None else _language(found, own, option)
+            with texts_file(texts, option, joined=not masked) as file:
+                examples = open_data(str(file), folder, **how)
+    return examples if own is None else _language(examples, own, option)
 
 
 def _is_function(tokenizer: Any) -> bool:
@@ -97,9 +97,9 @@ def _save(tokenizer: Any, folder: Path) -> int:
         try:
             tokenizer = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
         except Exception as error:  # a tokenizer's files fail in as many types as there are tokenizers
-            told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise IsomergeError(
-                f"--tokenizer {tokenizer}: transformers cannot load this tokenizer ({told[:160].rstrip('.')}); "
+                f"--tokenizer {tokenizer}: transformers cannot load this tokenizer ({reason[:160].rstrip('.')}); "
                 f"give a folder with tokenizer.json, a hub id, or a tokenizer"
             ) from error
     elif hasattr(tokenizer, "encode_batch"):  # of the package tokenizers
@@ -113,7 +113,7 @@ def _save(tokenizer: Any, folder: Path) -> int:
 
 
 def _windows(
-    given: str | Path | Sequence[str],
+    texts: str | Path | Sequence[str],
     tokenizer: Callable[[str], Sequence[int]],
     option: str,
     limit: int | None,
@@ -121,14 +121,14 @@ def _windows(
 ) -> Examples:
     """Windows of ``length`` ids, which a function gives for texts or a file of text; the rest is left out, unless
     it is all there is."""
-    if isinstance(given, (str, Path)):
-        path = Path(given).expanduser()
+    if isinstance(texts, (str, Path)):
+        path = Path(texts).expanduser()
         if path.suffix.lower() not in TEXTS or not path.is_file():
             raise IsomergeError(
-                f"{option} {given}: a function that is a tokenizer reads files of text ({', '.join(TEXTS)})"
+                f"{option} {texts}: a function that is a tokenizer reads files of text ({', '.join(TEXTS)})"
             )
-        given = [path.read_text(encoding="utf-8")]
-    ids = torch.tensor([int(token) for text in given for token in tokenizer(text)], dtype=torch.int64)
+        texts = [path.read_text(encoding="utf-8")]
+    ids = torch.tensor([int(token) for text in texts for token in tokenizer(text)], dtype=torch.int64)
     if not len(ids):
         raise IsomergeError(f"{option} has no text: --tokenizer gives no token for it")
     size = min(length, len(ids))
@@ -136,7 +136,7 @@ def _windows(
     return Examples({"input_ids": rows if limit is None else rows[:limit]}, True)
 
 
-def _language(found: Examples, own: OwnClass, option: str) -> Examples:
+def _language(examples: Examples, own: OwnClass, option: str) -> Examples:
     """Examples of text for a module of one's own: without what its forward does not take, and labelled where it
     predicts a token at every place.
 
@@ -144,23 +144,23 @@ def _language(found: Examples, own: OwnClass, option: str) -> Examples:
         IsomergeError: texts are padded, and forward takes no mask.
     """
     taken = signature(own.module.forward).parameters
-    mask = found.tensors.get("attention_mask")
+    mask = examples.tensors.get("attention_mask")
     kind = type(own.module).__name__
     if mask is not None and "attention_mask" not in taken and bool((mask == 0).any()):
         raise IsomergeError(
             f"{option}: texts differ in length, and forward of {kind} takes no attention_mask: give a file of text "
             f"(.txt), which is cut into windows, or let forward take one"
         )
-    tensors = {name: x for name, x in found.tensors.items() if name in ("input_ids", "labels") or name in taken}
+    tensors = {name: x for name, x in examples.tensors.items() if name in ("input_ids", "labels") or name in taken}
     with torch.no_grad():
         module = copy.deepcopy(own.module).eval()
         batch = {name: x[:1].to(next(module.parameters()).device) for name, x in tensors.items()}
         try:
             predicted = first_output(module, called_with(module, batch))
         except (IndexError, KeyError, ValueError, TypeError, RuntimeError) as error:
-            told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise IsomergeError(
-                f"{option}: {kind} cannot read these texts ({told[:160].rstrip('.')}): check that --tokenizer is "
+                f"{option}: {kind} cannot read these texts ({reason[:160].rstrip('.')}): check that --tokenizer is "
                 f"its own, or give a smaller --length"
             ) from error
     every = predicted.ndim == 3 and predicted.shape[:2] == batch["input_ids"].shape

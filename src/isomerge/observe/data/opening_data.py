@@ -115,8 +115,8 @@ def open_data(
     rows = reader.images(path) if inputs.images else reader.texts(path)
     if rows is None:
         rows = (reader.row(record) for record in records_of(ref, path, inputs, option))
-    found = list(islice(rows, limit))  # the padding is known once the tokenizer is
-    return finish(stack(found, reader.pad, where), inputs, where, mask=reader.mask, special=reader.special)
+    first = list(islice(rows, limit))  # the padding is known once the tokenizer is
+    return finish(stack(first, reader.pad, where), inputs, where, mask=reader.mask, special=reader.special)
 
 
 def records_of(ref: str, path: Path, inputs: Inputs, option: str) -> Iterator[Record]:

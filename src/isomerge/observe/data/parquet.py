@@ -50,11 +50,11 @@ def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
     be read."""
     try:
         features = json.loads(metadata[b"huggingface"])["info"]["features"].items()
-        found = {key: feature.get("names") for key, feature in features if isinstance(feature, dict)}
+        names_of = {key: feature.get("names") for key, feature in features if isinstance(feature, dict)}
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
     return {
         key: names
-        for key, names in found.items()
+        for key, names in names_of.items()
         if isinstance(names, list) and all(isinstance(n, str) for n in names)
     }

@@ -83,11 +83,11 @@ def _processed(processor: Any, text: str, picture: Any, where: str) -> Mapping[s
         ) from error
 
 
-def _row(found: Mapping[str, Any], where: str) -> dict[str, Tensor]:
+def _row(features: Mapping[str, Any], where: str) -> dict[str, Tensor]:
     """One example of what a processor gave for one."""
 
-    row = {name: found[name] for name in (*ALONG, *IMAGES) if name in found}
-    strange = sorted(set(found) - set(row)) or [name for name, x in row.items() if len(x) != 1]
+    row = {name: features[name] for name in (*ALONG, *IMAGES) if name in features}
+    strange = sorted(set(features) - set(row)) or [name for name, x in row.items() if len(x) != 1]
     if strange or "pixel_values" not in row:
         raise IsomergeError(
             f"{where}: the checkpoint's processor takes images to pieces ({', '.join(strange)}), and only "

@@ -60,21 +60,21 @@ def reader_of(ref: str) -> Reader | None:
     points = plug_ins(DATA).get(name, []) if colon else []
     registered = _READERS.get(name) if colon else None
     takers = [origin(point) for point in points]
-    found = load(points[0]) if points else registered
-    if registered is not None and found is not registered:
+    function = load(points[0]) if points else registered
+    if registered is not None and function is not registered:
         takers.append(module_source(registered.__module__))
     if len(takers) > 1:
         raise IsomergeError(
             f"{ref}: {' and '.join(takers)} both have a reader of that name; uninstall or rename one"
         )
-    if found is None and not points:
+    if function is None and not points:
         return None
-    if not callable(found):
+    if not callable(function):
         raise IsomergeError(
             f"{ref}: the plug-in of {takers[0]} is no function: let its entry point name module:function"
         )
-    source = package_of(points[0]) if points else module_source(found.__module__)
-    return Reader(found, takers[0] if points else source, source)
+    source = package_of(points[0]) if points else module_source(function.__module__)
+    return Reader(function, takers[0] if points else source, source)
 
 
 def reader_key(ref: str) -> list[str]:

@@ -43,9 +43,11 @@ def named_classes(
         names: of the classes, by the columns that hold them.
         known: the classes of the checkpoint.
     """
-    told = {key: found for key, found in names.items() if found and set(found) <= set(known)}
+    known_names = {key: found for key, found in names.items() if found and set(found) <= set(known)}
     return {
-        key: told[key][value] if key in told and isinstance(value, int) and 0 <= value < len(told[key]) else value
+        key: known_names[key][value]
+        if key in known_names and isinstance(value, int) and 0 <= value < len(known_names[key])
+        else value
         for key, value in row.items()
     }
 
@@ -152,10 +154,10 @@ def function_records(ref: str, option: str) -> Iterator[Record]:
             function = getattr(importlib.import_module(module), name, None)
             if not callable(function):
                 raise IsomergeError(f"{option} {ref}: the module {module} has no function {name}: check the name")
-            found = function()
-            if not isinstance(found, Iterable):
+            records = function()
+            if not isinstance(records, Iterable):
                 raise IsomergeError(f"{option} {ref}: the function must return an iterable of dicts")
-            for number, item in enumerate(found, 1):
+            for number, item in enumerate(records, 1):
                 if not isinstance(item, Mapping):
                     raise IsomergeError(
                         f"{option} {ref}: item {number} is a {type(item).__name__}: the function must give dicts"

@@ -70,19 +70,19 @@ class Reader:
 
     def images(self, path: Path) -> Iterator[dict[str, Any]] | None:
         """Rows of a file or folder of images; None when it is none."""
-        found = [] if not path.exists() or (path.is_dir() and holds_set(path)) else find_images(path)
-        if not found:
+        images = [] if not path.exists() or (path.is_dir() and holds_set(path)) else find_images(path)
+        if not images:
             return None
         return (
             {"pixel_values": self.image(file, str(file)), **({} if label is None else {"labels": label})}
-            for file, label in self._labelled(path, found)
+            for file, label in self._labelled(path, images)
         )
 
-    def _labelled(self, path: Path, found: list[Path]) -> Iterator[tuple[Path, int | None]]:
+    def _labelled(self, path: Path, images: list[Path]) -> Iterator[tuple[Path, int | None]]:
         """Images with their classes; without any where the checkpoint does not predict classes."""
         if self.inputs.kind() == "classes":
-            return labelled_images(path, found, self.inputs)
-        return ((file, None) for file in found)
+            return labelled_images(path, images, self.inputs)
+        return ((file, None) for file in images)
 
     def texts(self, path: Path) -> Iterator[dict[str, Any]] | None:
         """Rows of a text file or a folder of them, as windows; None when it is none."""
@@ -92,8 +92,8 @@ class Reader:
     def files(self, path: Path) -> list[Path]:
         """The files of plain text that a path names; none where it holds records, or what is no text."""
         if path.is_dir() and not holds_set(path):
-            found = (p for p in path.rglob("*") if p.suffix.lower() in TEXTS and p.is_file())
-            return sorted(p for p in found if p.name.lower() != "readme.md")  # it is about the data
+            texts = (p for p in path.rglob("*") if p.suffix.lower() in TEXTS and p.is_file())
+            return sorted(p for p in texts if p.name.lower() != "readme.md")  # it is about the data
         records = path.suffix.lower() in (*LINES, *TABLES, PARQUET)
         return [path] if path.is_file() and not records else []
 
@@ -212,12 +212,12 @@ class Reader:
         row = {name: value for name, value in row.items() if value is not None}
         check_names(row, where)
         try:
-            found = {name: torch.as_tensor(value) for name, value in row.items()}
+            tensors = {name: torch.as_tensor(value) for name, value in row.items()}
         except (TypeError, ValueError, RuntimeError) as error:
             raise IsomergeError(f"{where}: these are no numbers ({error})") from None
-        if "input_ids" in found and (found["input_ids"].ndim != 1 or not len(found["input_ids"])):
+        if "input_ids" in tensors and (tensors["input_ids"].ndim != 1 or not len(tensors["input_ids"])):
             raise IsomergeError(f"{where}: input_ids must be a list of at least one token")
-        return found
+        return tensors
 
 
 def _image_of(record: Record) -> Any:

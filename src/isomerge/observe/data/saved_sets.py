@@ -43,7 +43,7 @@ def dataset_records(ref: str, class_ids: Mapping[str, int], option: str) -> Iter
     folder, split = saved_split(ref)
     name, configuration, split = (ref, "", split) if folder else _named(ref)
     try:
-        found = (
+        loaded = (
             package.load_from_disk(folder)
             if folder
             else package.load_dataset(
@@ -59,11 +59,11 @@ def dataset_records(ref: str, class_ids: Mapping[str, int], option: str) -> Iter
             if not folder
             else f"{option} {ref}: the package datasets cannot load this folder ({first[:160].rstrip('.')})"
         ) from None
-    if isinstance(found, dict):
-        found = found[chosen_split(found, split, f"{option} {ref}", folder or name)]
+    if isinstance(loaded, dict):
+        loaded = loaded[chosen_split(loaded, split, f"{option} {ref}", folder or name)]
     elif folder and split:
         raise IsomergeError(f"{option} {ref}: the data set in {folder} has no splits: leave :{split} out")
-    yield from _rows(f"{option} {ref}", found, class_ids)
+    yield from _rows(f"{option} {ref}", loaded, class_ids)
 
 
 def _named(ref: str) -> tuple[str, str, str]:
@@ -79,8 +79,8 @@ def _without_code(load: Any) -> dict[str, Any]:
     return {"trust_remote_code": False} if "trust_remote_code" in inspect.signature(load).parameters else {}
 
 
-def _rows(where: str, found: Any, class_ids: Mapping[str, int]) -> Iterator[Record]:
-    features = getattr(found, "features", None) or {}
+def _rows(where: str, rows: Any, class_ids: Mapping[str, int]) -> Iterator[Record]:
+    features = getattr(rows, "features", None) or {}
     names = {key: getattr(feature, "names", None) for key, feature in features.items()}
-    for number, row in enumerate(found, 1):
+    for number, row in enumerate(rows, 1):
         yield Record(f"{where}, example {number}", named_classes(row, names, class_ids))

@@ -43,8 +43,8 @@ def holds_set(folder: str | Path) -> bool:
 def parquet_files(folder: Path) -> list[Path]:
     """The parquet files under a folder by their names, hidden ones left out, and tables of metadata that stand
     beside images."""
-    found = (p for p in folder.rglob("*") if p.suffix.lower() == PARQUET and p.stem != "metadata" and p.is_file())
-    return sorted(p for p in found if not any(part.startswith(".") for part in p.relative_to(folder).parts))
+    tables = (p for p in folder.rglob("*") if p.suffix.lower() == PARQUET and p.stem != "metadata" and p.is_file())
+    return sorted(p for p in tables if not any(part.startswith(".") for part in p.relative_to(folder).parts))
 
 
 def chosen_split(names: Iterable[str], split: str, where: str, folder: str) -> str:
@@ -54,10 +54,10 @@ def chosen_split(names: Iterable[str], split: str, where: str, folder: str) -> s
         IsomergeError: there is none of this name, or none is named where it must be.
     """
     names = list(names)
-    found = next((name for name in ([split] if split else ["test", "validation"]) if name in names), None)
-    if found is None:
+    chosen = next((name for name in ([split] if split else ["test", "validation"]) if name in names), None)
+    if chosen is None:
         raise IsomergeError(f"{where} has the splits {', '.join(names)}: name one, as in {folder}:split")
-    return found
+    return chosen
 
 
 def files_of_split(folder: Path, files: Iterable[Path], split: str, where: str) -> list[Path]:

@@ -48,12 +48,12 @@ def plain(label: Any) -> Any:
 
 def _number(x: Any, where: str) -> float:
     try:
-        found = float(x)
+        number = float(x)
     except (TypeError, ValueError, OverflowError):
-        found = float("nan")
-    if not isfinite(found):
+        number = float("nan")
+    if not isfinite(number):
         raise IsomergeError(f"{where}: label {str(x)[:60]!r} is no number, which this checkpoint predicts")
-    return found
+    return number
 
 
 def check_targets(labels: Tensor, inputs: Inputs, where: str) -> None:

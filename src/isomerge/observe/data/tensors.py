@@ -43,12 +43,12 @@ def read_tensors(path: Path, limit: int | None) -> dict[str, Tensor]:
         IsomergeError: a damaged file, or names that are no inputs.
     """
 
-    found, _ = read_header(path)
-    check_names(found, str(path))
+    infos, _ = read_header(path)
+    check_names(infos, str(path))
     tensors = {}
     try:
         with safe_open(path, "pt") as file:
-            for name, info in found.items():
+            for name, info in infos.items():
                 if not info.shape:
                     raise IsomergeError(
                         f"{path}: tensor {name} is a single number; its first axis must be examples"
@@ -196,10 +196,10 @@ def _check_ids(tensors: Mapping[str, Tensor], ids: Tensor, inputs: Inputs, where
             raise IsomergeError(f"{where}: {name} and input_ids have unequal shapes: give a number per token")
     spoken = [n for n in ("input_ids", "decoder_input_ids", "labels") if n in tensors]
     for name in spoken if inputs.task not in ("classes", "tokens", "replaced") else spoken[:1]:
-        found = tensors[name][tensors[name] != IGNORED] if name == "labels" else tensors[name]
-        if found.numel() and not 0 <= int(found.min()) <= int(found.max()) < inputs.vocabulary:
+        known = tensors[name][tensors[name] != IGNORED] if name == "labels" else tensors[name]
+        if known.numel() and not 0 <= int(known.min()) <= int(known.max()) < inputs.vocabulary:
             raise IsomergeError(
-                f"{where}: {name} have the id {int(found.max()) if found.min() >= 0 else int(found.min())}, but "
+                f"{where}: {name} have the id {int(known.max()) if known.min() >= 0 else int(known.min())}, but "
                 f"the "
                 f"vocabulary of config.json ends at {inputs.vocabulary - 1}: is this the right tokenizer?"
             )

@@ -54,8 +54,8 @@ class Encoder:
         ``length``."""
         if self.tokenizer is None:
             return {"input_ids": self.plain(text + (pair or ""))[: self.length]}
-        found = self.tokenizer(text, pair, truncation=True, max_length=self.length, verbose=False)
-        return {name: list(found[name]) for name in ("input_ids", "token_type_ids") if name in found}
+        encoded = self.tokenizer(text, pair, truncation=True, max_length=self.length, verbose=False)
+        return {name: list(encoded[name]) for name in ("input_ids", "token_type_ids") if name in encoded}
 
     def windows(self, texts: Iterable[str] | Iterable[bytes]) -> Iterator[list[int]]:
         """Texts, joined and cut into windows of ``length`` tokens, each with the special tokens around it.

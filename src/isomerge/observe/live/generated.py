@@ -215,13 +215,13 @@ class _Writer:
         with torch.random.fork_rng(), torch.no_grad():
             torch.manual_seed(seed)
             try:
-                found = module.generate(first, attention_mask=torch.ones_like(first), generation_config=drawn)
+                texts = module.generate(first, attention_mask=torch.ones_like(first), generation_config=drawn)
             except RuntimeError as error:
                 reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 raise IsomergeError(
                     f"{self.model.ref} cannot write ({reason[:160].rstrip('.')}): check its weights"
                 ) from error
-        return found.cpu()
+        return texts.cpu()
 
     def _module(self, device: str) -> Any:
         from transformers import GenerationConfig
@@ -246,5 +246,5 @@ class _Writer:
     def _media(self) -> list[int]:
         """The tokens that stand for images, films and sounds: nothing is there to be put in their places."""
         ends = tuple(f"{kind}_token_{end}" for kind in ("image", "video", "audio") for end in ("id", "index"))
-        found = (v for k, v in self.inputs.config.items() if k.endswith(ends) and isinstance(v, int))
-        return sorted({token for token in found if 0 <= token < self.inputs.vocabulary})
+        tokens = (v for k, v in self.inputs.config.items() if k.endswith(ends) and isinstance(v, int))
+        return sorted({token for token in tokens if 0 <= token < self.inputs.vocabulary})

@@ -40,14 +40,14 @@ def layers_of(module: nn.Module, names: Iterable[str]) -> dict[str, set[str]]:
     """
     weights = every_weight(module)
     places = Counter(map(id, weights.values()))
-    found: dict[str, set[str]] = {}
+    layers: dict[str, set[str]] = {}
     for name in names:
         parts = name.split(".")[:-1]
         numbered = next((k for k, part in enumerate(parts, 1) if part.isdigit()), 0)
         layer = ".".join(parts[:numbered])
         if layer and places[id(weights[name])] == 1 and _computes(module.get_submodule(layer)):
-            found.setdefault(layer, set()).add(name)
-    return found
+            layers.setdefault(layer, set()).add(name)
+    return layers
 
 
 def _computes(part: nn.Module) -> bool:

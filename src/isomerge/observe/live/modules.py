@@ -136,12 +136,12 @@ def parameter_names(module: nn.Module, spec: Spec) -> dict[str, str]:
     places: dict[int, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         places.setdefault(id(parameter), []).append(name)
-    found: dict[str, str] = {}
+    by_canonical: dict[str, str] = {}
     for names in places.values():
         matches = [(name, _match(module, spec, name)) for name in names]
         name, match = next((pair for pair in matches if pair[1].line.tied is None), matches[0])
-        found[match.canonical] = name
-    return found
+        by_canonical[match.canonical] = name
+    return by_canonical
 
 
 def _match(module: nn.Module, spec: Spec, name: str) -> Any:

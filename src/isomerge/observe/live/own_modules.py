@@ -76,17 +76,17 @@ def called_with(module: nn.Module, batch: Mapping[str, Tensor], *, labels: bool 
     Raises:
         TypeError: its forward takes something else.
     """
-    given = {name: x for name, x in batch.items() if name != LABELS}
+    inputs = {name: x for name, x in batch.items() if name != LABELS}
     parameters = signature(module.forward).parameters
     needed = LABELS in parameters and (labels or parameters[LABELS].default is Parameter.empty)
     if needed and LABELS in batch:
-        given[LABELS] = batch[LABELS].to(next(module.parameters()).device)
+        inputs[LABELS] = batch[LABELS].to(next(module.parameters()).device)
     kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     named = {name for name, p in parameters.items() if p.kind in kinds}
     if any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values()):
-        named |= given.keys()
-    plain = [x for name, x in given.items() if name not in named]
-    return module(*plain, **{name: x for name, x in given.items() if name in named})
+        named |= inputs.keys()
+    plain = [x for name, x in inputs.items() if name not in named]
+    return module(*plain, **{name: x for name, x in inputs.items() if name in named})
 
 
 def first_output(module: nn.Module, outputs: Any) -> Tensor:
@@ -103,8 +103,8 @@ def first_output(module: nn.Module, outputs: Any) -> Tensor:
         named, parts = None, list(outputs)
     else:
         named, parts = getattr(outputs, "logits", None), [outputs]
-    found = [named, *parts]
-    tensor = next((x for x in found if isinstance(x, Tensor) and x.is_floating_point()), None)
+    candidates = [named, *parts]
+    tensor = next((x for x in candidates if isinstance(x, Tensor) and x.is_floating_point()), None)
     if tensor is None:
         raise IsomergeError(
             f"{type(module).__name__} gives a {type(outputs).__name__} without a tensor of floating point: have "
@@ -115,5 +115,5 @@ def first_output(module: nn.Module, outputs: Any) -> Tensor:
 
 def own_loss_of(outputs: Any) -> Tensor | None:
     """The loss that a module of one's own gives beside its outputs; None where it gives none."""
-    found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
-    return found if isinstance(found, Tensor) and found.ndim == 0 else None
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+    return loss if isinstance(loss, Tensor) and loss.ndim == 0 else None

@@ -33,11 +33,11 @@ class LivePlaces:
     @cached_property
     def parts(self) -> dict[str, list[tuple[str, Piece]]]:
         """The inverse of ``fused``."""
-        found: dict[str, list[tuple[str, Piece]]] = {}
+        parts: dict[str, list[tuple[str, Piece]]] = {}
         for target, members in self.fused.items():
             for name, piece in members:
-                found.setdefault(name, []).append((target, piece))
-        return found
+                parts.setdefault(name, []).append((target, piece))
+        return parts
 
     def __contains__(self, canonical: str) -> bool:
         return canonical in self.names or canonical in self.parts
@@ -63,19 +63,19 @@ class LivePlaces:
             IsomergeError: a tensor that is fused with one of these is missing.
         """
 
-        found = {self.names[name]: x for name, x in tensors.items() if name in self.names}
+        live = {self.names[name]: x for name, x in tensors.items() if name in self.names}
         for target, members in self.fused.items():
             if any(name in tensors for name, _ in members):
                 if lacking := next((name for name, _ in members if name not in tensors), None):
                     raise IsomergeError(
                         f"tensor {lacking} is missing, but {target} is made of it: is a shard lost?"
                     )
-                found[target] = assembled(
+                live[target] = assembled(
                     [piece for _, piece in members],
                     self.live_shapes[target],
                     [tensors[name] for name, _ in members],
                 )
-        return found
+        return live
 
     def write(self, weights: Mapping[str, Tensor], canonical: str, tensor: Tensor) -> None:
         """Overwrite one tensor in live ones, in place.
@@ -96,10 +96,10 @@ class LivePlaces:
         if canonical in self.names:
             return weights[self.names[canonical]]
         parts = self.parts[canonical]
-        found = weights[parts[0][0]].new_empty(self.shapes[canonical])
+        stored = weights[parts[0][0]].new_empty(self.shapes[canonical])
         for target, piece in parts:
-            piece.take(weights[target], found)
-        return found
+            piece.take(weights[target], stored)
+        return stored
 
 
 def every_weight(module: nn.Module) -> dict[str, Tensor]:
@@ -142,10 +142,10 @@ def tied_names(model: Model, module: nn.Module) -> dict[str, str]:
     """From the canonical names of a module's tied places to the one under which `places_of` has them."""
     weights = every_weight(module)
     owners = {id(weights[name]): canonical for canonical, name in places_of(module, model).names.items()}
-    found = {}
+    names = {}
     for name, tensor in weights.items():
         owner = owners.get(id(tensor))
         with contextlib.suppress(IsomergeError):  # what transformers fuses is not tied
             if owner is not None and (canonical := model.spec.match(name).canonical) != owner:
-                found[canonical] = owner
-    return found
+                names[canonical] = owner
+    return names

@@ -27,8 +27,8 @@ def save_module(module: Any, folder: str | Path) -> None:
         with silent():
             module.save_pretrained(folder)
     except Exception as error:  # NotImplementedError, ValueError, RuntimeError: whatever does not fit
-        told = " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
+        reason = " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
         raise IsomergeError(
-            f"{kind}: save_pretrained fails ({told}): correct what it names, or give the folder that the module "
+            f"{kind}: save_pretrained fails ({reason}): correct what it names, or give the folder that the module "
             f"was loaded from"
         ) from error

@@ -14,10 +14,10 @@ def weights_of(module: nn.Module) -> dict[str, Tensor]:
     Parameters, and buffers that are stored and floating point, such as the correction of a router or the bias of a
     head: whatever moves or averages weights moves these as well. They are the module's own tensors.
     """
-    found: dict[str, Tensor] = dict(module.named_parameters())
+    weights: dict[str, Tensor] = dict(module.named_parameters())
     stored = module.state_dict(keep_vars=True).keys()
     buffers = ((name, buffer) for name, buffer in module.named_buffers() if name in stored)
-    return found | {name: buffer for name, buffer in buffers if buffer.is_floating_point()}
+    return weights | {name: buffer for name, buffer in buffers if buffer.is_floating_point()}
 
 
 def put_mean(module: nn.Module, states: Sequence[Mapping[str, Tensor]], shares: Sequence[float]) -> None:

@@ -75,15 +75,15 @@ def _live_names(module: nn.Module, model: Model, canonical: str) -> list[str]:
     Raises:
         IsomergeError: it has a head, but not this one.
     """
-    found = []
+    names = []
     for name, _ in module.named_parameters(remove_duplicate=False):
         with suppress(IsomergeError):  # what transformers keeps fused is no head
-            found += [name] if model.spec.match(name).canonical == canonical else []
+            names += [name] if model.spec.match(name).canonical == canonical else []
     head: Any = getattr(module, "get_output_embeddings", lambda: None)()
-    if not found and head is not None:
+    if not names and head is not None:
         raise IsomergeError(
             f"{model.ref} stores {model.names[canonical]}, but {type(module).__name__} of this version of "
             f"transformers has "
             "its head under a name that the spec does not know: update isomerge, or match without data"
         )
-    return found
+    return names

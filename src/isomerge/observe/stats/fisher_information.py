@@ -130,10 +130,10 @@ class _Sums:
 
         probes: dict[str, list[Tensor]] = {}
 
-        def add(key: str, _module: Any, _given: Any, found: Tensor) -> Tensor:
-            probe = torch.zeros_like(found, requires_grad=True)
+        def add(key: str, _module: Any, _given: Any, output: Tensor) -> Tensor:
+            probe = torch.zeros_like(output, requires_grad=True)
             probes.setdefault(key, []).append(probe)
-            return found + probe
+            return output + probe
 
         hooks = []
         try:
@@ -147,7 +147,7 @@ class _Sums:
     def add(self, share: float, likelihood: Tensor, probes: Mapping[str, list[Tensor]], *, last: bool) -> None:
         """Add the squared gradients of one log-likelihood."""
 
-        outputs = [(key, probe) for key, found in probes.items() for probe in found]
+        outputs = [(key, probe) for key, of_layer in probes.items() for probe in of_layer]
         inputs = [*self.parameters.values(), *(probe for _, probe in outputs)]
         grads = torch.autograd.grad(likelihood, inputs, retain_graph=not last, allow_unused=True)
         for name, grad in zip(self.parameters, grads, strict=False):

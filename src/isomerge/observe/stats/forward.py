@@ -28,12 +28,12 @@ def run_until(
     often are there with fewer tensors.
     """
 
-    found: dict[Place, list[Tensor]] = {place: [] for place in calls}
+    rows: dict[Place, list[Tensor]] = {place: [] for place in calls}
     mask = batch.get("attention_mask")
     missing = dict(calls)
 
     def keep(place: Place, x: Tensor) -> None:
-        found[place].append(rows_of_tokens(x, mask))
+        rows[place].append(rows_of_tokens(x, mask))
         missing[place] -= 1
         if all(count <= 0 for count in missing.values()):
             raise SeenEnough
@@ -43,7 +43,7 @@ def run_until(
             watch(hooks, module.get_submodule(path), (path, side), keep)
         with suppress(SeenEnough):
             outputs_of(module, batch)
-    return found
+    return rows
 
 
 def rows_of_tokens(x: Tensor, mask: Tensor | None) -> Tensor:
@@ -64,11 +64,11 @@ def watch(hooks: ExitStack, part: nn.Module, place: Place, see: Callable[[Place,
     What ``see`` returns for an output takes that output's place, unless it is None.
     """
 
-    def before(_module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        see(place, given[0] if given else next(iter(named.values())))
+    def before(_module: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        see(place, inputs[0] if inputs else next(iter(named.values())))
 
-    def after(_module: Any, _given: Any, found: Any) -> Any:
-        return see(place, found)
+    def after(_module: Any, _given: Any, output: Any) -> Any:
+        return see(place, output)
 
     handle = (
         part.register_forward_pre_hook(before, with_kwargs=True)

@@ -202,9 +202,9 @@ def run_stats(model: Model, examples: Examples, options: StatsOptions) -> dict[s
     kinds, fisher = options.kinds, None
     options.check_labels(examples)
     module = load_module(model, device=options.device)
-    found = Statistics(Activations({}, {}, ""))
+    statistics = Statistics(Activations({}, {}, ""))
     if {"activations", "regmean"} & set(kinds):
-        found = gather(
+        statistics = gather(
             model, module, examples, kinds=kinds, rows=options.rows, batch_size=options.batch_size,
             observer=options.observer,
         )  # fmt: skip
@@ -213,7 +213,7 @@ def run_stats(model: Model, examples: Examples, options: StatsOptions) -> dict[s
             model, module, examples, diagonal="fisher" in kinds, factors="kfac" in kinds, labels=options.labels,
             seed=options.seed, observer=options.observer,
         )  # fmt: skip
-    header = write_statistics(options.out, found, model, dtype=options.dtype, fisher=fisher)
+    header = write_statistics(options.out, statistics, model, dtype=options.dtype, fisher=fisher)
     return {
         "command": "stats",
         "model": model.ref,
@@ -221,9 +221,9 @@ def run_stats(model: Model, examples: Examples, options: StatsOptions) -> dict[s
         "digest": header["model"],
         "kinds": list(kinds),
         "examples": len(examples),
-        "rows": max((len(x) for x in found.activations.values.values()), default=0),
-        "taps": len(found.activations.taps),
-        "tokens": dict(found.tokens),
+        "rows": max((len(x) for x in statistics.activations.values.values()), default=0),
+        "taps": len(statistics.activations.taps),
+        "tokens": dict(statistics.tokens),
         "fisher": {k: header["fisher"][k] for k in ("labels", "samples", "norm")} if fisher else None,
         "bytes": options.out.stat().st_size,
     }

@@ -90,33 +90,33 @@ class _Finder:
         for part in self.module.modules():
             for parameter in part._parameters.values():
                 owners[id(parameter)] = owners.get(id(parameter), 0) + 1
-        ran, found = {given.path for given in self.seen}, {}
+        ran, reasons = {call.path for call in self.seen}, {}
         for path, part in self.linear.items():
             if owners[id(part.weight)] > 1:
-                found[path] = "its weights are also used elsewhere"
+                reasons[path] = "its weights are also used elsewhere"
             elif path not in ran:
-                found[path] = "the first example does not reach it"
-        return found
+                reasons[path] = "the first example does not reach it"
+        return reasons
 
     def groups(self) -> tuple[tuple[Layer, ...], ...]:
         """The layers, grouped by the tensors that they read, each group where its first layer runs."""
-        given: dict[str, list[_Given]] = {}
+        calls: dict[str, list[_Given]] = {}
         for call in self.seen:
             if call.path in self.linear and call.path not in self.kept:
-                given.setdefault(call.path, []).append(call)
-        layers = {path: self._layer(path, xs) for path, xs in given.items()}
+                calls.setdefault(call.path, []).append(call)
+        layers = {path: self._layer(path, xs) for path, xs in calls.items()}
         last = {layer.adds_to: path for path, layer in layers.items()}
         for path, layer in layers.items():
             if layer.adds_to is not None and last[layer.adds_to] == path:
                 layers[path] = replace(layer, completes=True)
         first: dict[tuple[Any, ...], int] = {}
-        number = {p: first.setdefault(tuple(x.identity for x in xs), len(first)) for p, xs in given.items()}
+        number = {p: first.setdefault(tuple(x.identity for x in xs), len(first)) for p, xs in calls.items()}
         ordered = sorted(layers.values(), key=lambda layer: number[layer.path])
         return tuple(tuple(group) for _, group in groupby(ordered, key=lambda layer: number[layer.path]))
 
-    def _layer(self, path: str, given: Sequence[_Given]) -> Layer:
-        rows = tuple(call.value.numel() // call.value.shape[-1] for call in given)
-        if len(given) > 1:
+    def _layer(self, path: str, calls: Sequence[_Given]) -> Layer:
+        rows = tuple(call.value.numel() // call.value.shape[-1] for call in calls)
+        if len(calls) > 1:
             return Layer(path, {shape_of(self.batch): rows})
         target = self._target(path)
         runs = sum(call.path == target for call in self.seen)
@@ -124,7 +124,7 @@ class _Finder:
 
     def rows_of(self, examples: Examples) -> dict[str, dict[Shape, tuple[int, ...]]]:
         """The rows of every layer for the first example of each shape but the batch's own."""
-        found: dict[str, dict[Shape, tuple[int, ...]]] = {path: {} for path in self.linear}
+        rows_of: dict[str, dict[Shape, tuple[int, ...]]] = {path: {} for path in self.linear}
         known = {shape_of(self.batch)}
         for batch in examples.without_padding(1):
             if (shape := shape_of(batch)) in known:
@@ -133,15 +133,15 @@ class _Finder:
             self.batch, calls = batch, {path: [] for path in self.linear}
             self._run(lambda place, x, calls=calls: calls.get(place[0], []).append(x.numel() // x.shape[-1]))
             for path, rows in calls.items():
-                found[path][shape] = tuple(rows)
-        return found
+                rows_of[path][shape] = tuple(rows)
+        return rows_of
 
     def _target(self, path: str) -> str | None:
         """The norm at which something added to a layer's output arrives unchanged; empty when it arrives
         nowhere."""
 
         noise: list[Tensor] = []
-        found: list[str | None] = []
+        norms: list[str | None] = []
         number = -1
 
         def disturb(_place: Place, x: Tensor) -> Tensor:
@@ -160,11 +160,11 @@ class _Finder:
             if same and (x.numel() == 0 or float((x - old).abs().max()) <= ROUNDING * float(old.abs().max())):
                 return
             whole = same and place[0] in self.norms and x.shape == noise[0].shape
-            found.append(place[0] if whole and _near(x - old, noise[0]) else None)
+            norms.append(place[0] if whole and _near(x - old, noise[0]) else None)
             raise SeenEnough
 
         self._run(compare, (path, disturb))
-        return found[0] if found else ""
+        return norms[0] if norms else ""
 
 
 def _near(change: Tensor, noise: Tensor) -> bool:

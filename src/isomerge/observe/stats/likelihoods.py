@@ -28,12 +28,12 @@ def labels_for(examples: Examples, labels: str | None) -> str:
     Raises:
         IsomergeError: no such choice, or given labels where there are none.
     """
-    found = labels or ("given" if examples.labelled else "sampled")
-    if found not in LABELS:
+    choice = labels or ("given" if examples.labelled else "sampled")
+    if choice not in LABELS:
         raise IsomergeError(f"--fisher-labels {labels}: choose from {', '.join(LABELS)}")
-    if found == "given" and not examples.labelled:
+    if choice == "given" and not examples.labelled:
         raise IsomergeError("--fisher-labels given: the data have no labels; choose --fisher-labels sampled")
-    return found
+    return choice
 
 
 def log_likelihoods(
@@ -77,8 +77,8 @@ def _targets(logits: Tensor, example: Mapping[str, Tensor], labelled: bool) -> T
 
     if labelled:
         return targets_of(example, logits)
-    found = torch.zeros(logits.shape[:-1], dtype=torch.int64, device=logits.device)
+    targets = torch.zeros(logits.shape[:-1], dtype=torch.int64, device=logits.device)
     mask = example.get("attention_mask")
-    if mask is not None and mask.shape == found.shape:
-        found[mask.to(found.device) == 0] = IGNORED
-    return found
+    if mask is not None and mask.shape == targets.shape:
+        targets[mask.to(targets.device) == 0] = IGNORED
+    return targets

@@ -28,12 +28,12 @@ def plan_linears(model: Model, module: nn.Module) -> list[tuple[Tap, str, int]]:
         The tap of the layer's input, the name of its submodule, and which axis of the weight reads the input (1 of
         ``nn.Linear``, 0 of ``Conv1D``), in the order of the spec.
     """
-    found = []
+    linears = []
     for block, axes, path in whole_weights(model, module):
         axis = input_axis(module.get_submodule(path))
         if axis is not None and len(axes) == 2:
-            found.append((input_tap(block, axis), path, axis))
-    return found
+            linears.append((input_tap(block, axis), path, axis))
+    return linears
 
 
 def input_tap(block: Block, axis: int) -> Tap:
@@ -45,8 +45,8 @@ def input_tap(block: Block, axis: int) -> Tap:
 def gradient_tap(block: Block, axis: int) -> Tap:
     """The tap of the gradient with respect to what a layer gives; ``axis`` of its weight reads the input."""
     assert block.axes is not None
-    found = input_tap(block, 1 - axis)
-    return replace(found, key=f"{block.key}:gradient", side="gradient")
+    tap = input_tap(block, 1 - axis)
+    return replace(tap, key=f"{block.key}:gradient", side="gradient")
 
 
 def is_mobile(spec: Spec, axis: Axis) -> bool:

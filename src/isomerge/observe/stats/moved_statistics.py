@@ -75,11 +75,11 @@ def moved_fisher(alignment: Alignment, block: Block, fisher: Tensor, ref: str = 
         IsomergeError: a rotation or a shift mixes coordinates of this tensor; naming it, the space and the way out.
     """
     check_closed(alignment, block, ref)
-    found = fisher.clamp_min(0).sqrt().contiguous()
-    for (view,), here, _ in leaves(alignment.spec, block, found):
-        dual = tuple(a if a.name.isdigit() else replace(a, dual=not a.dual) for a in here)
+    moved = fisher.clamp_min(0).sqrt().contiguous()
+    for (view,), view_atoms, _ in leaves(alignment.spec, block, moved):
+        dual = tuple(a if a.name.isdigit() else replace(a, dual=not a.dual) for a in view_atoms)
         alignment.act_on_view(view, dual, dict(block.scope))
-    return found.square_()
+    return moved.square_()
 
 
 def check_closed(alignment: Alignment, block: Block, ref: str = "") -> None:
@@ -139,14 +139,18 @@ def _shifts(stage: Stage, scope: tuple[tuple[str, int], ...]) -> list[tuple[Shif
 
 def _key(stage: Stage, line: str, scope: tuple[tuple[str, int], ...]) -> str | None:
     """The key of the block of a line at a scope."""
-    found = next((x for x in stage.spec.lines if x.name == line), None)
-    return found.canonical(dict(scope)) if found is not None and set(found.indices) == dict(scope).keys() else None
+    spec_line = next((x for x in stage.spec.lines if x.name == line), None)
+    return (
+        spec_line.canonical(dict(scope))
+        if spec_line is not None and set(spec_line.indices) == dict(scope).keys()
+        else None
+    )
 
 
 def _shifts_at(stage: Stage, tap: Tap) -> list[Tensor]:
     """What the shifts of a stage add to every row at a tap: [width], float64."""
 
-    found = []
+    shifts = []
     for shift, key in _shifts(stage, tap.scope):
         if tap.side == "in" and shift.via is not None and _key(stage, shift.via, tap.scope) == tap.block:
             parts = shift.reads
@@ -161,10 +165,10 @@ def _shifts_at(stage: Stage, tap: Tap) -> list[Tensor]:
             delta = delta.squeeze(named.index(shift.along))
         kept = [name for name in named if name != shift.along]
         for part in parts:
-            (view,), here = list(tap.leaves(stage.spec, row))[part]
-            view[0] += _spread(delta, kept, here[1:])
-        found.append(row[0])
-    return found
+            (view,), view_atoms = list(tap.leaves(stage.spec, row))[part]
+            view[0] += _spread(delta, kept, view_atoms[1:])
+        shifts.append(row[0])
+    return shifts
 
 
 def _gives(bias: str | None, weight: str) -> bool:
@@ -172,11 +176,11 @@ def _gives(bias: str | None, weight: str) -> bool:
     return bias is not None and bias.removesuffix(".bias") + ".weight" == weight
 
 
-def _spread(delta: Tensor, names: list[str], here: tuple[Atom, ...]) -> Tensor:
+def _spread(delta: Tensor, names: list[str], tap_atoms: tuple[Atom, ...]) -> Tensor:
     """A shift with axes ``names`` along the atoms of a tap; what several query heads read, they all read."""
-    order = [names.index(a.name) for a in here if a.name in names]
+    order = [names.index(a.name) for a in tap_atoms if a.name in names]
     spread = delta.permute(order)
-    for at, atom in enumerate(here):
+    for at, atom in enumerate(tap_atoms):
         if atom.name not in names:
             spread = spread.unsqueeze(at)
     return spread
@@ -185,7 +189,7 @@ def _spread(delta: Tensor, names: list[str], here: tuple[Atom, ...]) -> Tensor:
 def _act(stage: Stage, tap: Tap, x: Tensor) -> Tensor:
     """Rows [n, width] at a tap, moved by the spaces of one stage."""
     scope: Mapping[str, Any] = dict(tap.scope)
-    found = x.clone().contiguous()
-    for (view,), here in tap.leaves(stage.spec, found):
-        stage.act_on_view(view, here, scope)
-    return found
+    moved = x.clone().contiguous()
+    for (view,), view_atoms in tap.leaves(stage.spec, moved):
+        stage.act_on_view(view, view_atoms, scope)
+    return moved

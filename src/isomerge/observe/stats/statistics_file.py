@@ -29,7 +29,7 @@ def weights_digest(model: Model) -> str:
 
     How tensors are spread over files does not matter, nor does a head that `recognise` untied.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     seen: set[tuple[Any, int]] = set()
     names = []
     for name, info in model.checkpoint.tensors.items():
@@ -39,9 +39,9 @@ def weights_digest(model: Model) -> str:
         seen.add(place)
     for name in sorted(names):
         tensor = model.checkpoint.read(name)
-        found.update(f"{name} {model.checkpoint.tensors[name].dtype} {list(tensor.shape)}\n".encode())
-        found.update(content_of(tensor))
-    return found.hexdigest()
+        digest.update(f"{name} {model.checkpoint.tensors[name].dtype} {list(tensor.shape)}\n".encode())
+        digest.update(content_of(tensor))
+    return digest.hexdigest()
 
 
 def axis_number(tap: Tap, axes: Any) -> int:
@@ -97,17 +97,17 @@ class StatisticsFile:
 
         Older files tell of readers of the residual stream; the others have taps of their own.
         """
-        found: dict[str, tuple[str, int]] = {}
+        linears: dict[str, tuple[str, int]] = {}
         try:
             for block, (tap, axis) in self.header.get("linears", {}).items():
-                found[block] = (str(tap), int(axis))
+                linears[block] = (str(tap), int(axis))
             if "linears" not in self.header:
                 own = {t.block: k for k, t in self.taps.items() if t.side == "in" and f"gram/{k}" in self.names}
                 for block, tap in {**own, **self.header.get("inputs", {})}.items():
                     axes: Any = self.blocks[block].axes
-                    found[block] = (tap, [plain(axis, flip=True) for axis in axes].index(self.taps[tap].axis))
+                    linears[block] = (tap, [plain(axis, flip=True) for axis in axes].index(self.taps[tap].axis))
             good = all(
-                f"gram/{tap}" in self.names and self._reads(b, tap, axis) for b, (tap, axis) in found.items()
+                f"gram/{tap}" in self.names and self._reads(b, tap, axis) for b, (tap, axis) in linears.items()
             )
         except (AttributeError, TypeError, ValueError, KeyError):
             good = False
@@ -115,7 +115,7 @@ class StatisticsFile:
             raise IsomergeError(
                 f"{self.path}: its list of linear layers does not fit {self.model.ref}: make it again"
             )
-        return found
+        return linears
 
     def _reads(self, block: str, tap: str, axis: int) -> bool:
         """Whether a weight has two axes, one of which reads what a tap sees."""

@@ -59,7 +59,7 @@ def check_statistics(files: Sequence[str], models: Sequence[Model]) -> None:
     check_same_data(files, [header.get("rows_of") for header in headers])
 
 
-def check_same_data(files: Sequence[str], told: Sequence[Any]) -> None:
+def check_same_data(files: Sequence[str], rows_of: Sequence[Any]) -> None:
     """Refuse statistics files whose rows do not belong together.
 
     Args:
@@ -69,14 +69,14 @@ def check_same_data(files: Sequence[str], told: Sequence[Any]) -> None:
     Raises:
         IsomergeError: naming the first file and the one that differs from it.
     """
-    for file, rows in zip(files[1:], told[1:], strict=True):
-        if rows == told[0]:
+    for file, rows in zip(files[1:], rows_of[1:], strict=True):
+        if rows == rows_of[0]:
             continue
-        if lacking := [name for name, found in ((files[0], told[0]), (file, rows)) if not found]:
+        if lacking := [name for name, named in ((files[0], rows_of[0]), (file, rows)) if not named]:
             raise IsomergeError(
                 f"{lacking[0]} has no rows of activations: make it with --kinds activations,regmean"
             )
-        if str(rows).split()[1:] != str(told[0]).split()[1:]:
+        if str(rows).split()[1:] != str(rows_of[0]).split()[1:]:
             raise IsomergeError(
                 f"{files[0]} and {file} have rows that were chosen otherwise: make both with the same --rows "
                 f"and --batch-size"

@@ -75,7 +75,7 @@ def plan_inputs(model: Model, module: nn.Module) -> list[tuple[Tap, str]]:
 
     Layers that read the same tensor have a tap each; `plan_taps` has the norms that feed most of them.
     """
-    spec, found = model.spec, []
+    spec, inputs = model.spec, []
     for block, axes, path in whole_weights(model, module):
         linear = _out_and_in(module.get_submodule(path), axes)
         if (
@@ -83,8 +83,8 @@ def plan_inputs(model: Model, module: nn.Module) -> list[tuple[Tap, str]]:
             and any(a.name in spec.streams for a in atoms(linear[1:]))
             and _sized(linear[1], spec)
         ):
-            found.append((_tap(block, "in", plain(linear[1], flip=True)), path))
-    return found
+            inputs.append((_tap(block, "in", plain(linear[1], flip=True)), path))
+    return inputs
 
 
 def whole_weights(model: Model, module: nn.Module) -> Iterator[tuple[Block, tuple[Axis, ...], str]]:
@@ -127,9 +127,9 @@ def _sides(spec: Spec, module: nn.Module, axes: tuple[Axis, ...]) -> Iterator[tu
     if linear is None:
         return
     for side, axis in (("out", plain(linear[0])), ("in", plain(linear[1], flip=True))):
-        here = list(atoms((axis,)))
-        mobile = any(a.name in spec.spaces for a in here)
-        if mobile and _sized(axis, spec) and not any(a.name in spec.streams for a in here):
+        axis_atoms = list(atoms((axis,)))
+        mobile = any(a.name in spec.spaces for a in axis_atoms)
+        if mobile and _sized(axis, spec) and not any(a.name in spec.streams for a in axis_atoms):
             yield side, axis
 
 
@@ -160,13 +160,13 @@ class Activations:
     def moved(self, alignment: Alignment) -> Activations:
         """The activations of the moved model, exactly, from those of the model that it moves (centred ones: biases'
         shifts are left out)."""
-        found = {}
+        moved = {}
         for key, x in self.values.items():
             tap, x = self.taps[key], x.clone()
-            for (view,), here in tap.leaves(alignment.spec, x):
-                alignment.act_on_view(view, here, dict(tap.scope))
-            found[key] = x
-        return Activations(self.taps, found, self.fingerprint)
+            for (view,), view_atoms in tap.leaves(alignment.spec, x):
+                alignment.act_on_view(view, view_atoms, dict(tap.scope))
+            moved[key] = x
+        return Activations(self.taps, moved, self.fingerprint)
 
 
 @contextmanager
@@ -219,7 +219,7 @@ def captured(
     """See `capture`, at some places of a module; ``images`` are the keys of taps that see [n, channels, height,
     width]."""
 
-    found: dict[str, list[Tensor]] = {}
+    rows_by_key: dict[str, list[Tensor]] = {}
     with torch.no_grad():
         for batch, share in shared_out(examples, rows, batch_size):
             seen: dict[str, list[Tensor]] = {}
@@ -228,9 +228,9 @@ def captured(
             for key, parts in seen.items():
                 for part in parts:
                     x = part.movedim(1, -1) if key in images else part
-                    found.setdefault(key, []).append(spread_rows(x, batch.get("attention_mask"), share))
-    taps = {tap.key: tap for tap, _ in places if tap.key in found}
-    values = {key: torch.cat(found.pop(key))[:rows] for key in taps}  # parts are let go
+                    rows_by_key.setdefault(key, []).append(spread_rows(x, batch.get("attention_mask"), share))
+    taps = {tap.key: tap for tap, _ in places if tap.key in rows_by_key}
+    values = {key: torch.cat(rows_by_key.pop(key))[:rows] for key in taps}  # parts are let go
     return Activations(taps, values, pairing(examples, rows, batch_size))
 
 
