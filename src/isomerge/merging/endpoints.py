@@ -46,7 +46,7 @@ def write_endpoints(
         if record is None:
             output = intermediate_output(stream.output, folder, solver.dtype)
             here = _write_one(solver, anchor, output, [key, k])
-            solver.given = solver.found(elements_of_results(here))
+            solver.given = solver.alignment_as_read(elements_of_results(here))
             if solver.given is not None:
                 solver.given.save(patch)
             stream.writer.commit(f"{name} {k}", {"results": [r.record() for r in here]})
@@ -85,7 +85,7 @@ def _write_one(
     rest = replace(plan, alone=tuple(block for block in source.blocks if block.key not in shared))
     with StreamWriter(source, output, key) as own:
         results = stream_units(own, [solver], plan, partial(_stored_by, source), anchor)
-        moved = solver.found(elements_of_results(results[0]))
+        moved = solver.alignment_as_read(elements_of_results(results[0]))
         write_alone(own, rest, source, solver.dtype, moved)
         own.finish({"command": "align"}, {}, "")
     return results[0]

@@ -133,7 +133,7 @@ def donor_moved(plan: MergePlan, results: Sequence[Sequence[UnitResult]]) -> Ali
         results: of every solver, unit by unit.
     """
     aligned = plan.options.onto and plan.matches
-    moved = plan.solvers[0].found(elements_of_results(results[0])) if aligned else None
+    moved = plan.solvers[0].alignment_as_read(elements_of_results(results[0])) if aligned else None
     if plan.gains is None:
         return moved
     return plan.gains.written if moved is None else plan.gains.written @ moved

@@ -117,15 +117,15 @@ def matching_of(options: MatchingOptions, *, decides: bool = False) -> Matching:
     data = as_data(options.data, "--data")
     options = replace(options, data=data, learn=data if same else as_data(options.learn, "--learn"))
     for name in ("data", "learn"):
-        given = getattr(options, name)
-        check_given(given, f"--{name}")
-        if given == GENERATE and Path(GENERATE).exists():
+        ref = getattr(options, name)
+        check_given(ref, f"--{name}")
+        if ref == GENERATE and Path(GENERATE).exists():
             raise IsomergeError(
                 f"--{name} {GENERATE} lets the models make their data, and there is a file or folder of that name "
                 f"here: say ./{GENERATE} where you mean it, or rename it"
             )
-    one = options.stats_src
-    sources = [one] if isinstance(one, (str, Path)) else list(one or ())
+    stats_src = options.stats_src
+    sources = [stats_src] if isinstance(stats_src, (str, Path)) else list(stats_src or ())
     if bool(sources) != bool(options.stats_anchor):
         raise IsomergeError("--stats-src and --stats-anchor belong together: give both")
     settings = settings_of(
@@ -172,10 +172,10 @@ def _transport(said: Any) -> tuple[tuple[str, str], ...]:
     """Names and values of ``name=value`` texts, or of a mapping, as texts."""
     if isinstance(said, Mapping):
         return tuple((str(name), str(value)) for name, value in said.items())
-    found = [str(text).partition("=") for text in said or ()]
-    if wrong := next((name for name, equals, value in found if not (name and equals and value)), None):
+    pairs = [str(text).partition("=") for text in said or ()]
+    if wrong := next((name for name, equals, value in pairs if not (name and equals and value)), None):
         raise IsomergeError(f"--transport {wrong}: write name=value, such as residual=weighted_matrix")
-    return tuple((name, value) for name, _, value in found)
+    return tuple((name, value) for name, _, value in pairs)
 
 
 def with_data_for_method(matching: Matching, spaces: str) -> Matching:
@@ -190,5 +190,5 @@ def with_data_for_method(matching: Matching, spaces: str) -> Matching:
 
 def _says_how(options: MatchingOptions) -> bool:
     """Whether anything is said of how data are looked at."""
-    given = ((getattr(options, name), getattr(MatchingOptions, name)) for name in LOOKING)
-    return any(value != default and (default is not None or bool(value)) for value, default in given)
+    choices = ((getattr(options, name), getattr(MatchingOptions, name)) for name in LOOKING)
+    return any(value != default and (default is not None or bool(value)) for value, default in choices)

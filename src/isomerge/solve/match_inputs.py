@@ -64,10 +64,10 @@ def data_for(
     if isinstance(ref, Examples):
         return ref if limit is None else ref.head(limit)
     with companion_folder(checkpoint) as folder:
-        found = open_data(str(ref), folder, limit=limit, length=length, config=checkpoint.config, option=option)
-    if length != TOKENS and "pixel_values" in found.tensors and "input_ids" not in found.tensors:
+        examples = open_data(str(ref), folder, limit=limit, length=length, config=checkpoint.config, option=option)
+    if length != TOKENS and "pixel_values" in examples.tensors and "input_ids" not in examples.tensors:
         note("length", "these examples are images")
-    return found
+    return examples
 
 
 def check_data(matching: Matching, anchor: Model) -> None:
@@ -78,9 +78,9 @@ def check_data(matching: Matching, anchor: Model) -> None:
     """
     for ref in (matching.data, matching.learn):
         if ref is not None and ref != GENERATE:
-            found = open_given(ref, anchor, matching, 1)
+            examples = open_given(ref, anchor, matching, 1)
             if ref is matching.learn:
-                check_labels(matching, found)
+                check_labels(matching, examples)
 
 
 def with_generated(matching: Matching, models: Sequence[Model], run: UnfinishedRun) -> Matching:
@@ -121,7 +121,7 @@ def check_labels(matching: Matching, examples: Examples) -> None:
 def inputs_key(matching: Matching, anchor: Model) -> list[Any]:
     """What tells one match from another: options, and names, sizes and dates of all files that are read."""
     options = replace(matching, data=shown(matching.data), learn=shown(matching.learn))
-    found: list[Any] = [repr(options)]
+    key: list[Any] = [repr(options)]
     for ref in (matching.data, matching.learn):
-        found += data_key(ref, anchor, matching.limit)
-    return [*found, *(file_stamp(file) for file in matching.stats)]
+        key += data_key(ref, anchor, matching.limit)
+    return [*key, *(file_stamp(file) for file in matching.stats)]

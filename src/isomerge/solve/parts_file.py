@@ -23,7 +23,7 @@ def save_parts(path: Path, parts: Mapping[str, Mapping[str, Tensor]], about: Map
             be there several times, as elements that a whole stack shares.
         about: what JSON can tell.
     """
-    tensors = {f"{part}/{key}": x for part, found in parts.items() for key, x in found.items()}
+    tensors = {f"{part}/{key}": x for part, tensors_of_part in parts.items() for key, x in tensors_of_part.items()}
     write_tensors(path, tensors, about)
 
 

@@ -77,28 +77,31 @@ class RoundingOf:
         touched = rounded_by(g, source)
         if not touched:
             return {}
-        there = _without_what_is_open(g, source, self._pulled_back(g, source, moved))
-        here = {block: source[block].to(t.dtype) for block, t in there.items()}
+        pulled = _without_what_is_open(g, source, self._pulled_back(g, source, moved))
+        stored = {block: source[block].to(t.dtype) for block, t in pulled.items()}
         spec, fold = self.spec, self._folding
         local = spec.restrict([n for n in spec.spaces if n not in spec.residual_names])
-        gauged = fold.applied(here)
+        gauged = fold.applied(stored)
         to_gauge = canonical_gauge(local, gauged)[0]
         to_gauge = Alignment(local, {k: e for k, e in to_gauge.items() if not k.startswith("shift.")})
-        gauged, there = to_gauge.applied(fold.applied(here)), to_gauge.applied(fold.applied(there))
+        gauged, pulled = (
+            to_gauge.applied(fold.applied(stored)),
+            to_gauge.applied(fold.applied(pulled)),
+        )
         sizes = {block: float((t + block.line.less).norm()) for block, t in gauged.items()}
         maps = [size for block, size in sizes.items() if gauged[block].ndim > 1 and size]
         biases = self._biases_read(g, touched)
-        found = {}
-        for block in touched & there.keys():
-            away = there[block] - gauged[block]
-            found[block] = 0.0
+        errors = {}
+        for block in touched & pulled.keys():
+            away = pulled[block] - gauged[block]
+            errors[block] = 0.0
             for (e, x), atoms, _ in leaves(spec, block, away, gauged[block] + block.line.less):
                 vector = len(block.axes or ()) < 2  # also one of heads
                 size = _size(spec, atoms, x, min(maps, default=0.0), vector=vector)
                 error = float(e.norm()) / size if size else float(e.any())
                 error = max(error, _by_bias(spec, block, atoms, e, x, biases))
-                found[block] = max(found[block], error)
-        return found
+                errors[block] = max(errors[block], error)
+        return errors
 
     def tolerance(self, block: Block) -> float:
         """The largest error of a block that is written."""
@@ -127,21 +130,21 @@ class RoundingOf:
     def _biases_read(self, g: Alignment, blocks: Iterable[Block]) -> dict[str, tuple[Tensor, Tensor]]:
         """The biases of the norms that some blocks read, folded, and their errors: by the gain's element key."""
         read = {key for block in blocks for key in elements_of(self.spec, block)}
-        found = {}
+        biases = {}
         for key, block in self._norm_biases.items():
             if key in read:
-                here = {block: self.model.assemble(block, self.dtype)}
-                there = self._pulled_back(g, here, g.applied(here))
-                folded = self._folding.applied({block: here[block].to(there[block].dtype)})[block]
-                found[key] = folded, self._folding.applied(there)[block] - folded
-        return found
+                bias = {block: self.model.assemble(block, self.dtype)}
+                pulled = self._pulled_back(g, bias, g.applied(bias))
+                folded = self._folding.applied({block: bias[block].to(pulled[block].dtype)})[block]
+                biases[key] = folded, self._folding.applied(pulled)[block] - folded
+        return biases
 
     @cached_property
     def _norm_biases(self) -> dict[str, Block]:
         """The bias of every norm whose gain has a scale, by the scale's element key; what layer scales multiply is
         none."""
         lines = (every_atom(line.axes or ()) for line in self.spec.lines)
-        layer_scales = {a.name for here in lines for a in here if a.diag and a.dual}
+        layer_scales = {a.name for line_atoms in lines for a in line_atoms if a.diag and a.dual}
         return {
             key: block
             for block in self.model.blocks
@@ -154,35 +157,35 @@ class RoundingOf:
 def _without_what_is_open(g: Alignment, source: Blocks, there: Blocks) -> Blocks:
     """What was pulled back, without errors along that in which readers keep what they make of a norm's bias: only
     this product counts, and where it is a small part of both, moving back makes much of little."""
-    found = dict(there)
+    closed = dict(there)
     for stage in g.stages:
         if not isinstance(stage, NormStage):
             continue
         for norm, reader, axis in stage.opened(source):
             assert norm.gain is not None
-            gain = gain_along(norm, source[norm.gain], found[reader].ndim, axis)
-            away = (found[reader].double() - source[reader].double()) * gain
+            gain = gain_along(norm, source[norm.gain], closed[reader].ndim, axis)
+            away = (closed[reader].double() - source[reader].double()) * gain
             mean = norm.of_rows(reader, away.mean(axis, keepdim=True), biased=False)
-            found[reader] = (found[reader].double() - mean / gain).to(found[reader])
-    return found
+            closed[reader] = (closed[reader].double() - mean / gain).to(closed[reader])
+    return closed
 
 
 def rounded_by(g: Alignment, blocks: Blocks) -> set[Block]:
     """The blocks of a unit whose numbers an alignment changes: permutations and signs round nothing."""
-    found: set[Block] = set()
+    rounded: set[Block] = set()
     for stage in g.stages:
         if isinstance(stage, NormStage):
-            found |= stage.changed(blocks)
+            rounded |= stage.changed(blocks)
             continue
         spec = stage.spec
         for shift, key, parts in find_shifts(spec, list(blocks)):
             if key in stage:
-                found |= {parts[name] for name in (shift.bias, shift.into, shift.beside) if name in parts}
+                rounded |= {parts[name] for name in (shift.bias, shift.into, shift.beside) if name in parts}
         for block in blocks:
             keys = elements_of(spec, block).items()
             if any(key in stage and space.group_name not in MONOMIAL for key, space in keys):
-                found.add(block)
-    return {block for block in found if blocks[block].is_floating_point()}
+                rounded.add(block)
+    return {block for block in rounded if blocks[block].is_floating_point()}
 
 
 def _acting(g: Alignment, blocks: Blocks) -> Alignment:
@@ -250,17 +253,17 @@ def told_rounding(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
     return {"error": worst["rounding"], "tolerance": worst["tolerance"], "tensor": worst["tensor"]}
 
 
-def check_rounding(told: Mapping[str, Any] | None, ref: str) -> None:
+def check_rounding(report: Mapping[str, Any] | None, ref: str) -> None:
     """Refuse to write what rounding has made another function.
 
     Raises:
         IsomergeError: naming the tensor.
     """
-    if told is not None and not told["error"] <= told["tolerance"]:
+    if report is not None and not report["error"] <= report["tolerance"]:
         raise IsomergeError(
-            f"{ref}: rounding to the output's dtype would change tensor {told['tensor']} by "
-            f"{100 * told['error']:.2g} % once the "
-            f"alignment is undone, and {100 * told['tolerance']:.2g} % is the most that leaves the function as "
+            f"{ref}: rounding to the output's dtype would change tensor {report['tensor']} by "
+            f"{100 * report['error']:.2g} % once the "
+            f"alignment is undone, and {100 * report['tolerance']:.2g} % is the most that leaves the function as "
             f"it was: write it with "
             "--dtype float32, or choose spaces that stretch less (--spaces default, or permutations alone)"
         )

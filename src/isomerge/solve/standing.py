@@ -97,7 +97,7 @@ def standings(
         sample: whether a few small units must do, where nothing will be matched.
         observer: told of progress.
     """
-    found: list[Standing] = []
+    verdicts: list[Standing] = []
     for model in models:
         plan = make_plan(anchor, [model], "default")
         units = _looked_at(plan, anchor, sample=sample)
@@ -108,17 +108,17 @@ def standings(
         for unit in units:
             observer(f"looking whether {model.ref} is aligned already: {unit.key}", seen, total)
             seen += unit_bytes(model, unit)
-            one, two = (_loaded(m, unit, dtype) for m in (anchor, model))
-            alike = [b for b in unit.blocks if one[b].shape == two[b].shape]  # not heads with other labels
-            one, two = ({b: t[b] for b in alike} for t in (one, two))
+            blocks, others = (_loaded(m, unit, dtype) for m in (anchor, model))
+            alike = [b for b in unit.blocks if blocks[b].shape == others[b].shape]  # not heads with other labels
+            blocks, others = ({b: t[b] for b in alike} for t in (blocks, others))
             spec = plan.selection.spec
             movable = [b for b in alike if elements_of(spec, b)]
             if not movable and nothing_moves:
-                movable = [b for b in alike if one[b].is_floating_point()]
-            gap += sum(squared_distance(one[b], two[b]) for b in movable)
-            norm += sum(squared_norm(one[b]) for b in movable)
-            good = settled(spec, one, two) if unit.elements or unit.votes else True
-            good = good and not is_disguised(plan.free(unit).within(alike), one, two)
+                movable = [b for b in alike if blocks[b].is_floating_point()]
+            gap += sum(squared_distance(blocks[b], others[b]) for b in movable)
+            norm += sum(squared_norm(blocks[b]) for b in movable)
+            good = settled(spec, blocks, others) if unit.elements or unit.votes else True
+            good = good and not is_disguised(plan.free(unit).within(alike), blocks, others)
             for m in (anchor, model):
                 for block in unit.blocks:
                     m.check_unchanged(block)
@@ -127,12 +127,12 @@ def standings(
                 break
         share = (gap / norm) ** 0.5 if norm else (0.0 if gap == 0 else float("inf"))
         if not misplaced:
-            found.append(Standing(anchor.ref, model.ref, share, True))
+            verdicts.append(Standing(anchor.ref, model.ref, share, True))
             continue
         basis = same_basis(anchor, model)
         kin = None if basis or kinship is None else kinship(anchor, model)
-        found.append(Standing(anchor.ref, model.ref, share, False, misplaced, basis, kin))
-    return found
+        verdicts.append(Standing(anchor.ref, model.ref, share, False, misplaced, basis, kin))
+    return verdicts
 
 
 def _looked_at(plan: Plan, anchor: Model, *, sample: bool) -> list[Unit]:
@@ -157,12 +157,12 @@ def same_basis(anchor: Model, model: Model) -> bool | None:
     for block in anchor.blocks:
         if not has_shared_meaning(spec, block) or len(model.stored_names(block)) < len(block.canonical):
             continue
-        one, two = (m.assemble(block, None, mapped=True) for m in (anchor, model))
-        if one.shape != two.shape:
+        tensor, other = (m.assemble(block, None, mapped=True) for m in (anchor, model))
+        if tensor.shape != other.shape:
             continue
-        for (x, y), atoms, _ in leaves(spec, block, one, two):
-            here = [k for k, a in enumerate(atoms) if a.name in spec.streams]
-            for axis in (k for k in range(x.ndim) if k not in here and x.shape[k] > ROWS):
+        for (x, y), atoms, _ in leaves(spec, block, tensor, other):
+            stream_axes = [k for k, a in enumerate(atoms) if a.name in spec.streams]
+            for axis in (k for k in range(x.ndim) if k not in stream_axes and x.shape[k] > ROWS):
                 step = -(-x.shape[axis] // ROWS)
                 places = tuple(slice(None, None, step if k == axis else 1) for k in range(x.ndim))
                 x, y = x[places], y[places]
@@ -175,17 +175,17 @@ def same_basis(anchor: Model, model: Model) -> bool | None:
 
 
 def chosen_spaces(
-    asked: str | None, found: Sequence[Standing], donor: Model, others: Sequence[Model], *, fixed: str = ""
+    asked: str | None, stands: Sequence[Standing], donor: Model, others: Sequence[Model], *, fixed: str = ""
 ) -> tuple[str, list[str]]:
     """The spaces of a run, and a note where they were chosen for it or where another choice was called for.
 
     Args:
         asked: the user's choice, which wins; None: what the models need.
-        found: how the models stand to their anchor.
+        stands: how the models stand to their anchor.
         donor, others: the models of the run.
         fixed: why the residual stream cannot be matched in this run, if it cannot.
     """
-    moved = [s for s in found if s.moved]
+    moved = [s for s in stands if s.moved]
     names = (
         ""
         if not moved
@@ -199,7 +199,7 @@ def chosen_spaces(
         return asked, [] if streams else [
             f"{names}, which --spaces {asked} leaves as it is; leave --spaces out, or say --spaces all"
         ]
-    if not any(s.elsewhere for s in found):
+    if not any(s.elsewhere for s in stands):
         return "default", []
     try:
         free = bool(make_plan(donor, others, "all").selection.streams)
@@ -211,17 +211,17 @@ def chosen_spaces(
 
 
 def leaves_alone(
-    align: bool | str, found: Sequence[Standing], *, plain: bool, together: bool = False
+    align: bool | str, stands: Sequence[Standing], *, plain: bool, together: bool = False
 ) -> list[bool]:
     """Of every model, whether it is left as it is.
 
     Args:
         align: as `AUTO` has it.
-        found: how the models stand.
+        stands: how the models stand.
         plain: whether weights alone decide: who gives data or another way to match wants a match.
         together: whether all are matched onto their mean, which moves all or none.
     """
-    left = [align == AUTO and plain and s.settled for s in found]
+    left = [align == AUTO and plain and s.settled for s in stands]
     return [all(left)] * len(left) if together else left
 
 

@@ -1,5 +1,5 @@
-"""What a search over whole models may use of the run that it is made for: a place for what it found, so that it is
-found once."""
+"""What a search over whole models may use of the run that it is made for: a place for its outcome, so that it
+runs once."""
 
 from __future__ import annotations
 

@@ -25,11 +25,11 @@ def plan_branches(model: Model, module: nn.Module) -> Iterator[tuple[Tap, str]]:
         The taps beside those of `isomerge.observe.stats.taps.plan_taps`, with the names of their submodules.
     """
     for block, axes, path in whole_weights(model, module):
-        here = [a for a in atoms(axes) if a.name in model.spec.streams]
-        if len(axes) == 1 and here:
+        stream_atoms = [a for a in atoms(axes) if a.name in model.spec.streams]
+        if len(axes) == 1 and stream_atoms:
             yield Tap(f"{block.key}:in", block.key, plain(axes[0]), block.scope, "in"), path
-        elif len(here) == 1 and not here[0].dual:
-            axis = next(axis for axis in axes if here[0] in atoms((axis,)))
+        elif len(stream_atoms) == 1 and not stream_atoms[0].dual:
+            axis = next(axis for axis in axes if stream_atoms[0] in atoms((axis,)))
             yield Tap(f"{block.key}:out", block.key, plain(axis), block.scope, "out"), path
 
 

@@ -61,9 +61,9 @@ class Maps:
     steps: dict[str, list[Step]] = field(default_factory=dict)
     """By leaf, in the order of action."""
 
-    def keep(self, name: str, found: Tensor) -> str:
+    def keep(self, name: str, matrix: Tensor) -> str:
         """Remember a map; returns its name."""
-        self.tensors[name] = found.float()
+        self.tensors[name] = matrix.float()
         return name
 
     def add(self, part: Part, steps: Sequence[Step]) -> None:
@@ -78,7 +78,7 @@ class Maps:
 
     def marginal_error(self) -> float:
         """How far the rows of a map are from summing to one (its columns do), at worst."""
-        used = {step.map: len(step.axes) for found in self.steps.values() for step in found}
+        used = {step.map: len(step.axes) for steps in self.steps.values() for step in steps}
         errors = [(self.tensors[name].double().flatten(-k).sum(-1) - 1).abs().max() for name, k in used.items()]
         return max(map(float, errors), default=0.0)
 

@@ -26,15 +26,15 @@ class Inside:
 
     def factors(self, part: Part) -> tuple[list[str], list[Cross]]:
         """The axes of a part that are mapped, and the maps whose product it is."""
-        rest, found = list(part.hidden), []
+        rest, maps = list(part.hidden), []
         if part.place in self.own:
-            found = self.own[part.place]
-            return [n for n in rest if any(f"{n}-" in f.dims for f in found)], found
+            maps = self.own[part.place]
+            return [n for n in rest if any(f"{n}-" in f.dims for f in maps)], maps
         for names, joint in self.joints:
             if set(names) <= set(rest):
-                rest, found = [n for n in rest if n not in names], [*found, joint]
-        found += [self.nested[n] for n in rest if n in self.nested]
-        return [n for n in part.hidden if n not in rest or n in self.nested], found
+                rest, maps = [n for n in rest if n not in names], [*maps, joint]
+        maps += [self.nested[n] for n in rest if n in self.nested]
+        return [n for n in part.hidden if n not in rest or n in self.nested], maps
 
     def lacks(self, part: Part) -> bool:
         """Whether a part has neurons that no map is known of yet."""
@@ -67,7 +67,7 @@ class NeuronMaps:
 
     def _inside(self, made: Sequence[Part], parts: Sequence[Part]) -> Inside:
         """The maps of a group's neurons, from the layers that make them."""
-        how, found = self.settings.how, Inside({}, [], {})
+        how, inside = self.settings.how, Inside({}, [], {})
         pool: list[Leaf] = []
         joint: dict[Spaces, list[Leaf]] = {}
         for part in made:
@@ -76,21 +76,21 @@ class NeuronMaps:
             if separate:
                 (each,) = likeness(self.local, [leaf]).items()
                 across = self._across(part)
-                found.own[part.place] = [joint_map(*each, how)] if across else self._nested(each)
+                inside.own[part.place] = [joint_map(*each, how)] if across else self._nested(each)
             else:
                 pool.append(leaf)
                 if self._across(part):
                     joint.setdefault(part.hidden, []).append(leaf)
         for names, each in joint.items():
             (pooled,) = likeness(self.local, each).items()
-            found.joints.append((names, joint_map(*pooled, how)))
-        if any(found.lacks(part) for part in parts) and pool:
+            inside.joints.append((names, joint_map(*pooled, how)))
+        if any(inside.lacks(part) for part in parts) and pool:
             scope = dict(parts[0].block.scope)
             keys = {n: element_key(self.local, self.local.spaces[n], scope) for p in parts for n in p.hidden}
-            given = {n: self.elements[key] for n, key in keys.items() if key in self.elements}
-            found.nested = nested_maps(self.local, likeness(self.local, pool), how, given)
-            self.elements |= {keys[n]: t for n, t in found.nested.items()}
-        return found
+            elements = {n: self.elements[key] for n, key in keys.items() if key in self.elements}
+            inside.nested = nested_maps(self.local, likeness(self.local, pool), how, elements)
+            self.elements |= {keys[n]: t for n, t in inside.nested.items()}
+        return inside
 
     def _nested(self, each: tuple[Spaces, Likeness]) -> list[Cross]:
         return list(nested_maps(self.local, dict([each]), self.settings.how).values())
@@ -108,9 +108,9 @@ class NeuronMaps:
         names, factors = inside.factors(part)
         if not names:
             return []
-        here = [a.name for a in part.atoms]
-        batch = [n for n in here if any(n in f.dims for f in factors)]
-        at, order = [here.index(n) for n in batch], [here.index(n) for n in names]
+        axes = [a.name for a in part.atoms]
+        batch = [n for n in axes if any(n in f.dims for f in factors)]
+        at, order = [axes.index(n) for n in batch], [axes.index(n) for n in names]
         scope = ",".join(str(v) for _, v in part.block.scope)
         own = part.place if part.place in inside.own else f"[{scope}]"
         name = f"{','.join(names)} {own} {','.join(batch)}"

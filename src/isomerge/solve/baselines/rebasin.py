@@ -98,7 +98,7 @@ class WeightMatching:
             distances.append(total - 2 * score)
             if not changed:
                 break
-        elements = {k: g for found in self.inner.values() for k, g in found.items()} | self.shared
+        elements = {k: g for inner in self.inner.values() for k, g in inner.items()} | self.shared
         alignment = in_declared_groups(self.pair.anchor.spec, elements)
         return alignment, {
             "method": "git-rebasin",
@@ -113,8 +113,8 @@ class WeightMatching:
         """Everything inside one unit, with streams and stack-wide heads as they are."""
         a, b = self._turned(unit)
         votes = {n: self.shared[n] if n in self.shared else self._identity(n) for n in unit.votes}
-        found = compact_solution(self.local, a, b, votes).elements
-        own = {k: g for k, g in found.items() if k not in votes}
+        elements = compact_solution(self.local, a, b, votes).elements
+        own = {k: g for k, g in elements.items() if k not in votes}
         return _Step({unit.key: own}, {}, self._score(unit, own) - self._score(unit))
 
     def _vote(self, name: str) -> _Step:
@@ -127,8 +127,8 @@ class WeightMatching:
         before, gain, inner = self.shared.get(name), 0.0, {}
         for unit in units:
             votes = {n: self.shared.get(n, self._identity(n)) for n in unit.votes} | {name: p}
-            found = compact_solution(self.local, *self._turned(unit), votes).elements
-            inner[unit.key] = {k: g for k, g in found.items() if k not in votes}
+            elements = compact_solution(self.local, *self._turned(unit), votes).elements
+            inner[unit.key] = {k: g for k, g in elements.items() if k not in votes}
             stay = self._score(unit)
             self.shared[name] = p
             gain += self._score(unit, inner[unit.key]) - stay
@@ -144,8 +144,8 @@ class WeightMatching:
 
         n = self.spec.sizes[name]
         cross, both = torch.zeros(n, n, dtype=torch.float64), []
-        for x, y, here in self._leaves():
-            at = [k for k, a in enumerate(here) if a.name == name]
+        for x, y, atoms in self._leaves():
+            at = [k for k, a in enumerate(atoms) if a.name == name]
             for k in at:
                 u, v = (t.double().movedim(k, 0).reshape(n, -1) for t in (x, y))
                 cross += u @ v.mT
@@ -199,7 +199,7 @@ class WeightMatching:
         return {block: t for block, t in blocks.items() if t.is_floating_point()}
 
     def _placed(self, unit: Unit, inner: dict[str, Tensor] | None = None) -> tuple[Blocks, Blocks]:
-        """A unit with the source moved by all that is found, or by other elements inside."""
+        """A unit with the source moved by all elements so far, or by other elements inside."""
         a, b = self._loaded(unit)
         own = self.inner.get(unit.key, {}) if inner is None else inner
         return self._floating(a), Alignment(self.spec, {**own, **self.shared}).applied(self._floating(b))
@@ -214,8 +214,8 @@ class WeightMatching:
         for unit in self.units:
             a, b = self._placed(unit)
             for block, t in a.items():
-                for (x, y), here, _ in leaves(self.spec, block, t, b[block]):
-                    yield x, y, here
+                for (x, y), atoms, _ in leaves(self.spec, block, t, b[block]):
+                    yield x, y, atoms
 
 
 def match_by_rebasin(

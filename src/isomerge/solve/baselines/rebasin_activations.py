@@ -60,10 +60,10 @@ class ActivationMatching:
         votes = {name: self._vote(name) for name in sorted(voted(self.local))}
         for number, unit in enumerate(self.mobile):
             self.observer(f"Git Re-Basin by activations: {unit.key}", number, len(self.mobile))
-            given = {name: votes[name] for name in unit.votes}
+            heads = {name: votes[name] for name in unit.votes}
             nothing = self._nothing(unit)
-            found = compact_solution(self.local, nothing, nothing, given, [*self._leaves(unit)])
-            elements |= found.elements
+            matches = compact_solution(self.local, nothing, nothing, heads, [*self._leaves(unit)])
+            elements |= matches.elements
         alignment = in_declared_groups(self.pair.anchor.spec, {**elements, **votes})
         moved = self.activations[1].moved(alignment)
         before, after = self._agreement(self.activations[1]), self._agreement(moved)
@@ -95,8 +95,8 @@ class ActivationMatching:
 
     def _nothing(self, unit: Unit) -> Blocks:
         """The unit's blocks without weights: they say what spaces act here, and count for nothing."""
-        found = {block: torch.zeros_like(x) for block, x in self.pair.load(self.pair.anchor, unit).items()}
-        return {block: x for block, x in found.items() if x.is_floating_point()}
+        zeros = {block: torch.zeros_like(x) for block, x in self.pair.load(self.pair.anchor, unit).items()}
+        return {block: x for block, x in zeros.items() if x.is_floating_point()}
 
     def _leaves(self, unit: Unit) -> Iterator[Leaf]:
         """The atom views of both models' activations at a unit's weights."""

@@ -114,8 +114,8 @@ class StreamMaps:
         """The mean absolute activation [n] of what the anchor's layers write; None without activations."""
         if self.anchor is None:
             return None
-        found = [self.anchor.values.get(f"{p.block.key}:out") for p in parts]
-        sizes = [x.double().abs().mean(0) for x in found if x is not None]
+        outputs = [self.anchor.values.get(f"{p.block.key}:out") for p in parts]
+        sizes = [x.double().abs().mean(0) for x in outputs if x is not None]
         if sizes or parts[0].block.scope:
             return sum(sizes[1:], sizes[0]) if sizes else None
         # a table that is a parameter of its own is its own activation
@@ -144,11 +144,11 @@ class StreamMaps:
 
     def steps(self, part: Part) -> list[Step]:
         """The maps of the streams on a part, as they stand where the model computes it."""
-        found = []
+        steps = []
         for at, atom in enumerate(part.atoms):
             if atom.name in self.streams and (key := self._arrives(part, atom)):
-                found.append(Step((), (at,), key))
-        return found
+                steps.append(Step((), (at,), key))
+        return steps
 
     def _arrives(self, part: Part, atom: Atom) -> str | None:
         now = self.now.get(atom.name)

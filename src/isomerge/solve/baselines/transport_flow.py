@@ -102,16 +102,16 @@ class TransportFlow:
 
     def moved(self, block: Block, tensor: Tensor) -> Tensor:
         """The source's block transported to the anchor's places, in its own dtype."""
-        found = tensor.clone()
+        transported = tensor.clone()
         if tensor.is_floating_point():
-            for (view,), _, number in leaves(self.full, block, found):
+            for (view,), _, number in leaves(self.full, block, transported):
                 view.copy_(self.maps.along(f"{block.key}#{number}", view))
-        return found
+        return transported
 
     def permutations(self) -> dict[str, Tensor]:
         """The elements of `permutation_spec`, int64 [*batch, n] by element key, where all maps are one symmetry."""
 
-        found = {name: self.maps.tensors[key].argmax(0) for name, key in self.stream.start.items()}
+        permutations = {name: self.maps.tensors[key].argmax(0) for name, key in self.stream.start.items()}
         for key, nested in self.neurons.elements.items():
             space = self.spec.spaces[key.partition("[")[0]]
             bases = [b for b in space.index if b in self.spec.spaces]
@@ -122,17 +122,17 @@ class TransportFlow:
                 own = element_key(self.spec, self.spec.spaces[base], scope_of(self.spec, key))
                 places = self.neurons.elements[own].data.argmax(-2).argsort(-1)
                 data = data[..., torch.arange(len(places)), places, :, :]
-            found[key] = data.argmax(-2)
-        return found
+            permutations[key] = data.argmax(-2)
+        return permutations
 
     def _groups(self) -> Iterator[list[Block]]:
         """Blocks that share maps inside a layer, in the order of the first."""
-        found: dict[Any, list[Block]] = {}
+        groups: dict[Any, list[Block]] = {}
         for block in self.blocks:
             hidden = [a.name for a in flat(block.axes or ()) if a.name in self.local.spaces]
             key = (block.scope, self._root(hidden[0])) if hidden else block.key
-            found.setdefault(key, []).append(block)
-        yield from found.values()
+            groups.setdefault(key, []).append(block)
+        yield from groups.values()
 
     def _root(self, name: str) -> str:
         bases = [b for b in self.local.spaces[name].index if b in self.local.spaces]
@@ -143,13 +143,13 @@ class TransportFlow:
             a, b = (self.pair.load_block(m, block) for m in (self.pair.anchor, self.pair.source))
             if not a.is_floating_point():
                 continue
-            for (x, y), here, number in leaves(self.full, block, a, b):
-                inside = {a.name for a in here} if block.key not in self.skipped else set()
+            for (x, y), axes, number in leaves(self.full, block, a, b):
+                inside = {a.name for a in axes} if block.key not in self.skipped else set()
                 hidden = tuple(n for n in self.local.ordered if n in inside)
-                streams = [a for a in here if a.name in self.full.streams and not a.diag]
+                streams = [a for a in axes if a.name in self.full.streams and not a.diag]
                 reads = any(a.dual for a in streams)
                 writes = any(not a.dual and x.numel() > self.full.sizes[a.name] for a in streams)
-                yield Part(block, number, x, y, here, hidden, reads, writes)
+                yield Part(block, number, x, y, axes, hidden, reads, writes)
 
     def _visit(self, parts: list[Part]) -> None:
         """Make the maps of one group and write down what moves its blocks: inputs, neurons, outputs."""
@@ -170,9 +170,9 @@ class TransportFlow:
         if self.settings.cost == "activations" and self.centred is not None:
             a, b = self.centred
             if all(key in side.values and _varies(side.values[key]) for side in (a, b)):
-                found = list(a.taps[key].leaves(self.full, a.values[key], b.values[key]))
-                (x, y), here = found[part.number]
-                return x, y, here
+                views = list(a.taps[key].leaves(self.full, a.values[key], b.values[key]))
+                (x, y), axes = views[part.number]
+                return x, y, axes
             self.from_weights.append(part.block.key)
         return part.x, self.maps.along(part.name, part.y), part.atoms
 

@@ -107,10 +107,10 @@ def changed(settings: TransportSettings, said: Iterable[tuple[str, str]]) -> Tra
         except (KeyError, ValueError):
             kind = "true or false" if isinstance(getattr(settings, name), bool) else "a number"
             raise IsomergeError(f"--transport {name}={value}: give {kind}") from None
-    found = replace(settings, **new)
-    if not found.regularisation > 0:
-        raise IsomergeError(f"--transport regularisation={found.regularisation}: give a number above 0")
-    return found
+    changed_settings = replace(settings, **new)
+    if not changed_settings.regularisation > 0:
+        raise IsomergeError(f"--transport regularisation={changed_settings.regularisation}: give a number above 0")
+    return changed_settings
 
 
 CHANGEABLE = ("residual", "heads", "queries", "regularisation", "squared", "normalised")

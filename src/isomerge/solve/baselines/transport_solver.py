@@ -98,18 +98,18 @@ class TransportSolver:
         if self.flow is None:
             raise IsomergeError("transport maps are made in a pass of their own: call prepare first")
         result = UnitResult(unit.key, unit_layer(unit))
-        found: Blocks = {}
+        aligned: Blocks = {}
         for block in unit.blocks:
-            found[block] = self.flow.moved(block, source[block])
+            aligned[block] = self.flow.moved(block, source[block])
             row = {
                 "tensor": block.key,
                 "spaces": [space.name for space in elements_of(self.flow.spec, block).values()],
                 "norm": squared_norm(anchor[block]),
                 "before": squared_distance(anchor[block], source[block]),
-                "after": squared_distance(anchor[block], found[block]),
+                "after": squared_distance(anchor[block], aligned[block]),
             }
             result.blocks.append(row)
-        return result, found
+        return result, aligned
 
     def still(self, unit: Unit, squares: Mapping[Block, tuple[float, float]]) -> UnitResult:
         """As of the pair; no unit is still (see `moves`)."""
@@ -120,7 +120,7 @@ class TransportSolver:
         preserved."""
         return self.given
 
-    def found(self, elements: dict[str, Tensor]) -> Alignment | None:
+    def alignment_as_read(self, elements: dict[str, Tensor]) -> Alignment | None:
         """The same: nothing is carried before."""
         return self.given
 
@@ -130,7 +130,7 @@ class TransportSolver:
         assert self.flow is not None
         if self.given is not None:
             self.given.save(_beside(path))
-        steps = {name: [asdict(step) for step in found] for name, found in self.flow.maps.steps.items()}
+        steps = {name: [asdict(step) for step in of_part] for name, of_part in self.flow.maps.steps.items()}
         maps = self.flow.maps.tensors
         about = {"steps": steps, "maps": list(maps), "report": report}
         save_parts(path, {"maps": {str(k): x for k, x in enumerate(maps.values())}}, about)
@@ -143,8 +143,8 @@ class TransportSolver:
         flow = TransportFlow(self.pair, self.settings, check=False)
         flow.maps.tensors |= {name: parts["maps"][str(k)] for k, name in enumerate(about["maps"])}
         flow.maps.steps |= {
-            name: [Step(tuple(s["batch"]), tuple(s["axes"]), s["map"]) for s in found]
-            for name, found in about["steps"].items()
+            name: [Step(tuple(s["batch"]), tuple(s["axes"]), s["map"]) for s in of_part]
+            for name, of_part in about["steps"].items()
         }
         self.flow = flow
         if about["report"]["preserves_function"]:

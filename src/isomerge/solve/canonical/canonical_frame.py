@@ -101,18 +101,18 @@ def whole_alignment(
 
     Args:
         frame, local: the specs of the streams and of the block-local spaces.
-        units: matched units, what was found inside them, and what brings the anchor and the source to their gauges.
+        units: matched units, the elements inside them, and what brings the anchor and the source to their gauges.
         turn: of the streams.
         folds: of the anchor and of the source.
-        learned: elements that act after those that were found, in the same frame.
+        learned: elements that act after those of the match, in the same frame.
     """
     further = dict(learned or {})
     turned = Alignment(frame, {k: further.pop(k) for k in frame.streams if k in further})
-    found: dict[str, Tensor] = {}
+    elements: dict[str, Tensor] = {}
     for unit, inner, (to_anchor, to_source) in units:
         last = Alignment(local, {k: further[k] for k in unit.elements if k in further})
-        found |= (to_anchor.inverse() @ last @ behind(turned, inner) @ behind(turned @ turn, to_source)).elements
-    return folds[0].inverse() @ Alignment(local, found) @ turned @ turn @ folds[1]
+        elements |= (to_anchor.inverse() @ last @ behind(turned, inner) @ behind(turned @ turn, to_source)).elements
+    return folds[0].inverse() @ Alignment(local, elements) @ turned @ turn @ folds[1]
 
 
 def behind(turn: Alignment, gauge: Alignment) -> Alignment:

@@ -42,13 +42,13 @@ def moved(g: Alignment, tensors: Mapping[Key, Tensor]) -> Tensors:
     """A unit moved by an element; what nothing moves is shared with the given one."""
     if not len(g):
         return dict(tensors)
-    found: Tensors = {**g.applied(weights_of(tensors))}
+    moved_tensors: Tensors = {**g.applied(weights_of(tensors))}
     for key, t in tensors.items():
         if isinstance(key, Tap):
-            found[key] = t.clone()
-            for (view,), here in key.leaves(g.spec, found[key]):
-                g.act_on_view(view, here, dict(key.scope))
-    return found
+            moved_tensors[key] = t.clone()
+            for (view,), atoms in key.leaves(g.spec, moved_tensors[key]):
+                g.act_on_view(view, atoms, dict(key.scope))
+    return moved_tensors
 
 
 def weights_of(tensors: Mapping[Key, Tensor]) -> Blocks:
@@ -138,13 +138,13 @@ class CanonicalUnits:
                 self.dead |= {*dead}
             self._gauges[unit.key] = gauges
         self._weigh(every)
-        found: list[Tensors] = [{**tensors} for tensors in every]
-        self._add_taps(unit, found, gauges)
-        size = sum(t.nbytes for tensors in found for t in tensors.values())
+        with_taps: list[Tensors] = [{**tensors} for tensors in every]
+        self._add_taps(unit, with_taps, gauges)
+        size = sum(t.nbytes for tensors in with_taps for t in tensors.values())
         if size <= self._room:
             self._room -= size
-            self._cache[unit.key] = found
-        return found
+            self._cache[unit.key] = with_taps
+        return with_taps
 
     def gauges(self, unit: Unit) -> list[Alignment]:
         """What brings every model to its gauge in a matched unit."""
@@ -174,23 +174,23 @@ class CanonicalUnits:
             even = not self.plan.selection.streams and self.activations is None
             self.weights[block.key] = 1.0 if even else self.evidence[0] / mean if mean > 0 else 0.0
 
-    def _add_taps(self, unit: Unit, found: list[Tensors], gauges: Sequence[Alignment]) -> None:
+    def _add_taps(self, unit: Unit, units: list[Tensors], gauges: Sequence[Alignment]) -> None:
         """The activations that belong to a unit, in the frame of its blocks; each counts as much as its weight
         does."""
         if self.activations is None:
             return
-        here = {block.key: self.norms[block.key] for block in unit.blocks if block.key in self.norms}
+        norms = {block.key: self.norms[block.key] for block in unit.blocks if block.key in self.norms}
         with at_home(self.device):
             every = [
-                given.only(set(here)).moved(gauge.to(CPU) @ fold)
-                for given, gauge, fold in zip(self.activations, gauges, self.folds, strict=True)
+                activations.only(set(norms)).moved(gauge.to(CPU) @ fold)
+                for activations, gauge, fold in zip(self.activations, gauges, self.folds, strict=True)
             ]
         for key, tap in every[0].taps.items():
             values = [a.values[key] for a in every if key in a.values]
             if len(values) == len(every) and (mean := self._mean([squared_norm(x) for x in values])) > 0:
-                size = self._mean([norm**0.5 for norm in here[tap.block]])
+                size = self._mean([norm**0.5 for norm in norms[tap.block]])
                 self.weights[tap.key] = self.evidence[1] * size / mean
-                for tensors, x in zip(found, values, strict=True):
+                for tensors, x in zip(units, values, strict=True):
                     tensors[tap] = x.to(self.device)
 
     # ------------------------------------------------------------------ measures
@@ -212,8 +212,8 @@ class CanonicalUnits:
             if weight and (
                 not shared or not isinstance(key, Block) or has_shared_meaning(self.frame, key, vectors=True)
             ):
-                for (u, v), here in leaves_of(self.frame, key, t, y[key]):
-                    yield u, v, here, weight
+                for (u, v), atoms in leaves_of(self.frame, key, t, y[key]):
+                    yield u, v, atoms, weight
 
     def canonical_order(self) -> list[int]:
         """The models in an order that their orbits decide, wherever they were given: by norms in canonical
@@ -244,7 +244,7 @@ class CanonicalUnits:
         more: list[Leaf] = []
         for key, t in aim.items():
             if isinstance(key, Tap) and (root := (self.weight(key) * of_taps) ** 0.5):
-                more += [(u * root, v * root, here) for (u, v), here in key.leaves(spec, t, turned[key])]
+                more += [(u * root, v * root, atoms) for (u, v), atoms in key.leaves(spec, t, turned[key])]
         return compact_solution(spec, a, b, votes, more)
 
     def vote(self, aim: Mapping[Key, Tensor], turned: Mapping[Key, Tensor], name: str) -> Tensor:

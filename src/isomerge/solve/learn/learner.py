@@ -123,8 +123,8 @@ class Learner:
         with torch.no_grad():
             for corner, share in zip(self._corners(), self.simplex.shares, strict=True):
                 with self.simplex.standing_at(corner, None):
-                    found = share * self.kind.outcome(softened(self.simplex.logits(batch), temperature))
-                total = found if total is None else total + found
+                    part = share * self.kind.outcome(softened(self.simplex.logits(batch), temperature))
+                total = part if total is None else total + part
         return total
 
     def _corners(self) -> list[list[float]]:
@@ -162,13 +162,13 @@ class Learner:
     def judged(self) -> list[tuple[dict[str, Tensor], Tensor | None]]:
         """The held-out batches with their targets; images are shifted as those that are learned from."""
 
-        found = []
+        judged_batches = []
         for number, batch in enumerate(self.held.batches(max(self.batch_size, 32))):
-            here = {name: x.to(self.settings.device) for name, x in batch.items()}
+            inputs = {name: x.to(self.settings.device) for name, x in batch.items()}
             if self.settings.shifts:
-                here = shifted(here, torch.Generator().manual_seed(number))
-            found.append((here, self.wanted(here)))
-        return found
+                inputs = shifted(inputs, torch.Generator().manual_seed(number))
+            judged_batches.append((inputs, self.wanted(inputs)))
+        return judged_batches
 
     # --------------------------------------------------------------------- run
 
@@ -257,10 +257,10 @@ class Learner:
     def _keep_if_better(self, number: int) -> None:
         if self.history and self.history[-1]["step"] >= number:
             return  # a resumed run has judged this step already
-        found = self.judge()
-        self.history.append({"step": number, "barrier": found["barrier"], "midpoint": found["midpoint"]})
-        if self.best is None or found["barrier"] < self.best[0]:
-            self.best = (found["barrier"], self.elements.state())
+        losses = self.judge()
+        self.history.append({"step": number, "barrier": losses["barrier"], "midpoint": losses["midpoint"]})
+        if self.best is None or losses["barrier"] < self.best[0]:
+            self.best = (losses["barrier"], self.elements.state())
         self._save()
 
     # ------------------------------------------------------------------- state

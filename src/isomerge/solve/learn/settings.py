@@ -60,18 +60,18 @@ def settings_of(effort: str, steps: int | None, **more: Any) -> LearnSettings:
     """
     if effort not in (*EFFORTS, NO_EFFORT):
         raise IsomergeError(f"--learn-effort {effort}: choose from {', '.join((*EFFORTS, NO_EFFORT))}")
-    found = LearnSettings(steps=EFFORTS.get(effort, EFFORTS["quick"]) if steps is None else steps, **more)
-    if found.steps < 1:
-        raise IsomergeError(f"--steps {found.steps}: at least one step is needed")
-    if found.target not in ("auto", "labels", "distill"):
-        raise IsomergeError(f"--learn-target {found.target}: choose labels or distill")
-    if found.batch_size is not None and found.batch_size < 1:
-        raise IsomergeError(f"--batch-size {found.batch_size}: at least one example is needed")
-    if not isinstance(found.seed, Integral) or not 0 <= found.seed < 1 << 32:
-        raise IsomergeError(f"--seed {found.seed}: give a whole number from 0 to 4294967295")
-    if found.precision not in ("float32", "bfloat16"):
-        raise IsomergeError(f"--precision {found.precision}: choose float32 or bfloat16")
-    return found
+    settings = LearnSettings(steps=EFFORTS.get(effort, EFFORTS["quick"]) if steps is None else steps, **more)
+    if settings.steps < 1:
+        raise IsomergeError(f"--steps {settings.steps}: at least one step is needed")
+    if settings.target not in ("auto", "labels", "distill"):
+        raise IsomergeError(f"--learn-target {settings.target}: choose labels or distill")
+    if settings.batch_size is not None and settings.batch_size < 1:
+        raise IsomergeError(f"--batch-size {settings.batch_size}: at least one example is needed")
+    if not isinstance(settings.seed, Integral) or not 0 <= settings.seed < 1 << 32:
+        raise IsomergeError(f"--seed {settings.seed}: give a whole number from 0 to 4294967295")
+    if settings.precision not in ("float32", "bfloat16"):
+        raise IsomergeError(f"--precision {settings.precision}: choose float32 or bfloat16")
+    return settings
 
 
 def held_out(examples: Examples, settings: LearnSettings) -> tuple[Examples, Examples]:
@@ -99,8 +99,8 @@ def shifted(batch: Mapping[str, Tensor], rng: Generator) -> dict[str, Tensor]:
     padded = torch.nn.functional.pad(pixels, (reach, reach, reach, reach), mode="replicate")
     rows = (down[:, None] + torch.arange(height)).to(pixels.device)[:, None, :, None]
     columns = (right[:, None] + torch.arange(width)).to(pixels.device)[:, None, None, :]
-    found = padded.gather(2, rows.expand(n, channels, height, width + 2 * reach))
-    return {**batch, "pixel_values": found.gather(3, columns.expand(n, channels, height, width))}
+    moved_rows = padded.gather(2, rows.expand(n, channels, height, width + 2 * reach))
+    return {**batch, "pixel_values": moved_rows.gather(3, columns.expand(n, channels, height, width))}
 
 
 def softened(logits: Tensor, temperature: float) -> Tensor:

@@ -115,17 +115,17 @@ class MatchedSimplex:
         with torch.no_grad():
             weights = [weight / before for weight in self.shares[:m]]
             mean = {block: self.mixed(block, weights, stages) for block in self.corners[0]}
-        found = copy(self)
-        found.corners = [mean, self.corners[m]]
-        found.shares = [before / (before + share), share / (before + share)]
-        return found
+        line = copy(self)
+        line.corners = [mean, self.corners[m]]
+        line.shares = [before / (before + share), share / (before + share)]
+        return line
 
     def gently(self, factor: float) -> MatchedSimplex:
         """The same, learned at rates so many times as high."""
         how = self.settings
-        found = copy(self)
-        found.settings = replace(how, rotation_rate=factor * how.rotation_rate, gauge_rate=factor * how.gauge_rate)
-        return found
+        gentle = copy(self)
+        gentle.settings = replace(how, rotation_rate=factor * how.rotation_rate, gauge_rate=factor * how.gauge_rate)
+        return gentle
 
     def _placed(self, tensor: Tensor) -> Tensor:
 
@@ -169,11 +169,11 @@ class MatchedSimplex:
         self, blocks: Iterable[Block], point: Sequence[float], stages: Sequence[Stage] | None
     ) -> dict[str, Tensor]:
         """Some blocks at a point, by the module's names."""
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for block in blocks:
             tensor = self.alone[block].float() if block in self.alone else self.mixed(block, point, stages)
-            found |= dict(block.split(tensor))
-        return self.places.live(found)
+            tensors |= dict(block.split(tensor))
+        return self.places.live(tensors)
 
     def mixed(self, block: Block, point: Sequence[float], stages: Sequence[Stage] | None) -> Tensor:
         """The weights of one block at a point."""

@@ -39,9 +39,9 @@ def learn_together(
     """
     count, steps = len(simplex.shares), simplex.settings.steps
     if count == 2:
-        found = Learner(simplex, examples, blob("learning-all.safetensors"), observer).run()
-        found.report["points"] = simplex.points()
-        return found
+        learned = Learner(simplex, examples, blob("learning-all.safetensors"), observer).run()
+        learned.report["points"] = simplex.points()
+        return learned
     joined: list[LearnedElements] = []
     reports = []
     for m in range(1, count):
@@ -53,9 +53,9 @@ def learn_together(
     tell = partial(_tell, observer, "all together: ", steps * (count - 1), steps * count)
     learner = Learner(simplex.gently(GENTLY), examples, blob("learning-all.safetensors"), tell)
     learner.elements.join([elements.state() for elements in joined])
-    found = learner.run()
-    found.report |= {"points": simplex.points(), "joining": reports}
-    return found
+    learned = learner.run()
+    learned.report |= {"points": simplex.points(), "joining": reports}
+    return learned
 
 
 def _tell(observer: Observer, what: str, before: int, total: int, text: str, done: int, _: int) -> None:

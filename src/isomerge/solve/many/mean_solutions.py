@@ -1,4 +1,4 @@
-"""The solution of a merge without an anchor, found once and kept in the folder of the unfinished output."""
+"""The solution of a merge without an anchor, computed once and kept in the folder of the unfinished output."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def prepare_mean(
     paths = [run.blob(f"solution-{k}.safetensors") for k in range(len(solvers))]
     report = run.done(DONE)
     if report is None:
-        report, found = _solve(run, solvers, matching, weights)
-        for solver, path, alignment in zip(solvers, paths, found, strict=True):
+        report, alignments = _solve(run, solvers, matching, weights)
+        for solver, path, alignment in zip(solvers, paths, alignments, strict=True):
             alignment.save(path)
             solver.given = alignment
         run.commit(DONE, report)
@@ -101,7 +101,7 @@ def _solve(
     models = stored if matching.needs_models else undisguised(solvers) or stored
     evidence = MatchEvidence(matching, first.anchor, observer)
     every = [evidence.of_anchor, *(evidence.of_source(solver.source, k) for k, solver in enumerate(solvers))]
-    known = [found for found in every if found is not None]
+    known = [activations for activations in every if activations is not None]
     units = CanonicalUnits(
         models, first.plan, first.dtype, shares_of(weights), known or None, matching.evidence, room=first.room
     )
@@ -115,11 +115,11 @@ def _solve(
     if (examples := evidence.learned_from) is not None:
         simplex = MatchedSimplex.of(solver, matching.settings or LearnSettings())
         try:
-            found = learn_together(simplex, examples, run.blob, observer)
+            together = learn_together(simplex, examples, run.blob, observer)
         except IsomergeError as error:
             if not matching.tentative:
                 raise
             report["not_learned"] = str(error)
         else:
-            report["learned"], learned = found.report, found.elements
+            report["learned"], learned = together.report, together.elements
     return report, [solver.alignment(m, elements) for m, elements in enumerate(learned, 1)]

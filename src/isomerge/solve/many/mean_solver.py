@@ -93,8 +93,8 @@ class ManySolver(Passes):
         starts = []
         for kind in kinds:
             start = self.begin(places, graph, movable, kind)
-            found, objective = self.descend(start, graph, movable, f"{label}, start {kind}", sweeps=2)
-            starts.append((objective[-1], found))
+            reached, objective = self.descend(start, graph, movable, f"{label}, start {kind}", sweeps=2)
+            starts.append((objective[-1], reached))
         best = min(starts, key=lambda pair: pair[0])[1]
         return best if sweeps == 1 else self.descend(best, graph, movable, label)[0]
 
@@ -156,28 +156,28 @@ class ManySolver(Passes):
     def normalised(self, places: Places) -> Places:
         """The same places with all models moved by one element, so that the first stays where it is."""
         back = places.turns[0].inverse()
-        found = Places([back @ turn for turn in places.turns], [{} for _ in self.models], [{} for _ in self.models])
+        moved = Places([back @ turn for turn in places.turns], [{} for _ in self.models], [{} for _ in self.models])
         for unit in self.units.plan.units:
             if self.units.plan.is_matched(unit):
                 first = self.element(places, 0, unit).inverse()
                 for m in range(1, len(self.models)):
-                    found.inner[m][unit.key] = behind(back, first @ self.element(places, m, unit)).elements
-        found.turns[0] = Alignment(self.frame)
-        return found
+                    moved.inner[m][unit.key] = behind(back, first @ self.element(places, m, unit)).elements
+        moved.turns[0] = Alignment(self.frame)
+        return moved
 
     def alignment(self, m: int, learned: Mapping[str, Tensor] | None = None) -> Alignment:
         """The element that brings one model into the first one's own coordinates, after `solve`.
 
-        ``learned`` are elements that act after those that were found here, in the first model's canonical frame.
+        ``learned`` are elements that act after the solver's own, in the first model's canonical frame.
         """
         units, place = self.units, self.places
-        found = [
+        elements = [
             (unit, self.element(place, m, unit), [units.gauges(unit)[k] for k in (0, m)])
             for unit in units.plan.units
             if units.plan.is_matched(unit)
         ]
         folds = [units.folds[k] for k in (0, m)]
-        return whole_alignment(self.frame, self.local, found, place.turns[m], folds, learned)
+        return whole_alignment(self.frame, self.local, elements, place.turns[m], folds, learned)
 
 
 def _fraction(high: float, low: float) -> float:

@@ -82,8 +82,8 @@ class Passes:
     def element(self, places: Places, m: int, unit: Unit) -> Alignment:
         """The block-local element of one model in one unit."""
         votes = {name: places.votes[m][name] for name in unit.votes if name in places.votes[m]}
-        found = {**places.inner[m].get(unit.key, {}), **votes} if self.units.plan.is_matched(unit) else {}
-        return Alignment(self.local, found)
+        elements = {**places.inner[m].get(unit.key, {}), **votes} if self.units.plan.is_matched(unit) else {}
+        return Alignment(self.local, elements)
 
     def turned(self, places: Places, unit: Unit) -> list[Tensors]:
         """A unit of every model with the streams turned."""
@@ -143,9 +143,9 @@ class Passes:
                 kept = places.inner[m].get(unit.key, {})
                 places.inner[m][unit.key] = self._solution(places, unit, m, aim, turned[m])
                 trial = moved(self.element(places, m, unit), turned[m])
-                here = self.units.distance(aim, placed[m])
-                apart += here
-                if self.units.distance(aim, trial) <= here * (1 + ROUNDING):
+                distance = self.units.distance(aim, placed[m])
+                apart += distance
+                if self.units.distance(aim, trial) <= distance * (1 + ROUNDING):
                     shift += self.units.distance(trial, placed[m])
                     placed[m] = trial
                 else:
@@ -164,17 +164,17 @@ class Passes:
     ) -> list[Tensors]:
         """The best of a unit's descents from where it is and from all stars; units are apart where no stream
         turns."""
-        found, lowest = self._settle(places, unit, turned, placed, self.complete, self.order, TRIAL_ROUNDS)
-        best = (found, [dict(x) for x in places.inner])
+        settled, lowest = self._settle(places, unit, turned, placed, self.complete, self.order, TRIAL_ROUNDS)
+        best = (settled, [dict(x) for x in places.inner])
         for centre in self.order:
             for x in places.inner:
                 x.pop(unit.key, None)
             others = [m for m in self.order if m != centre]
-            found = self.placed(places, unit, turned)
-            found, _ = self._settle(places, unit, turned, found, self.complete.only([centre]), others, 1)
-            found, reached = self._settle(places, unit, turned, found, self.complete, self.order, TRIAL_ROUNDS)
+            settled = self.placed(places, unit, turned)
+            settled, _ = self._settle(places, unit, turned, settled, self.complete.only([centre]), others, 1)
+            settled, reached = self._settle(places, unit, turned, settled, self.complete, self.order, TRIAL_ROUNDS)
             if reached < lowest * (1 - LOWER):
-                lowest, best = reached, (found, [dict(x) for x in places.inner])
+                lowest, best = reached, (settled, [dict(x) for x in places.inner])
         places.inner = best[1]
         return best[0]
 

@@ -102,19 +102,19 @@ class UnitMean:
         """The weighted mean of all models as they are placed, or of all but one."""
         chosen = [k for k in range(len(self.placed)) if k != without]
         whole = sum(self.shares[k] for k in chosen)
-        found: Blocks = {}
+        mean: Blocks = {}
         for block, first in self.placed[0].items():
             if not first.is_floating_point():
-                found[block] = first
+                mean[block] = first
                 continue
-            found[block] = sum((self.placed[k][block] * (self.shares[k] / whole) for k in chosen), first * 0)
-        return found
+            mean[block] = sum((self.placed[k][block] * (self.shares[k] / whole) for k in chosen), first * 0)
+        return mean
 
     def spread(self) -> float:
         """The weighted squared distance of all models to their mean."""
         mean = self._mean()
-        return sum(share * _distance(mean, one) for share, one in zip(self.shares, self.placed, strict=True))
+        return sum(share * _distance(mean, blocks) for share, blocks in zip(self.shares, self.placed, strict=True))
 
 
-def _distance(one: Blocks, two: Blocks) -> float:
-    return sum(squared_distance(x, two[block]) for block, x in one.items() if x.is_floating_point())
+def _distance(mean: Blocks, tensors: Blocks) -> float:
+    return sum(squared_distance(x, tensors[block]) for block, x in mean.items() if x.is_floating_point())

@@ -1,7 +1,7 @@
-"""Units matched once more where they are stored: with the streams as they were found, in the anchor's own
+"""Units matched once more where they are stored: with the streams as they are, in the anchor's own
 coordinates.
 
-Streams are found between canonical gauges, where only compact elements are left. A non-compact space has more to
+Streams are matched between canonical gauges, where only compact elements are left. A non-compact space has more to
 give in the anchor's own coordinates (the general linear step, rescaling, shifts), and what is closest there is what
 an aligned checkpoint is measured by. Every unit keeps what it had unless the distance falls, and the dtype that is
 written carries it.
@@ -24,12 +24,12 @@ from isomerge.symmetry.blocks import Blocks
 from isomerge.symmetry.units import Unit, elements_of
 
 
-def matched_in_place(solver: PairSolver, found: Alignment, observer: Observer) -> tuple[Alignment, dict[str, int]]:
+def matched_in_place(solver: PairSolver, whole: Alignment, observer: Observer) -> tuple[Alignment, dict[str, int]]:
     """An alignment of a whole model, followed by what every unit still gains with the streams as they are.
 
     Args:
         solver: the two models and the plan; one unit of each is read at a time.
-        found: the element of the whole source.
+        whole: the element of the whole source.
         observer: told of progress.
 
     Returns:
@@ -42,33 +42,33 @@ def matched_in_place(solver: PairSolver, found: Alignment, observer: Observer) -
     total, seen, gained = sum(unit_bytes(solver.anchor, unit) for unit in units), 0, 0
     elements: dict[str, Tensor] = {}
     with computing_on(solver.device, "layers with the streams as they are"):
-        there = found if solver.device == CPU else found.to(solver.device)
+        there = whole if solver.device == CPU else whole.to(solver.device)
         for unit in units:
             observer(f"matching inside layers once more: {unit.key}", seen, total)
             more = _gained(solver, unit, there)
             elements, gained = elements | more, gained + bool(more)
             seen += unit_bytes(solver.anchor, unit)
-    told = {"units": len(units), "gained": gained}
-    return Alignment(solver.plan.selection.spec, on(CPU, elements)) @ found, told
+    counts = {"units": len(units), "gained": gained}
+    return Alignment(solver.plan.selection.spec, on(CPU, elements)) @ whole, counts
 
 
-def nearest_in_place(solver: PairSolver, found: Alignment, observer: Observer) -> tuple[Alignment, dict[str, int]]:
+def nearest_in_place(solver: PairSolver, whole: Alignment, observer: Observer) -> tuple[Alignment, dict[str, int]]:
     """What brings a source nearest to its anchor, from an element of the whole source: with the gains that are
     best, then `matched_in_place`.
 
     Where no stream is turned, layers alone are matched as well, with all gains as they are stored, and the nearer
     of both counts: such an alignment never ends farther away than it began.
     """
-    found = without_stretching(solver, found)
-    best, told = matched_in_place(solver, with_common_gains(solver, found, observer), observer)
+    whole = without_stretching(solver, whole)
+    best, counts = matched_in_place(solver, with_common_gains(solver, whole, observer), observer)
     if not solver.plan.selection.streams:
-        stay, told_stay = matched_in_place(solver, Alignment(found.spec), observer)
+        stay, counts_stay = matched_in_place(solver, Alignment(whole.spec), observer)
         if _distance(solver, stay) <= _distance(solver, best):
-            return stay, told_stay
-    return best, told
+            return stay, counts_stay
+    return best, counts
 
 
-def without_stretching(solver: PairSolver, found: Alignment) -> Alignment:
+def without_stretching(solver: PairSolver, whole: Alignment) -> Alignment:
     """An element of the whole source without the bases of narrow maps that bring it farther away: what is near
     between balanced forms need not be so where the anchor stands, and of a map that is narrower than its axis a
     basis may be stretched as far as rounding allows (`isomerge.matching.narrow`)."""
@@ -76,12 +76,12 @@ def without_stretching(solver: PairSolver, found: Alignment) -> Alignment:
 
     def left() -> Alignment:
         return Alignment(
-            found.spec, {k: g for k, g in found.elements.items() if k.rpartition(":")[2] not in dropped}
+            whole.spec, {k: g for k, g in whole.elements.items() if k.rpartition(":")[2] not in dropped}
         )
 
     for unit in solver.plan.units:
         spaces = {key: space for block in unit.blocks for key, space in elements_of(spec, block).items()}
-        keys = [key for key, space in spaces.items() if key in found and may_be_narrow(spec, space, unit.blocks)]
+        keys = [key for key, space in spaces.items() if key in whole and may_be_narrow(spec, space, unit.blocks)]
         if not keys:
             continue
         anchor, source = (solver.load(model, unit) for model in (solver.anchor, solver.source))
@@ -92,7 +92,7 @@ def without_stretching(solver: PairSolver, found: Alignment) -> Alignment:
                 apart = without
             else:
                 dropped.remove(key)
-    return left() if dropped else found
+    return left() if dropped else whole
 
 
 def _apart(anchor: Blocks, source: Blocks) -> float:
@@ -109,20 +109,20 @@ def _distance(solver: PairSolver, g: Alignment) -> float:
     return total
 
 
-def _gained(solver: PairSolver, unit: Unit, found: Alignment) -> dict[str, Tensor]:
+def _gained(solver: PairSolver, unit: Unit, whole: Alignment) -> dict[str, Tensor]:
     """The elements that bring one unit closer than an alignment has, if any; what the whole stack has in common
     stays."""
     selection = solver.plan.selection
     anchor, source = (on(solver.device, solver.load(model, unit)) for model in (solver.anchor, solver.source))
     before = source
-    source = found.applied(before)
+    source = whole.applied(before)
     spaces = selection.spec.spaces
     kept = {
         name: spaces[name].group.identity((), selection.spec.sizes[name]).to(solver.device) for name in unit.votes
     }
 
     def carries(g: Alignment, moved: Blocks) -> bool:
-        return solver.rounding is None or solver.rounding.carries(solver.errors(g @ found, before, moved))
+        return solver.rounding is None or solver.rounding.carries(solver.errors(g @ whole, before, moved))
 
     with overflow_told(solver, unit):
         gained = move_unit(selection, anchor, source, kept, guard=True, carries=carries).alignment

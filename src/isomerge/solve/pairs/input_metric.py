@@ -36,16 +36,16 @@ def input_metrics(solver: StreamSolver, statistics: tuple[Statistics, Statistics
     """
     of_anchor, of_source = solver.units.folds
     frames = (of_anchor, solver.turn @ of_source)
-    moved = [given.moved(g) for given, g in zip(statistics, frames, strict=True)]
+    moved = [moments.moved(g) for moments, g in zip(statistics, frames, strict=True)]
     roots: dict[tuple[str, str], Tensor] = {}
-    found = {}
+    metrics = {}
     for block in moved[0].inputs.keys() & moved[1].inputs.keys():
-        one, two = (given.inputs[block] for given in moved)
-        if (one, two) not in roots:
-            c = (moved[0].grams[one] + moved[1].grams[two]) / 2
-            roots[one, two] = spectral_power(c * (len(c) / c.trace().clamp_min(1e-300)), 0.5)
-        found[block] = roots[one, two]
-    return found
+        of_a, of_b = (moments.inputs[block] for moments in moved)
+        if (of_a, of_b) not in roots:
+            c = (moved[0].grams[of_a] + moved[1].grams[of_b]) / 2
+            roots[of_a, of_b] = spectral_power(c * (len(c) / c.trace().clamp_min(1e-300)), 0.5)
+        metrics[block] = roots[of_a, of_b]
+    return metrics
 
 
 def in_metric(spec: Spec, unit: UnitPair, metrics: Mapping[str, Tensor]) -> UnitPair:
@@ -58,16 +58,16 @@ def in_metric(spec: Spec, unit: UnitPair, metrics: Mapping[str, Tensor]) -> Unit
     """
 
     def weighted(tensors: Mapping[Key, Tensor]) -> Tensors:
-        found = dict(tensors)
+        tensors_in_metric = dict(tensors)
         for block, tensor in tensors.items():
             if not isinstance(block, Block) or block.key not in metrics:
                 continue
-            found[block] = copy = tensor.clone()
-            for (view,), here, _ in leaves(spec, block, copy):
-                for at in [k for k, a in enumerate(here) if a.name in spec.streams and a.dual]:
+            tensors_in_metric[block] = copy = tensor.clone()
+            for (view,), atoms, _ in leaves(spec, block, copy):
+                for at in [k for k, a in enumerate(atoms) if a.name in spec.streams and a.dual]:
                     side = view.movedim(at, -1)
                     side.copy_(side @ metrics[block.key].to(side.dtype))
-        return found
+        return tensors_in_metric
 
     return UnitPair(weighted(unit.anchor), weighted(unit.source))
 
@@ -91,14 +91,14 @@ def match_in_metric(
     A step after the descent: the streams stay, and so do heads that a whole stack shares.
 
     Args:
-        solver: whose streams are found.
+        solver: whose streams are matched.
         statistics: of the anchor and of the source, each in its own coordinates.
         evidence: a key of `isomerge.solve.canonical.canonical_units.SHARES`; activations count as they did.
     """
-    metrics, found = input_metrics(solver, statistics), {}
+    metrics, elements = input_metrics(solver, statistics), {}
     for unit in solver.pair.plan.units:
         if solver.pair.plan.is_matched(unit) and any(block.key in metrics for block in unit.blocks):
             fixed = voted_elements(solver, unit)
-            found[unit.key] = solve_in_metric(solver, solver.turned_unit(unit), metrics, fixed, evidence)
-    solver.inner |= found
-    return list(found)
+            elements[unit.key] = solve_in_metric(solver, solver.turned_unit(unit), metrics, fixed, evidence)
+    solver.inner |= elements
+    return list(elements)

@@ -59,11 +59,11 @@ class MatchEvidence:
         Raises:
             IsomergeError: its statistics are of other data than the anchor's.
         """
-        anchor, found = self.of_anchor, self._activations(source, number + 1)
-        if self.matching.stats and anchor is not None and found is not None:
+        anchor, activations = self.of_anchor, self._activations(source, number + 1)
+        if self.matching.stats and anchor is not None and activations is not None:
             files = (self.matching.stats[0], self.matching.stats[number + 1])
-            check_same_data(files, (anchor.fingerprint, found.fingerprint))
-        return found
+            check_same_data(files, (anchor.fingerprint, activations.fingerprint))
+        return activations
 
     @cached_property
     def moments_of_anchor(self) -> Statistics:
@@ -73,21 +73,21 @@ class MatchEvidence:
     def moments_of_source(self, source: Model, number: int) -> Statistics:
         """As `moments_of_anchor`, of the source with this number, the first being 0; not kept longer than until
         then."""
-        found = self._moments(source, number + 1)
+        moments = self._moments(source, number + 1)
         self._ran.pop(number + 1, None)
-        return found
+        return moments
 
     def _moments(self, model: Model, place: int) -> Statistics:
         """Of the model whose statistics have this place among the files."""
         how = self.matching
         if how.stats:
-            found = read_statistics(Path(how.stats[place]), model)
-            if not found.inputs:
+            statistics = read_statistics(Path(how.stats[place]), model)
+            if not statistics.inputs:
                 raise IsomergeError(
                     f"{how.stats[place]} has no Grams, which --input-metric needs: make it with --kinds "
                     f"activations,regmean"
                 )
-            return found.of_inputs()
+            return statistics.of_inputs()
         return self._both(model, place)
 
     def _both(self, model: Model, place: int) -> Statistics:
@@ -97,8 +97,8 @@ class MatchEvidence:
             how, examples = self.matching, self.examples
             assert examples is not None
             examples, module = examples.head(min(len(examples), how.rows)), load_module(model, device=how.device)
-            found = gather(model, module, examples, rows=how.rows, observer=self.observer)
-            self._ran[place] = replace(found.of_inputs(), activations=found.activations)
+            statistics = gather(model, module, examples, rows=how.rows, observer=self.observer)
+            self._ran[place] = replace(statistics.of_inputs(), activations=statistics.activations)
         return self._ran[place]
 
     def _activations(self, model: Model, place: int) -> Activations | None:

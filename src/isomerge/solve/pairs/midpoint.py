@@ -158,15 +158,15 @@ class Midpoint:
         batches."""
 
         share = -(-rows // len(batches))
-        found: dict[str, list[Tensor]] = {path: [] for path in paths}
+        rows_of: dict[str, list[Tensor]] = {path: [] for path in paths}
         for number, batch in enumerate(batches, 1):
             mask = batch.get("attention_mask")
 
             def keep(path: str, x: Tensor, mask: Tensor | None = mask, number: int = number) -> None:
-                found[path].append(spread_rows(x, mask, share))
-                if all(len(parts) >= number for parts in found.values()):
+                rows_of[path].append(spread_rows(x, mask, share))
+                if all(len(parts) >= number for parts in rows_of.values()):
                     raise SeenEnough  # layers behind the last one that is asked for need not run
 
             with listening(self.module, [(path, path, "in") for path in paths], keep), suppress(SeenEnough):
                 logits_of(self.module, batch)
-        return {path: torch.cat(parts)[:rows] for path, parts in found.items() if parts}
+        return {path: torch.cat(parts)[:rows] for path, parts in rows_of.items() if parts}

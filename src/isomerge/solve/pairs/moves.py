@@ -129,8 +129,8 @@ class Moves:
     def rematches(self, unit: Unit) -> Iterator[Trial]:
         """A unit without heads, matched by every evidence and by what its neurons compute."""
         turned = self.turned(unit)
-        if (found := self.functional.match(unit, turned)) is not None:
-            yield self.placing("functional", unit, found)
+        if (by_function := self.functional.match(unit, turned)) is not None:
+            yield self.placing("functional", unit, by_function)
         for evidence in self.evidence():
             elements = solve_again(self.solver, turned, evidence, voted_elements(self.solver, unit))
             yield self.placing("feed-forward", unit, elements)
@@ -152,14 +152,14 @@ class Moves:
 
     def _tap_crosses(self) -> dict[str, list[Tensor]]:
         """The cross-Grams [n, n] of every tap of every stream, before the source's streams are turned."""
-        found: dict[str, list[Tensor]] = {}
+        crosses: dict[str, list[Tensor]] = {}
         for unit in self.midpoint.units.values():
             a, b = self.solver.units.canonical(unit)
             for tap in (key for key in a if isinstance(key, Tap)):
                 leaves = self.solver.units.leaves({tap: a[tap]}, b)
                 for stream, cross in stream_crosses(self.solver.frame, leaves).items():
-                    found.setdefault(stream, []).append(cross)
-        return found
+                    crosses.setdefault(stream, []).append(cross)
+        return crosses
 
     def _tap_cross(self, stream: str) -> Tensor | None:
         """The cross-Gram of one tap of the stream, drawn at random, with the source turned as it is now."""

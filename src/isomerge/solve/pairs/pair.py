@@ -37,7 +37,7 @@ from isomerge.symmetry.units import Unit, elements_of
 
 @dataclass
 class UnitResult:
-    """What was found for one unit; distances are squared Frobenius norms in the anchor's coordinates."""
+    """The solution of one unit; distances are squared Frobenius norms in the anchor's coordinates."""
 
     unit: str
     layer: int | None
@@ -54,8 +54,8 @@ class UnitResult:
 
     def record(self) -> dict[str, Any]:
         """The JSON form, without the elements."""
-        found = {"unit": self.unit, "layer": self.layer, "blocks": self.blocks, "dead": self.dead}
-        return {**found, "notes": self.notes} if self.notes else found
+        row = {"unit": self.unit, "layer": self.layer, "blocks": self.blocks, "dead": self.dead}
+        return {**row, "notes": self.notes} if self.notes else row
 
     @classmethod
     def restored(cls, record: Mapping[str, Any], elements: dict[str, Tensor] | None = None) -> UnitResult:
@@ -72,7 +72,7 @@ class PairSolver:
         plan: the plan over their shared blocks.
         dtype: the working dtype.
         guard: see `isomerge.matching.local.move_unit`.
-        device: where units are matched; what is given and found is in main memory.
+        device: where units are matched; inputs and solutions are in main memory.
         room: bytes of units that passes over both models may keep (`isomerge.run.cost.room_for_units`).
     """
 
@@ -121,10 +121,10 @@ class PairSolver:
     def to_gauge(self, spec: Spec, tensors: Blocks) -> tuple[Alignment, list[str]]:
         """`canonical_gauge` in place, and where that fails the balanced factors, if this solver ``closes``
         orbits."""
-        found, dead = canonical_gauge(spec, tensors)
+        gauge, dead = canonical_gauge(spec, tensors)
         if dead and self.closes:
             close_orbits(spec, tensors, dead)
-        return found, dead
+        return gauge, dead
 
     def moves(self, unit: Unit) -> bool:
         """Whether a unit's blocks are changed, on loading or by solving."""
@@ -186,12 +186,12 @@ class PairSolver:
         if moved is not source:
             source.clear()  # the caller holds the dictionary: two copies of a unit would stay
         if self.moves(unit):
-            one, two = self._as_written(anchor), self._as_written(moved)
+            a, b = self._as_written(anchor), self._as_written(moved)
             for block, row in zip(unit.blocks, result.blocks, strict=True):
                 if block in there.errors:
                     row |= self.rounding_row(block, there.errors[block])
                 gaps = there.gaps
-                row["after"] = squared_distance(one[block], two[block]) if gaps is None else gaps[block]
+                row["after"] = squared_distance(a[block], b[block]) if gaps is None else gaps[block]
         return result, moved
 
     def _as_stored(self, unit: Unit, anchor: Blocks) -> dict[Block, tuple[float, float]]:
@@ -203,13 +203,13 @@ class PairSolver:
         stored = {block: plain.assemble(block, self.dtype).to(anchor[block].device) for block in changed}
         return {block: squared_distance_and_norm(anchor[block], t) for block, t in stored.items()}
 
-    def _given_moved(self, given: Alignment, source: Blocks) -> _There:
-        """A unit moved by what global passes have found."""
+    def _given_moved(self, alignment: Alignment, source: Blocks) -> _There:
+        """A unit moved by the alignment of the passes over whole models."""
         if self.rounding is None:
-            given.act(source)
+            alignment.act(source)
             return _There(source)
-        moved = given.applied(source)
-        return _There(moved, errors=self.errors(given, source, moved))
+        moved = alignment.applied(source)
+        return _There(moved, errors=self.errors(alignment, source, moved))
 
     def _matched(self, unit: Unit, anchor: Blocks, source: Blocks, apart: float) -> _There:
         """A unit matched and moved; without what LayerNorm leaves free where that is much of what is between them,
@@ -219,18 +219,18 @@ class PairSolver:
         if free and is_disguised(free, anchor, source):
             spec = norm_spec(self.source.declared)
             a, b = map(LayerNormForm(free).of_unit, (anchor, source))
-            found = move_unit(self.plan.selection, a, b, votes, guard=guard)
-            moved = found.alignment.applied(source)
+            match = move_unit(self.plan.selection, a, b, votes, guard=guard)
+            moved = match.alignment.applied(source)
             nearest = brought_onto(spec, free, anchor, moved).applied(moved)
-            errors = self.errors(found.alignment, source, moved)
+            errors = self.errors(match.alignment, source, moved)
             near = sum(squared_distance(anchor[block], t) for block, t in nearest.items()) <= apart
             if not guard or (near and (self.rounding is None or self.rounding.carries(errors))):
-                return _There(moved, None, errors, dict(found.alignment.elements), found.dead)
+                return _There(moved, None, errors, dict(match.alignment.elements), match.dead)
         carried = _Carried(self, source)
         carries = None if self.rounding is None else carried
-        found = move_unit(self.plan.selection, anchor, source, votes, guard=guard, apart=apart, carries=carries)
-        errors = carried.errors(found.alignment, found.blocks)
-        return _There(found.blocks, found.gaps, errors, dict(found.alignment.elements), found.dead)
+        match = move_unit(self.plan.selection, anchor, source, votes, guard=guard, apart=apart, carries=carries)
+        errors = carried.errors(match.alignment, match.blocks)
+        return _There(match.blocks, match.gaps, errors, dict(match.alignment.elements), match.dead)
 
     def _with_norms(self, unit: Unit, anchor: Blocks, source: Blocks, there: _There, result: UnitResult) -> _There:
         """A moved unit with what LayerNorm leaves free brought onto the anchor's, where that is worth it and the
@@ -242,7 +242,7 @@ class PairSolver:
         norms = brought_onto(norm_spec(self.source.declared), free, anchor, there.blocks, gaps)
         if not norms:
             return replace(there, gaps=gaps if self.gains is None else None)
-        g = Alignment.of([*self.found(result.elements).stages, *norms.stages], norms.spec)
+        g = Alignment.of([*self.alignment_as_read(result.elements).stages, *norms.stages], norms.spec)
         nearer = norms.applied(there.blocks)
         errors = self.errors(g, source, nearer)
         if self.rounding is not None and not self.rounding.carries(errors):
@@ -261,19 +261,19 @@ class PairSolver:
 
     @property
     def local(self) -> Spec:
-        """The spec of what is found inside layers between the models as they are loaded."""
+        """The spec of the elements inside layers between the models as they are loaded."""
         selection = self.plan.selection
         return selection.inner if self.frames else selection.unfolded
 
     def in_form(self) -> PairSolver | None:
-        """A solver of the same models read without what LayerNorm leaves free, which has found nothing yet; None
+        """A solver of the same models read without what LayerNorm leaves free, which has solved nothing yet; None
         where it leaves nothing free in one of them."""
-        one, two = in_layer_norm_form(self.anchor), in_layer_norm_form(self.source)
-        if one.form is None or two.form is None:
+        a, b = in_layer_norm_form(self.anchor), in_layer_norm_form(self.source)
+        if a.form is None or b.form is None:
             return None
-        found = PairSolver(one, two, self.plan, self.dtype, guard=self.guard, device=self.device, room=self.room)
-        found.rounding = self.rounding
-        return found
+        pair = PairSolver(a, b, self.plan, self.dtype, guard=self.guard, device=self.device, room=self.room)
+        pair.rounding = self.rounding
+        return pair
 
     def undisguised(self) -> PairSolver:
         """The solver that passes over both models are made with: `in_form` where some unit differs by much of what
@@ -317,25 +317,25 @@ class PairSolver:
             result.blocks.append(row)
         return result
 
-    def _given_there(self, given: Alignment) -> Alignment:
+    def _given_there(self, alignment: Alignment) -> Alignment:
         """The given element where units are moved; it is sent to a device once."""
         if self.device == CPU:
-            return given
-        if self._there is None or self._there[0] is not given:
-            self._there = given, given.to(self.device)
+            return alignment
+        if self._there is None or self._there[0] is not alignment:
+            self._there = alignment, alignment.to(self.device)
         return self._there[1]
 
     def alignment(self, elements: dict[str, Tensor]) -> Alignment:
         """The group element of the whole model, as it is stored."""
-        found, carried = self.found(elements), self.source.carried
-        return found if carried is None else Alignment.of([*carried.moves.stages, *found.stages], found.spec)
+        g, carried = self.alignment_as_read(elements), self.source.carried
+        return g if carried is None else Alignment.of([*carried.moves.stages, *g.stages], g.spec)
 
-    def found(self, elements: dict[str, Tensor]) -> Alignment:
+    def alignment_as_read(self, elements: dict[str, Tensor]) -> Alignment:
         """The same of the model as it is read, with the anchor's constants where they are carried."""
         spaces = {key: g for key, g in elements.items() if not is_norm_key(key)}
-        found = self.given or Alignment(self.plan.selection.spec, spaces)
+        alignment = self.given or Alignment(self.plan.selection.spec, spaces)
         norms = norm_stages(norm_spec(self.source.declared), elements) if len(spaces) < len(elements) else []
-        return Alignment.of([*found.stages, *norms], found.spec) if norms else found
+        return Alignment.of([*alignment.stages, *norms], alignment.spec) if norms else alignment
 
 
 @dataclass

@@ -58,15 +58,15 @@ def judge(solver: PairSolver, unit: Unit, tolerance: float, roundoff: float) -> 
         dead = canonical_gauge(spec, tensors)[1]
         close_orbits(spec, tensors)
         stuck |= set(dead) - {sides.key for sides in tied(spec, tensors)}
-    found = compact_solution(spec, a, b, {name: solver.votes[name] for name in unit.votes})
-    found.act(b)
-    orders = {k: g for k, g in found.elements.items() if spec.spaces[k.partition("[")[0]].group_name == "Perm"}
+    match = compact_solution(spec, a, b, {name: solver.votes[name] for name in unit.votes})
+    match.act(b)
+    orders = {k: g for k, g in match.elements.items() if spec.spaces[k.partition("[")[0]].group_name == "Perm"}
     Alignment(spec, orders).act(stored_b)
     mean = sum(squared_norm(t) for t in stored_a.values()) / max(len(stored_a), 1)
     errors = _errors(spec, stored_a, stored_b, roundoff)
-    told = differences(spec, a, b, errors, tolerance, 1e-6 * mean)
-    told += _plain(spec, a, b, _bias_errors(spec, stored_a, stored_b, roundoff), tolerance, mean)
-    worst = max(told, key=lambda d: ((True, None, False).index(d.same), d.largest))
+    gaps = differences(spec, a, b, errors, tolerance, 1e-6 * mean)
+    gaps += _plain(spec, a, b, _bias_errors(spec, stored_a, stored_b, roundoff), tolerance, mean)
+    worst = max(gaps, key=lambda d: ((True, None, False).index(d.same), d.largest))
     same = None if stuck and worst.same is False and worst.key in _touched(spec, a, stuck) else worst.same
     product = worst.key not in {block.key for block in a}
     return UnitVerdict(same, worst.largest, f"products of {worst.key}" if product else worst.key, worst.rounding)
@@ -76,17 +76,17 @@ def _errors(spec: Spec, a: Blocks, b: Blocks, roundoff: float) -> dict[str, tupl
     """Squared norms of what rounding explains in the products of both models together."""
 
     mine, theirs = roundings(spec, a), roundings(spec, b)
-    found = {}
+    errors = {}
     for key, parts in mine.items():
         whole, *rows = (roundoff**2 * (x + y) for x, y in zip(parts, theirs[key], strict=True))
         # the rounding of a row is spread over the others where a stream is rotated
-        found[key] = (whole, *(torch.maximum(r, r.mean(-1, keepdim=True)) for r in rows))
-    return found
+        errors[key] = (whole, *(torch.maximum(r, r.mean(-1, keepdim=True)) for r in rows))
+    return errors
 
 
 def _bias_errors(spec: Spec, a: Blocks, b: Blocks, roundoff: float) -> dict[Block, float]:
     """What the rounding of both models explains in biases that take on a free bias through a matrix, by block."""
-    found: dict[Block, float] = {}
+    errors: dict[Block, float] = {}
     for tensors in (a, b):
         for shift, _, blocks in find_shifts(spec, list(tensors)):
             if shift.into is None or shift.via is None:
@@ -96,8 +96,8 @@ def _bias_errors(spec: Spec, a: Blocks, b: Blocks, roundoff: float) -> dict[Bloc
             w = paid_through(spec, shift, blocks, tensors[blocks[shift.via]], atoms)
             squares = free_part(shift, view.square(), atoms).flatten()
             size = 2 * float((w.square() @ squares).sum()) + float(tensors[into].square().sum())
-            found[into] = found.get(into, 0.0) + roundoff**2 * size
-    return {block: ROOM * error**0.5 for block, error in found.items()}
+            errors[into] = errors.get(into, 0.0) + roundoff**2 * size
+    return {block: ROOM * error**0.5 for block, error in errors.items()}
 
 
 def _plain(
@@ -105,7 +105,7 @@ def _plain(
 ) -> list[Difference]:
     """The leaves that no product covers, measured as `relative_residuals` does."""
     covered = {(sides.key.partition("[")[0]) for sides in tied(spec, a)}
-    found = []
+    gaps = []
     for block, tensor in a.items():
         floor = max(1e-6 * mean, 1e-300)
         norm = max(squared_norm(whole(block, tensor)), floor) ** 0.5
@@ -122,11 +122,11 @@ def _plain(
         failing = [(r, e) for r, e in zip((gap, local), bounds, strict=True) if r > tolerance]
         certain = [(r, e) for r, e in failing if r > e]
         worst, error = max(certain or failing or [(max(gap, local), max(bounds))])
-        found.append(Difference(block.key, worst, error, False if certain else None if failing else True))
-    return found
+        gaps.append(Difference(block.key, worst, error, False if certain else None if failing else True))
+    return gaps
 
 
 def _touched(spec: Spec, blocks: Blocks, keys: set[str]) -> set[str]:
     """The keys of the blocks that some elements act on, and of all elements that act there."""
-    here = [block for block in blocks if keys & elements_of(spec, block).keys()]
-    return {block.key for block in here} | {key for block in here for key in elements_of(spec, block)}
+    moved = [block for block in blocks if keys & elements_of(spec, block).keys()]
+    return {block.key for block in moved} | {key for block in moved for key in elements_of(spec, block)}

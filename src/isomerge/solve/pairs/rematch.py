@@ -56,14 +56,14 @@ def solve_again(
     """
     spec = solver.local
     first = Alignment(spec, dict(fixed or {}))
-    given = {key.partition("[")[0] for key in first}
-    rest = spec.without(given)
+    names = {key.partition("[")[0] for key in first}
+    rest = spec.without(names)
     moved = turned.moved(first)
     of_blocks, of_taps = (
         share / own if own else 0.0 for share, own in zip(SHARES[evidence], solver.units.evidence, strict=True)
     )
-    found = solver.units.solution(moved.anchor, moved.source, {}, spec=rest, factors=(of_blocks, of_taps))
-    return dict((Alignment(spec, found.elements) @ first).elements)
+    match = solver.units.solution(moved.anchor, moved.source, {}, spec=rest, factors=(of_blocks, of_taps))
+    return dict((Alignment(spec, match.elements) @ first).elements)
 
 
 def voted_elements(solver: StreamSolver, unit: Unit) -> dict[str, Tensor]:
@@ -125,21 +125,21 @@ class FunctionalMatch:
     def _own(self, t: float) -> dict[str, Tensor]:
         """The inputs of every layer at one end of the line."""
         self.midpoint.at(t)
-        found = self.midpoint.inputs([self.path(key) for key in self.layers], self.batches, ROWS)
+        inputs = self.midpoint.inputs([self.path(key) for key in self.layers], self.batches, ROWS)
         self.midpoint.at(0.5)
-        return {key: found[self.path(key)] for key in self.layers}
+        return {key: inputs[self.path(key)] for key in self.layers}
 
     def _understood(self) -> set[str]:
         """The layers whose second map is given what their axes and the activation function say."""
-        found: set[str] = set()
+        understood: set[str] = set()
         self.midpoint.at(0.0)
         keys = list(self.layers)
         for start in range(0, len(keys), TOGETHER):
             names = {key: self._fed(key) for key in keys[start : start + TOGETHER]}
             seen = self.midpoint.inputs(list(names.values()), self.batches, ROWS)
-            found |= {key for key, name in names.items() if self._as_said(key, seen[name])}
+            understood |= {key for key, name in names.items() if self._as_said(key, seen[name])}
         self.midpoint.at(0.5)
-        return found
+        return understood
 
     def _fed(self, key: str) -> str:
         """The submodule that a layer's neurons are given to."""
@@ -175,24 +175,24 @@ class FunctionalMatch:
         like = likeness(spec, layer, anchor, source)
         p, signs = match_neurons(sides[0], sides[1], act, signs=signed, likeness=like)
         keys = unit_keys(self.solver.local, anchor)
-        found = {keys[layer.space]: p}
+        elements = {keys[layer.space]: p}
         if signed and layer.scale is not None:
-            found[keys[layer.scale]] = signs[:, None]
-        return {**voted_elements(self.solver, unit), **found}
+            elements[keys[layer.scale]] = signs[:, None]
+        return {**voted_elements(self.solver, unit), **elements}
 
     def sequence(self) -> dict[str, dict[str, Tensor]]:
         """Elements of all layers, each matched on what those before it make of the inputs; the midpoint is left as
         it was."""
-        found: dict[str, dict[str, Tensor]] = {}
+        matches: dict[str, dict[str, Tensor]] = {}
         for key in self.layers:
             unit = self.midpoint.units[key]
             turned = self.solver.turned_unit(unit).without_taps()
             elements = self.match(unit, turned)
             if elements is not None:
-                found[key] = elements
+                matches[key] = elements
                 self.midpoint.replace({key: turned.moved(Alignment(self.solver.local, elements))})
-        self.midpoint.rebuild(found)
-        return found
+        self.midpoint.rebuild(matches)
+        return matches
 
 
 def match_functionally(solver: StreamSolver, examples: Examples, device: str = "cpu") -> list[str]:
@@ -202,6 +202,6 @@ def match_functionally(solver: StreamSolver, examples: Examples, device: str = "
     """
 
     with torch.no_grad():
-        found = FunctionalMatch(Midpoint(solver, device), unpadded_batches(enough(examples, ROWS))).sequence()
-    solver.inner |= found
-    return list(found)
+        matches = FunctionalMatch(Midpoint(solver, device), unpadded_batches(enough(examples, ROWS))).sequence()
+    solver.inner |= matches
+    return list(matches)

@@ -52,24 +52,24 @@ class Solver:
         anchor, source = self.evidence.of_anchor, self.evidence.of_source(self.pair.source, self.number)
         activations = None if anchor is None or source is None else (anchor, source)
         search = StreamSolver(self.pair, self.observer, activations, how.evidence)
-        found = search.solve()
-        self.report = dict(found.report)
+        solution = search.solve()
+        self.report = dict(solution.report)
         if how.input_metric:
             self.report["input_metric"] = self.matched_in_metric(search)
-            found.alignment = search.alignment()
+            solution.alignment = search.alignment()
         examples = self.evidence.examples
         if how.functional and examples is not None and how.evidence == "both":
             self.report["functional"] = self.matched_functionally(search, examples)
-            found.alignment = search.alignment()
+            solution.alignment = search.alignment()
         if how.search is not None and examples is not None:
             self.report["search"] = self.searched(search, examples, how.search)
-            found.alignment = search.alignment()
+            solution.alignment = search.alignment()
         if learn is None:
             if self.pair.guard and not how.needs_models:  # by weights alone, where nothing may end farther
-                found.alignment, self.report["in_place"] = nearest_in_place(
-                    self.pair, found.alignment, self.observer
+                solution.alignment, self.report["in_place"] = nearest_in_place(
+                    self.pair, solution.alignment, self.observer
                 )
-            return found.alignment
+            return solution.alignment
 
         line = MatchedLine(search, how.settings or LearnSettings())
         try:
@@ -78,7 +78,7 @@ class Solver:
             if not how.tentative:
                 raise
             self.report["not_learned"] = str(error)
-            return found.alignment
+            return solution.alignment
         self.report["learned"] = learned.report
         return search.alignment(learned.elements[0])
 
@@ -100,7 +100,7 @@ class Solver:
         return match_functionally(solver, examples, self.evidence.matching.device)
 
     def searched(self, solver: StreamSolver, examples: Examples, seconds: float) -> dict[str, Any]:
-        """Search forward from a solver's solution, once: an interrupted run takes what was found, for learning from
+        """Search forward from a solver's solution, once: an interrupted run takes its outcome, for learning from
         there."""
 
         kept = self.state.with_name(f"search-{self.number}.safetensors")

@@ -13,7 +13,7 @@ from isomerge.symmetry.alignment import Alignment
 
 def save_places(path: Path, solver: StreamSolver, report: dict[str, Any]) -> None:
     """Write where a solver's source is (its streams and units), complete or not at all, with a report."""
-    parts = {"turn": solver.turn.elements, **{f"in {unit}": found for unit, found in solver.inner.items()}}
+    parts = {"turn": solver.turn.elements, **{f"in {unit}": elements for unit, elements in solver.inner.items()}}
     save_parts(path, parts, {"units": list(solver.inner), "report": report})
 
 

@@ -44,7 +44,7 @@ NEAR = 1e-12
 
 @dataclass
 class StreamSolution:
-    """What was found: the element of the whole model, and a report, with the objective after every half step."""
+    """A solution: the element of the whole model, and a report, with the objective after every half step."""
 
     alignment: Alignment
     report: dict[str, Any] = field(default_factory=dict)
@@ -127,9 +127,9 @@ class StreamSolver:
         if not self.pair.plan.is_matched(unit):
             return turned
         votes = {name: self.pair.votes[name] for name in unit.votes}
-        found = self.units.solution(turned.anchor, turned.source, votes).elements
+        matched = self.units.solution(turned.anchor, turned.source, votes).elements
         best, distance = turned, float("inf")
-        for elements in (found, self.inner.get(unit.key)):
+        for elements in (matched, self.inner.get(unit.key)):
             if elements is None:
                 continue
             trial = turned.moved(self._inner(elements))
@@ -225,7 +225,7 @@ class StreamSolver:
         }
 
     def _step(self, step: Alignment) -> None:
-        """Turn the source's streams further, with what was found inside."""
+        """Turn the source's streams further, with the elements inside units."""
         self.turn = step @ self.turn
         inner = {unit: Alignment(self.local, elements) for unit, elements in self.inner.items()}
         self.inner = {unit: behind(step, g).elements for unit, g in inner.items()}
@@ -233,7 +233,7 @@ class StreamSolver:
     def alignment(self, learned: Mapping[str, Tensor] | None = None) -> Alignment:
         """The element of the whole model: fold, turn, match, and take on the anchor's gains.
 
-        ``learned`` are elements that act after those that were found here, in the same frame.
+        ``learned`` are elements that act after the solver's own, in the same frame.
         """
         units = [
             (unit, self._inner(self.inner[unit.key]), self.units.gauges(unit))

@@ -42,7 +42,7 @@ def shared_start(canonical: CanonicalUnits, units: Sequence[Unit], blocks: Seque
         units: all units of the plan.
         blocks: of the anchor.
     """
-    return _Start(canonical, units).found(blocks)
+    return _Start(canonical, units).alignment(blocks)
 
 
 @dataclass
@@ -53,7 +53,7 @@ class _Start:
     units: Sequence[Unit]
     elements: dict[str, Tensor] = field(default_factory=dict)
 
-    def found(self, blocks: Sequence[Block]) -> Alignment:
+    def alignment(self, blocks: Sequence[Block]) -> Alignment:
         """See `shared_start`."""
         frame, units = self.canonical.frame, self.units
         if self.canonical.activations is None:

@@ -32,7 +32,7 @@ from isomerge.symmetry.units import elements_of
 
 def common_gains(
     pairs: Sequence[PairSolver],
-    found: Sequence[Alignment],
+    alignments: Sequence[Alignment],
     form: StoredForm | None,
     observer: Observer,
     *,
@@ -42,7 +42,7 @@ def common_gains(
 
     Args:
         pairs: solvers of one anchor, whose streams were matched.
-        found: what brings every source into the anchor's coordinates, gains included.
+        alignments: what brings every source into the anchor's coordinates, gains included.
         form: how the output is stored; None where it is not.
         observer: told of progress.
         anchor_too: whether the anchor is brought to the same gains.
@@ -57,15 +57,15 @@ def common_gains(
     fold = folding(anchor, spec, blocks, dtype, unread)
     gauge = GainGauge(spec)
     total, seen = sum(unit_bytes(anchor, unit) for unit in plan.framed), 0
-    moves = [(pair.source, fold @ g) for pair, g in zip(pairs, found, strict=True)]
+    moves = [(pair.source, fold @ g) for pair, g in zip(pairs, alignments, strict=True)]
     moves += [(anchor, fold)] if anchor_too else []
     for unit in plan.framed:
         observer(f"residual stream, gains: {unit.key}", seen, total)
         seen += unit_bytes(anchor, unit)
-        here = _with_gains(spec, unit.blocks)
-        stored = {block: anchor.assemble(block, dtype) for block in here}
+        gained = _with_gains(spec, unit.blocks)
+        stored = {block: anchor.assemble(block, dtype) for block in gained}
         for model, g in moves:
-            gauge.add(stored, g.applied({block: model.assemble(block, dtype) for block in here}))
+            gauge.add(stored, g.applied({block: model.assemble(block, dtype) for block in gained}))
     gains = {key: block for key, block, _ in gains_over_streams(spec, blocks)}
 
     def storable(key: str, element: Tensor) -> Tensor:
@@ -83,14 +83,14 @@ def gains_of_merge(pairs: Sequence[PairSolver], form: StoredForm, observer: Obse
 
     Args: as of `common_gains`.
     """
-    found = [pair.given for pair in pairs if pair.given is not None]
-    if not pairs or len(found) < len(pairs):
+    alignments = [pair.given for pair in pairs if pair.given is not None]
+    if not pairs or len(alignments) < len(pairs):
         return None
-    return common_gains(pairs, found, form, observer, anchor_too=True)
+    return common_gains(pairs, alignments, form, observer, anchor_too=True)
 
 
 def prepare_gains(run: UnfinishedRun, pairs: Sequence[PairSolver]) -> CommonGains | None:
-    """`gains_of_merge`, found once and kept in the folder of the unfinished output."""
+    """`gains_of_merge`, computed once and kept in the folder of the unfinished output."""
     paths = [run.blob(f"gains-{name}.safetensors") for name in ("fold", "take")]
     if run.done("gains") is not None:
         spec = pairs[0].anchor.declared
@@ -103,11 +103,11 @@ def prepare_gains(run: UnfinishedRun, pairs: Sequence[PairSolver]) -> CommonGain
     return gains
 
 
-def with_common_gains(pair: PairSolver, found: Alignment, observer: Observer) -> Alignment:
+def with_common_gains(pair: PairSolver, alignment: Alignment, observer: Observer) -> Alignment:
     """What brings a source to its anchor, with the gains that bring it nearest in place of the anchor's."""
     form = None if pair.rounding is None else pair.rounding.form
-    gains = common_gains([pair], [found], form, observer, anchor_too=False)
-    return found if gains is None else gains.written @ found
+    gains = common_gains([pair], [alignment], form, observer, anchor_too=False)
+    return alignment if gains is None else gains.written @ alignment
 
 
 def _with_gains(spec: Spec, blocks: Sequence[Block]) -> list[Block]:
