@@ -99,11 +99,11 @@ class Canonicaliser:
         """The representative's element."""
         bases = self._bases()
         self._turn_streams(bases)
-        found = self._inside(bases)
+        elements = self._inside(bases)
         units = [
             (
                 unit,
-                Alignment(self.local, {k: found[k] for k in (*unit.elements, *unit.votes) if k in found}),
+                Alignment(self.local, {k: elements[k] for k in (*unit.elements, *unit.votes) if k in elements}),
                 (Alignment(self.local), self.gauges[unit.key]),
             )
             for unit in self.plan.units
@@ -120,8 +120,8 @@ class Canonicaliser:
         of another."""
         shared = [unit for unit in self.plan.units if any(self._is_seen(b) for b in unit.blocks)]
         blocks = [b for unit in shared for b in unit.blocks if self._is_seen(b)]
-        told = (leaf for b in blocks for leaf in leaf_atoms(b.axes or ()) if self._tells_signs(leaf))
-        seen = [{a.name for a in leaf} for leaf in told]
+        telling = (leaf for b in blocks for leaf in leaf_atoms(b.axes or ()) if self._tells_signs(leaf))
+        seen = [{a.name for a in leaf} for leaf in telling]
         spaces = self.streams.spaces
         left = [name for name in spaces if name in self.frame.streams]
         while left:
@@ -133,8 +133,8 @@ class Canonicaliser:
                 return len({a.name for a in leaf} & still) < 2
 
             spec = self.streams.restrict(ready or left)
-            found = self._elements(spec, bases, shared, self._shared, own if ready else None)
-            self.turn = Alignment(self.frame, {**self.turn.elements, **found})
+            elements = self._elements(spec, bases, shared, self._shared, own if ready else None)
+            self.turn = Alignment(self.frame, {**self.turn.elements, **elements})
             left = [s for s in left if ready and s not in ready]
 
     def _inside(self, bases: dict[str, Basis]) -> dict[str, Tensor]:
@@ -149,15 +149,15 @@ class Canonicaliser:
         def own(leaf: tuple[Atom, ...]) -> bool:
             return len({a.name for a in leaf} & signed) < 2  # sums over what is only permuted are what they are
 
-        told = {a.name for leaf in seen if own(leaf) for a in leaf}
+        telling = {a.name for leaf in seen if own(leaf) for a in leaf}
         present = signed & {a.name for leaf in seen for a in leaf}
-        late = {name for tree in met if tree & signed - told for name in tree} | (present - told)
+        late = {name for tree in met if tree & signed - telling for name in tree} | (present - telling)
         # a head's sign that its own scaling tells, before the bases in the head whose tensors it turns as well
-        plain = {name for name in late & told if local.spaces[name].group.compact == "Sign"}
-        found: dict[str, Tensor] = {}
+        plain = {name for name in late & telling if local.spaces[name].group.compact == "Sign"}
+        elements: dict[str, Tensor] = {}
         for names, only in ((local.spaces.keys() - late, own), (plain, own), (late - plain, None)):
             turn = Alignment(
-                local.restrict([name for name in local.spaces if name not in late - plain]), dict(found)
+                local.restrict([name for name in local.spaces if name not in late - plain]), dict(elements)
             )
 
             def turned(tensors: Blocks, turn: Alignment = turn) -> Blocks:
@@ -166,8 +166,8 @@ class Canonicaliser:
                 return tensors
 
             if names:
-                found |= self._elements(local.restrict(list(names)), bases, units, turned, only)
-        return found
+                elements |= self._elements(local.restrict(list(names)), bases, units, turned, only)
+        return elements
 
     def _counts(self, leaf: tuple[Atom, ...]) -> bool:
         """Whether a leaf has a say in bases and signs: a norm's bias, divided by the gain that is folded, has none.
@@ -243,19 +243,19 @@ class Canonicaliser:
                 third, size = third_moment(space, coordinates(space, bases[key][0], x))
                 before = sums.get(key)
                 sums[key] = (third, size) if before is None else (before[0] + third, before[1] + size)
-        found: dict[str, Tensor] = {}
+        elements: dict[str, Tensor] = {}
         for key, (turn, second) in bases.items():
             space = spec.spaces.get(key.partition("[")[0])
             if space is not None:
-                found[key], gaps = element(key, space, turn, second, *sums.get(key, (None, None)))
+                elements[key], gaps = element(key, space, turn, second, *sums.get(key, (None, None)))
                 self.gaps += gaps
-        return found
+        return elements
 
 
-def _joined(found: Iterable[frozenset[str]]) -> set[frozenset[str]]:
+def _joined(trees_of_units: Iterable[frozenset[str]]) -> set[frozenset[str]]:
     """Trees of spaces by name: layers of several kinds may have a space in common, and are then one tree."""
     joined: set[frozenset[str]] = set()
-    for tree in found:
+    for tree in trees_of_units:
         same = {other for other in joined if other & tree}
         joined = joined - same | {tree.union(*same)}
     return joined
@@ -266,16 +266,16 @@ def is_settled(g: Alignment, tolerance: float) -> bool:
     entries."""
     norms = any(is_norm_key(key.rpartition(":")[2]) for key in g)  # their rounding is in every bias behind them
     constant = {f"shift.{shift.name}" for shift in g.spec.shifts if shift.constant}
-    for numbered, found in g.items():
+    for numbered, x in g.items():
         key = numbered.rpartition(":")[2]
         space = g.spec.spaces.get(key.partition("[")[0])
         if space is None:
-            still = found.new_ones(()) if key.startswith(SCALE) else found.new_zeros(())
+            still = x.new_ones(()) if key.startswith(SCALE) else x.new_zeros(())
             near = tolerance if norms or key.partition("[")[0] in constant else 0.0
         else:
-            still = space.group.identity(tuple(found.shape[: len(g.spec.batch(space))]), g.spec.sizes[space.name])
-            near = tolerance if found.is_floating_point() else 0.0
-        if found.numel() and float((found - still).abs().max()) > near:
+            still = space.group.identity(tuple(x.shape[: len(g.spec.batch(space))]), g.spec.sizes[space.name])
+            near = tolerance if x.is_floating_point() else 0.0
+        if x.numel() and float((x - still).abs().max()) > near:
             return False
     return True
 
@@ -310,9 +310,9 @@ def canonical(model: Model, observer: Observer = quiet) -> Canonical:
 
 def run_canon(model: Model, output: Output) -> tuple[Alignment, dict[str, Any]]:
     """Write a model's representative; returns what moved it there, and the report."""
-    found = canonical(model, output.observer)
-    more = {"degeneracy": found.report(), "notes": list(found.notes)}
+    representative = canonical(model, output.observer)
+    more = {"degeneracy": representative.report(), "notes": list(representative.notes)}
     report = run_apply(
-        found.alignment, model, output, name="to the canonical form", command="canon", card=CARD, more=more
+        representative.alignment, model, output, name="to the canonical form", command="canon", card=CARD, more=more
     )
-    return found.alignment, report
+    return representative.alignment, report

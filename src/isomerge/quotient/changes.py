@@ -63,41 +63,41 @@ class Evidence:
     """The largest relative distance of any spectrum."""
 
 
-def other_settings(one: Fingerprint, two: Fingerprint) -> Iterator[str]:
+def other_settings(first: Fingerprint, second: Fingerprint) -> Iterator[str]:
     """Sentences about what the configs of two models of one architecture say otherwise of the function."""
-    if one.model_type != two.model_type:
+    if first.model_type != second.model_type:
         return
-    keys = dict.fromkeys((*one.config_keys, *two.config_keys))
-    for found in disagreements(one.config, two.config, keys):
-        yield f"config: {found.key} is {found.mine!r} and {found.theirs!r}"
-    if one.depths() == two.depths() and all(
-        t.rows == two.tables[k].rows for k, t in one.tables.items() if k in two.tables
+    keys = dict.fromkeys((*first.config_keys, *second.config_keys))
+    for setting in disagreements(first.config, second.config, keys):
+        yield f"config: {setting.key} is {setting.mine!r} and {setting.theirs!r}"
+    if first.depths() == second.depths() and all(
+        t.rows == second.tables[k].rows for k, t in first.tables.items() if k in second.tables
     ):
-        for name in sorted({*one.sizes, *two.sizes}):
-            mine, theirs = one.sizes.get(name), two.sizes.get(name)
+        for name in sorted({*first.sizes, *second.sizes}):
+            mine, theirs = first.sizes.get(name), second.sizes.get(name)
             if mine != theirs:
                 yield f"size {name} is {mine} and {theirs}"
 
 
-def other_bases(one: Fingerprint, two: Fingerprint, tolerance: float) -> Iterator[str]:
+def other_bases(first: Fingerprint, second: Fingerprint, tolerance: float) -> Iterator[str]:
     """Sentences about streams that both models give out, each in a basis of its own."""
-    mine, theirs = ({r.kind: r.data.double() for r in f.relations if r.draw == BASIS} for f in (one, two))
+    mine, theirs = ({r.kind: r.data.double() for r in f.relations if r.draw == BASIS} for f in (first, second))
     for stream, x in mine.items():
         y = theirs.get(stream)
         if y is not None and y.shape == x.shape and float((x - y).norm()) > tolerance * float(x.norm()):
             yield f"what it returns of the stream {stream} is in another basis"
 
 
-def changes(one: Fingerprint, two: Fingerprint, evidence: Evidence) -> Iterator[Change]:
+def changes(first: Fingerprint, second: Fingerprint, evidence: Evidence) -> Iterator[Change]:
     """What was done, in the order in which people ask: architecture, layers, vocabulary, numbers, weights."""
-    yield from _architecture(one, two)
-    layers, tables = list(_layers(one, two, evidence)), list(_vocabulary(one, two, evidence))
+    yield from _architecture(first, second)
+    layers, tables = list(_layers(first, second, evidence)), list(_vocabulary(first, second, evidence))
     yield from layers
     yield from tables
-    stored = list(_stored(one, two, evidence))
+    stored = list(_stored(first, second, evidence))
     yield from stored
     if not stored:
-        deep = one.depths() != two.depths()
+        deep = first.depths() != second.depths()
         yield from _moved(evidence, deep=deep, layers=bool(layers), tables=bool(tables))
 
 
@@ -107,7 +107,7 @@ def _moved(evidence: Evidence, *, deep: bool, layers: bool, tables: bool) -> Ite
     Args:
         evidence: what was compared.
         deep: whether depths differ.
-        layers: whether layers were found to be others.
+        layers: whether layers differ.
         tables: whether the vocabulary was.
     """
     what = "weights moved (fine-tuned, merged, rounded or noise)"
@@ -137,25 +137,25 @@ def _rows_changed(evidence: Evidence) -> list[Change]:
     return [Change(f"{key}: rows changed") for key, score in low.items() if score < UNMOVED]
 
 
-def _architecture(one: Fingerprint, two: Fingerprint) -> Iterator[Change]:
-    if one.model_type == two.model_type:
+def _architecture(first: Fingerprint, second: Fingerprint) -> Iterator[Change]:
+    if first.model_type == second.model_type:
         return
-    experts = [any(x.role == "expert" for x in f.spectra.values()) for f in (one, two)]
+    experts = [any(x.role == "expert" for x in f.spectra.values()) for f in (first, second)]
     if experts[0] != experts[1]:
         made = experts.index(True)
-        yield Change(f"upcycled to experts ({two.model_type if made else one.model_type})", made)
+        yield Change(f"upcycled to experts ({second.model_type if made else first.model_type})", made)
     else:
-        yield Change(f"another architecture ({one.model_type}, {two.model_type})")
+        yield Change(f"another architecture ({first.model_type}, {second.model_type})")
 
 
-def _layers(one: Fingerprint, two: Fingerprint, evidence: Evidence) -> Iterator[Change]:
+def _layers(first: Fingerprint, second: Fingerprint, evidence: Evidence) -> Iterator[Change]:
     """Layers that were removed, repeated, reordered or replaced, stack by stack."""
 
     best = max((EVERY, TOKENS, LENGTHS), key=lambda draw: evidence.witnesses.get(draw) or -1.0)
     stacks: dict[str, list[Tensor]] = {}
     for (_, stack, *_), table in evidence.seen.get(best, {}).items():
         stacks.setdefault(stack, []).append(table)
-    depths = [f.depths() for f in (one, two)]
+    depths = [f.depths() for f in (first, second)]
     for stack, tables in stacks.items():
         tables = [t for t in tables if t.shape == tables[0].shape]
         table = torch.stack(tables).mean(0)
@@ -185,36 +185,36 @@ def _reordered(table: Tensor, place: str) -> Iterator[Change]:
     """Layers in another order, or that have nothing in common where others have."""
     from scipy.optimize import linear_sum_assignment
 
-    here = table.diagonal()
+    diagonal = table.diagonal()
     rows, columns = linear_sum_assignment(table.numpy(), maximize=True)
     moved = [int(n) for n, m in zip(rows, columns, strict=True) if n != m and float(table[n, m]) >= PARTNER]
-    if moved and float(table[rows, columns].sum() - here.sum()) >= GAIN:
+    if moved and float(table[rows, columns].sum() - diagonal.sum()) >= GAIN:
         yield Change(f"layers{place} in another order ({', '.join(map(str, moved))})")
         return
-    foreign = [n for n in range(len(here)) if float(here[n]) < UNSEEN]
-    if foreign and float(here.median()) >= PARTNER:
+    foreign = [n for n in range(len(diagonal)) if float(diagonal[n]) < UNSEEN]
+    if foreign and float(diagonal.median()) >= PARTNER:
         yield Change(f"layers{place} replaced ({', '.join(map(str, foreign))})")
 
 
-def _vocabulary(one: Fingerprint, two: Fingerprint, evidence: Evidence) -> Iterator[Change]:
+def _vocabulary(first: Fingerprint, second: Fingerprint, evidence: Evidence) -> Iterator[Change]:
     """Tables that grew, shrank, were shuffled or replaced, each by itself."""
-    for key in sorted(one.tables.keys() & two.tables.keys()):
-        mine, theirs = one.tables[key].rows, two.tables[key].rows
+    for key in sorted(first.tables.keys() & second.tables.keys()):
+        mine, theirs = first.tables[key].rows, second.tables[key].rows
         said = evidence.tables.get(key, {})
         places = [said[draw] for draw in (TOKENS, OTHERS, EVERY) if draw in said]
         if mine != theirs:
             yield Change(f"{key} has {mine} rows and {theirs}", table=key)
         if not places or max(places) >= UNSEEN:
             continue
-        if said.get(LENGTHS, 0.0) >= PARTNER or (mine == theirs and _same_lengths(one, two, key)):
+        if said.get(LENGTHS, 0.0) >= PARTNER or (mine == theirs and _same_lengths(first, second, key)):
             yield Change(f"{key}: rows in another order", table=key)
         else:
             yield Change(f"{key} replaced", table=key)
 
 
-def _same_lengths(one: Fingerprint, two: Fingerprint, key: str) -> bool:
+def _same_lengths(first: Fingerprint, second: Fingerprint, key: str) -> bool:
     """Whether rows have the same lengths, in whatever order."""
-    x, y = (f.tables[key].lengths.double() for f in (one, two))
+    x, y = (f.tables[key].lengths.double() for f in (first, second))
     return x.shape == y.shape and float((x - y).norm()) <= SAME_LENGTHS * float(x.norm())
 
 
@@ -224,7 +224,7 @@ def exchanged(tables: Mapping[str, Mapping[str, float]], done: Sequence[Change])
 
     Args:
         tables: what every draw says from each table alone.
-        done: what was found to have been done.
+        done: the changes that are named already.
     """
     explained = {change.table for change in done}
     for key, said in tables.items():
@@ -249,9 +249,9 @@ def _sees_not(value: float | None) -> bool:
     return value is not None and value < UNSEEN
 
 
-def _stored(one: Fingerprint, two: Fingerprint, evidence: Evidence) -> Iterator[Change]:
+def _stored(first: Fingerprint, second: Fingerprint, evidence: Evidence) -> Iterator[Change]:
     """Numbers that are zero, on few levels, or coarser in one of the two."""
-    a, b = one.storage, two.storage
+    a, b = first.storage, second.storage
     levels = a.bits != b.bits
     if abs(a.zeros - b.zeros) >= (ROUNDED_AWAY if levels else PRUNED):
         made = int(b.zeros > a.zeros)

@@ -16,7 +16,7 @@ NOTHING = 1e-9
 
 @dataclass
 class Canonical:
-    """What was found: the element that moves the model to its representative, and how sure every choice was."""
+    """The element that moves a model to its representative, and how sure every choice was."""
 
     alignment: Alignment
     gaps: list[Gap]

@@ -79,9 +79,9 @@ def sketch(name: str, rows: Tensor, dtype: torch.dtype, salt: str = "") -> Tenso
     drawn = codes(name, len(rows), salt)
     sums = torch.zeros(ROWS, *rows.shape[1:], dtype=dtype)
     for begin in range(0, len(rows), PIECE):
-        here, piece = drawn[begin : begin + PIECE], rows[begin : begin + PIECE].to(dtype)
-        sign = ((here & 1) * 2 - 1).to(dtype).reshape(-1, *(1 for _ in rows.shape[1:]))
-        sums.index_add_(0, _right(here, 1) % ROWS, piece * sign)
+        code, piece = drawn[begin : begin + PIECE], rows[begin : begin + PIECE].to(dtype)
+        sign = ((code & 1) * 2 - 1).to(dtype).reshape(-1, *(1 for _ in rows.shape[1:]))
+        sums.index_add_(0, _right(code, 1) % ROWS, piece * sign)
     return sums
 
 

@@ -51,7 +51,7 @@ NOISE = 1e-2
 SUMS = 32
 """Numbers in a hash. All of them see every relation: a change that leaves every one within a step is rare."""
 
-Found = dict[tuple[str, str, str], tuple[Block, Related]]
+RelationsByDraw = dict[tuple[str, str, str], tuple[Block, Related]]
 """Relations by draw, block and kind."""
 
 
@@ -102,8 +102,8 @@ def _made(model: Model, observer: Observer, dtype: torch.dtype, salt: str) -> Fi
     shifts, spec = local.selection.inner, model.spec.turning_latents()
     fold = free_folding(model, dtype)
     draws, tables = anchors_of(model, dtype, fold, salt)
-    found: Found = {}
-    told: dict[str, Spectrum] = {}
+    by_draw: RelationsByDraw = {}
+    spectra_by_key: dict[str, Spectrum] = {}
     look = Look()
     total, seen = sum(unit_bytes(model, unit) for unit in local.units), 0
     for unit in local.units:
@@ -117,42 +117,42 @@ def _made(model: Model, observer: Observer, dtype: torch.dtype, salt: str) -> Fi
             fold_biases(shifts, floats)
             balance_powers(shifts, floats)
         related = _related(spec, floats, draws, salt)
-        found |= related
-        told_here = {key for _, x in related.values() for key in x.told}
-        if silent := [b for b in floats if b.key not in told_here and b.axes is not None]:
+        by_draw |= related
+        covered = {key for _, x in related.values() for key in x.blocks}
+        if silent := [b for b in floats if b.key not in covered and b.axes is not None]:
             dead = _balanced(shifts, floats) if dead is None else dead
             clear = {b: floats[b] for b in silent if dead.isdisjoint(elements_of(shifts, b))}
-            found |= {(EVERY, b.key, KIND): (b, x) for b, x in lengths(spec, shifts, clear, salt).items()}
-        here = spectra(shifts, floats)
+            by_draw |= {(EVERY, b.key, KIND): (b, x) for b, x in lengths(spec, shifts, clear, salt).items()}
+        of_unit = spectra(shifts, floats)
         if meet:  # what reads a latent has no relation to the stream: spectra speak for it
-            for key, x in here.items():
+            for key, x in of_unit.items():
                 values = x.data.flatten().sort(descending=True).values
-                found["", unit.blocks[0].key, f"{key.partition('[')[0]}:spectrum"] = (
+                by_draw["", unit.blocks[0].key, f"{key.partition('[')[0]}:spectrum"] = (
                     unit.blocks[0],
                     Related(values, ()),
                 )
-        told |= here
-    found |= _bases(model, draws, fold, salt)
-    _check_finite(found, told)
+        spectra_by_key |= of_unit
+    by_draw |= _bases(model, draws, fold, salt)
+    _check_finite(by_draw, spectra_by_key)
     asked = {key: value for key, value in model.config.items() if key not in ASIDE}
     return Fingerprint(
         spec.model_type,
-        _hash(model, found, salt),
+        _hash(model, by_draw, salt),
         look.storage(coarsest_dtype(model)),
         salted(salt),
         json.loads(json.dumps(asked, default=str)),
         spec.config_keys,
         dict(spec.sizes),
         {
-            draw: {s: View(a.names, (a.rows @ a.rows.mT).float()) for s, a in here.items()}
-            for draw, here in draws.items()
+            draw: {s: View(a.names, (a.rows @ a.rows.mT).float()) for s, a in streams.items()}
+            for draw, streams in draws.items()
         },
         tables,
         [
             Relation(draw, *_place(block), kind, _narrow(x.data), x.ends)
-            for (draw, _, kind), (block, x) in sorted(found.items(), key=lambda r: r[0])
+            for (draw, _, kind), (block, x) in sorted(by_draw.items(), key=lambda r: r[0])
         ],
-        told,
+        spectra_by_key,
         model.ref,
     )
 
@@ -193,38 +193,38 @@ def _balanced(shifts: Spec, floats: Blocks) -> set[str]:
     return {*dead}
 
 
-def _related(spec: Spec, floats: dict[Block, Tensor], draws: Draws, salt: str) -> Found:
+def _related(spec: Spec, floats: dict[Block, Tensor], draws: Draws, salt: str) -> RelationsByDraw:
     """The relations of one unit from every draw: all of them from the draw that sees every row, or where there is
     none; circuits from the others."""
     first = {block.key: block for block in floats}
-    found: Found = {}
+    by_draw: RelationsByDraw = {}
     for draw, anchors in (draws or {EVERY: {}}).items():
         seen = relations(spec, floats, anchors, circuits=draw != EVERY, salt=salt)
-        found |= {(draw, key, kind): (first[key], x) for (key, kind), x in seen.items()}
+        by_draw |= {(draw, key, kind): (first[key], x) for (key, kind), x in seen.items()}
     for block, tensor in floats.items():
         if block.axes is None:
             data = sketch(f"{block.key} places", tensor.flatten(), tensor.dtype, salt)
-            found[EVERY, block.key, "rows"] = block, Related(data, ())
-    return found
+            by_draw[EVERY, block.key, "rows"] = block, Related(data, ())
+    return by_draw
 
 
-def _bases(model: Model, draws: Draws, fold: Alignment, salt: str) -> Found:
+def _bases(model: Model, draws: Draws, fold: Alignment, salt: str) -> RelationsByDraw:
     """Where the coordinates of every stream lie that the model gives out: there another basis is another function,
     which no relation shows. By a few sums of the anchors' coordinates with random signs; without anchors, by how
     long the first map of the stream is at every coordinate."""
-    found: Found = {}
+    bases: RelationsByDraw = {}
     anchors = draws.get(EVERY, {})
     for stream in sorted(given_out(model)):
         maps = [b for b in model.blocks if any(a.name == stream for a in atoms(b.axes or ()))]
         if stream in anchors:
             rows = anchors[stream].rows
-            told = rows @ signs(f"{stream} basis", WAYS, rows.shape[1], salt).to(rows).mT
+            x = rows @ signs(f"{stream} basis", WAYS, rows.shape[1], salt).to(rows).mT
         elif maps := [b for b in maps if _keeps_lengths(model.spec, b)]:
-            told = along_stream(model.spec, stream, maps[0], _moved(model, maps[0], torch.float64, fold, Look()))
+            x = along_stream(model.spec, stream, maps[0], _moved(model, maps[0], torch.float64, fold, Look()))
         else:
             continue
-        found[BASIS, maps[0].key, stream] = maps[0], Related(told, ())
-    return found
+        bases[BASIS, maps[0].key, stream] = maps[0], Related(x, ())
+    return bases
 
 
 def _keeps_lengths(spec: Spec, block: Block) -> bool:
@@ -233,12 +233,12 @@ def _keeps_lengths(spec: Spec, block: Block) -> bool:
     return len(block.axes or ()) > 1 and all(spec.spaces[n].keeps_lengths for n in acting - {*spec.gains})
 
 
-def _check_finite(found: Found, told: dict[str, Spectrum]) -> None:
+def _check_finite(by_draw: RelationsByDraw, spectra: dict[str, Spectrum]) -> None:
     """Raises OverflowError with the name of the first block whose relations are not finite."""
-    for (_, key, _), (_, x) in found.items():
+    for (_, key, _), (_, x) in by_draw.items():
         if not bool(x.data.isfinite().all()):
             raise OverflowError(key)
-    for key, x in told.items():
+    for key, x in spectra.items():
         if not bool(x.data.isfinite().all()):
             raise OverflowError(key)
 
@@ -259,7 +259,7 @@ def _halves(model: Model) -> bool:
 # -------------------------------------------------------------------------- the hash
 
 
-def _hash(model: Model, found: Found, salt: str) -> str:
+def _hash(model: Model, by_draw: RelationsByDraw, salt: str) -> str:
     """A name for the function: what the config says of it, and `SUMS` sums with random signs over all relations,
     rounded to `STEP`.
 
@@ -267,7 +267,7 @@ def _hash(model: Model, found: Found, salt: str) -> str:
     the others; the logarithm of that norm counts as well, or all of them scaled would be the same.
     """
     kinds: dict[str, dict[str, list[tuple[str, Tensor]]]] = {}
-    for (draw, key, kind), (block, x) in sorted(found.items(), key=lambda r: r[0]):
+    for (draw, key, kind), (block, x) in sorted(by_draw.items(), key=lambda r: r[0]):
         if draw != LENGTHS:  # rows of nearly one length may change places under rounding
             lines = kinds.setdefault(f"{draw} {kind}", {})
             lines.setdefault(block.line.name, []).append((f"{draw}|{key}|{kind}", x.data.double().flatten()))

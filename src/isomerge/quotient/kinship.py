@@ -24,24 +24,24 @@ SAMPLE = 3
 """Units that are looked at: the smallest with circuits of a layer, evenly spread."""
 
 
-def kinship(one: Model, two: Model) -> bool | None:
+def kinship(first: Model, second: Model) -> bool | None:
     """Whether two models of one architecture have a common base, whatever basis they are in; None where nothing
     compares.
 
     Reads some units of both, their embeddings, and all gains. The score is the mean cosine of circuits, seen from
     tokens, with what the tokens themselves share taken out (`isomerge.quotient.witnesses`).
     """
-    units = _units(one)
-    (mine, left), (theirs, right) = (_circuits(model, units) for model in (one, two))
+    units = _units(first)
+    (mine, left), (theirs, right) = (_circuits(model, units) for model in (first, second))
     common = {s for s in mine.keys() & theirs.keys() if mine[s].names == theirs[s].names}
     white = [{s: whitening((a[s].rows @ a[s].rows.mT).double()) for s in common} for a in (mine, theirs)]
     cosines: dict[str, list[float]] = {}
     for key in left.keys() & right.keys():
         ends = left[key].ends
         if len(ends) == 2 and set(ends) <= common:
-            x, y = (_seen(found[key].data, ends, w) for found, w in ((left, white[0]), (right, white[1])))
+            x, y = (_seen(side[key].data, ends, w) for side, w in ((left, white[0]), (right, white[1])))
             cosines.setdefault(key[1].split()[0], []).append(float(x @ y))
-    means = [sum(found) / len(found) for found in cosines.values()]
+    means = [sum(row) / len(row) for row in cosines.values()]
     return sum(means) / len(means) >= DERIVED if means else None
 
 
@@ -73,11 +73,11 @@ def _circuits(model: Model, units: list[Unit]) -> tuple[dict[str, Anchors], Rela
     dtype, spec = working_dtype([model]), model.spec
     fold = free_folding(model, dtype)
     anchors = anchors_of(model, dtype, fold)[0].get(TOKENS, {})
-    found: Relations = {}
+    circuits: Relations = {}
     for unit in units:
-        here = [block for block in unit.blocks if len(model.stored_names(block)) == len(block.canonical)]
-        tensors = {block: read_moved(model, block, dtype, fold) for block in here}
+        stored = [block for block in unit.blocks if len(model.stored_names(block)) == len(block.canonical)]
+        tensors = {block: read_moved(model, block, dtype, fold) for block in stored}
         floats = {block: t for block, t in tensors.items() if t.is_floating_point()}
         balance_powers(spec, floats)
-        found |= relations(spec, floats, anchors, circuits=True)
-    return anchors, found
+        circuits |= relations(spec, floats, anchors, circuits=True)
+    return anchors, circuits

@@ -36,7 +36,7 @@ def lengths(spec: Spec, shifts: Spec, tensors: Mapping[Block, Tensor], salt: str
         head; nothing of a block that something acts on which no gauge balances.
     """
     parts = {block: list(_of(spec, shifts, block, tensor, salt)) for block, tensor in tensors.items()}
-    return {block: Related(torch.cat(found), ()) for block, found in parts.items() if found}
+    return {block: Related(torch.cat(of_leaves), ()) for block, of_leaves in parts.items() if of_leaves}
 
 
 def along_stream(spec: Spec, stream: str, block: Block, tensor: Tensor) -> Tensor:
@@ -58,8 +58,8 @@ def _of(spec: Spec, shifts: Spec, block: Block, tensor: Tensor, salt: str) -> It
         x = (view + block.line.less).double().permute(*named, *permuted, *turned)
         places, parts = (prod(view.shape[at] for at in side) for side in (named, permuted))
         each = x.reshape(places, parts, -1).norm(dim=-1)
-        told = torch.stack([each.norm(dim=-1), each.sum(-1) / parts**0.5], -1)
-        yield sketch(f"{block.key} {number} {KIND}", told, torch.float64, salt).flatten()
+        sizes = torch.stack([each.norm(dim=-1), each.sum(-1) / parts**0.5], -1)
+        yield sketch(f"{block.key} {number} {KIND}", sizes, torch.float64, salt).flatten()
 
 
 def _is_permuted(spec: Spec, atom: Atom) -> bool:

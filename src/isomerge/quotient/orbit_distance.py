@@ -37,8 +37,8 @@ def orbit_distance(solver: PairSolver, observer: Observer, *, streams: bool = Fa
     spec = solver.plan.selection.spec
     squares: dict[str, dict[str, list[float]]] = {"all": {}, "spaces": {}, "layers": {}}
     dead: list[str] = []
-    for unit, rows, here in every_residual(solver, observer):
-        dead += here
+    for unit, rows, dead_in_unit in every_residual(solver, observer):
+        dead += dead_in_unit
         layer = unit_layer(unit)
         for block, row in zip(unit.blocks, rows, strict=True):
             spaces = [space.name for space in elements_of(spec, block).values()] or ["fixed"]

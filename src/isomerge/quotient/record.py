@@ -103,11 +103,11 @@ class Fingerprint:
 
     def depths(self) -> dict[str, int]:
         """How many layers every stack has, of those that have relations or spectra."""
-        found: dict[str, int] = {}
+        depths: dict[str, int] = {}
         for part in (*self.relations, *self.spectra.values()):
             if part.layer is not None:
-                found[part.stack] = max(found.get(part.stack, 0), part.layer + 1)
-        return found
+                depths[part.stack] = max(depths.get(part.stack, 0), part.layer + 1)
+        return depths
 
     def save(self, path: Path) -> None:
         """Write it as JSON, whole or not at all. Raises IsomergeError when it cannot be written."""
@@ -150,39 +150,39 @@ class Fingerprint:
         }
 
     @staticmethod
-    def from_document(found: Mapping[str, Any], ref: str) -> Fingerprint:
+    def from_document(record: Mapping[str, Any], ref: str) -> Fingerprint:
         """The inverse of `document`.
 
         Raises:
             IsomergeError: it is not a fingerprint, or one of an older format.
         """
-        if found.get("format") in OLDER:
+        if record.get("format") in OLDER:
             raise IsomergeError(
-                f"{ref} is a fingerprint of an older format ({found['format']}), which {OLDER[found['format']]} "
+                f"{ref} is a fingerprint of an older format ({record['format']}), which {OLDER[record['format']]} "
                 f"and cannot be compared "
                 f"with {FORMAT}: make it anew from the model with `isomerge fingerprint MODEL -o FILE`"
             )
         try:
-            if found["format"] != FORMAT:
-                raise KeyError(found["format"])
+            if record["format"] != FORMAT:
+                raise KeyError(record["format"])
             return Fingerprint(
-                model_type=_word(found["model_type"]),
-                hash=_word(found["hash"]),
-                storage=_storage(found["storage"]),
-                salt=_word(found["salt"]),
-                config=_object(found["config"]),
-                config_keys=tuple(map(_word, found["config_keys"])),
-                sizes={key: _number(n) for key, n in _object(found["sizes"]).items()},
+                model_type=_word(record["model_type"]),
+                hash=_word(record["hash"]),
+                storage=_storage(record["storage"]),
+                salt=_word(record["salt"]),
+                config=_object(record["config"]),
+                config_keys=tuple(map(_word, record["config_keys"])),
+                sizes={key: _number(n) for key, n in _object(record["sizes"]).items()},
                 anchors={
                     draw: {s: _view(v) for s, v in _object(streams).items()}
-                    for draw, streams in _object(found["anchors"]).items()
+                    for draw, streams in _object(record["anchors"]).items()
                 },
                 tables={
                     key: Table(_number(t["rows"]), _unpacked(t["lengths"]))
-                    for key, t in _object(found["tables"]).items()
+                    for key, t in _object(record["tables"]).items()
                 },
-                relations=[_relation(r) for r in found["relations"]],
-                spectra={key: _spectrum(x) for key, x in _object(found["spectra"]).items()},
+                relations=[_relation(r) for r in record["relations"]],
+                spectra={key: _spectrum(x) for key, x in _object(record["spectra"]).items()},
                 ref=ref,
             )
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):
@@ -201,37 +201,39 @@ def read_fingerprint(path: Path, *, salt: str | None = None) -> Fingerprint:
     Raises:
         IsomergeError: it cannot be read, is not one, or was made with another salt.
     """
-    found = read_object(path, remedy="give a checkpoint, or a file that `isomerge fingerprint MODEL -o FILE` wrote")
-    read = Fingerprint.from_document(found, str(path))
+    record = read_object(
+        path, remedy="give a checkpoint, or a file that `isomerge fingerprint MODEL -o FILE` wrote"
+    )
+    read = Fingerprint.from_document(record, str(path))
     if salt is not None and read.salt != salted(salt):
         how = "without a salt" if not read.salt else "with another salt"
         raise IsomergeError(f"{path} was made {how}: make it anew from its model with the same --salt")
     return read
 
 
-def _relation(found: Mapping[str, Any]) -> Relation:
-    data, ends = _unpacked(found), tuple(map(_word, found["ends"]))
+def _relation(record: Mapping[str, Any]) -> Relation:
+    data, ends = _unpacked(record), tuple(map(_word, record["ends"]))
     if len(ends) > data.ndim:
         raise ValueError(ends)
-    draw, block, stack, kind = (_word(found[key]) for key in ("draw", "block", "stack", "kind"))
-    return Relation(draw, block, stack, _layer(found["layer"]), kind, data, ends)
+    draw, block, stack, kind = (_word(record[key]) for key in ("draw", "block", "stack", "kind"))
+    return Relation(draw, block, stack, _layer(record["layer"]), kind, data, ends)
 
 
-def _spectrum(found: Mapping[str, Any]) -> Spectrum:
-    data = _unpacked(found)
+def _spectrum(record: Mapping[str, Any]) -> Spectrum:
+    data = _unpacked(record)
     if data.ndim != 2 or not data.numel():
         raise ValueError(data.shape)
-    return Spectrum(_word(found["role"]), _word(found["stack"]), _layer(found["layer"]), data)
+    return Spectrum(_word(record["role"]), _word(record["stack"]), _layer(record["layer"]), data)
 
 
-def _view(found: Mapping[str, Any]) -> View:
-    names = tuple(map(_word, found["names"]))
-    return View(names, _unpacked(found["gram"]).reshape(len(names), len(names)))
+def _view(record: Mapping[str, Any]) -> View:
+    names = tuple(map(_word, record["names"]))
+    return View(names, _unpacked(record["gram"]).reshape(len(names), len(names)))
 
 
-def _storage(found: Mapping[str, Any]) -> Storage:
-    bits = None if found["bits"] is None else _number(found["bits"])
-    return Storage(_word(found["dtype"]), _word(found["precision"]), float(found["zeros"]), bits)
+def _storage(record: Mapping[str, Any]) -> Storage:
+    bits = None if record["bits"] is None else _number(record["bits"])
+    return Storage(_word(record["dtype"]), _word(record["precision"]), float(record["zeros"]), bits)
 
 
 def _word(value: Any) -> str:
@@ -263,12 +265,12 @@ def _packed(x: Tensor) -> dict[str, Any]:
     return {"shape": list(x.shape), "data": base64.b64encode(data).decode(), **({"wide": True} if wide else {})}
 
 
-def _unpacked(found: Mapping[str, Any]) -> Tensor:
+def _unpacked(record: Mapping[str, Any]) -> Tensor:
 
-    wide = found.get("wide", False) is True
+    wide = record.get("wide", False) is True
     kind = np.dtype("<f8" if wide else "<f4")
-    flat = np.frombuffer(base64.b64decode(found["data"], validate=True), dtype=kind).astype(kind.newbyteorder("="))
-    data = torch.from_numpy(flat).reshape(found["shape"])
+    flat = np.frombuffer(base64.b64decode(record["data"], validate=True), dtype=kind).astype(kind.newbyteorder("="))
+    data = torch.from_numpy(flat).reshape(record["shape"])
     if not bool(data.isfinite().all()):
-        raise ValueError(found["shape"])
+        raise ValueError(record["shape"])
     return data

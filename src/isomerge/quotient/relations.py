@@ -61,8 +61,8 @@ class Related:
     data: Tensor
     ends: tuple[str, ...]
     """The stream whose anchors stand along every dimension; of what no anchor stands along, none."""
-    told: frozenset[str] = frozenset()
-    """The keys of the blocks that it cannot be told without."""
+    blocks: frozenset[str] = frozenset()
+    """The keys of the blocks that it is made of."""
 
 
 CIRCUITS = ("qk:rr", "ov:rw", "scale:rw")
@@ -70,7 +70,7 @@ CIRCUITS = ("qk:rr", "ov:rw", "scale:rw")
 WAYS = 8
 """Ways in which the parts of two relations are weighed when they are compared."""
 Relations = dict[tuple[str, str], Related]
-"""By the block that they are first found at, and the kind: what they relate."""
+"""By the first block that they are of, and the kind: what they relate."""
 Parts = dict[tuple[str, tuple[str, ...]], "Tensor"]
 """How much of a relation every head, neuron or expert holds, [`WAYS`, *axes], by the kind and the permuted axes."""
 
@@ -100,7 +100,7 @@ def relations(
         ``joint`` holds what two relations share head by head, or neuron by neuron: their sums alone would not know
         which query belongs to which value.
     """
-    found: Relations = {}
+    related: Relations = {}
     parts: Parts = {}
     seen = [
         leaf
@@ -109,67 +109,68 @@ def relations(
         if not any(is_gain_of_latent(spec, atom) for atom in atoms)
         if (leaf := _anchored(spec, block, view, atoms, anchors)) is not None
     ]
-    for k, one in enumerate(seen):
-        if not circuits and not spec.spaces.keys() & one.inner.keys():
-            key = "rows" if one.inner else "stream"
-            _add(found, (one.block.key,), key, Related(_rows(one, salt), one.streams, frozenset({one.block.key})))
+    for k, first in enumerate(seen):
+        if not circuits and not spec.spaces.keys() & first.inner.keys():
+            key = "rows" if first.inner else "stream"
+            x = Related(_rows(first, salt), first.streams, frozenset({first.block.key}))
+            _add(related, (first.block.key,), key, x)
         if not circuits:
-            parts |= _alone(spec, k, one, salt)
-        if one.streams and (not one.inner or len(one.streams) == 2):
+            parts |= _alone(spec, k, first, salt)
+        if first.streams and (not first.inner or len(first.streams) == 2):
             continue  # a gain or a bias; a convolution along the stream, whose products with itself have four ends
-        for other in seen[k:]:
-            if other is not one and one.end == other.end == "b":
+        for second in seen[k:]:
+            if second is not first and first.end == second.end == "b":
                 continue  # one number, which may be a difference of large ones
-            if not _invariant(spec, one, other) or _differ_in_length(one, other):
+            if not _invariant(spec, first, second) or _differ_in_length(first, second):
                 continue
-            key, ends = _kind(spec, one, other), one.streams + other.streams
+            key, ends = _kind(spec, first, second), first.streams + second.streams
             if not circuits:
-                for place, x in _by_part(spec, key, one, other, salt).items():
+                for place, x in _by_part(spec, key, first, second, salt).items():
                     parts[place] = parts[place] + x if place in parts else x
             elif key not in CIRCUITS:
                 continue
-            both = frozenset({one.block.key, other.block.key})
-            _add(found, (one.block.key, other.block.key), key, Related(_contract(one, other), ends, both))
+            both = frozenset({first.block.key, second.block.key})
+            _add(related, (first.block.key, second.block.key), key, Related(_contract(first, second), ends, both))
     if parts:
-        found[next(iter(tensors)).key, "joint"] = Related(_joint(parts, salt), ())
-    return found
+        related[next(iter(tensors)).key, "joint"] = Related(_joint(parts, salt), ())
+    return related
 
 
-def _add(found: Relations, homes: Sequence[str], key: str, new: Related) -> None:
+def _add(related: Relations, homes: Sequence[str], key: str, new: Related) -> None:
     """Adds to what has equal ends; attention between several streams has circuits that do not add up."""
     places = product((key, *(f"{key} {n}" for n in range(2, 9))), homes)
-    free = next((k, kind) for kind, k in places if (k, kind) not in found)
-    alike = (at for at, x in found.items() if at[0] in homes and at[1].split()[0] == key and x.ends == new.ends)
-    place = next((at for at in alike if found[at].data.shape == new.data.shape), free)
-    if place in found:
-        new = Related(found[place].data + new.data, new.ends, found[place].told | new.told)
-    found[place] = new
+    free = next((k, kind) for kind, k in places if (k, kind) not in related)
+    alike = (at for at, x in related.items() if at[0] in homes and at[1].split()[0] == key and x.ends == new.ends)
+    place = next((at for at in alike if related[at].data.shape == new.data.shape), free)
+    if place in related:
+        new = Related(related[place].data + new.data, new.ends, related[place].blocks | new.blocks)
+    related[place] = new
 
 
-def _rows(one: _Leaf, salt: str) -> Tensor:
+def _rows(leaf: _Leaf, salt: str) -> Tensor:
     """What a leaf holds at places that have names: all of them, or sums with random signs, [places, *anchors]."""
-    inner = [at for at, a in enumerate(one.atoms) if not a.name.startswith("@")]
-    data = one.data.movedim(inner, list(range(len(inner))))
+    inner = [at for at, a in enumerate(leaf.atoms) if not a.name.startswith("@")]
+    data = leaf.data.movedim(inner, list(range(len(inner))))
     if not inner:
         return data
-    return sketch(f"{one.block.key} places", data.flatten(0, len(inner) - 1), data.dtype, salt)
+    return sketch(f"{leaf.block.key} places", data.flatten(0, len(inner) - 1), data.dtype, salt)
 
 
-def _by_part(spec: Spec, key: str, one: _Leaf, other: _Leaf, salt: str) -> Parts:
+def _by_part(spec: Spec, key: str, first: _Leaf, second: _Leaf, salt: str) -> Parts:
     """How much of a relation every head, neuron or expert holds; nothing where no axis is permuted, or one end is a
     bias.
 
     (Biases may be nothing but rounding, which a share would show; what they meet tells them.)
     """
 
-    both = {**one.inner, **other.inner}
+    both = {**first.inner, **second.inner}
     kept = _parts_of(spec, both)
-    if not kept or "b" in (one.end, other.end):
+    if not kept or "b" in (first.end, second.end):
         return {}
     letters = {name: chr(ord("a") + k) for k, name in enumerate(both)}
-    x, y = (_weighed(leaf, f"{key} {side}", salt) for side, leaf in enumerate((one, other)))
+    x, y = (_weighed(leaf, f"{key} {side}", salt) for side, leaf in enumerate((first, second)))
     # by atoms, as in `_contract`: two axes of one name (the sides of a patch) are one
-    left, right = ("".join(letters[a.name] for a in leaf.atoms if a.name in letters) for leaf in (one, other))
+    left, right = ("".join(letters[a.name] for a in leaf.atoms if a.name in letters) for leaf in (first, second))
     return {(key, kept): torch.einsum(f"W{left},W{right}->W{''.join(letters[n] for n in kept)}", x, y)}
 
 
@@ -230,16 +231,16 @@ def _joint(parts: Parts, salt: str) -> Tensor:
     """The sums over heads, neurons or experts of what relations hold of them, each alone and every two, as shares,
     all in one [`WAYS`]."""
 
-    told = torch.zeros(WAYS, dtype=torch.float64)
+    sums = torch.zeros(WAYS, dtype=torch.float64)
     shares = {key: x.double() / x.double().norm().clamp_min(1e-300) for key, x in parts.items()}
-    for (one, names), x in shares.items():
-        told += signs(one, 1, WAYS, salt)[0] * x.flatten(1).sum(1)
+    for (kind, names), x in shares.items():
+        sums += signs(kind, 1, WAYS, salt)[0] * x.flatten(1).sum(1)
         for (other, theirs), y in shares.items():
             if set(names) & set(theirs):
                 letters = {name: chr(ord("a") + n) for n, name in enumerate(dict.fromkeys((*names, *theirs)))}
                 left, right = ("".join(letters[n] for n in side) for side in (names, theirs))
-                told += signs(f"{one} x {other}", 1, WAYS, salt)[0] * torch.einsum(f"W{left},W{right}->W", x, y)
-    return told
+                sums += signs(f"{kind} x {other}", 1, WAYS, salt)[0] * torch.einsum(f"W{left},W{right}->W", x, y)
+    return sums
 
 
 def _anchored(
@@ -272,19 +273,19 @@ def _anchored(
     return _Leaf(block, view, tuple(atoms[at] for at in kept), reads, ends)
 
 
-def _invariant(spec: Spec, one: _Leaf, other: _Leaf) -> bool:
+def _invariant(spec: Spec, first: _Leaf, second: _Leaf) -> bool:
     """Whether the contraction of two leaves over all but their anchors is the same on the whole orbit."""
-    if not {*one.inner} & {*other.inner}:
+    if not {*first.inner} & {*second.inner}:
         return False
-    for name in {**one.inner, **other.inner}:
-        both = name in one.inner and name in other.inner
+    for name in {**first.inner, **second.inner}:
+        both = name in first.inner and name in second.inner
         space = spec.spaces.get(name)
         if space is not None and not space.keeps_lengths:
-            if not both or one.inner[name].dual == other.inner[name].dual:
+            if not both or first.inner[name].dual == second.inner[name].dual:
                 return False
         elif not both and (space is None or space.group.compact != "Perm"):
             return False  # sums over an axis are invariant where it is permuted, and nowhere else
-        if space is not None and not _on_diagonals(space.group.compact, one.count(name), other.count(name)):
+        if space is not None and not _on_diagonals(space.group.compact, first.count(name), second.count(name)):
             return False
     return True
 
@@ -297,35 +298,35 @@ def _on_diagonals(group: str, *counts: int) -> bool:
     return group in ("Perm", "Fixed") or (group in ("Sign", "SignedPerm") and sum(counts) % 2 == 0)
 
 
-def _differ_in_length(one: _Leaf, other: _Leaf) -> bool:
+def _differ_in_length(first: _Leaf, second: _Leaf) -> bool:
     """Whether an axis of one name is of another length in the other: places of one table, and of another."""
-    lengths = dict(zip((a.name for a in one.atoms), one.data.shape, strict=True))
+    lengths = dict(zip((a.name for a in first.atoms), first.data.shape, strict=True))
     return any(
-        a.name in one.inner and lengths[a.name] != n for a, n in zip(other.atoms, other.data.shape, strict=True)
+        a.name in first.inner and lengths[a.name] != n for a, n in zip(second.atoms, second.data.shape, strict=True)
     )
 
 
-def _contract(one: _Leaf, other: _Leaf) -> Tensor:
+def _contract(first: _Leaf, second: _Leaf) -> Tensor:
     """The sum over all axes but the anchors'."""
 
-    letters = {name: chr(ord("a") + k) for k, name in enumerate({**one.inner, **other.inner})}
+    letters = {name: chr(ord("a") + k) for k, name in enumerate({**first.inner, **second.inner})}
     ends = iter("WXYZ")
     terms, out = [], ""
-    for leaf in (one, other):
+    for leaf in (first, second):
         term = ""
         for atom in leaf.atoms:
             letter = letters.get(atom.name) or next(ends)
             term, out = term + letter, out + (letter if atom.name not in letters else "")
         terms.append(term)
-    return torch.einsum(f"{terms[0]},{terms[1]}->{out}", one.data, other.data)
+    return torch.einsum(f"{terms[0]},{terms[1]}->{out}", first.data, second.data)
 
 
-def _kind(spec: Spec, one: _Leaf, other: _Leaf) -> str:
+def _kind(spec: Spec, first: _Leaf, second: _Leaf) -> str:
     """The role of what is contracted, and the two ends."""
-    names = [n for n in spec.ordered if n in one.inner and n in other.inner]
+    names = [n for n in spec.ordered if n in first.inner and n in second.inner]
     if not names:
-        return "table:2" if one is other else "table"
+        return "table:2" if first is second else "table"
     tight = [n for n in names if not spec.spaces[n].keeps_lengths]
     deepest = (tight or names)[-1]
-    ends = "".join(sorted(leaf.end for leaf in (one, other)))
-    return f"{spec.spaces[deepest].role or deepest}:{one.end + '2' if one is other else ends}"
+    ends = "".join(sorted(leaf.end for leaf in (first, second)))
+    return f"{spec.spaces[deepest].role or deepest}:{first.end + '2' if first is second else ends}"

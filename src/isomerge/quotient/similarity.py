@@ -93,12 +93,12 @@ class Similarity:
     @property
     def votes(self) -> dict[str, bool | None]:
         """Whether each witness sees a common base; None of one that cannot tell."""
-        found: dict[str, bool | None] = {}
+        votes: dict[str, bool | None] = {}
         for name, said in self.witnesses.items():
             high = {SPECTRA: ALIKE, LENGTHS: BY_LENGTH}.get(name, DERIVED)
             alien = name not in (SPECTRA, LENGTHS) and said is not None and said < FOREIGN
-            found[name] = True if said is not None and said >= high else False if alien else None
-        return found
+            votes[name] = True if said is not None and said >= high else False if alien else None
+        return votes
 
     @property
     def conflict(self) -> str:
@@ -154,51 +154,51 @@ class Similarity:
         }
 
 
-def similarity(one: Fingerprint, two: Fingerprint) -> Similarity:
+def similarity(first: Fingerprint, second: Fingerprint) -> Similarity:
     """Compare two fingerprints; the models need not have one width, depth or vocabulary.
 
     Raises:
         IsomergeError: they were made with different salts.
     """
-    if one.salt != two.salt:
+    if first.salt != second.salt:
         raise IsomergeError(
-            f"{one.ref} and {two.ref} were fingerprinted with different salts ({one.salt or 'none'}, "
-            f"{two.salt or 'none'}), so that nothing in them "
+            f"{first.ref} and {second.ref} were fingerprinted with different salts ({first.salt or 'none'}, "
+            f"{second.salt or 'none'}), so that nothing in them "
             "compares: make both with one --salt, from the models"
         )
-    tolerance = max(SAME.get(f.dtype, SAME["F32"]) for f in (one, two))
-    differences = _differences(one, two)
+    tolerance = max(SAME.get(f.dtype, SAME["F32"]) for f in (first, second))
+    differences = _differences(first, second)
     largest, tensor = max(((v, k) for k, v in differences.items()), default=(None, ""))
     typical = sorted(differences.values())[len(differences) // 2] if differences else None
-    seen = {draw: layers_seen(one, two, draw) for draw in DRAWS}
-    witnesses = {draw: score(found) for draw, found in seen.items()} | {SPECTRA: spectral(one, two)}
+    seen = {draw: layers_seen(first, second, draw) for draw in DRAWS}
+    witnesses = {draw: score(cosines) for draw, cosines in seen.items()} | {SPECTRA: spectral(first, second)}
     known = [s for draw in (TOKENS, OTHERS, EVERY) if (s := witnesses[draw]) is not None]
     if (by_length := witnesses[LENGTHS]) is not None and by_length >= BY_LENGTH:
         known.append(by_length)
-    settings = (*other_settings(one, two), *other_bases(one, two, tolerance))
-    spread = spectral_distance(one, two)
+    settings = (*other_settings(first, second), *other_bases(first, second, tolerance))
+    spread = spectral_distance(first, second)
     alike = witnesses[SPECTRA]
     kin = max(known, default=0.0) >= DERIVED or (alike is not None and alike >= ALIKE)
     tables = (
-        by_table(one, two) if kin and (largest is None or largest > tolerance) else {}
+        by_table(first, second) if kin and (largest is None or largest > tolerance) else {}
     )  # of strangers nothing was done
     evidence = Evidence(seen, witnesses, tables, differences, tolerance, spread)
-    done = tuple(changes(one, two, evidence))
-    best = max(known, default=None)
-    return Similarity(
-        best, largest, typical, tensor, tolerance, one.hash == two.hash, settings, spread, witnesses, tables, done
-    )
+    done = tuple(changes(first, second, evidence))
+    best, equal = max(known, default=None), first.hash == second.hash
+    return Similarity(best, largest, typical, tensor, tolerance, equal, settings, spread, witnesses, tables, done)
 
 
-def _differences(one: Fingerprint, two: Fingerprint) -> dict[str, float]:
+def _differences(first: Fingerprint, second: Fingerprint) -> dict[str, float]:
     """The relative difference of every relation that both have (heads may be in one only); what is tiny is measured
     against its kind. None where anchors or layers differ."""
     mine, theirs = (
         {(r.draw, r.block, r.kind): r.data.double() for r in f.relations if r.draw not in (LENGTHS, BASIS)}
-        for f in (one, two)
+        for f in (first, second)
     )
-    layers = [{(r.draw, r.block, r.kind) for r in f.relations if r.layer is not None} for f in (one, two)]
-    names = [{d: {s: v.names for s, v in streams.items()} for d, streams in f.anchors.items()} for f in (one, two)]
+    layers = [{(r.draw, r.block, r.kind) for r in f.relations if r.layer is not None} for f in (first, second)]
+    names = [
+        {d: {s: v.names for s, v in streams.items()} for d, streams in f.anchors.items()} for f in (first, second)
+    ]
     if names[0] != names[1] or layers[0] != layers[1]:
         return {}
     mine = {key: x for key, x in mine.items() if key in theirs and theirs[key].shape == x.shape}

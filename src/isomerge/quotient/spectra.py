@@ -48,7 +48,7 @@ def spectra(spec: Spec, tensors: Mapping[Block, Tensor]) -> dict[str, Spectrum]:
         spec: its spaces are the block-local ones.
         tensors: the unit's blocks; gauges do not matter, but norms' gains do: fold them first.
     """
-    found: dict[str, Spectrum] = {}
+    by_key: dict[str, Spectrum] = {}
     keys = {key: (space, block) for block in tensors for key, space in elements_of(spec, block).items()}
     for key, (space, block) in keys.items():
         if not space.keeps_lengths:
@@ -58,8 +58,8 @@ def spectra(spec: Spec, tensors: Mapping[Block, Tensor]) -> dict[str, Spectrum]:
             moments = list(_second_moments(spec, space.name, tensors))
             values = sum(moments[1:], moments[0]).sqrt() if moments else None
         if values is not None:
-            found[key] = Spectrum(space.role or space.name, *layer_of(block), _told(values))
-    return found
+            by_key[key] = Spectrum(space.role or space.name, *layer_of(block), _told(values))
+    return by_key
 
 
 def _singular_values(plus: Tensor, minus: Tensor) -> Tensor:

@@ -65,8 +65,8 @@ class Look:
         self.precise.add(_precision(rows))
         whole = tensor.reshape(-1, *tensor.shape[-2:])[0]
         along, across = (_levels(x, SAMPLES) for x in (rows, whole.mT))
-        found = min(along, across, key=lambda found: (-len(found), sum(found)))
-        self.windows, self.bits = self.windows + min(SAMPLES, len(rows)), self.bits + found
+        levels = min(along, across, key=lambda levels: (-len(levels), sum(levels)))
+        self.windows, self.bits = self.windows + min(SAMPLES, len(rows)), self.bits + levels
 
     def storage(self, dtype: str) -> Storage:
         """What all that was looked at says."""
@@ -85,11 +85,11 @@ def _precision(x: Tensor) -> str:
 
 def _levels(rows: Tensor, count: int) -> list[int]:
     """The bits of a number in every window that lies on few levels: the first of so many rows."""
-    found = []
+    levels = []
     for row in rows[:: max(1, len(rows) // count)][:count]:
         if (bits := _bits(row[:WINDOW])) is not None:
-            found.append(bits)
-    return found
+            levels.append(bits)
+    return levels
 
 
 def _bits(x: Tensor) -> int | None:

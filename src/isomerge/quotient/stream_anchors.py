@@ -69,11 +69,16 @@ def table_rows(spec: Spec, block: Block, tensor: Tensor) -> Iterator[tuple[str, 
     """The streams that a block outside the layers feeds, each with its rows [rows, width]; none where it is no
     input of a stream."""
     for (view,), axes, _ in leaves(spec, block, tensor):
-        here = [a for a in axes if a.name in spec.residual_names]
-        if len(here) != 1 or here[0].name not in spec.streams or here[0].dual or here[0].diag:
+        stream_atoms = [a for a in axes if a.name in spec.residual_names]
+        if (
+            len(stream_atoms) != 1
+            or stream_atoms[0].name not in spec.streams
+            or stream_atoms[0].dual
+            or stream_atoms[0].diag
+        ):
             continue  # a head, a gain, or the bias of a norm, whose scale is another gauge
-        rows = view.movedim(axes.index(here[0]), -1)
-        yield here[0].name, rows.reshape(-1, rows.shape[-1])
+        rows = view.movedim(axes.index(stream_atoms[0]), -1)
+        yield stream_atoms[0].name, rows.reshape(-1, rows.shape[-1])
 
 
 def drawn(key: str, rows: Tensor, dtype: torch.dtype, salt: str) -> tuple[dict[str, Anchors], Table]:
@@ -86,15 +91,15 @@ def drawn(key: str, rows: Tensor, dtype: torch.dtype, salt: str) -> tuple[dict[s
         salt: what the draws are made with.
     """
 
-    found = {}
+    by_draw = {}
     for number, draw in enumerate((TOKENS, OTHERS)):
         if places := chosen(key, len(rows), number, salt):
-            found[draw] = Anchors(tuple(f"{key}#{n}" for n in places), rows[places].to(dtype))
+            by_draw[draw] = Anchors(tuple(f"{key}#{n}" for n in places), rows[places].to(dtype))
     whole, (near, lengths) = sketch(key, rows, dtype, salt), by_norm(rows, dtype)
-    found[EVERY] = Anchors(tuple(f"{key}+{n}" for n in range(len(whole))), whole)
-    found[LENGTHS] = Anchors(tuple(f"{key}%{n}" for n in range(len(near))), near)
+    by_draw[EVERY] = Anchors(tuple(f"{key}+{n}" for n in range(len(whole))), whole)
+    by_draw[LENGTHS] = Anchors(tuple(f"{key}%{n}" for n in range(len(near))), near)
     at = torch.linspace(0, len(rows) - 1, min(POINTS, len(rows))).round().long()
-    return found, Table(len(rows), lengths[at].double())
+    return by_draw, Table(len(rows), lengths[at].double())
 
 
 def mapped_rows(
@@ -165,22 +170,22 @@ def anchors_of(model: Model, dtype: torch.dtype, fold: Alignment, salt: str = ""
     for block in shared:
         tensor = settled[block] if block in settled else model.assemble(block, None)
         for stream, rows in table_rows(spec, block, tensor):
-            found, tables[block.key] = drawn(block.key, rows, dtype, salt)
-            for draw, anchors in found.items():
+            by_draw, tables[block.key] = drawn(block.key, rows, dtype, salt)
+            for draw, anchors in by_draw.items():
                 parts[draw].setdefault(stream, []).append(anchors)
-    draws = {draw: {s: _joined(found) for s, found in here.items()} for draw, here in parts.items()}
+    draws = {draw: {s: _joined(of_tables) for s, of_tables in streams.items()} for draw, streams in parts.items()}
     if set(draws[TOKENS]) != set(spec.streams):
         _through_maps(model, dtype, fold, draws, salt)
     opened = opened_streams(model)
     for anchors in draws.values():
-        for stream, found in anchors.items():
+        for stream, seen in anchors.items():
             if spec.spaces[stream].folded == "OFixingOnes":
-                anchors[stream] = replace(found, rows=found.rows - found.rows.mean(-1, keepdim=True))
+                anchors[stream] = replace(seen, rows=seen.rows - seen.rows.mean(-1, keepdim=True))
             if stream in opened:
-                anchors[stream] = replace(found, rows=_above_the_ones(found.rows))
+                anchors[stream] = replace(seen, rows=_above_the_ones(seen.rows))
     for name, unmarked in fixed_streams(spec, model.blocks).items():
-        for draw, found in _coordinates(name, spec.sizes[name], dtype, salt).items():
-            draws[draw][name] = replace(found, unmarked=unmarked)
+        for draw, anchors in _coordinates(name, spec.sizes[name], dtype, salt).items():
+            draws[draw][name] = replace(anchors, unmarked=unmarked)
     return {draw: anchors for draw, anchors in draws.items() if anchors}, tables
 
 
@@ -217,21 +222,21 @@ def fixed_streams(spec: Spec, blocks: Sequence[Block]) -> dict[str, bool]:
     marks: dict[str, set[bool]] = {}
     behind: dict[str, set[bool]] = {}
     for block in blocks:
-        here = list(atoms(block.axes or ()))
-        acting = [spec.spaces[a.name] for a in here if a.name in spec.spaces]
-        if not block.scope or all(s.residual for s in acting) or any(a.name in spec.streams for a in here):
+        block_atoms = list(atoms(block.axes or ()))
+        acting = [spec.spaces[a.name] for a in block_atoms if a.name in spec.spaces]
+        if not block.scope or all(s.residual for s in acting) or any(a.name in spec.streams for a in block_atoms):
             continue
         for place, axis in enumerate(block.axes or ()):
             wide = [a for a in atoms((axis,)) if spec.sizes.get(a.name, 0) != 1]
             if len(wide) == 1 and wide[0].name in spec.sizes and wide[0].name not in spec.spaces:
                 marks.setdefault(wide[0].name, set()).add(wide[0].dual)
                 behind.setdefault(wide[0].name, set()).add(place > 0)
-    both = {name: True for name, found in behind.items() if marks[name] == {False} and len(found) == 2}
-    return both | {name: False for name, found in marks.items() if len(found) == 2}
+    both = {name: True for name, sides in behind.items() if marks[name] == {False} and len(sides) == 2}
+    return both | {name: False for name, sides in marks.items() if len(sides) == 2}
 
 
 def _coordinates(name: str, size: int, dtype: torch.dtype, salt: str) -> dict[str, Anchors]:
     """Some coordinates of a stream that nothing acts on, others, and sums of all; they have no lengths to tell."""
 
-    found, _ = drawn(name, torch.eye(size, dtype=dtype), dtype, salt)
-    return {draw: anchors for draw, anchors in found.items() if draw != LENGTHS}
+    by_draw, _ = drawn(name, torch.eye(size, dtype=dtype), dtype, salt)
+    return {draw: anchors for draw, anchors in by_draw.items() if draw != LENGTHS}

@@ -31,39 +31,39 @@ Places = dict[tuple[str, ...], list[tuple[int, "Tensor"]]]
 
 
 def layers_seen(
-    one: Fingerprint, two: Fingerprint, draw: str, table: str | None = None
+    first: Fingerprint, second: Fingerprint, draw: str, table: str | None = None
 ) -> dict[tuple[str, ...], Tensor]:
-    """The cosines [layers of one, layers of two] of the circuits that both have, seen from one draw, by kind, stack
-    and streams.
+    """The cosines [layers of the first, of the second] of the circuits that both have, seen from one draw, by
+    kind, stack and streams.
 
     ``table``: from the anchors of one table alone.
     """
 
-    mine, theirs = one.anchors.get(draw, {}), two.anchors.get(draw, {})
+    mine, theirs = first.anchors.get(draw, {}), second.anchors.get(draw, {})
     common = {s: sorted({*mine[s].names} & {*theirs[s].names}) for s in mine.keys() & theirs.keys()}
     if table is not None:
         common = {s: [n for n in names if table_of(n) == table] for s, names in common.items()}
     common = {s: names for s, names in common.items() if len(names) >= FEWEST}
-    left, right = (_circuits(f, draw, common) for f in (one, two))
+    left, right = (_circuits(f, draw, common) for f in (first, second))
     return {
         key: torch.stack([x for _, x in left[key]]) @ torch.stack([x for _, x in right[key]]).mT
         for key in sorted(left.keys() & right.keys())
     }
 
 
-def by_table(one: Fingerprint, two: Fingerprint) -> dict[str, dict[str, float]]:
+def by_table(first: Fingerprint, second: Fingerprint) -> dict[str, dict[str, float]]:
     """What each draw says from the anchors of one table alone, by table: one may have been exchanged, and the
     others not."""
     names = [
         {table_of(n) for streams in f.anchors.values() for v in streams.values() for n in v.names}
-        for f in (one, two)
+        for f in (first, second)
     ]
-    found: dict[str, dict[str, float]] = {}
+    scores: dict[str, dict[str, float]] = {}
     for table in sorted(names[0] & names[1]):
-        said = {draw: score(layers_seen(one, two, draw, table)) for draw in DRAWS}
+        said = {draw: score(layers_seen(first, second, draw, table)) for draw in DRAWS}
         if seen := {draw: value for draw, value in said.items() if value is not None}:
-            found[table] = seen
-    return found
+            scores[table] = seen
+    return scores
 
 
 def score(seen: Mapping[tuple[str, ...], Tensor]) -> float | None:
@@ -99,7 +99,7 @@ def _circuits(f: Fingerprint, draw: str, names: Mapping[str, Sequence[str]]) -> 
         place = {name: at for at, name in enumerate(f.anchors[draw][stream].names)}
         chosen[stream] = torch.tensor([place[name] for name in wanted])
         white[stream] = whitening(f.anchors[draw][stream].gram.double()[chosen[stream]][:, chosen[stream]])
-    found: Places = {}
+    circuits: Places = {}
     for r in f.relations:
         kind = r.kind.split()[0]  # of several pairs of streams in one layer, the second is called "qk:rr 2"
         ends = r.draw == draw and len(r.ends) == 2 and set(r.ends) <= names.keys()
@@ -109,8 +109,8 @@ def _circuits(f: Fingerprint, draw: str, names: Mapping[str, Sequence[str]]) -> 
         y = white[left] @ r.data.double()[chosen[left]][:, chosen[right]] @ white[right].mT
         if left == right:
             y = y - torch.eye(len(y)).to(y) * y.diagonal().mean()  # what is alike in all directions has none
-        found.setdefault((kind, r.stack, *r.ends), []).append((r.layer, _unit(y)))
-    return {key: sorted(layers, key=lambda p: p[0]) for key, layers in found.items()}
+        circuits.setdefault((kind, r.stack, *r.ends), []).append((r.layer, _unit(y)))
+    return {key: sorted(layers, key=lambda p: p[0]) for key, layers in circuits.items()}
 
 
 def _unit(y: Tensor) -> Tensor:
@@ -131,14 +131,14 @@ def whitening(gram: Tensor) -> Tensor:
 # --------------------------------------------------------------------------- spectra
 
 
-def spectral(one: Fingerprint, two: Fingerprint) -> float | None:
+def spectral(first: Fingerprint, second: Fingerprint) -> float | None:
     """How alike the spectra of two models are: 1 where they are equal, 0 where a layer is no nearer to its
     counterpart than layers of one model are to each other; None where nothing compares.
 
     Scales do not count: pruning and mixing make every circuit smaller.
     """
-    left, right = (_spectra(f) for f in (one, two))
-    found = []
+    left, right = (_spectra(f) for f in (first, second))
+    likenesses = []
     for key in sorted(left.keys() & right.keys()):
         mine, theirs = ([x for _, x in side[key]] for side in (left, right))
         if mine[0].shape != theirs[0].shape or min(len(mine), len(theirs)) < 2:
@@ -147,32 +147,34 @@ def spectral(one: Fingerprint, two: Fingerprint) -> float | None:
         within = [_table(layers, layers) for layers in (mine, theirs)]
         usual = sum(float(t.sum()) / (len(t) * (len(t) - 1)) for t in within) / 2
         near = [-c for c in partners(-apart)[1]]
-        found.append(1 - sum(near) / len(near) / max(usual, 1e-300))
-    return sum(found) / len(found) if found else None
+        likenesses.append(1 - sum(near) / len(near) / max(usual, 1e-300))
+    return sum(likenesses) / len(likenesses) if likenesses else None
 
 
-def spectral_distance(one: Fingerprint, two: Fingerprint) -> float | None:
+def spectral_distance(first: Fingerprint, second: Fingerprint) -> float | None:
     """The largest relative distance of any spectrum that both have, as they are; None where there is none."""
     both = [
-        (x.data.double(), two.spectra[key].data.double()) for key, x in one.spectra.items() if key in two.spectra
+        (x.data.double(), second.spectra[key].data.double())
+        for key, x in first.spectra.items()
+        if key in second.spectra
     ]
     return max((_apart(x, y) for x, y in both), default=None)
 
 
-def _table(one: Sequence[Tensor], two: Sequence[Tensor]) -> Tensor:
+def _table(mine: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
     """The relative distances of all layers of one model from all of the other, float64 [layers, layers]."""
 
-    return torch.tensor([[_apart(x, y) for y in two] for x in one], dtype=torch.float64)
+    return torch.tensor([[_apart(x, y) for y in theirs] for x in mine], dtype=torch.float64)
 
 
 def _spectra(f: Fingerprint) -> Places:
     """The spectra of every layer, by role, stack and which of a role they are; all of one kind divided by their
     size."""
-    found: Places = {}
+    by_role: Places = {}
     for key, x in f.spectra.items():
         if x.layer is not None:
-            found.setdefault((x.role, x.stack, key.partition("[")[0]), []).append((x.layer, x.data.double()))
-    return {key: _scaled(sorted(layers, key=lambda p: p[0])) for key, layers in found.items()}
+            by_role.setdefault((x.role, x.stack, key.partition("[")[0]), []).append((x.layer, x.data.double()))
+    return {key: _scaled(sorted(layers, key=lambda p: p[0])) for key, layers in by_role.items()}
 
 
 def _scaled(layers: Sequence[tuple[int, Tensor]]) -> list[tuple[int, Tensor]]:

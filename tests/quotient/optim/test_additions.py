@@ -17,7 +17,7 @@ from isomerge.discovery.building import real_config
 from isomerge.discovery.redundancy import tiny_specimen
 from isomerge.quotient.optim import Quotient, QuotientOptimizer
 from isomerge.quotient.optim.additions import Addition, Folded
-from isomerge.quotient.optim.norm_stacks import NormsHere
+from isomerge.quotient.optim.norm_stacks import NormsAt
 from isomerge.quotient.optim.projection import Preconditioner, project
 from quotient.optim.modules import apart, direction, inner, less, live, logits, loss, size
 from toys import relative
@@ -89,7 +89,7 @@ def test_the_adjoint_is_one(name: str) -> None:
 @pytest.mark.parametrize("name", ["gpt2", "bert", "gptj"])
 def test_what_pays_for_nothing_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without what the norm's bias makes of it, the same directions change outputs by their length."""
-    monkeypatch.setattr(NormsHere, "paid", lambda self, stack: self.x.new_full((stack.count,), 10.0))
+    monkeypatch.setattr(NormsAt, "paid", lambda self, stack: self.x.new_full((stack.count,), 10.0))
     model = live(name)
     quotient = Quotient(model)
     wrong = {

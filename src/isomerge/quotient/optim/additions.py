@@ -26,7 +26,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from isomerge.quotient.optim.norm_stacks import NormsHere, NormStack, Reader, across, each, norm_stacks, stacked
+from isomerge.quotient.optim.norm_stacks import NormsAt, NormStack, Reader, across, each, norm_stacks, stacked
 from isomerge.quotient.optim.seldom_additions import CarriedOn, Constant, Made, Traded
 from isomerge.quotient.optim.views import View
 from isomerge.symmetry.blocks import Block
@@ -46,15 +46,15 @@ class Addition(Protocol):
         """Of what is free."""
         ...
 
-    def push(self, here: NormsHere, c: Tensor, out: Tensor) -> None:
+    def push(self, norms: NormsAt, c: Tensor, out: Tensor) -> None:
         """Add what it moves, by what is free, to a change of the parameters [parameters], in place."""
         ...
 
-    def pull(self, here: NormsHere, d: Tensor) -> Tensor:
+    def pull(self, norms: NormsAt, d: Tensor) -> Tensor:
         """The adjoint: of a change of the parameters, what meets each direction, of ``shape``."""
         ...
 
-    def squares(self, here: NormsHere) -> Tensor:
+    def squares(self, norms: NormsAt) -> Tensor:
         """The squared lengths of its directions, one for each free number: broadcast to ``shape``."""
         ...
 
@@ -78,15 +78,15 @@ class Additions:
         for addition, part in zip(self.each, flat.split(self.sizes), strict=True):
             yield addition, part.view(addition.shape)
 
-    def push(self, here: NormsHere, c: Tensor, out: Tensor) -> None:
+    def push(self, norms: NormsAt, c: Tensor, out: Tensor) -> None:
         """Add what all that is free [size] moves to a change of the parameters [parameters], in place."""
         for addition, part in self.parts(c):
-            addition.push(here, part, out)
+            addition.push(norms, part, out)
 
-    def pull(self, here: NormsHere, d: Tensor, out: Tensor) -> None:
+    def pull(self, norms: NormsAt, d: Tensor, out: Tensor) -> None:
         """The adjoint of `push`, into a vector [size]."""
         for addition, part in self.parts(out):
-            part.copy_(addition.pull(here, d))
+            part.copy_(addition.pull(norms, d))
 
 
 class AdditionSolver:
@@ -95,21 +95,21 @@ class AdditionSolver:
 
     Args:
         additions: of a module.
-        here: the point.
+        norms: the module's norms at the point.
     """
 
-    def __init__(self, additions: Additions, here: NormsHere) -> None:
+    def __init__(self, additions: Additions, norms: NormsAt) -> None:
         self.additions = additions
-        self.numbers = torch.zeros(additions.size, dtype=here.x.dtype, device=here.x.device)
+        self.numbers = torch.zeros(additions.size, dtype=norms.x.dtype, device=norms.x.device)
         self.matrices: dict[Addition, Tensor] = {}
         for addition, part in additions.parts(self.numbers):
             if isinstance(addition, Folded):
-                values, vectors = torch.linalg.eigh(addition.gram(here))
+                values, vectors = torch.linalg.eigh(addition.gram(norms))
                 floor = values[:, -1:] * (values.shape[-1] * torch.finfo(values.dtype).eps)
                 inverse = torch.where(values > floor, 1 / values, torch.zeros_like(values))
                 self.matrices[addition] = (vectors * inverse.unsqueeze(-2)) @ vectors.mT
             else:
-                squares = addition.squares(here)
+                squares = addition.squares(norms)
                 part.copy_(torch.where(squares > 0, 1 / squares, torch.zeros_like(squares)).expand(part.shape))
 
     def solve(self, c: Tensor) -> Tensor:
@@ -133,17 +133,17 @@ class Written:
         """See `Addition`."""
         return _single(self.at, self.axis)
 
-    def push(self, here: NormsHere, c: Tensor, out: Tensor) -> None:
+    def push(self, norms: NormsAt, c: Tensor, out: Tensor) -> None:
         """See `Addition`."""
         self.at.of(out).add_(c)
 
-    def pull(self, here: NormsHere, d: Tensor) -> Tensor:
+    def pull(self, norms: NormsAt, d: Tensor) -> Tensor:
         """See `Addition`."""
         return self.at.of(d).sum(self.axis, keepdim=True)
 
-    def squares(self, here: NormsHere) -> Tensor:
+    def squares(self, norms: NormsAt) -> Tensor:
         """See `Addition`."""
-        return here.x.new_tensor(float(self.at.size[self.axis]))
+        return norms.x.new_tensor(float(self.at.size[self.axis]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,27 +158,27 @@ class Read:
         """See `Addition`."""
         return _single(self.reader.at, self.reader.axis)
 
-    def push(self, here: NormsHere, c: Tensor, out: Tensor) -> None:
+    def push(self, norms: NormsAt, c: Tensor, out: Tensor) -> None:
         """See `Addition`."""
         reader = self.reader
-        reader.at.of(out).addcmul_(c, across(here.along(self.stack), reader.at, reader.axis))
+        reader.at.of(out).addcmul_(c, across(norms.along(self.stack), reader.at, reader.axis))
         if (bias := self._pays()) is not None:
-            bias.of(out).addcmul_(c.squeeze(reader.axis), each(here.paid(self.stack), bias), value=-1)
+            bias.of(out).addcmul_(c.squeeze(reader.axis), each(norms.paid(self.stack), bias), value=-1)
 
-    def pull(self, here: NormsHere, d: Tensor) -> Tensor:
+    def pull(self, norms: NormsAt, d: Tensor) -> Tensor:
         """See `Addition`."""
-        reader, along = self.reader, here.along(self.stack)
+        reader, along = self.reader, norms.along(self.stack)
         width = reader.at.size[reader.axis]
         met = reader.made(d, along.expand(-1, width))
         if (bias := self._pays()) is not None:
-            met = met - bias.of(d) * each(here.paid(self.stack), bias)
+            met = met - bias.of(d) * each(norms.paid(self.stack), bias)
         return met.unsqueeze(reader.axis)
 
-    def squares(self, here: NormsHere) -> Tensor:
+    def squares(self, norms: NormsAt) -> Tensor:
         """See `Addition`."""
         width = self.reader.at.size[self.reader.axis]
-        squares = here.along(self.stack).square().expand(-1, width).sum(-1)
-        squares = squares if self._pays() is None else squares + here.paid(self.stack).square()
+        squares = norms.along(self.stack).square().expand(-1, width).sum(-1)
+        squares = squares if self._pays() is None else squares + norms.paid(self.stack).square()
         return each(squares, self.reader.at)
 
     def _pays(self) -> View | None:
@@ -197,49 +197,49 @@ class Folded:
         """See `Addition`."""
         return self.bias.size
 
-    def push(self, here: NormsHere, c: Tensor, out: Tensor) -> None:
+    def push(self, norms: NormsAt, c: Tensor, out: Tensor) -> None:
         """See `Addition`."""
-        share = self._share(here)
+        share = self._share(norms)
         self.bias.of(out).addcmul_(c, share.unsqueeze(-1))
         for reader in self.stack.readers:
-            made = reader.made(here.x, c)
+            made = reader.made(norms.x, c)
             if reader.bias is not None:
                 reader.bias.of(out).addcmul_(made, each(share, reader.bias), value=-1)
             else:
-                along = across(here.along(self.stack), reader.at, reader.axis)
+                along = across(norms.along(self.stack), reader.at, reader.axis)
                 reader.at.of(out).addcmul_(made.unsqueeze(reader.axis), along, value=-1)
         if self.stack.carried is not None:
             self.stack.carried.of(out).addcmul_(c, share.unsqueeze(-1), value=-1)
 
-    def pull(self, here: NormsHere, d: Tensor) -> Tensor:
+    def pull(self, norms: NormsAt, d: Tensor) -> Tensor:
         """See `Addition`."""
-        share = self._share(here).unsqueeze(-1)
+        share = self._share(norms).unsqueeze(-1)
         met = self.bias.of(d) * share
         for reader in self.stack.readers:
             if reader.bias is not None:
-                met = met - reader.unmade(here.x, reader.bias.of(d)) * share
+                met = met - reader.unmade(norms.x, reader.bias.of(d)) * share
             else:
-                met = met - reader.unmade(here.x, reader.made(d, here.along(self.stack)))
+                met = met - reader.unmade(norms.x, reader.made(d, norms.along(self.stack)))
         return met if self.stack.carried is None else met - self.stack.carried.of(d) * share
 
-    def squares(self, here: NormsHere) -> Tensor:
+    def squares(self, norms: NormsAt) -> Tensor:
         """See `Addition`."""
-        return self.gram(here).diagonal(dim1=-2, dim2=-1)
+        return self.gram(norms).diagonal(dim1=-2, dim2=-1)
 
-    def gram(self, here: NormsHere) -> Tensor:
+    def gram(self, norms: NormsAt) -> Tensor:
         """The normal equations [norms, width, width]."""
-        share = self._share(here).square()
+        share = self._share(norms).square()
         count, width = self.bias.size
-        own = torch.eye(width, dtype=here.x.dtype, device=here.x.device).expand(count, width, width)
+        own = torch.eye(width, dtype=norms.x.dtype, device=norms.x.device).expand(count, width, width)
         gram = own * (share * (2 if self.stack.carried is not None else 1)).view(-1, 1, 1)
         for reader in self.stack.readers:
-            rows = reader.rows(here.x)
-            pays = share if reader.bias is not None else here.along(self.stack).square().sum(-1)
+            rows = reader.rows(norms.x)
+            pays = share if reader.bias is not None else norms.along(self.stack).square().sum(-1)
             gram = gram + rows.mT @ rows * pays.view(-1, 1, 1)
         return gram
 
-    def _share(self, here: NormsHere) -> Tensor:
-        return here.paid(self.stack) if self.stack.opens else here.alive(self.stack)
+    def _share(self, norms: NormsAt) -> Tensor:
+        return norms.paid(self.stack) if self.stack.opens else norms.alive(self.stack)
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,32 +254,32 @@ class Scaled:
         """See `Addition`."""
         return self.gain.size
 
-    def push(self, here: NormsHere, c: Tensor, out: Tensor) -> None:
+    def push(self, norms: NormsAt, c: Tensor, out: Tensor) -> None:
         """See `Addition`."""
-        f = c * here.alive(self.stack).unsqueeze(-1)
-        self.gain.of(out).addcmul_(f, here.gains(self.stack))
+        f = c * norms.alive(self.stack).unsqueeze(-1)
+        self.gain.of(out).addcmul_(f, norms.gains(self.stack))
         if self.stack.bias is not None:
-            self.stack.bias.of(out).addcmul_(f, self.stack.bias.of(here.x))
+            self.stack.bias.of(out).addcmul_(f, self.stack.bias.of(norms.x))
         for reader in self.stack.readers:
-            reader.at.of(out).addcmul_(reader.at.of(here.x), across(f, reader.at, reader.axis), value=-1)
+            reader.at.of(out).addcmul_(reader.at.of(norms.x), across(f, reader.at, reader.axis), value=-1)
 
-    def pull(self, here: NormsHere, d: Tensor) -> Tensor:
+    def pull(self, norms: NormsAt, d: Tensor) -> Tensor:
         """See `Addition`."""
-        met = here.gains(self.stack) * self.gain.of(d)
+        met = norms.gains(self.stack) * self.gain.of(d)
         if self.stack.bias is not None:
-            met = met + self.stack.bias.of(here.x) * self.stack.bias.of(d)
+            met = met + self.stack.bias.of(norms.x) * self.stack.bias.of(d)
         for reader in self.stack.readers:
-            met = met - (reader.rows(here.x) * reader.rows(d)).sum(1)
-        return met * here.alive(self.stack).unsqueeze(-1)
+            met = met - (reader.rows(norms.x) * reader.rows(d)).sum(1)
+        return met * norms.alive(self.stack).unsqueeze(-1)
 
-    def squares(self, here: NormsHere) -> Tensor:
+    def squares(self, norms: NormsAt) -> Tensor:
         """See `Addition`."""
-        squares = here.gains(self.stack).square()
+        squares = norms.gains(self.stack).square()
         if self.stack.bias is not None:
-            squares = squares + self.stack.bias.of(here.x).square()
+            squares = squares + self.stack.bias.of(norms.x).square()
         for reader in self.stack.readers:
-            squares = squares + reader.rows(here.x).square().sum(1)
-        return squares * here.alive(self.stack).unsqueeze(-1)
+            squares = squares + reader.rows(norms.x).square().sum(1)
+        return squares * norms.alive(self.stack).unsqueeze(-1)
 
 
 def _written(free: LayerNorms, places: Places) -> Iterator[Addition]:
@@ -302,10 +302,10 @@ def _normed(norms: Sequence[Norm], places: Places) -> Iterator[Addition]:
 
 
 def _seldom(spec: Spec, free: LayerNorms, places: Places) -> Iterator[Addition]:
-    yield from (CarriedOn(one, places) for one in free.carried)
+    yield from (CarriedOn(vector, places) for vector in free.carried)
     for norm in free.norms:
         alone = next(norm_stacks([norm], places))
-        yield from (Made(alone, one, places) for one in norm.made)
+        yield from (Made(alone, bias, places) for bias in norm.made)
         if norm.trades:
             yield Traded(alone, norm, places)
     for shift, key, parts in find_shifts(spec, list(places)):

@@ -127,18 +127,18 @@ def _broken_by_sharing(module: nn.Module, spec: Spec) -> dict[str, str]:
     places: dict[int, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         places.setdefault(id(parameter), []).append(name)
-    found: dict[str, str] = {}
+    broken: dict[str, str] = {}
     for names in places.values():
         first, *others = (spec.match(name) for name in names)
         for other in others:
-            here, there = _acting(spec, first.line), _acting(spec, other.line)
-            same = {n for n in here & there if spec.spaces[n].group_name in SELF_DUAL or first.line == other.line}
+            ours, theirs = _acting(spec, first.line), _acting(spec, other.line)
+            same = {n for n in ours & theirs if spec.spaces[n].group_name in SELF_DUAL or first.line == other.line}
             if (
                 first.binding != other.binding
             ):  # one tensor in two layers: an element of one layer alone would tear it
                 same = {n for n in same if not spec.scope(spec.spaces[n])}
-            found |= dict.fromkeys((here | there) - same, f"{names[0]} is shared with another place")
-    return found
+            broken |= dict.fromkeys((ours | theirs) - same, f"{names[0]} is shared with another place")
+    return broken
 
 
 def _acting(spec: Spec, line: Line) -> set[str]:
@@ -147,14 +147,14 @@ def _acting(spec: Spec, line: Line) -> set[str]:
 
 def _frozen(spec: Spec, blocks: list[Block], frozen: set[str]) -> dict[str, str]:
     """What would move a parameter that is not trained: its orbit leaves the set of reachable weights."""
-    found: dict[str, str] = {}
+    stuck: dict[str, str] = {}
     for block in blocks:
         if still := sorted(frozen & set(block.canonical)):
-            found |= dict.fromkeys(_acting(spec, block.line), f"{still[0]} is not trained")
+            stuck |= dict.fromkeys(_acting(spec, block.line), f"{still[0]} is not trained")
     for shift, _, parts in find_shifts(spec, blocks):
         if still := sorted(frozen & {name for part in parts.values() for name in part.canonical}):
-            found[shift.name] = f"{still[0]} is not trained"
-    return found
+            stuck[shift.name] = f"{still[0]} is not trained"
+    return stuck
 
 
 def _shared(module: nn.Module, spec: Spec) -> set[str]:
@@ -185,7 +185,7 @@ def _trained(free: LayerNorms, still: Set[str]) -> LayerNorms:
         norm.bound |= held | parted
         norm.sealed |= bool(parted) or norm.through is not None or norm.level or any(map(stays, norm.blocks))
     moves = [norm for norm in free.norms if norm.slack or norm.folds or norm.scales]
-    carried = [one for one in free.carried if not any(map(stays, one.blocks))]
+    carried = [vector for vector in free.carried if not any(map(stays, vector.blocks))]
     return LayerNorms({block: k for block, k in free.writers.items() if not stays(block)}, moves, carried)
 
 
@@ -197,18 +197,18 @@ def _one_sided(spec: Spec, blocks: list[Block]) -> dict[str, str]:
             if atom.name in sides:
                 sides[atom.name].add(atom.dual)
     there = {shift.name for shift, _, _ in find_shifts(spec, blocks)}
-    found = {name: "the module has only one side of it" for name, side in sides.items() if len(side) < 2}
+    refused = {name: "the module has only one side of it" for name, side in sides.items() if len(side) < 2}
     paid = [s for s in spec.shifts if s.via is not None]
-    found |= {s.name: "it moves two biases at once" for s in paid if s.beside is not None}
-    found |= {s.name: "it moves a table and a bias at once" for s in paid if s.along is not None}
-    return found | {s.name: "the module lacks its tensors" for s in spec.shifts if s.name not in there}
+    refused |= {s.name: "it moves two biases at once" for s in paid if s.beside is not None}
+    refused |= {s.name: "it moves a table and a bias at once" for s in paid if s.along is not None}
+    return refused | {s.name: "the module lacks its tensors" for s in spec.shifts if s.name not in there}
 
 
 def scopes_of(spec: Spec, space: Space, blocks: Collection[Block]) -> list[tuple[int, ...]]:
     """The layers in which a space acts, in order."""
-    found = {
+    scopes = {
         tuple(dict(block.scope)[i] for i in spec.scope(space))
         for block in blocks
         if any(atom.name == space.name for atom in atoms(block.axes or ()))
     }
-    return sorted(found)
+    return sorted(scopes)

@@ -110,7 +110,7 @@ class Shifted:
 
 def families(binding: Binding, layout: Layout) -> tuple[list[Family], list[Shifted], int]:
     """The families and shifts of a module, and the length of a flat vector of elements."""
-    spec, found, offset = binding.spec, [], 0
+    spec, families, offset = binding.spec, [], 0
     for name, space in spec.spaces.items():
         scopes = scopes_of(spec, space, binding.blocks)
         batch = spec.batch(space)
@@ -121,13 +121,13 @@ def families(binding: Binding, layout: Layout) -> tuple[list[Family], list[Shift
         family = Family(space, keys, tuple(shape), offset, batch)
         offset += prod(shape)
         family.touches.extend(_touches(family, layout, spec.scope(space)))
-        found.append(family)
+        families.append(family)
     shifts, offset = _shifts(binding, layout, offset)
-    return found, shifts, offset
+    return families, shifts, offset
 
 
 def _touches(family: Family, layout: Layout, scope: Sequence[str]) -> list[Touch]:
-    found = []
+    touches = []
     for leaf in layout.leaves:
         if family.name in leaf.names:
             keys = {f"{[layer[i] for i in scope]}" for layer in leaf.scopes}
@@ -138,8 +138,8 @@ def _touches(family: Family, layout: Layout, scope: Sequence[str]) -> list[Touch
                 )
             place = _matrix if family.kind == "matrix" else _numbers
             free = any(s.bias == leaf.line and (s.block or 0) == leaf.part for s in layout.spec.shifts)
-            found.append(place(family, leaf, free))
-    return found
+            touches.append(place(family, leaf, free))
+    return touches
 
 
 def _strides(family: Family) -> dict[str, tuple[int, int]]:
@@ -189,7 +189,7 @@ def _shifts(binding: Binding, layout: Layout, offset: int) -> tuple[list[Shifted
     for shift, key, _ in find_shifts(binding.spec, binding.blocks):
         if not shift.constant:  # see `additions`
             by_shift.setdefault(shift, []).append(key)
-    found = []
+    shifted = []
     for shift, keys in by_shift.items():
         bias = _leaf(layout, shift.bias, shift.block or 0)
         into = via = None
@@ -198,9 +198,9 @@ def _shifts(binding: Binding, layout: Layout, offset: int) -> tuple[list[Shifted
             first = [weight.names.index(name) for name in (*target.names, *bias.names[1:])]
             others = [k for k in range(len(weight.names)) if k not in first]
             into, via = target.view, weight.view.permuted([*first, *others])
-        found.append(Shifted(shift, tuple(keys), bias.view.size, offset, bias.view, into, via))
+        shifted.append(Shifted(shift, tuple(keys), bias.view.size, offset, bias.view, into, via))
         offset += prod(bias.view.size)
-    return found, offset
+    return shifted, offset
 
 
 def total(x: Tensor, axes: tuple[int, ...]) -> Tensor:

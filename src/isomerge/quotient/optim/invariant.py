@@ -206,25 +206,25 @@ class InvariantAdam(InvariantOptimizer):
         super().__init__(model, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, spaces, spec)
 
     def _direction(self, g: Tensor, metric: tuple[Tensor, Tensor], group: dict[str, Any]) -> Tensor:
-        (one, two), first = group["betas"], self._space.layout.parameters[0]
+        (beta1, beta2), first = group["betas"], self._space.layout.parameters[0]
         n = self.state[first]["step"] = self.state[first].get("step", 0) + 1
         u = self._metric.raised(g, metric).mul_(g)
         self._metric.averaged(u)
-        m = self._buffer("exp_avg").lerp_(g, 1 - one)
-        v = self._buffer("invariant_sq").lerp_(u, 1 - two)
+        m = self._buffer("exp_avg").lerp_(g, 1 - beta1)
+        v = self._buffer("invariant_sq").lerp_(u, 1 - beta2)
         self._keep("exp_avg", m)
         self._keep("invariant_sq", v)
-        size = v.clamp_min_(0).div_(1 - two**n).sqrt_().add_(group["eps"])  # rounding may leave -0
-        return self._metric.raised(m.div_(1 - one**n), metric).div_(size)
+        size = v.clamp_min_(0).div_(1 - beta2**n).sqrt_().add_(group["eps"])  # rounding may leave -0
+        return self._metric.raised(m.div_(1 - beta1**n), metric).div_(size)
 
     def _step_rest(self, group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
-        one, two = group["betas"]
+        beta1, beta2 = group["betas"]
         for p in parameters:
             state, g = self.state[p], p.grad
             assert g is not None
             if not state:
                 state |= {"step": 0, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
             n = state["step"] = state["step"] + 1
-            m = state["exp_avg"].lerp_(g, 1 - one)
-            v = state["exp_avg_sq"].mul_(two).addcmul_(g, g, value=1 - two)
-            p.addcdiv_(m, (v / (1 - two**n)).sqrt_().add_(group["eps"]), value=-group["lr"] / (1 - one**n))
+            m = state["exp_avg"].lerp_(g, 1 - beta1)
+            v = state["exp_avg_sq"].mul_(beta2).addcmul_(g, g, value=1 - beta2)
+            p.addcdiv_(m, (v / (1 - beta2**n)).sqrt_().add_(group["eps"]), value=-group["lr"] / (1 - beta1**n))

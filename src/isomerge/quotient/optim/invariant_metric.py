@@ -59,18 +59,18 @@ class InvariantMetric:
 
     def _order(self) -> list[tuple[Family, bool]]:
         rest = [(family, dual) for family in self.space.families for dual in (False, True)]
-        found: list[tuple[Family, bool]] = []
+        order: list[tuple[Family, bool]] = []
         while rest:
-            done = {(family.name, dual) for family, dual in found}
+            done = {(family.name, dual) for family, dual in order}
             ready = next((side for side in rest if self._needs(*side) <= done), None)
             if ready is None:
                 raise IsomergeError(
                     f"the spaces {', '.join(sorted({f.name for f, _ in rest}))} meet in a circle: "
                     "name fewer in spaces="
                 )
-            found.append(ready)
+            order.append(ready)
             rest.remove(ready)
-        return found
+        return order
 
     def at(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """P of every plain and of every dual side at parameters x [parameters]: two flat vectors [elements]."""
@@ -93,17 +93,17 @@ class InvariantMetric:
 
     def raised(self, g: Tensor, metric: tuple[Tensor, Tensor]) -> Tensor:
         """``P G`` of what transforms as gradients do [parameters]; it moves as the weights do."""
-        found = g.clone()
-        act(self.space, found, *metric)
-        return found
+        raised = g.clone()
+        act(self.space, raised, *metric)
+        return raised
 
     def averaged(self, u: Tensor) -> None:
         """Average over the axes that matrices and complex numbers mix, in place: what is left is invariant."""
         for leaf, touches in self.on_leaf.items():
             axes = tuple(leaf.names.index(t.family.name) for t in touches if t.family.kind != "scale")
             if axes:
-                here = leaf.view.of(u)
-                here.copy_(here.mean(axes, keepdim=True).expand_as(here))
+                view = leaf.view.of(u)
+                view.copy_(view.mean(axes, keepdim=True).expand_as(view))
 
 
 def _normalise(family: Family, plain: Tensor, dual: Tensor) -> None:
@@ -112,13 +112,13 @@ def _normalise(family: Family, plain: Tensor, dual: Tensor) -> None:
     a, b = family.of(plain), family.of(dual)
     if family.kind == "matrix":
         square = (a * b.mT).sum((-2, -1), keepdim=True) / family.n
-        one = torch.eye(family.n, dtype=a.dtype, device=a.device).expand_as(a)
+        identity = torch.eye(family.n, dtype=a.dtype, device=a.device).expand_as(a)
     elif family.kind == "complex":
         square = (a * b).sum(-1, keepdim=True)
-        one = torch.tensor([1.0, 0.0], dtype=a.dtype, device=a.device).expand_as(a)
+        identity = torch.tensor([1.0, 0.0], dtype=a.dtype, device=a.device).expand_as(a)
     else:
-        square, one = a * b, torch.ones_like(a)
+        square, identity = a * b, torch.ones_like(a)
     alive = square > torch.finfo(a.dtype).tiny
     scale = torch.where(alive, square, torch.ones_like(square)).rsqrt()
-    a.copy_(torch.where(alive, a * scale, one))
-    b.copy_(torch.where(alive, b * scale, one))
+    a.copy_(torch.where(alive, a * scale, identity))
+    b.copy_(torch.where(alive, b * scale, identity))

@@ -51,7 +51,7 @@ class Layout:
 
         self.spec = binding.spec
         free = {*binding.free.writers, *(block for norm in binding.free.norms for block in norm.blocks)}
-        free |= {block for one in binding.free.carried for block in one.looked_at}
+        free |= {block for vector in binding.free.carried for block in vector.looked_at}
         moved = [block for block in binding.blocks if block in free or _is_moved(binding, block)]
         stacks: dict[str, list[Block]] = {}
         for block in moved:
@@ -107,8 +107,8 @@ def _is_moved(binding: Binding, block: Block) -> bool:
 def _leaves(binding: Binding, line: str, blocks: list[Block], whole: Tensor) -> list[Leaf]:
     sizes = {**binding.spec.sizes, LAYER: len(blocks)}
     scopes = tuple(dict(block.scope) for block in blocks)
-    found = []
+    leaves = []
     for part, ((leaf,), axes) in enumerate(views((whole,), (Atom(LAYER), *(blocks[0].axes or ())), sizes)):
         view = View(tuple(leaf.shape), leaf.stride(), int(leaf.storage_offset()))
-        found.append(Leaf(line, part, scopes, axes, view))
-    return found
+        leaves.append(Leaf(line, part, scopes, axes, view))
+    return leaves

@@ -38,11 +38,11 @@ class Movement:
     def identity(cls, space: VerticalSpace) -> Movement:
         """What moves nothing."""
 
-        found = torch.zeros(space.size, dtype=torch.float64, device=space.layout.parameters[0].device)
+        elements = torch.zeros(space.size, dtype=torch.float64, device=space.layout.parameters[0].device)
         for family in space.families:
             batch = family.shape[: -2 if family.kind == "matrix" else -1]
-            family.of(found).copy_(family.space.group.identity(batch, family.n))
-        return cls(space, found)
+            family.of(elements).copy_(family.space.group.identity(batch, family.n))
+        return cls(space, elements)
 
     def parameters(self, x: Tensor) -> None:
         """Move parameters [parameters], float64, in place."""
@@ -93,30 +93,30 @@ def act(space: VerticalSpace, x: Tensor, plain: Tensor, dual: Tensor, *, squares
             multiply(touch, touch.at.of(x), dual if touch.dual else plain, squares=squares)
 
 
-def multiply(touch: Touch, here: Tensor, factors: Tensor, *, squares: bool = False) -> None:
+def multiply(touch: Touch, leaf: Tensor, factors: Tensor, *, squares: bool = False) -> None:
     """Multiply one leaf, arranged as the touch has it, by its factors, in place."""
     c = touch.coefficient.of(factors)
     if touch.family.kind == "matrix":
-        here.copy_(c @ here)
+        leaf.copy_(c @ leaf)
     elif touch.family.kind == "scale":
-        here.mul_(c)
+        leaf.mul_(c)
     else:
-        turned = here.flip(touch.axis) if squares else quarter_turn(touch, here)
-        here.mul_(c).addcmul_(turned, touch.imaginary.of(factors))
+        turned = leaf.flip(touch.axis) if squares else quarter_turn(touch, leaf)
+        leaf.mul_(c).addcmul_(turned, touch.imaginary.of(factors))
 
 
 def contragredient(families: Iterable[Family], elements: Tensor) -> Tensor:
     """``g^-T`` of the elements [elements] of these families; zeros elsewhere."""
 
-    found = torch.zeros_like(elements)
+    inverses = torch.zeros_like(elements)
     for family in families:
         g = family.of(elements)
         if family.kind == "complex":
             g = g / g.square().sum(-1, keepdim=True)
         else:
             g = torch.linalg.inv(g).mT if family.kind == "matrix" else g.reciprocal()
-        family.of(found).copy_(g)
-    return found
+        family.of(inverses).copy_(g)
+    return inverses
 
 
 def balancing(space: VerticalSpace, x: Tensor) -> tuple[Movement, dict[str, int]]:
@@ -155,9 +155,9 @@ def _balance(space: VerticalSpace, family: Family, x: Tensor) -> tuple[Tensor, i
     plain, dual = space.at(x).grams(family)
     if family.kind != "matrix":
         plain, dual = torch.diag_embed(plain), torch.diag_embed(dual)
-    found = family.space.group.balance(plain, dual)
-    assert found is not None, f"{family.name} is compact"
-    return found[0], int(found[1].sum())
+    balanced = family.space.group.balance(plain, dual)
+    assert balanced is not None, f"{family.name} is compact"
+    return balanced[0], int(balanced[1].sum())
 
 
 def _apply(space: VerticalSpace, family: Family, g: Tensor, x: Tensor) -> None:

@@ -66,7 +66,7 @@ class NormStack:
         return self.folds and any(reader.bias is None for reader in self.readers)
 
 
-class NormsHere:
+class NormsAt:
     """What norms are at one point.
 
     Args:
@@ -130,27 +130,27 @@ def norm_stacks(norms: Sequence[Norm], places: Mapping[Block, View]) -> Iterator
         form = tuple((k, block in norm.slack) for block, k in norm.readers.items())
         alike.setdefault((*lines, form, norm.folds, norm.scales), []).append(norm)
     for group in alike.values():
-        one = group[0]
+        first = group[0]
         rows = [[None if block is None else places[block] for block in _blocks(norm)] for norm in group]
         for gain, bias, carried, *rest in stacked(rows):
             views = list(zip(rest[::2], rest[1::2], strict=True))
             readers = tuple(
-                Reader(at, axis + 1, own, block in one.slack)
-                for (at, own), (block, axis) in zip(views, one.readers.items(), strict=True)
+                Reader(at, axis + 1, own, block in first.slack)
+                for (at, own), (block, axis) in zip(views, first.readers.items(), strict=True)
                 if at is not None
             )
             count = next(view.size[0] for view in (gain, *rest) if view is not None)
-            less = 0.0 if one.gain is None else float(one.gain.line.less)
-            yield NormStack(count, gain, less, bias, carried, readers, one.folds, one.scales)
+            less = 0.0 if first.gain is None else float(first.gain.line.less)
+            yield NormStack(count, gain, less, bias, carried, readers, first.folds, first.scales)
 
 
 def _blocks(norm: Norm) -> list[Block | None]:
     """All blocks of a norm in one order: gain, bias, what carries it on, then every reader and its bias."""
     biases = {reader: bias for bias, reader in norm.reader_biases.items()}
-    found: list[Block | None] = [norm.gain, norm.bias, norm.carried]
+    blocks: list[Block | None] = [norm.gain, norm.bias, norm.carried]
     for reader in norm.readers:
-        found += [reader, biases.get(reader)]
-    return found
+        blocks += [reader, biases.get(reader)]
+    return blocks
 
 
 def stacked(rows: Sequence[Sequence[View | None]]) -> Iterator[list[View | None]]:

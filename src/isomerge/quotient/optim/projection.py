@@ -48,10 +48,10 @@ class Preconditioner:
 
     def solve(self, c: Tensor) -> Tensor:
         """Every space's own solution for right-hand sides [dimension]."""
-        found = torch.cat([c[: self.size] * self.numbers, self.additions.solve(c[self.size :])])
+        solution = torch.cat([c[: self.size] * self.numbers, self.additions.solve(c[self.size :])])
         for family, w, u, inverse in self.matrices:
-            family.of(found).copy_(w @ ((w.mT @ family.of(c) @ u) * inverse) @ u.mT)
-        return found
+            family.of(solution).copy_(w @ ((w.mT @ family.of(c) @ u) * inverse) @ u.mT)
+        return solution
 
 
 class ShiftProjection:
@@ -98,7 +98,7 @@ def _inverse(sums: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Projected:
-    """What a projection found."""
+    """The outcome of a projection."""
 
     horizontal: Tensor
     """``D - V xi`` [parameters]."""

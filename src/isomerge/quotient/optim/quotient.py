@@ -101,8 +101,8 @@ class Quotient:
         """
         d = self._flat(updates)
         point = self._point()
-        found = project(point, Preconditioner(point), d, tolerance=tolerance).horizontal
-        return {**updates, **self._named(found, updates)}
+        horizontal = project(point, Preconditioner(point), d, tolerance=tolerance).horizontal
+        return {**updates, **self._named(horizontal, updates)}
 
     def vertical(self, elements: Tensor) -> dict[str, Tensor]:
         """The change of the parameters along the orbit, by name, float64.
@@ -122,14 +122,14 @@ class Quotient:
         """
 
         x = self._x()
-        found = {}
+        differences = {}
         for family in self.vertical_space.families:
             sides = [torch.zeros(self.vertical_space.size, dtype=x.dtype, device=x.device) for _ in range(2)]
             for touch in family.touches:
                 touch.add_gram(sides[touch.dual], touch.at.of(x), touch.at.of(x))
             difference = family.of(sides[0] - sides[1])
-            found[family.name] = difference[..., 0] if family.kind == "complex" else difference
-        return found
+            differences[family.name] = difference[..., 0] if family.kind == "complex" else difference
+        return differences
 
     # ---------------------------------------------------------------- movement
 

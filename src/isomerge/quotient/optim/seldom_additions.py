@@ -13,7 +13,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from isomerge.quotient.optim.norm_stacks import NormsHere, NormStack
+from isomerge.quotient.optim.norm_stacks import NormsAt, NormStack
 from isomerge.quotient.optim.views import View
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import Carried
@@ -35,26 +35,26 @@ class Seldom(ABC):
         """See `Addition`."""
 
     @abstractmethod
-    def _terms(self, here: NormsHere, c: Tensor) -> Terms:
+    def _terms(self, norms: NormsAt, c: Tensor) -> Terms:
         """What it adds, by what is free; linear in it."""
 
-    def push(self, here: NormsHere, c: Tensor, out: Tensor) -> None:
+    def push(self, norms: NormsAt, c: Tensor, out: Tensor) -> None:
         """See `Addition`."""
-        for at, change in self._terms(here, c):
+        for at, change in self._terms(norms, c):
             at.of(out).add_(change)
 
-    def pull(self, here: NormsHere, d: Tensor) -> Tensor:
+    def pull(self, norms: NormsAt, d: Tensor) -> Tensor:
         """See `Addition`."""
         with torch.enable_grad():
             c = torch.zeros(self.shape, dtype=d.dtype, device=d.device, requires_grad=True)
-            added = list(self._terms(here, c))
+            added = list(self._terms(norms, c))
             (met,) = torch.autograd.grad([change for _, change in added], c, [at.of(d) for at, _ in added])
         return met
 
-    def squares(self, here: NormsHere) -> Tensor:
+    def squares(self, norms: NormsAt) -> Tensor:
         """See `Addition`; on average."""
-        ones = torch.ones(self.shape, dtype=here.x.dtype, device=here.x.device)
-        return _square(self._terms(here, ones)) / prod(self.shape)
+        ones = torch.ones(self.shape, dtype=norms.x.dtype, device=norms.x.device)
+        return _square(self._terms(norms, ones)) / prod(self.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,25 +62,25 @@ class Made(Seldom):
     """What a reader without a bias makes of its norm's bias, where it may be anything."""
 
     stack: NormStack
-    one: UnstoredBias
+    bias: UnstoredBias
     places: Mapping[Block, View]
 
     @property
     def shape(self) -> tuple[int, ...]:
         """See `Addition`."""
-        return tuple(1 if k == self.one.axis else n for k, n in enumerate(self.places[self.one.reader].size))
+        return tuple(1 if k == self.bias.axis else n for k, n in enumerate(self.places[self.bias.reader].size))
 
-    def squares(self, here: NormsHere) -> Tensor:
+    def squares(self, norms: NormsAt) -> Tensor:
         """See `Addition`."""
-        return self.one.rows(self.places[self.one.reader].of(here.x)) * here.along(self.stack).square().sum()
+        return self.bias.rows(self.places[self.bias.reader].of(norms.x)) * norms.along(self.stack).square().sum()
 
-    def _terms(self, here: NormsHere, c: Tensor) -> Terms:
-        one, at = self.one, self.places[self.one.reader]
-        free = torch.where(one.rows(at.of(here.x)), c, torch.zeros_like(c))
-        yield at, free * here.along(self.stack)[0].reshape([-1 if k == one.axis else 1 for k in range(c.ndim)])
-        if one.into is not None and one.via is not None:
-            tensors = {block: self.places[block].of(here.x) for block in (one.via, one.into)}
-            yield self.places[one.into], -(one.through(free, tensors) * here.paid(self.stack)[0]).to(c.dtype)
+    def _terms(self, norms: NormsAt, c: Tensor) -> Terms:
+        bias, at = self.bias, self.places[self.bias.reader]
+        free = torch.where(bias.rows(at.of(norms.x)), c, torch.zeros_like(c))
+        yield at, free * norms.along(self.stack)[0].reshape([-1 if k == bias.axis else 1 for k in range(c.ndim)])
+        if bias.into is not None and bias.via is not None:
+            tensors = {block: self.places[block].of(norms.x) for block in (bias.via, bias.into)}
+            yield self.places[bias.into], -(bias.through(free, tensors) * norms.paid(self.stack)[0]).to(c.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,20 +96,20 @@ class Traded(Seldom):
         """See `Addition`."""
         return (len(self.norm.trades),)
 
-    def squares(self, here: NormsHere) -> Tensor:
+    def squares(self, norms: NormsAt) -> Tensor:
         """See `Addition`."""
-        whole = torch.eye(len(self.norm.trades), dtype=here.x.dtype, device=here.x.device)
-        return torch.stack([_square(self._terms(here, one)) for one in whole])
+        whole = torch.eye(len(self.norm.trades), dtype=norms.x.dtype, device=norms.x.device)
+        return torch.stack([_square(self._terms(norms, row)) for row in whole])
 
-    def _terms(self, here: NormsHere, c: Tensor) -> Terms:
-        along, paid = here.along(self.stack)[0], here.paid(self.stack)[0]
+    def _terms(self, norms: NormsAt, c: Tensor) -> Terms:
+        along, paid = norms.along(self.stack)[0], norms.paid(self.stack)[0]
         for trade, much in zip(self.norm.trades, c, strict=True):
             for block, rows, change in (
                 (trade.table, trade.rows, much * along),
                 (trade.partner, trade.partner_rows, -much * along),
                 (trade.bias, trade.rows, -much * paid),
             ):
-                moved = torch.zeros_like(self.places[block].of(here.x))
+                moved = torch.zeros_like(self.places[block].of(norms.x))
                 moved[slice(*rows)] = change
                 yield self.places[block], moved
 
@@ -129,7 +129,7 @@ class Constant(Seldom):
         """See `Addition`."""
         return shift_shape(self.spec, self.shift)
 
-    def _terms(self, here: NormsHere, c: Tensor) -> Terms:
+    def _terms(self, norms: NormsAt, c: Tensor) -> Terms:
         moved = {
             block: torch.zeros(place.size, dtype=c.dtype, device=c.device) for block, place in self.places.items()
         }
@@ -142,19 +142,22 @@ class Constant(Seldom):
 class CarriedOn(Seldom):
     """A constant that one tensor has more, and others less, of whatever layers."""
 
-    one: Carried
+    carried: Carried
     places: Mapping[Block, View]
 
     @property
     def shape(self) -> tuple[int, ...]:
         """See `Addition`."""
-        return self.one.shape or (1,)
+        return self.carried.shape or (1,)
 
-    def _terms(self, here: NormsHere, c: Tensor) -> Terms:
-        v = c.reshape(self.one.shape)
-        for block in self.one.blocks:
-            stays = torch.zeros_like(self.places[block].of(here.x))
-            yield self.places[block], self.one.add(block, v, stays, lambda b: self.places[b].of(here.x)).to(c.dtype)
+    def _terms(self, norms: NormsAt, c: Tensor) -> Terms:
+        v = c.reshape(self.carried.shape)
+        for block in self.carried.blocks:
+            same = torch.zeros_like(self.places[block].of(norms.x))
+            yield (
+                self.places[block],
+                self.carried.add(block, v, same, lambda b: self.places[b].of(norms.x)).to(c.dtype),
+            )
 
 
 def _square(terms: Terms) -> Tensor:

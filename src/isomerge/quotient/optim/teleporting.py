@@ -81,13 +81,13 @@ def teleport(
     loss, before = _value(closure()), _norm(model)
     parameters = space.layout.parameters
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    found = _search(space, space.layout.gather(gradients, torch.float64), goal, steps, condition)
+    movement = _search(space, space.layout.gather(gradients, torch.float64), goal, steps, condition)
     unmoved = Teleported(before, before, loss, False, 1.0)
-    if found is None:
+    if movement is None:
         return unmoved
     kept = [p.detach().clone() for p in parameters]
     x = space.layout.gather(parameters, torch.float64)
-    found.parameters(x)
+    movement.parameters(x)
     space.layout.scatter(x, parameters)
     again, after = _value(closure()), _norm(model)
     good = abs(again - loss) <= SAME * max(1.0, abs(loss))
@@ -102,8 +102,8 @@ def teleport(
             )
         closure()  # the gradients of the parameters as they are
         return unmoved
-    transport(found, optimizers)
-    return Teleported(before, after, again, True, _condition(space, found.elements))
+    transport(movement, optimizers)
+    return Teleported(before, after, again, True, _condition(space, movement.elements))
 
 
 def _value(loss: Any) -> float:
@@ -139,19 +139,19 @@ def _search(space: VerticalSpace, g: Tensor, goal: str, steps: int, condition: f
 
 def _slope(space: VerticalSpace, g: Tensor) -> Tensor:
     """Half the derivative of the squared norm of gradients along elements [elements]: ``B - A``, their Grams."""
-    found = g.new_zeros(space.size)
+    slope = g.new_zeros(space.size)
     for family in space.families:
         sides = [g.new_zeros(space.size) for _ in range(2)]
         for touch in family.touches:
             touch.add_gram(sides[touch.dual], touch.at.of(g), touch.at.of(g))
-        family.of(found).copy_(family.of(sides[1] - sides[0]))
-    return found
+        family.of(slope).copy_(family.of(sides[1] - sides[0]))
+    return slope
 
 
 def _step(space: VerticalSpace, elements: Tensor, xi: Tensor, condition: float) -> Tensor:
     """``exp(xi) g``, its singular values brought within the bound."""
 
-    found, bound = elements.clone(), math.sqrt(condition)
+    stepped, bound = elements.clone(), math.sqrt(condition)
     for family in space.families:
         g, step = family.of(elements), family.of(xi)
         if family.kind == "matrix":
@@ -163,8 +163,8 @@ def _step(space: VerticalSpace, elements: Tensor, xi: Tensor, condition: float) 
             g = g * step[..., :1].exp()
             size = g.norm(dim=-1, keepdim=True)
             g = g / size * size.clamp(1 / bound, bound)
-        family.of(found).copy_(g)
-    return found
+        family.of(stepped).copy_(g)
+    return stepped
 
 
 def _condition(space: VerticalSpace, elements: Tensor) -> float:

@@ -18,7 +18,7 @@ from isomerge.quotient.optim.additions import Additions
 from isomerge.quotient.optim.binding import Binding
 from isomerge.quotient.optim.families import Family, Shifted, Touch, families, total
 from isomerge.quotient.optim.layout import Layout
-from isomerge.quotient.optim.norm_stacks import NormsHere
+from isomerge.quotient.optim.norm_stacks import NormsAt
 
 
 class VerticalSpace:
@@ -62,59 +62,59 @@ class Point:
         self._leaves: list[tuple[Touch, Tensor, Tensor | None]] = []
         for family in space.families:
             for touch in family.touches:
-                here = touch.at.of(x)
-                self._leaves.append((touch, here, quarter_turn(touch, here) if family.kind == "complex" else None))
+                leaf = touch.at.of(x)
+                self._leaves.append((touch, leaf, quarter_turn(touch, leaf) if family.kind == "complex" else None))
         self.carriers = [(shift, carrier(shift, x)) for shift in space.shifts]
         """The shifts with their matrices W [layer, outputs, bias]; None where nothing is carried."""
-        self.norms = NormsHere(x)
+        self.norms = NormsAt(x)
 
     def push(self, xi: Tensor) -> Tensor:
         """``V xi``: the flat vector [parameters] in which a direction [dimension] moves them."""
 
-        found = torch.empty_like(self.x)
+        moved = torch.empty_like(self.x)
         for view in self.space.untouched:
-            view.of(found).zero_()
-        for touch, here, turned in self._leaves:
-            out, c = touch.at.of(found), touch.coefficient.of(xi)
+            view.of(moved).zero_()
+        for touch, leaf, turned in self._leaves:
+            out, c = touch.at.of(moved), touch.coefficient.of(xi)
             if touch.dual:
                 c = -c.mT if touch.family.kind == "matrix" else -c
             if touch in self.space.first:
-                (torch.matmul if touch.family.kind == "matrix" else torch.mul)(c, here, out=out)
+                (torch.matmul if touch.family.kind == "matrix" else torch.mul)(c, leaf, out=out)
             elif touch.family.kind == "matrix":
-                out += c @ here
+                out += c @ leaf
             else:
-                out.addcmul_(here, c)
+                out.addcmul_(leaf, c)
             if turned is not None:
                 out.addcmul_(turned, touch.imaginary.of(xi))
         for shift, w in self.carriers:
             d = shift.of(xi)
-            shift.bias.of(found).add_(d)
+            shift.bias.of(moved).add_(d)
             if w is not None and shift.into is not None:
-                out = shift.into.of(found)
+                out = shift.into.of(moved)
                 out -= (w @ d.flatten(1).unsqueeze(-1)).view(out.shape)
-        self.space.additions.push(self.norms, xi[self.space.size :], found)
-        return found
+        self.space.additions.push(self.norms, xi[self.space.size :], moved)
+        return moved
 
     def pull(self, d: Tensor) -> Tensor:
         """``V^T D``: the flat vector [dimension] that is zero for horizontal updates [parameters]."""
 
-        found = torch.zeros(self.space.dimension, dtype=d.dtype, device=d.device)
-        for touch, here, turned in self._leaves:
-            there, out = touch.at.of(d), touch.coefficient.of(found)
+        met = torch.zeros(self.space.dimension, dtype=d.dtype, device=d.device)
+        for touch, leaf, turned in self._leaves:
+            change, out = touch.at.of(d), touch.coefficient.of(met)
             if touch.family.kind == "matrix":
-                gram = here @ there.mT if touch.dual else there @ here.mT
+                gram = leaf @ change.mT if touch.dual else change @ leaf.mT
                 out.add_(total(gram, touch.summed), alpha=-1 if touch.dual else 1)
                 continue
-            out.add_(total(here * there, touch.summed), alpha=-1 if touch.dual else 1)
+            out.add_(total(leaf * change, touch.summed), alpha=-1 if touch.dual else 1)
             if turned is not None:
-                touch.imaginary.of(found).add_(total(turned * there, touch.summed))
+                touch.imaginary.of(met).add_(total(turned * change, touch.summed))
         for shift, w in self.carriers:
-            out = shift.of(found)
+            out = shift.of(met)
             out += shift.bias.of(d)
             if w is not None and shift.into is not None:
                 out -= (w.mT @ shift.into.of(d).flatten(1).unsqueeze(-1)).view(out.shape)
-        self.space.additions.pull(self.norms, d, found[self.space.size :])
-        return found
+        self.space.additions.pull(self.norms, d, met[self.space.size :])
+        return met
 
     def grams(self, family: Family) -> tuple[Tensor, Tensor]:
         """The self-Grams of the plain and of the dual side of a family, without biases that a shift moves.
@@ -124,9 +124,9 @@ class Point:
         """
 
         sides = [torch.zeros(self.space.size, dtype=self.x.dtype, device=self.x.device) for _ in range(2)]
-        for touch, here, _ in self._leaves:
+        for touch, leaf, _ in self._leaves:
             if touch.family is family and not touch.free:
-                touch.add_gram(sides[touch.dual], here, here)
+                touch.add_gram(sides[touch.dual], leaf, leaf)
         return family.of(sides[0]), family.of(sides[1])
 
 

@@ -123,10 +123,10 @@ class QuotientOptimizer(torch.optim.Optimizer):
         fresh = self._preconditioner is None
         if self._preconditioner is None:
             self._preconditioner = Preconditioner(point)
-        found = project(point, self._preconditioner, d, start=self._start, tolerance=self.tolerance)
-        self._start, self.iterations = found.xi, found.iterations
+        projection = project(point, self._preconditioner, d, start=self._start, tolerance=self.tolerance)
+        self._start, self.iterations = projection.xi, projection.iterations
         if fresh:
-            self._fresh = found.iterations
-        elif found.iterations > self._fresh + STALE:
+            self._fresh = projection.iterations
+        elif projection.iterations > self._fresh + STALE:
             self._preconditioner = None
-        return found.horizontal
+        return projection.horizontal
