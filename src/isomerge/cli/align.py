@@ -73,8 +73,8 @@ def align(
             tell_alignment(voice, telling.json, plan)
         return tell_files(voice, matching)
     with voice.progress("aligning") as observer, planned_align(source, onto, out, **how, observer=observer) as plan:
-        alignment, found = plan.run()
-        report = Report(found)
+        alignment, outcome = plan.run()
+        report = Report(outcome)
     if save_alignment is not None:
         alignment.save(save_alignment)
     tell_files(voice, matching)
@@ -86,10 +86,10 @@ def align(
             f"{len(report['dead_blocks'])} blocks are rank-deficient and were not balanced: "
             f"{', '.join(report['dead_blocks'][:4])}"
         )
-    told = evidence_lines(report)
-    for line in (*rounding_lines(report), *told):
+    evidence = evidence_lines(report)
+    for line in (*rounding_lines(report), *evidence):
         voice.say(line)
     tell_verdict(voice, report["verdict"])
-    voice.say(f"Wrote {out}: the function of {source}, {'matched' if told else 'closest'} to {onto}.")
+    voice.say(f"Wrote {out}: the function of {source}, {'matched' if evidence else 'closest'} to {onto}.")
     tell_pushed(voice, writing)
     return write_json(telling.json, report)

@@ -60,7 +60,7 @@ def barrier(
     from isomerge.run.connectivity import check_labelled
 
     voice = Voice(telling.quiet, telling.verbose)
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "data": data,
         "points": points,
         "grid": grid,
@@ -76,11 +76,11 @@ def barrier(
         "max_memory": memory.max_memory,
     }
     if planning.dry_run:
-        with planned_barrier([a, b] if c is None else [a, b, c], **given) as planned:
+        with planned_barrier([a, b] if c is None else [a, b, c], **arguments) as planned:
             check_labelled(planned.examples)
             return tell_cost(voice, telling.json, planned)
     with voice.progress("measuring", steps=True) as observer:
-        report = isomerge.barrier(a, b, c, **given, observer=observer)
+        report = isomerge.barrier(a, b, c, **arguments, observer=observer)
     warn_fixed(voice, report["fixed"])
     if report["untied"]:
         voice.say(f"Untied in memory, as another model has a head of its own: {', '.join(report['untied'])}.\n")
@@ -128,7 +128,9 @@ def _lines(voice: Voice, report: dict[str, Any]) -> None:
         names = [line["name"] for line in report["lines"]]
         steps = zip(report["lines"][0]["points"], *(line["losses"] for line in report["lines"]), strict=True)
         voice.say("")
-        voice.table("", ["loss at", *names], [[f"{at:.3f}", *(f"{x:.4f}" for x in found)] for at, *found in steps])
+        voice.table(
+            "", ["loss at", *names], [[f"{at:.3f}", *(f"{x:.4f}" for x in losses)] for at, *losses in steps]
+        )
     voice.say(
         "\nbarrier: above the straight line between the ends (Entezari); (Verma): above their mean; (range): "
         "highest less "

@@ -48,30 +48,33 @@ def canon(
         )
     for line in rounding_lines(report):
         voice.say(line)
-    found = report["degeneracy"]
+    degeneracy = report["degeneracy"]
     warn_fixed(voice, report["fixed"])
     for note in report["notes"]:
         voice.say(f"note: {note}")
     voice.table(
-        "", ["least clear", "choice of", "gap", "would move the weights by"], [_row(g) for g in found["gaps"]]
+        "", ["least clear", "choice of", "gap", "would move the weights by"], [_row(g) for g in degeneracy["gaps"]]
     )
-    if telling.verbose and found["ambiguous"]:
-        voice.table("", ["ambiguous", "choice of", "gap", "moves"], [_row(g) for g in found["ambiguous"]])
-    if found["dead"]:
+    if telling.verbose and degeneracy["ambiguous"]:
+        voice.table("", ["ambiguous", "choice of", "gap", "moves"], [_row(g) for g in degeneracy["ambiguous"]])
+    if degeneracy["dead"]:
         voice.say(
-            f"{len(found['dead'])} blocks have no balanced point ({found['dead'][0]}): they are dead or "
+            f"{len(degeneracy['dead'])} blocks have no balanced point ({degeneracy['dead'][0]}): they are dead or "
             f"rank-deficient, "
             "and stay in the gauge that they have."
         )
     unique = (
         "is the same for every disguise"
-        if found["unique"]
+        if degeneracy["unique"]
         else "may differ between disguises in what is named above"
     )
     voice.say(f"Wrote {out}: the canonical form, which {unique}.")
     if "activations" in report:
-        told = report["activations"]
-        voice.say(f"Wrote {told['file']}: {len(told['layers'])} layers on {told['examples']} examples.")
+        activations = report["activations"]
+        voice.say(
+            f"Wrote {activations['file']}: {len(activations['layers'])} layers on "
+            f"{activations['examples']} examples."
+        )
     tell_pushed(voice, writing)
     write_json(telling.json, report)
 

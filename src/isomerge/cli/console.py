@@ -150,15 +150,15 @@ def stream_table(voice: Voice, report: dict[str, Any]) -> None:
         if note != sentence and note not in unused.notes():  # which stderr tells
             voice.say(f"Note: {note}.")
     rows = []
-    for number, found in enumerate(report["streams"], 1):
-        first, last = found["objective"][0], found["objective"][-1]
-        groups = found["groups"]
+    for number, stream in enumerate(report["streams"], 1):
+        first, last = stream["objective"][0], stream["objective"][-1]
+        groups = stream["groups"]
         whose = [f"{name}: " if voice.verbose or len(groups) > 1 else "" for name in groups]
         groups = ", ".join(map("".join, zip(whose, map(_group_words, groups.values()), strict=True)))
         groups = groups or "kept; gains inside layers"
         name = groups if len(report["streams"]) == 1 else f"source {number}, {groups}"
         rows.append(
-            [name, f"{first:.5g} -> {last:.5g}", f"{last / first - 1:+.1%}" if first else "", str(found["sweeps"])]
+            [name, f"{first:.5g} -> {last:.5g}", f"{last / first - 1:+.1%}" if first else "", str(stream["sweeps"])]
         )
     if rows:
         voice.table("", ["Residual stream", "objective", "change", "sweeps"], rows)
@@ -231,9 +231,9 @@ def write_json(path: Path | None, report: dict[str, Any]) -> None:
     if path is None:
         return
     if isinstance(report, dict) and (
-        told := [text for text in unused.notes() if text not in report.get("notes", ())]
+        further := [text for text in unused.notes() if text not in report.get("notes", ())]
     ):
-        report = {**report, "notes": [*report.get("notes", ()), *told]}
+        report = {**report, "notes": [*report.get("notes", ()), *further]}
     if isinstance(report, dict):
         report = with_used({**report})
     if str(path) == "-":

@@ -84,19 +84,19 @@ def _twin(voice: Voice, a: Path, out: Path, evaluate: Any) -> dict[str, Any]:
     spec = select_spaces(model.spec, "default").spec
     disguise = random_alignment(spec, model.blocks, torch.Generator().manual_seed(0))
     isomerge.apply(disguise, a, out=out / "twin", overwrite=True)
-    rows, found = [], {}
+    rows, measured = [], {}
     for name, folder, align in (
         ("plain average", "twin-average", False),
         ("aligned, then averaged", "twin-merge", True),
     ):
         isomerge.merge([a, out / "twin"], out=out / folder, align=align, overwrite=True)
         loss, accuracy = evaluate(_load(out / folder))
-        found[name] = {"loss": loss, "accuracy": accuracy}
+        measured[name] = {"loss": loss, "accuracy": accuracy}
         rows.append([name, f"{100 * accuracy:.1f} %", f"{loss:.4f}"])
     loss, accuracy = evaluate(_load(out / "twin"))
     rows.insert(0, ["the twin itself", f"{100 * accuracy:.1f} %", f"{loss:.4f}"])
     voice.table("", ["merge of vit-a with its twin", "accuracy", "loss (nats)"], rows)
-    return found
+    return measured
 
 
 def _pair(voice: Voice, a: Path, b: Path, out: Path, evaluate: Any) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def diff(
     stream_table(voice, report)
     distance_table(voice, report["distance"])
     relative = report["relative"]
-    turned = any(found["groups"] for found in report["streams"])
+    turned = any(stream["groups"] for stream in report["streams"])
     modulo = "symmetry and basis of the stream" if turned else "block-local symmetry"
     voice.say(
         f"Tensors that symmetry moves: {relative['before']:.3g} of their norm apart as stored, "

@@ -36,8 +36,8 @@ def discover(
         report = isomerge.discover(model, out=out, seed=seed, overwrite=overwrite, observer=observer)
     voice.say(f"{model}: {report['model_type']}, run as a tiny random {report['class']}")
     columns = ["space", "role", "group", "per", "verdict", "outputs changed by"]
-    rows = [_row(found, "proven", report["checked"]) for found in report["proven"]]
-    rows += [_row(found, "rejected", {}) for found in report["rejected"]]
+    rows = [_row(space, "proven", report["checked"]) for space in report["proven"]]
+    rows += [_row(space, "rejected", {}) for space in report["rejected"]]
     voice.table("", columns, rows)
     if "all" in report["checked"]:
         voice.say(f"All together, on fresh models: outputs change by {report['checked']['all']:.1e}.")
@@ -56,10 +56,10 @@ def discover(
     write_json(telling.json, report)
 
 
-def _row(found: dict[str, Any], verdict: str, checked: dict[str, float]) -> list[str]:
+def _row(space: dict[str, Any], verdict: str, checked: dict[str, float]) -> list[str]:
     """One line of the table; the error of a proven space is the larger one of both proofs."""
-    error = found["error"]
+    error = space["error"]
     if error is not None:
-        error = max(error, checked.get(found["space"], 0.0))
+        error = max(error, checked.get(space["space"], 0.0))
     shown = "cannot act" if error is None else f"{error:.1e}"
-    return [found["space"], found["role"], found["group"], ", ".join(found["index"]), verdict, shown]
+    return [space["space"], space["role"], space["group"], ", ".join(space["index"]), verdict, shown]

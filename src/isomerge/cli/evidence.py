@@ -13,14 +13,14 @@ def evidence_lines(report: dict[str, Any]) -> list[str]:
         report: of a match, as in ``isomerge.json``.
     """
     lines = []
-    for number, found in enumerate(report["streams"], 1):
+    for number, stream in enumerate(report["streams"], 1):
         whose = "" if len(report["streams"]) == 1 else f" source {number}"
-        if "search" in found:
-            lines.append(f"Searched{whose}: {_searched(found['search'])}.")
-        if "not_learned" in found:
-            lines.append(f"Not learned{whose}, as that cannot be: {found['not_learned']}.")
-        if "learned" in found:
-            lines.append(f"Learned{whose}: {_learned(found['learned'], 'path')}.")
+        if "search" in stream:
+            lines.append(f"Searched{whose}: {_searched(stream['search'])}.")
+        if "not_learned" in stream:
+            lines.append(f"Not learned{whose}, as that cannot be: {stream['not_learned']}.")
+        if "learned" in stream:
+            lines.append(f"Learned{whose}: {_learned(stream['learned'], 'path')}.")
     if (reason := report.get("mean", {}).get("not_learned")) is not None:
         lines.append(f"Not learned, as that cannot be: {reason}.")
     together = report.get("mean", {}).get("learned")
@@ -31,43 +31,43 @@ def evidence_lines(report: dict[str, Any]) -> list[str]:
 
 def rounding_lines(report: dict[str, Any]) -> list[str]:
     """A sentence on what rounding has done to what was moved; none where nothing was rounded."""
-    found = report.get("rounding")
-    if found is None:
+    rounding = report.get("rounding")
+    if rounding is None:
         return []
     return [
-        f"Rounding changes no tensor by more than {100 * found['error']:.2g} % once the move is undone "
-        f"({found['tensor']}; "
-        f"{100 * found['tolerance']:.2g} % is the most that is written)."
+        f"Rounding changes no tensor by more than {100 * rounding['error']:.2g} % once the move is undone "
+        f"({rounding['tensor']}; "
+        f"{100 * rounding['tolerance']:.2g} % is the most that is written)."
     ]
 
 
-def _searched(found: dict[str, Any]) -> str:
-    before, after = found["divergence"]["held_out"]
-    kept = sum(found["accepted"].values())
+def _searched(search: dict[str, Any]) -> str:
+    before, after = search["divergence"]["held_out"]
+    kept = sum(search["accepted"].values())
     return (
-        f"the midpoint's divergence from the models' mean {before:.3f} -> {after:.3f} {found['unit']} on "
-        f"{found['examples'][1]} "
-        f"examples held out, {kept} of {found['moves']} moves kept"
+        f"the midpoint's divergence from the models' mean {before:.3f} -> {after:.3f} {search['unit']} on "
+        f"{search['examples'][1]} "
+        f"examples held out, {kept} of {search['moves']} moves kept"
     )
 
 
-def _learned(found: dict[str, Any], where: str) -> str:
-    history = found["history"]
+def _learned(learned: dict[str, Any], where: str) -> str:
+    history = learned["history"]
     best = min(history, key=lambda look: look["barrier"])
     if best["step"] == 0:
         return (
-            f"no step of {found['steps']} lowered the loss on {found['held_out']} examples held out, so the "
+            f"no step of {learned['steps']} lowered the loss on {learned['held_out']} examples held out, so the "
             f"match is what it "
             "was; try more --steps or more data"
         )
     stopped = (
-        f"; learning diverged at step {found['diverged']}, and what was best before is kept"
-        if "diverged" in found
+        f"; learning diverged at step {learned['diverged']}, and what was best before is kept"
+        if "diverged" in learned
         else ""
     )
     return (
         f"the highest point of the {where}, above the models' own loss, {history[0]['barrier']:.3f} -> "
         f"{best['barrier']:.3f} "
-        f"{found['unit']} on {found['held_out']} examples held out, at step {best['step']} of "
-        f"{found['steps']}{stopped}"
+        f"{learned['unit']} on {learned['held_out']} examples held out, at step {best['step']} of "
+        f"{learned['steps']}{stopped}"
     )

@@ -64,11 +64,11 @@ def make_experts(
     how: dict[str, Any] = {"opening": opening, "writing": writing, "running": running}
     if dry_run:
         with planned_experts(asked, out, **how) as plan:
-            found = plan.document()
+            document = plan.document()
             names = [model.ref for model in plan.models.values()]
-        _tell(voice, found)
+        _tell(voice, document)
         voice.say("Nothing was written.")
-        return write_json(telling.json, {"command": "dry-run", "models": names, **found})
+        return write_json(telling.json, {"command": "dry-run", "models": names, **document})
     with voice.progress("experts") as observer, planned_experts(asked, out, **how, observer=observer) as plan:
         report = Report(plan.run())
     _tell(voice, report)

@@ -52,28 +52,28 @@ def fingerprint(
     prints: dict[int, Any] = {}
     unread: list[dict[str, str]] = []
     with voice.progress("fingerprint") as observer:
-        for number, given in enumerate((model, *(others or ()))):
+        for number, source in enumerate((model, *(others or ()))):
             try:
-                prints[number] = _read(given, {**options, "observer": observer})
+                prints[number] = _read(source, {**options, "observer": observer})
             except IsomergeError as error:
                 if not others or (number == 0 and out is not None):
                     raise
-                unread.append({"model": given, "error": str(error)})
-    for found in prints.values():
-        voice.say(f"{found.hash}  {found.ref} ({found.model_type}, {found.dtype})")
+                unread.append({"model": source, "error": str(error)})
+    for each in prints.values():
+        voice.say(f"{each.hash}  {each.ref} ({each.model_type}, {each.dtype})")
     if out is not None:
         prints[0].save(out)
         voice.say(f"Wrote {out}: {len(prints[0].relations)} relations and {len(prints[0].spectra)} spectra.")
     compared = _compared(prints, unread)
     if compared:
-        voice.table("", ["compared with", "", "score", "difference"], [_row(found) for found in compared])
-    for found in compared:
-        _tell(voice, found)
+        voice.table("", ["compared with", "", "score", "difference"], [_row(each) for each in compared])
+    for each in compared:
+        _tell(voice, each)
     for failure in unread:
         voice.warn(f"{failure['model']} is left out: {failure['error']}")
-    report: dict[str, Any] = {"command": "fingerprint", "models": [found.ref for found in prints.values()]}
-    report |= {"hashes": [found.hash for found in prints.values()], "compared": compared, "unread": unread}
-    conflicts = [f"{found['models'][1]}: {found['conflict']}" for found in compared if found["conflict"]]
+    report: dict[str, Any] = {"command": "fingerprint", "models": [each.ref for each in prints.values()]}
+    report |= {"hashes": [each.hash for each in prints.values()], "compared": compared, "unread": unread}
+    conflicts = [f"{each['models'][1]}: {each['conflict']}" for each in compared if each["conflict"]]
     report["notes"] = conflicts + [f"{failure['model']} could not be read" for failure in unread]
     write_json(telling.json, report)
     if unread:
@@ -86,15 +86,15 @@ def fingerprint(
         raise typer.Exit(DISAGREE)
 
 
-def _read(given: str, options: dict[str, Any]) -> Any:
+def _read(source: str, options: dict[str, Any]) -> Any:
     """A fingerprint from a file, or of a model."""
     import isomerge
 
-    if Path(given).is_file():
+    if Path(source).is_file():
         from isomerge.quotient.record import read_fingerprint
 
-        return read_fingerprint(Path(given), salt=options["salt"] or None)
-    return isomerge.fingerprint(given, **options)
+        return read_fingerprint(Path(source), salt=options["salt"] or None)
+    return isomerge.fingerprint(source, **options)
 
 
 def _compared(prints: dict[int, Any], unread: list[dict[str, str]]) -> list[dict[str, Any]]:
@@ -102,33 +102,33 @@ def _compared(prints: dict[int, Any], unread: list[dict[str, str]]) -> list[dict
     import isomerge
     from isomerge.errors import IsomergeError
 
-    found = []
+    rows = []
     for number, other in prints.items():
         if number and 0 in prints:
             try:
-                found.append(isomerge.similarity(prints[0], other))
+                rows.append(isomerge.similarity(prints[0], other))
             except IsomergeError as error:
                 unread.append({"model": other.ref, "error": str(error)})
-    return found
+    return rows
 
 
-def _row(found: dict[str, Any]) -> list[str]:
-    score = "" if found["score"] is None else f"{found['score']:.3f}"
-    difference = "" if found["difference"] is None else f"{found['difference']:.1e}"
-    return [found["models"][1], found["verdict"], score, difference]
+def _row(pair: dict[str, Any]) -> list[str]:
+    score = "" if pair["score"] is None else f"{pair['score']:.3f}"
+    difference = "" if pair["difference"] is None else f"{pair['difference']:.1e}"
+    return [pair["models"][1], pair["verdict"], score, difference]
 
 
-def _tell(voice: Voice, found: dict[str, Any]) -> None:
+def _tell(voice: Voice, pair: dict[str, Any]) -> None:
     """What was done, which way, and what speaks against it."""
-    first, other = found["models"]
-    if found["changes"]:
-        made = {None: other, 0: f"{other}, made from {first}", 1: f"{first}, made from {other}"}[found["source"]]
-        voice.say(f"{made}: {'; '.join(found['changes'])}.")
-    if found["conflict"]:
-        voice.warn(f"{other}: {found['conflict']}.")
+    first, other = pair["models"]
+    if pair["changes"]:
+        made = {None: other, 0: f"{other}, made from {first}", 1: f"{first}, made from {other}"}[pair["source"]]
+        voice.say(f"{made}: {'; '.join(pair['changes'])}.")
+    if pair["conflict"]:
+        voice.warn(f"{other}: {pair['conflict']}.")
     if voice.verbose:
-        said = ", ".join(f"{name} {value:.2f}" for name, value in found["witnesses"].items() if value is not None)
+        said = ", ".join(f"{name} {value:.2f}" for name, value in pair["witnesses"].items() if value is not None)
         voice.say(
             f"{other}: {said or 'no witness sees anything'}; the largest difference is in "
-            f"{found['tensor'] or 'no relation of both'}."
+            f"{pair['tensor'] or 'no relation of both'}."
         )

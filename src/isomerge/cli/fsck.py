@@ -28,8 +28,8 @@ def fsck(
     rows = report["files"] if telling.verbose else [row for row in report["files"] if row["state"] != "ok"]
     if rows:
         voice.table("", ["file", "bytes", "crc32", ""], [_cells(row, "file") for row in rows])
-    for found in report["problems"]:
-        voice.say(f"{found['file']}: {found['problem']}")
+    for problem in report["problems"]:
+        voice.say(f"{problem['file']}: {problem['problem']}")
     nbytes = size_text(sum(row["bytes"] for row in report["files"]))
     state = "Sound" if report["sound"] else "Damaged"
     voice.say(f"{state}: {len(report['files'])} files, {nbytes}, {len(report['problems'])} problems.", "bold")

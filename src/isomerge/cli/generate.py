@@ -41,7 +41,7 @@ def generate(
     from isomerge.commands.measuring import planned_generate
 
     voice = Voice(telling.quiet, telling.verbose)
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "out": out,
         "limit": limit,
         "length": examples.length,
@@ -54,10 +54,10 @@ def generate(
         "max_memory": memory.max_memory,
     }
     if planning.dry_run:
-        with planned_generate(models, **given) as planned:
+        with planned_generate(models, **arguments) as planned:
             return tell_cost(voice, telling.json, planned)
     with voice.progress("writing examples", steps=True) as observer:
-        report = isomerge.generate(models, **given, observer=observer)
+        report = isomerge.generate(models, **arguments, observer=observer)
     shape = " x ".join(map(str, next(iter(report["shapes"].values()))[1:]))
     unit = "tokens" if report["kind"] == "texts" else "pixels"
     voice.say(

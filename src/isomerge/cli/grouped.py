@@ -20,11 +20,11 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     groups = {name: p.annotation for name, p in own.parameters.items() if _is_group(p.annotation)}
 
     @functools.wraps(command)
-    def wrapped(**given: Any) -> None:
+    def wrapped(**arguments: Any) -> None:
         for into, group in groups.items():
-            values = {name: given.pop(name) for name in group.declared()}
-            given[into] = group(**{name: _read(group, name, value) for name, value in values.items()})
-        return command(**given)
+            values = {name: arguments.pop(name) for name in group.declared()}
+            arguments[into] = group(**{name: _read(group, name, value) for name, value in values.items()})
+        return command(**arguments)
 
     parameters: list[inspect.Parameter] = []
     for name, parameter in own.parameters.items():

@@ -78,9 +78,9 @@ PARTS = {
 
 def _parts_text(parts: dict[str, int]) -> str:
     """The parts of the redundant dimensions, the whole declared group's, behind a colon."""
-    told = ", ".join(f"{parts[name]:,} {words}" for name, words in PARTS.items() if parts[name])
+    counts = ", ".join(f"{parts[name]:,} {words}" for name, words in PARTS.items() if parts[name])
     twice = f", less {-parts['common']:,} that shifts and LayerNorm have in common" if parts["common"] else ""
-    return f": {told}{twice}" if told else ""
+    return f": {counts}{twice}" if counts else ""
 
 
 def _stream_text(stream: dict[str, Any]) -> str:

@@ -192,12 +192,12 @@ class _Door:
 
         how: dict[str, Any] = {"fusing": self.fusing, "moving": self.moving, "opening": self.opening}
         more = {**self.matching.given(), "repair": self.repair, "report": self.report}
-        found = pipeline_merge(source, out, **how, writing=writing, more=more)
-        if found is not None:
+        merge = pipeline_merge(source, out, **how, writing=writing, more=more)
+        if merge is not None:
             if self.opening.spec is not None:
                 raise IsomergeError("--spec describes one model: merge that component's folders by themselves")
-            tell_lines(self.voice, found.lines())
-        return found
+            tell_lines(self.voice, merge.lines())
+        return merge
 
     def within(self, component: ComponentMerge) -> _Door:
         """The same door for one component."""

@@ -63,9 +63,9 @@ def _check_alone(context: typer.Context, adapters: list[str]) -> None:
     if len(adapters) > 1:
         raise IsomergeError(f"{adapters[0]}: a recipe names its adapters: leave {adapters[1]} out")
     said = given_names(context)
-    if told := [spelled(name, about) for name, (_, about) in AdapterOptions.declared().items() if name in said]:
+    if words := [spelled(name, about) for name, (_, about) in AdapterOptions.declared().items() if name in said]:
         raise IsomergeError(
-            f"{adapters[0]}: a recipe says what is merged and how: leave out {', '.join(told)}, and "
+            f"{adapters[0]}: a recipe says what is merged and how: leave out {', '.join(words)}, and "
             "change the recipe"
         )
 

@@ -15,7 +15,7 @@ from isomerge.options.option import spelled
 
 def said_of_method(context: typer.Context) -> list[str]:
     """The options that a recipe says instead and that a user gave, whatever their values, as they are written."""
-    given = given_names(context)
+    names = given_names(context)
     words = {
         name: spelled(name, about)
         for group in (FusingOptions, SpacesOptions)
@@ -24,7 +24,7 @@ def said_of_method(context: typer.Context) -> list[str]:
     return [
         f"--no-{name.replace('_', '-')}" if context.params[name] is False else word
         for name, word in words.items()
-        if name in given
+        if name in names
     ]
 
 

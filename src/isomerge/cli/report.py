@@ -49,17 +49,17 @@ def report(
     if page is not None:
         check_file(page, f"--out {page}", overwrite=True)
     with voice.progress("measuring", steps=True) as observer:
-        found = isomerge.report(
+        made = isomerge.report(
             out, barrier=barrier or [], data=data, points=points, batch_size=batch_size, limit=limit, length=length,
             device=device, spec=opening.spec, allow_pickle=opening.allow_pickle, observer=observer,
         )  # fmt: skip
-    found.save(where)
-    verdict = found.verdict
+    made.save(where)
+    verdict = made.verdict
     voice.say(f"{verdict.title}.", "bold")
     voice.say(verdict.text)
     for step in verdict.steps:
         voice.say(f"- {step.text}" + (f"\n    {step.command}" if step.command else ""))
-    voice.say(f"Wrote {where} ({size_text(len(found.html.encode()))}).")
+    voice.say(f"Wrote {where} ({size_text(len(made.html.encode()))}).")
     steps = [{"text": step.text, "command": step.command} for step in verdict.steps]
     write_json(
         telling.json,
@@ -69,6 +69,6 @@ def report(
             "verdict": verdict.title,
             "text": verdict.text,
             "next": steps,
-            "measured": list(found.measured),
+            "measured": list(made.measured),
         },
     )

@@ -71,7 +71,7 @@ def stats(
     from isomerge.commands.measuring import planned_stats
 
     voice = Voice(telling.quiet, telling.verbose)
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "data": data,
         "out": out,
         "rows": rows,
@@ -88,10 +88,10 @@ def stats(
         "max_memory": memory.max_memory,
     }
     if planning.dry_run:
-        with planned_stats(model, **given, labels=fisher_labels) as planned:
+        with planned_stats(model, **arguments, labels=fisher_labels) as planned:
             return tell_cost(voice, telling.json, planned)
     with voice.progress("reading activations", steps=True) as observer:
-        report = isomerge.stats(model, **given, fisher_labels=fisher_labels, observer=observer)
+        report = isomerge.stats(model, **arguments, fisher_labels=fisher_labels, observer=observer)
     if telling.verbose:
         voice.table("", ["read at", "tokens"], [[key, str(count)] for key, count in report["tokens"].items()])
     parts = [f"{report['rows']} rows at {report['taps']} places"] if report["rows"] else []

@@ -51,11 +51,11 @@ def surgery(
     for note in report["notes"]:
         voice.warn(note)
     agreement = report["agreement"]
-    told = "" if agreement is None else (
+    compared = "" if agreement is None else (
         f"; of its predictions {100 * agreement['before']:.1f} % and {100 * agreement['after']:.1f} % are {task}'s"
     )  # fmt: skip
     voice.say(
         f"Wrote {out}, an adapter for {merged}. On held-out examples what {report['head']} reads is "
-        f"{report['before']:.1%} from {task}'s without it, and {report['after']:.1%} with it{told}."
+        f"{report['before']:.1%} from {task}'s without it, and {report['after']:.1%} with it{compared}."
     )
     write_json(telling.json, report)

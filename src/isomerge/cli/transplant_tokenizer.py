@@ -50,10 +50,10 @@ def transplant_tokenizer(
     if planning.dry_run:
         with planned_transplant(model, tokenizer, out, **how) as plan:
             plan.check()
-            found = plan.document()
-        _tell(voice, found)
+            document = plan.document()
+        _tell(voice, document)
         voice.say("Nothing was written.")
-        return write_json(telling.json, {"command": "dry-run", "models": [model], **found})
+        return write_json(telling.json, {"command": "dry-run", "models": [model], **document})
     with (
         voice.progress("transplanting") as observer,
         planned_transplant(model, tokenizer, out, **how, observer=observer) as plan,

@@ -81,34 +81,34 @@ def tune(
 
 
 def _tell(voice: Voice, report: dict[str, Any], out: Path) -> None:
-    found, seconds = report["tune"], report["tune"]["seconds"]
+    tune, seconds = report["tune"], report["tune"]["seconds"]
     rows = [
-        [name, _value(found["start"]["values"][name]), _value(value)]
-        for name, value in found["best"]["values"].items()
+        [name, _value(tune["start"]["values"][name]), _value(value)]
+        for name, value in tune["best"]["values"].items()
     ]
     voice.table("", ["parameter", "the recipe's own", "best"], rows)
     voice.say("")
-    rows = [_figures(name, found[key]) for name, key in (("best", "best"), ("the recipe's own", "start"))]
-    rows += [_figures(row["model"], row) for row in found["models"]]
-    counts, tasks = found["data"], found["objective"] == "tasks"
+    rows = [_figures(name, tune[key]) for name, key in (("best", "best"), ("the recipe's own", "start"))]
+    rows += [_figures(row["model"], row) for row in tune["models"]]
+    counts, tasks = tune["data"], tune["objective"] == "tasks"
     things = "documents" if tasks else "examples"
     sizes = [
         f"{counts[part]['examples']} {things} {word}"
         for part, word in (("search", "searched on"), ("judge", "held out"))
     ]
-    if found["search_unit"] != found["unit"]:
-        sizes[0] += f" ({found['search_unit']})"
-    head = [found["unit"], *sizes, *found["best"]["judge"]["tasks"]] if tasks else []
-    voice.table("", head or [f"loss ({found['unit']})", *sizes, "accuracy"], rows)
-    made = len(found["trials"])
+    if tune["search_unit"] != tune["unit"]:
+        sizes[0] += f" ({tune['search_unit']})"
+    head = [tune["unit"], *sizes, *tune["best"]["judge"]["tasks"]] if tasks else []
+    voice.table("", head or [f"loss ({tune['unit']})", *sizes, "accuracy"], rows)
+    made = len(tune["trials"])
     voice.say(
         f"\n{made} trials of {seconds['trial']:.2g} s each, aligned once"
-        f" ({found['reused']['aligned_units']} units in {seconds['aligning']:.2g} s)."
+        f" ({tune['reused']['aligned_units']} units in {seconds['aligning']:.2g} s)."
     )
-    for note in found["notes"]:
-        if note.lower() not in found["sentence"].lower():
+    for note in tune["notes"]:
+        if note.lower() not in tune["sentence"].lower():
             voice.warn(note)
-    voice.say(found["sentence"])
+    voice.say(tune["sentence"])
     place = shlex.quote(str(out))
     voice.say(
         f"Wrote {out}: {report['method']} merge of {', '.join(report['models'])}, with tune.json and tune.png."

@@ -39,10 +39,10 @@ def widen(
     if planning.dry_run:
         with planned_widen(model, out, **how) as plan:
             plan.check()
-            found = plan.document()
-        _tell(voice, model, found)
+            document = plan.document()
+        _tell(voice, model, document)
         voice.say("Nothing was written.")
-        return write_json(telling.json, {"command": "dry-run", "models": [model], **found})
+        return write_json(telling.json, {"command": "dry-run", "models": [model], **document})
     with voice.progress("widening") as observer, planned_widen(model, out, **how, observer=observer) as plan:
         report = Report(plan.run())
     _tell(voice, model, report)

@@ -105,11 +105,11 @@ class Writing(TyperCommand):
             IsomergeError: naming the option.
         """
         for name in (*BESIDE, "out"):
-            if isinstance(given := ctx.params.get(name), (str, Path)):
-                ctx.params[name] = type(given)(os.path.expanduser(given))
+            if isinstance(path := ctx.params.get(name), (str, Path)):
+                ctx.params[name] = type(path)(os.path.expanduser(path))
         command = str(ctx.command.name)
         check_written(command, ctx.params)
-        with importing(ctx.params.get("imports")), noting() as told:
+        with importing(ctx.params.get("imports")), noting() as notes:
             for name, reason in ctx.meta.get(HARMLESS, {}).items():
                 note(name, reason)
             if (
@@ -122,7 +122,7 @@ class Writing(TyperCommand):
             finally:
                 if not isinstance(sys.exception(), IsomergeError):
                     plug_ins = [] if ctx.params.get("quiet") else sentences(used())
-                    for text in (*told, *plug_ins):
+                    for text in (*notes, *plug_ins):
                         print(f"note: {visible(text)}", file=sys.stderr)
 
 
@@ -141,16 +141,16 @@ IN_PYTHON = {
 """Parameters of commands that Python's functions call otherwise."""
 
 
-def _in_python(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {IN_PYTHON.get(name, name): value for name, value in given.items()}
+def _in_python(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {IN_PYTHON.get(name, name): value for name, value in arguments.items()}
 
 
-def check_written(command: str, given: Mapping[str, Any], more: Iterable[Any] = ()) -> None:
+def check_written(command: str, arguments: Mapping[str, Any], more: Iterable[Any] = ()) -> None:
     """Refuse a file to write that is read, that is written twice, or that lies in the folder that is written.
 
     Args:
         command: its name.
-        given: its parameters: what is no output is read where it names a file, a folder or a model.
+        arguments: its parameters: what is no output is read where it names a file, a folder or a model.
         more: what is read beside them, as of recipes.
 
     Raises:
@@ -162,17 +162,17 @@ def check_written(command: str, given: Mapping[str, Any], more: Iterable[Any] = 
 
     named = {**BESIDE, **({} if command in ("report", *FOLDERS) else {"out": "--out"})}
     files = {
-        f"{option} {given[name]}": Path(os.path.expanduser(given[name]))
+        f"{option} {arguments[name]}": Path(os.path.expanduser(arguments[name]))
         for name, option in named.items()
-        if given.get(name) is not None and str(given[name]) != "-" and not is_device(Path(given[name]))
+        if arguments.get(name) is not None and str(arguments[name]) != "-" and not is_device(Path(arguments[name]))
     }
     for (one, first), (two, second) in combinations(files.items(), 2):
         if os.path.realpath(first) == os.path.realpath(second):
             raise IsomergeError(f"{one} and {two} are one file: name two")
-    folder = given.get("out") if command in FOLDERS and command != "demo" else None
+    folder = arguments.get("out") if command in FOLDERS and command != "demo" else None
     hidden = (*named, *WORDS, "imports", "intermediate_dir", *([] if folder is None else ["out"]))
-    read = [value for key, value in given.items() if key not in hidden and value != ""]
-    read += [name for name in given.get("imports") or () if is_file(name)]  # a module's name names no folder
+    read = [value for key, value in arguments.items() if key not in hidden and value != ""]
+    read += [name for name in arguments.get("imports") or () if is_file(name)]  # a module's name names no folder
     if folder is not None:
         check_apart(Path(os.path.expanduser(folder)), _places([*read, *more]))
     for name, path in files.items():
@@ -188,7 +188,7 @@ def _is_in(path: Path, folder: Path) -> bool:
     return Path(os.path.realpath(folder)) in Path(os.path.realpath(path)).parents
 
 
-def _places(given: Iterable[Any]) -> Iterator[Path]:
+def _places(values: Iterable[Any]) -> Iterator[Path]:
     """The files and folders that are read, of what a command was given."""
     from isomerge.checkpoint.companions import files_of_model
     from isomerge.checkpoint.hub import cached
@@ -196,20 +196,20 @@ def _places(given: Iterable[Any]) -> Iterator[Path]:
     from isomerge.models.references import parse_model_ref
     from isomerge.observe.read_files import paths_read
 
-    for value in given:
+    for value in values:
         if isinstance(value, (list, tuple)):
             yield from _places(value)
         elif isinstance(value, Path):
             yield from _places([str(value)])
         elif isinstance(value, str):
-            found = paths_read(value)
-            if not found:
+            paths = paths_read(value)
+            if not paths:
                 try:
                     parts = parse_model_ref(value)
                 except IsomergeError:
                     continue
                 named = [part for part in (parts.model, *parts.adapters) if part != value]
                 yield from _places(named)
-                found = cached(value)
-            for place in found:
+                paths = cached(value)
+            for place in paths:
                 yield from files_of_model(place)

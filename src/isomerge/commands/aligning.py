@@ -81,12 +81,12 @@ def planned_align(
     check_align(align)
     if align is False:
         raise IsomergeError("align=False leaves nothing to do: give True or 'auto'")
-    given = {"out": out, "align": align}
+    arguments = {"out": out, "align": align}
     for group in (moving, matching, opening, writing, running):
-        given |= group.given()
+        arguments |= group.given()
     note_idle(
         "align",
-        given,
+        arguments,
         {"out": None, "align": AUTO, **defaults_in(*map(type, (moving, matching, opening, writing, running)))},
     )
     match = matching_of(matching)

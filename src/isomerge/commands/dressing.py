@@ -55,9 +55,9 @@ def write_dressed(model: Model, alignment: Alignment, options: DressingOptions) 
     Raises:
         IsomergeError: data that do not fit, or a model with other than one residual stream.
     """
-    given = as_data(options.data, "--data")
-    assert given is not None
-    examples = data_for(model.checkpoint, given, limit=options.limit, length=options.length)
+    data = as_data(options.data, "--data")
+    assert data is not None
+    examples = data_for(model.checkpoint, data, limit=options.limit, length=options.length)
     module = load_module(model)
     parts: dict[str, list[torch.Tensor]] = {}
     with torch.no_grad(), Dressing(module, alignment) as dressing:

@@ -46,15 +46,15 @@ def evaluate_models(
     rows: list[dict[str, Any]] = [{"model": str(model)} for model in models]
     report: dict[str, Any] = {"command": "eval", "models": rows, "tasks": list(tasks)}
     if data is not None:
-        with recognised(list(models), opening.spec, opening.allow_pickle, proven=False) as found:
-            report |= _losses(found, rows, data, batch_size, examples, observer)
+        with recognised(list(models), opening.spec, opening.allow_pickle, proven=False) as opened:
+            report |= _losses(opened, rows, data, batch_size, examples, observer)
     if harness is not None:
         for row, model in zip(rows, models, strict=True):
             observer(f"{HARNESS}: {model}", 0, 1)
             how = {"tasks": list(tasks), "batch_size": batch_size, "limit": examples.limit}
-            told = {"model": "hf", "model_args": f"pretrained={model},dtype=auto", "device": examples.device}
+            settings = {"model": "hf", "model_args": f"pretrained={model},dtype=auto", "device": examples.device}
             try:
-                results = harness(**told, **how)["results"]
+                results = harness(**settings, **how)["results"]
             except Exception as error:  # whatever a task's files, its library of data and the model raise
                 raise IsomergeError(
                     f"--tasks {','.join(tasks)}: lm-evaluation-harness cannot run them on {model} "
@@ -65,7 +65,7 @@ def evaluate_models(
 
 
 def _losses(
-    found: Sequence[Model],
+    models: Sequence[Model],
     rows: Sequence[dict[str, Any]],
     data: Any,
     batch_size: int,
@@ -73,12 +73,12 @@ def _losses(
     observer: Observer,
 ) -> dict[str, Any]:
     """Losses of models on examples that the first one's tokenizer or processor reads, one module at a time."""
-    given = as_data(data, "--data")
-    assert given is not None
-    examples = data_for(found[0].checkpoint, given, limit=how.limit, length=how.length)
+    source = as_data(data, "--data")
+    assert source is not None
+    examples = data_for(models[0].checkpoint, source, limit=how.limit, length=how.length)
     check_labelled(examples)
     unit = ""
-    for number, (row, model) in enumerate(zip(rows, found, strict=True)):
+    for number, (row, model) in enumerate(zip(rows, models, strict=True)):
         observer(f"evaluating {model.ref}", number, len(rows))
         row["model"] = model.ref
         measure = evaluate(load_module(model, device=how.device), examples, batch_size)
@@ -109,5 +109,7 @@ def _harness(models: Sequence[Any], tasks: Sequence[str]) -> Callable[..., Any]:
 
 def _numbers(result: Any) -> dict[str, float]:
     """The numbers of a task, without what is beside them; ``acc,none`` is ``acc``."""
-    found = {str(k): v for k, v in dict(result).items() if isinstance(v, (int, float)) and not isinstance(v, bool)}
-    return {key.removesuffix(",none"): float(value) for key, value in found.items()}
+    numbers = {
+        str(k): v for k, v in dict(result).items() if isinstance(v, (int, float)) and not isinstance(v, bool)
+    }
+    return {key.removesuffix(",none"): float(value) for key, value in numbers.items()}

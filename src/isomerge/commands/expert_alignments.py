@@ -54,8 +54,8 @@ class ExpertAlignment:
         """What is known of it: plain values."""
         if self.plan is None or not self.plan.matches:
             return {"frame": "same"}
-        told = {"frame": "aligned", "spaces": self.plan.spaces}
-        return {**told, "distance": self.distance} if self.distance else told
+        known = {"frame": "aligned", "spaces": self.plan.spaces}
+        return {**known, "distance": self.distance} if self.distance else known
 
 
 def planned_alignments(
@@ -85,11 +85,11 @@ def planned_alignments(
     """
     if block.enabled is False:
         return {}, [note for model in others.values() if (note := _note_elsewhere(base, model))]
-    found: dict[str, ExpertAlignment] = {}
+    alignments: dict[str, ExpertAlignment] = {}
     anchor = _untied(base)
     for name, model in others.items():
         if model.checkpoint.identity() == base.checkpoint.identity():
-            found[name] = ExpertAlignment(model, None)
+            alignments[name] = ExpertAlignment(model, None)
             continue
         source = _untied(model)
         output = stack.enter_context(
@@ -97,9 +97,9 @@ def planned_alignments(
         )
         how: dict[str, Any] = {"spaces": block.spaces, "layers": block.layers, "align": block.enabled}
         plan = plan_align(source, anchor, output, **how, matching=matching, kinship=kinship)
-        found[name] = ExpertAlignment(model, plan)
-    plans = [one.plan for one in found.values() if one.plan is not None]
-    return found, [note for plan in plans for note in plan.solver.plan.selection.notes]
+        alignments[name] = ExpertAlignment(model, plan)
+    plans = [one.plan for one in alignments.values() if one.plan is not None]
+    return alignments, [note for plan in plans for note in plan.solver.plan.selection.notes]
 
 
 def _untied(model: Model) -> Model:

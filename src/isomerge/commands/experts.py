@@ -143,13 +143,13 @@ class Experts:
         }
 
     def _row(self, entry: ExpertEntry) -> dict[str, Any]:
-        found = self.alignments.get(entry.source_model)
+        alignment = self.alignments.get(entry.source_model)
         frame = "base" if entry.source_model == self.asked.recipe.base_model else "stored"
         return {
             "model": self.models[entry.source_model].ref,
             "prompts": {"positive": len(entry.positive_prompts), "negative": len(entry.negative_prompts)},
             **{name: v for name in ("noise_scale", "residual_scale") if (v := getattr(entry, name)) is not None},
-            **({"frame": frame} if found is None else found.document()),
+            **({"frame": frame} if alignment is None else alignment.document()),
         }
 
     def _parameters(self) -> tuple[int, int]:
@@ -225,35 +225,35 @@ class Experts:
 
     def _report(self, recipe: ExpertsRecipe) -> dict[str, Any]:
         base = self.base
-        found = self.document()
+        document = self.document()
         conditions = condition_numbers(self._rows()[:, : len(recipe.experts)]) if len(recipe.experts) > 1 else []
         alike = [k for k, value in enumerate(conditions) if value > DEGENERATE]
         if alike and recipe.gate_mode in READS:
-            found["notes"].append(
+            document["notes"].append(
                 f"the rows of the router are much alike in {len(alike)} of {len(conditions)} layers (condition "
                 f"numbers to {max(conditions):.3g}): some experts will be used little; give other prompts"
             )
-        found["condition_numbers"] = conditions
+        document["condition_numbers"] = conditions
         others = [model for name, model in self.models.items() if name != recipe.base_model]
         report = report_of("merge", [base, *others], [])
         del report["distance"]
         report["checksums"] = self._checksums(report)
-        told = [*found.pop("notes"), *other_models(report["checksums"])]
-        report["notes"] = [*told, *report.get("notes", ())]
-        return {**report, **found}
+        notes = [*document.pop("notes"), *other_models(report["checksums"])]
+        report["notes"] = [*notes, *report.get("notes", ())]
+        return {**report, **document}
 
     def _checksums(self, report: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The checksums of what was read, beside those that the recipe expects."""
         models = list(self.models.values())
-        found = weights_checksums((model.checkpoint for model in models), report["inputs"])
-        expected = self.asked.recipe.checksums or [None] * len(found)
+        checksums = weights_checksums((model.checkpoint for model in models), report["inputs"])
+        expected = self.asked.recipe.checksums or [None] * len(checksums)
         return [
             {
                 "model": model.ref,
                 "checksum": checksum,
                 **({} if wanted in (None, checksum) else {"in_recipe": wanted}),
             }
-            for model, checksum, wanted in zip(models, found, expected, strict=True)
+            for model, checksum, wanted in zip(models, checksums, expected, strict=True)
         ]
 
     def _card(self, report: Mapping[str, Any], recipe: str) -> str:
@@ -309,17 +309,17 @@ def planned_experts(
     writing = replace(writing, dtype=asked.dtype)
     with ExitStack() as stack:
         stack.enter_context(told_in_keys(asked.path, recipe, asked.said))
-        found = stack.enter_context(recognised(names, asked.spec, opening.allow_pickle))
+        opened = stack.enter_context(recognised(names, asked.spec, opening.allow_pickle))
         reads = (asked.spec, asked.path, *files_of_matching(asked.match))
         how: dict[str, Any] = {"running": running, "observer": observer}
-        output = stack.enter_context(destination(out, writing, found, *reads, **how))
-        models = dict(zip(names, found, strict=True))
-        base = found[0]
-        kinds = [str(model.config.get("model_type")) for model in found]
+        output = stack.enter_context(destination(out, writing, opened, *reads, **how))
+        models = dict(zip(names, opened, strict=True))
+        base = opened[0]
+        kinds = [str(model.config.get("model_type")) for model in opened]
         target = chosen_target(recipe, kinds, asked.path)
         note_idle_options(asked, out)
         notes = told_of_recipe(recipe)
-        for model in found[1:]:
+        for model in opened[1:]:
             notes += check_expert(base, model, target, aligned=align is not False)
         frames = {name: ExpertFrame(model, base) for name, model in models.items()}
         plan = Experts(asked, base, models, target, frames, {}, output, notes)

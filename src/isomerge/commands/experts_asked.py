@@ -84,13 +84,13 @@ def note_idle_options(asked: ExpertsAsked, out: Any) -> None:
     """
     recipe, match = asked.recipe, asked.match
     entries = recipe.entries()
-    given = {name: getattr(match, name) for name in MATCHING if hasattr(match, name)}
-    given |= {
+    arguments = {name: getattr(match, name) for name in MATCHING if hasattr(match, name)}
+    arguments |= {
         "align": recipe.align.enabled,
         "spaces": recipe.align.spaces,
         "layers": recipe.align.layers,
         "out": out,
     }
-    given |= {"seed": asked.seed, "method": "moe", "method_reads": recipe.gate_mode in RUNS}
-    given["random"] = recipe.gate_mode in DRAWS or any(entry.noise_scale for entry in entries)
-    note_idle("merge", given, defaults_in(MatchingOptions, SpacesOptions, FusingOptions))
+    arguments |= {"seed": asked.seed, "method": "moe", "method_reads": recipe.gate_mode in RUNS}
+    arguments["random"] = recipe.gate_mode in DRAWS or any(entry.noise_scale for entry in entries)
+    note_idle("merge", arguments, defaults_in(MatchingOptions, SpacesOptions, FusingOptions))

@@ -57,9 +57,9 @@ def _opened(
     """Examples, and what running models on them costs; a bound that cannot hold is refused."""
     if not isinstance(data, Examples):
         data = data_for(model.checkpoint, str(data), limit=limit, length=length)
-    found = cost(data)
-    found.check(bound)
-    return data, found
+    needs = cost(data)
+    needs.check(bound)
+    return data, needs
 
 
 @contextmanager
@@ -85,11 +85,13 @@ def planned_stats(
     bound = bytes_of(max_memory)
     options = StatsOptions(Path(os.path.expanduser(out)), kinds=parse_kinds(kinds), **how)
     options.check()
-    with recognised([model], spec, allow_pickle) as (found,):
-        check_not_read(options.out, f"--out {options.out}", files_read([found], data, spec))
-        examples, cost = _opened(data, found, limit, length, bound, lambda given: stats_cost(found, options, given))
+    with recognised([model], spec, allow_pickle) as (opened,):
+        check_not_read(options.out, f"--out {options.out}", files_read([opened], data, spec))
+        examples, cost = _opened(
+            data, opened, limit, length, bound, lambda data_read: stats_cost(opened, options, data_read)
+        )
         options.check_labels(examples)
-        yield Planned([found], cost, lambda: run_stats(found, examples, options), examples)
+        yield Planned([opened], cost, lambda: run_stats(opened, examples, options), examples)
 
 
 @contextmanager
@@ -111,16 +113,16 @@ def planned_generate(
 
     bound, options = bytes_of(max_memory), Generation(Path(os.path.expanduser(out)), count=limit, **how)
     options.check()
-    with recognised(models, spec, allow_pickle) as found:
-        check_generate(found, options)
-        cost = generate_cost(found, options)
+    with recognised(models, spec, allow_pickle) as opened:
+        check_generate(opened, options)
+        cost = generate_cost(opened, options)
         cost.check(bound)
-        yield Planned(found, cost, lambda: run_generate(found, options), None)
+        yield Planned(opened, cost, lambda: run_generate(opened, options), None)
 
 
 @contextmanager
 def planned_barrier(
-    given: Sequence[Any],
+    refs: Sequence[Any],
     *,
     data: str | Path | Examples,
     aligned: Sequence[Any],
@@ -145,9 +147,9 @@ def planned_barrier(
         max_memory=bytes_of(max_memory),
         **how,
     )
-    with recognised([*given, *aligned], spec, allow_pickle) as found:
-        alike, untied = untied_alike(found, spec)
-        models, others = alike[: len(given)], alike[len(given) :]
+    with recognised([*refs, *aligned], spec, allow_pickle) as opened:
+        alike, untied = untied_alike(opened, spec)
+        models, others = alike[: len(refs)], alike[len(refs) :]
         options.check(models, others)
         standing = standings(
             models[0], models[1:], working_dtype(models), kinship=kinship, observer=options.observer
@@ -155,14 +157,14 @@ def planned_barrier(
         options, notes = options.chosen(models, standing)
         pairs = pairs_of(standing, models)
         if options.png is not None:
-            check_not_read(options.png, f"--png {options.png}", files_read(found, data, spec))
+            check_not_read(options.png, f"--png {options.png}", files_read(opened, data, spec))
         examples, cost = _opened(
             data,
             models[0],
             limit,
             length,
             options.max_memory,
-            lambda given: barrier_cost(models, options, given, others),
+            lambda refs: barrier_cost(models, options, refs, others),
         )
         yield Planned(
             alike,

@@ -209,11 +209,11 @@ def planned_merge(
         opening = replace(opening, spec=merge.spec)
         reads = (opening.spec, how["repair"], *files_of_matching(match), *job.stats, *job.files)
         with (
-            _models_of(job, opening, untie=merge.untie, unmoved=not how["align"]) as (found, origins),
+            _models_of(job, opening, untie=merge.untie, unmoved=not how["align"]) as (opened, origins),
             destination(
                 out,
                 replace(writing, dtype=merge.dtype),
-                [*found, *(base for base in origins if base is not None)],
+                [*opened, *(base for base in origins if base is not None)],
                 *reads,
                 running=running,
                 observer=observer,
@@ -221,13 +221,13 @@ def planned_merge(
         ):
             named = [
                 lasting_ref(m) if isinstance(m, (str, Path)) else f.ref
-                for m, f in zip(job.models, found, strict=True)
+                for m, f in zip(job.models, opened, strict=True)
             ]
             more = {"matching": match, "stats": job.stats, "source_bases": origins, "kinship": kinship}
             more |= {"scan": merge.scan, "parents": merge.parents, "vocabulary": merge.vocabulary}
             more |= {"checksums": job.checksums}
             options = MergeOptions(**how, **more, recipe=partial(merge.recipe, named))
-            yield Merging(MergePlan(found, output, job.fusion, options), merge.looks, job.recipe is not None)
+            yield Merging(MergePlan(opened, output, job.fusion, options), merge.looks, job.recipe is not None)
 
 
 def _of_one_vocabulary(merge: Merge, *, allow_pickle: bool) -> Merge:
@@ -237,18 +237,18 @@ def _of_one_vocabulary(merge: Merge, *, allow_pickle: bool) -> Merge:
     if not sizes:
         return merge
     job = replace(merge.job, tokenizer={"source": "union"})
-    told = f"the output has the tokens of all models, as they have {' and '.join(map(str, sizes))}"
-    return replace(merge, job=job, vocabulary=told)
+    sentence = f"the output has the tokens of all models, as they have {' and '.join(map(str, sizes))}"
+    return replace(merge, job=job, vocabulary=sentence)
 
 
 def _asked(merge: Merge, out: Any) -> dict[str, Any]:
     """A merge's arguments by whatever door, and what decides whether they act: for `note_idle`."""
     job, match = merge.job, merge.match
     method = job.fusion.method
-    given = {name: getattr(match, name) for name in MATCHING if hasattr(match, name)}
-    given |= {name: merge.how[name] for name in ("align", "onto", "spaces", "layers", "repair")}
+    arguments = {name: getattr(match, name) for name in MATCHING if hasattr(match, name)}
+    arguments |= {name: merge.how[name] for name in ("align", "onto", "spaces", "layers", "repair")}
     seed = match.settings.seed if match.settings else 0
-    return given | {
+    return arguments | {
         "out": out,
         "may_learn": match.may_learn,
         "seed": seed or job.fusion.seed,
@@ -292,6 +292,6 @@ def check_alone(path: str | Path | Step, said: Mapping[str, Any]) -> None:
         IsomergeError: naming them.
     """
     defaults = defaults_in(FusingOptions, SpacesOptions)
-    told = [k for k, v in said.items() if type(v) is not type(defaults[k]) or v != defaults[k]]
-    if told:
-        raise IsomergeError(f"{path}: a recipe says what is merged and how; put {', '.join(told)} into it")
+    beside = [k for k, v in said.items() if type(v) is not type(defaults[k]) or v != defaults[k]]
+    if beside:
+        raise IsomergeError(f"{path}: a recipe says what is merged and how; put {', '.join(beside)} into it")

@@ -44,7 +44,7 @@ def recognised(
     or compared by it.
     """
     with contextlib.ExitStack() as stack:
-        found = []
+        opened = []
         for model in models:
             name = None
             if hasattr(model, "save_pretrained"):
@@ -53,16 +53,16 @@ def recognised(
                 name, model = type(model).__name__, folder
             else:
                 model = as_reference(model)
-            found.append(recognise(model, spec_file=spec, allow_pickle=allow_pickle, untie=untie, unmoved=unmoved))
-            found[-1].checkpoint.ref = name or found[-1].ref
+            opened.append(recognise(model, spec_file=spec, allow_pickle=allow_pickle, untie=untie, unmoved=unmoved))
+            opened[-1].checkpoint.ref = name or opened[-1].ref
         if proven and not unmoved:
-            for each in found:
+            for each in opened:
                 others = [(text.file, part) for text, part in plug_in_parts(each.config)]
                 for file, config in others if spec is None else [(spec, each.config)]:
                     demand_proof(file, each.ref, config, own=each.checkpoint.own is not None)
-        if untie and not any(model.unties for model in found):
+        if untie and not any(model.unties for model in opened):
             note("untie", "no head is tied to the embeddings where that stands in the way of a symmetry")
-        yield found
+        yield opened
 
 
 def dtype_name(dtype: Any) -> str | None:

@@ -115,14 +115,14 @@ def pipeline_merge(
         IsomergeError: pipelines or components that do not fit together, or an option that is about one model.
     """
     if isinstance(source, str | Path | Step):
-        found = _by_recipe(source, opening)
+        decided = _by_recipe(source, opening)
     else:
-        found = _by_options(list(source), fusing, moving, opening)
-    if found is None:
+        decided = _by_options(list(source), fusing, moving, opening)
+    if decided is None:
         return None
     if out is None:
         raise IsomergeError("pipelines are merged into a folder: name it with --out")
-    pipelines, components, said = found
+    pipelines, components, said = decided
     place = Path(os.path.expanduser(out))
     check_out(place, overwrite=writing.overwrite, reads=[one.folder for one in pipelines])
     left = [
@@ -147,9 +147,9 @@ def _by_options(
     if not any(map(is_assembled, refs)):
         return None
     pipelines = _opened(refs)
-    if told := next((name for name in ONLY_ONE if getattr(fusing, name)), None):
+    if option := next((name for name in ONLY_ONE if getattr(fusing, name)), None):
         raise IsomergeError(
-            f"--{told.replace('_', '-')} is about one model, and {refs[0]} is a pipeline of several: merge the "
+            f"--{option.replace('_', '-')} is about one model, and {refs[0]} is a pipeline of several: merge the "
             f"folders of one component by themselves"
         )
     for base in map(str, fusing.source_bases):
@@ -219,8 +219,8 @@ def _by_recipe(source: str | Path | Step, opening: OpeningOptions) -> Found | No
             job_of_recipe(one)
             return ComponentMerge(name, one, None, STORED if stored and align else "")
 
-        here = [pipelines[ref] for ref in named]
-        return _decided(name, here, opening, aligned=bool(align), merge=merge, base=pipelines[refs[0]])
+        in_order = [pipelines[ref] for ref in named]
+        return _decided(name, in_order, opening, aligned=bool(align), merge=merge, base=pipelines[refs[0]])
 
     components = [decide(name) for name in pipelines[refs[0]].components]
     return list(pipelines.values()), components, content
@@ -276,8 +276,8 @@ def _decided(
     others = [one for one in pipelines if one is not base]
     if not part.has_weights:
         differs = [o.ref for o in others if name in o.components and not part.equals(o.components[name])]
-        told = f"copied from {base.ref}, that of {differs[0]} is another one" if differs else ""
-        return ComponentMerge(name, None, part, told)
+        words = f"copied from {base.ref}, that of {differs[0]} is another one" if differs else ""
+        return ComponentMerge(name, None, part, words)
     for other in others:
         if name not in other.components:
             raise IsomergeError(
@@ -301,5 +301,9 @@ def _decided(
     unmoved = stored or not aligned
     with recognised(folders, None, opening.allow_pickle, unmoved=unmoved) as models:
         check_compatible(models[0], models[1:], stored=unmoved)
-    found = merge(name, stored)
-    return replace(found, said=f"{STORED}: {part.described()}") if stored and isinstance(part, FilePart) else found
+    decision = merge(name, stored)
+    return (
+        replace(decision, said=f"{STORED}: {part.described()}")
+        if stored and isinstance(part, FilePart)
+        else decision
+    )

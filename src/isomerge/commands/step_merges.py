@@ -77,7 +77,7 @@ def step_merges(
         raise IsomergeError(
             f"{out} would be the last step's folder and another one's: choose another output folder"
         )
-    found: list[StepMerge] = []
+    merges: list[StepMerge] = []
     assembled: set[str | None] = set()
     """Steps that merge pipelines."""
     for step in steps:
@@ -94,9 +94,9 @@ def step_merges(
         }
         text = yaml.safe_dump(said, sort_keys=False, allow_unicode=True)
         record = place / f"{name}.made-by.yml"
-        kept = not last and _is_made(record, text, folders[name]) and _all_kept(step.needs, found)
-        found.append(StepMerge(asked, whole if last else folders[name], last, record, text, kept))
-    return found
+        kept = not last and _is_made(record, text, folders[name]) and _all_kept(step.needs, merges)
+        merges.append(StepMerge(asked, whole if last else folders[name], last, record, text, kept))
+    return merges
 
 
 def asked_steps(models: Any) -> list[Step] | None:
@@ -107,9 +107,9 @@ def asked_steps(models: Any) -> list[Step] | None:
     """
     if not isinstance(models, (str, Path)):
         return None
-    found = steps_of(models)
-    if found is not None or not os.path.isfile(os.path.expanduser(models)):
-        return found
+    steps = steps_of(models)
+    if steps is not None or not os.path.isfile(os.path.expanduser(models)):
+        return steps
     documents = read_documents(os.path.expanduser(models))
     content = documents[0] if documents else None
     return None if pipelines_of(content) else module_steps(models, content)

@@ -57,10 +57,10 @@ class Tuning:
         Raises:
             IsomergeError: what a run would refuse.
         """
-        found, running = self.merging.cost(), self.running
+        costs, running = self.merging.cost(), self.running
         running.check(self.merging.plan.output.max_memory)
-        seconds = {name: found[name] + running.seconds for name in ("seconds", "seconds_related")}
-        return {**found, "memory": max(found["memory"], running.memory), **seconds}
+        seconds = {name: costs[name] + running.seconds for name in ("seconds", "seconds_related")}
+        return {**costs, "memory": max(costs["memory"], running.memory), **seconds}
 
     def run(self) -> dict[str, Any]:
         """Align, search, judge and write; the report."""
@@ -79,9 +79,9 @@ def tuning_recipe(recipe: str | Path, tuning: TuningOptions) -> SearchedRecipe:
     if asked_steps(recipe) is not None:
         raise IsomergeError(f"{recipe}: tune searches for one merge, and this recipe has several steps: give one")
     preferred = "weight" if tuning.sampler == GRADIENT else None
-    found = searched_recipe(recipe, tuning.search, tuning.layer_groups, preferred)
-    check_sampler(tuning.sampler, found.dimensions)
-    return found
+    searched = searched_recipe(recipe, tuning.search, tuning.layer_groups, preferred)
+    check_sampler(tuning.sampler, searched.dimensions)
+    return searched
 
 
 @contextmanager
@@ -193,14 +193,16 @@ def _judged(
         check_limit(how.limit)
         parts = {"path": tuning.task_path, "limit": how.limit, "share": tuning.judge_share, "seed": tuning.seed}
         return Judged(*split_tasks(wanted, donor.checkpoint, **parts))
-    found: dict[str, Examples] = {}
-    for option, given in named.items():
-        if given is not None:
-            found[option] = data_for(donor.checkpoint, given, limit=how.limit, length=how.length, option=option)
-        if option in found and tuning.objective == LOSS and not found[option].labelled:
-            check_labelled(found[option] if option == "--data" else None)
-    whole = found["--data"]
-    if "--judge-data" in found:
-        return Judged(whole, found["--judge-data"])
+    examples_of: dict[str, Examples] = {}
+    for option, data in named.items():
+        if data is not None:
+            examples_of[option] = data_for(
+                donor.checkpoint, data, limit=how.limit, length=how.length, option=option
+            )
+        if option in examples_of and tuning.objective == LOSS and not examples_of[option].labelled:
+            check_labelled(examples_of[option] if option == "--data" else None)
+    whole = examples_of["--data"]
+    if "--judge-data" in examples_of:
+        return Judged(whole, examples_of["--judge-data"])
     search, judge = whole.split(1 - tuning.judge_share, seed=tuning.seed)
     return Judged(search, judge)

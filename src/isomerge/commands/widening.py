@@ -140,8 +140,8 @@ def _growth(
                 f"widened to the sizes of one of its own architecture"
             )
         growth = growth_to(config, like, narrow.said)
-    given = growth_by(config, sizes or {}, narrow.said)
-    growth = Growth({**growth.sizes, **given.sizes}, {**growth.depths, **given.depths}, growth.tokens)
+    by_sizes = growth_by(config, sizes or {}, narrow.said)
+    growth = Growth({**growth.sizes, **by_sizes.sizes}, {**growth.depths, **by_sizes.depths}, growth.tokens)
     if not growth:
         raise IsomergeError(f"{one.ref} has these sizes already: there is nothing to widen")
     return growth
@@ -170,8 +170,8 @@ def _notes(
             f"weights are multiplied by {shown}, which half precision rounds once more: --dtype float32 keeps the "
             f"function exactly"
         )
-    for found in disagreements(wide.config, like, compared_keys(wide)) if like is not None else ():
+    for difference in disagreements(wide.config, like, compared_keys(wide)) if like is not None else ():
         yield (
-            f"{found.key} of config.json is {found.mine!r} and {found.theirs!r} in {ref}: the two compute other "
-            f"functions of equal weights, and are not aligned or merged"
+            f"{difference.key} of config.json is {difference.mine!r} and {difference.theirs!r} in {ref}: "
+            f"the two compute other functions of equal weights, and are not aligned or merged"
         )

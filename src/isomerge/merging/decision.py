@@ -54,14 +54,14 @@ def _switch(key: str, value: str) -> str:
     return f"--{key.replace('_', '-')} {value}"
 
 
-def learns(matching: Matching, found: Sequence[Standing], donor: Model) -> bool:
+def learns(matching: Matching, standing: Sequence[Standing], donor: Model) -> bool:
     """Whether a match is learned on its data: models were trained apart, and nothing says how data are used.
 
     Noise, which is what models of images make, is for activations alone: what is learned from it was worse than the
     match by weights (docs/lab/measured-barriers.md).
     """
     noise = matching.data == GENERATE and Inputs(donor.config).images
-    return matching.decides and matching.may_learn and not noise and any(s.strange for s in found)
+    return matching.decides and matching.may_learn and not noise and any(s.strange for s in standing)
 
 
 def learning(matching: Matching) -> Matching:
@@ -74,7 +74,7 @@ def decision(
     align: bool | str,
     asked: str | None,
     spaces: str,
-    found: Sequence[Standing],
+    standing: Sequence[Standing],
     left: Sequence[bool],
     matching: Matching,
     fixed: str = "",
@@ -85,21 +85,21 @@ def decision(
         align: as it was said.
         asked: the spaces that were asked for.
         spaces: those that were chosen.
-        found: how the models stand.
+        standing: how the models stand.
         left: which are left as they are.
         matching: with learning, where that was decided.
         fixed: why the residual stream cannot be matched in this run, if it cannot.
     """
-    if not found or not align or (asked is not None and not any(left)):
+    if not standing or not align or (asked is not None and not any(left)):
         return None
     if left and all(left):
-        return Decision("nothing is matched", _aligned(found), (("align", "true"),))
+        return Decision("nothing is matched", _aligned(standing), (("align", "true"),))
     what, otherwise = _matched(spaces, asked, learned=matching.tentative, matching=matching)
     if align == AUTO:
         otherwise.append(("align", "false"))
-    why = _why([s for s, left_alone in zip(found, left, strict=True) if not left_alone], spaces, fixed)
+    why = _why([s for s, left_alone in zip(standing, left, strict=True) if not left_alone], spaces, fixed)
     if any(left):
-        why = f"{why}; {_aligned([s for s, left_alone in zip(found, left, strict=True) if left_alone])}"
+        why = f"{why}; {_aligned([s for s, left_alone in zip(standing, left, strict=True) if left_alone])}"
     return Decision(what, why, tuple(otherwise))
 
 
@@ -118,15 +118,15 @@ def _matched(
     return what, otherwise
 
 
-def _aligned(found: Sequence[Standing]) -> str:
-    names = " and ".join(s.model for s in found)
-    return f"{names} {'is' if len(found) == 1 else 'are'} aligned with {found[0].anchor} already"
+def _aligned(standing: Sequence[Standing]) -> str:
+    names = " and ".join(s.model for s in standing)
+    return f"{names} {'is' if len(standing) == 1 else 'are'} aligned with {standing[0].anchor} already"
 
 
-def _why(found: Sequence[Standing], spaces: str, fixed: str) -> str:
-    strange = [s for s in found if s.strange]
-    moved = [s for s in found if s.moved]
-    elsewhere = [s for s in found if s.elsewhere]
+def _why(standing: Sequence[Standing], spaces: str, fixed: str) -> str:
+    strange = [s for s in standing if s.strange]
+    moved = [s for s in standing if s.moved]
+    elsewhere = [s for s in standing if s.elsewhere]
     if strange:
         why = f"{_names(strange)} and {strange[0].anchor} were trained apart"
     elif moved:
@@ -134,11 +134,11 @@ def _why(found: Sequence[Standing], spaces: str, fixed: str) -> str:
     elif elsewhere:
         why = f"{_names(elsewhere)} may be in another basis than {elsewhere[0].anchor}"
     else:
-        return f"parts of {_names(found)} are out of place, in the basis of {found[0].anchor}"
+        return f"parts of {_names(standing)} are out of place, in the basis of {standing[0].anchor}"
     if spaces != "default":
         return why
     return f"{why}, but {fixed or 'the architecture leaves its residual stream no freedom'}"
 
 
-def _names(found: Sequence[Standing]) -> str:
-    return " and ".join(s.model for s in found)
+def _names(standing: Sequence[Standing]) -> str:
+    return " and ".join(s.model for s in standing)

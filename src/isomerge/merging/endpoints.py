@@ -39,25 +39,25 @@ def write_endpoints(
     """
     if not solvers:
         return [stream.donor], []
-    anchor, found, results = solvers[0].anchor, [], []
+    anchor, aligned, results = solvers[0].anchor, [], []
     for k, solver in enumerate(solvers):
         folder, patch = stream.writer.blob(f"{name}-{k}"), stream.writer.blob(f"{name}-{k}.safetensors")
         record = stream.done(f"{name} {k}")
         if record is None:
             output = intermediate_output(stream.output, folder, solver.dtype)
-            here = _write_one(solver, anchor, output, [key, k])
-            solver.given = solver.alignment_as_read(elements_of_results(here))
+            solved = _write_one(solver, anchor, output, [key, k])
+            solver.given = solver.alignment_as_read(elements_of_results(solved))
             if solver.given is not None:
                 solver.given.save(patch)
-            stream.writer.commit(f"{name} {k}", {"results": [r.record() for r in here]})
+            stream.writer.commit(f"{name} {k}", {"results": [r.record() for r in solved]})
         else:
-            here = [UnitResult.restored(r) for r in record["results"]]
+            solved = [UnitResult.restored(r) for r in record["results"]]
             solver.given = Alignment.load(patch, solver.source.declared) if patch.is_file() else None
         model = recognise(folder, spec_file=solver.source.spec_file)
         model.checkpoint.ref, model.checkpoint.own = solver.source.ref, solver.source.checkpoint.own
-        found.append(model)
-        results.append(here)
-    return [anchor, *found], results
+        aligned.append(model)
+        results.append(solved)
+    return [anchor, *aligned], results
 
 
 def intermediate_output(output: Output, folder: Path, dtype: torch.dtype) -> Output:
@@ -124,7 +124,7 @@ def write_fused(
             results = stream_units(own, solvers, plan, fuse, first)
             write_alone(own, plan, first, dtype)
             own.finish({"command": "merge"}, {}, "")
-        notes = [note for found in results for result in found for note in result.notes]
+        notes = [note for of_solver in results for result in of_solver for note in result.notes]
         stream.writer.commit("fused", {"notes": notes})
     fused = recognise(folder, spec_file=first.spec_file)
     fused.checkpoint.own = first.checkpoint.own

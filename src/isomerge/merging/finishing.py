@@ -24,19 +24,19 @@ from isomerge.run.writing_run import StreamWriter
 from isomerge.symmetry.alignment import Alignment
 
 
-def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], found: Sequence[Alignment]) -> None:
+def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], moves: Sequence[Alignment]) -> None:
     """Writes all that is left to write, and the output takes its place.
 
     Args:
         plan: what was merged.
         stream: where all fused tensors are written.
         report: of the run; it is told of folders of heads.
-        found: how every source of the plan was moved; none where nothing was, or by no symmetry.
+        moves: how every source of the plan was moved; none where nothing was, or by no symmetry.
     """
     models, recipe = plan.models, _with_checksums(plan, report)
-    alignments = {alignment_file(k, len(found)): alignment for k, alignment in enumerate(found, 2)}
+    alignments = {alignment_file(k, len(moves)): alignment for k, alignment in enumerate(moves, 2)}
     by: list[Alignment | None] = [None if plan.gains is None else plan.gains.written] * len(models)
-    for source, alignment in zip(plan.sources, found, strict=False):
+    for source, alignment in zip(plan.sources, moves, strict=False):
         by[models.index(source)] = alignment
     write_kept(stream, plan.heads, models, by, plan.dtype)
     more: dict[str, Any] = {} if recipe is None else {RECIPE: recipe.encode()}
@@ -46,7 +46,7 @@ def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], found:
         more |= folders
         report["head_folders"] = sorted({name.rpartition("/")[0] for name in links})
     taught = [*report["streams"], report.get("mean") or {}]
-    report["measured"], notes = measured(plan, stream, learned=any(found.get("learned") for found in taught))
+    report["measured"], notes = measured(plan, stream, learned=any(stream_row.get("learned") for stream_row in taught))
     report["notes"] += notes
     if (scan := plan.options.scan) is not None:
         report["layer_scan"] = dict(scan)

@@ -82,8 +82,8 @@ def fuse_forward(
 
 def _repair(module: nn.Module, run: Forward, fuser: Fuser, weights: Sequence[float], examples: Examples) -> None:
 
-    found = repair(module, run.endpoints, weights, examples, observer=run.observer)
-    fuser.report = {**fuser.report, "repair": {"layers": found.layers, "kept": found.kept}}
+    repaired = repair(module, run.endpoints, weights, examples, observer=run.observer)
+    fuser.report = {**fuser.report, "repair": {"layers": repaired.layers, "kept": repaired.kept}}
 
 
 def _write_module(

@@ -119,21 +119,21 @@ class Fuser:
         first: FirstReadings,
         form: StoredForm | None,
     ) -> Fused:
-        found = Fused()
+        fused = Fused()
         apart = [block for block in first if not self._reads(block, len(blocks))]
         for block in apart:
             first[block].read()
         if self.fusion.method.unit:
             blocks = [self._every_working(part) for part in blocks]
-            found.update(self._by_unit(unit, blocks))
+            fused.update(self._by_unit(unit, blocks))
         for block in unit.blocks:
             tensors = [part[block] for part in blocks]
             if not tensors[0].is_floating_point():
-                found[block] = tensors[0]
-            elif block not in found:
-                way = Way(form, None if block in apart else first.get(block), found.notes)
-                found[block] = self._by_block(block, tensors, by, way)
-        return found
+                fused[block] = tensors[0]
+            elif block not in fused:
+                way = Way(form, None if block in apart else first.get(block), fused.notes)
+                fused[block] = self._by_block(block, tensors, by, way)
+        return fused
 
     def _reads(self, block: Block, count: int) -> bool:
         """Whether a block's tensors of all models are fused piece by piece, so that they are read by the way."""
@@ -151,12 +151,12 @@ class Fuser:
         stack, layer = self._layer(block, number)
         after, depth = block.line.name in self._after, self._depths.get(stack, 1)
         name, fusion = self.name(block, number), self.fusion
-        given = fusion.parameters.at(fusion.method, name, layer, after=after, depth=depth)
+        parameters = fusion.parameters.at(fusion.method, name, layer, after=after, depth=depth)
         if "depth" in fusion.method.placed:
-            given["depth"] = fusion.parameters.depth(layer, after=after, depth=depth)
+            parameters["depth"] = fusion.parameters.depth(layer, after=after, depth=depth)
         if "stacked" in fusion.method.placed:
-            given["stacked"] = stacked_axes(block, self.donor.spec)
-        return given
+            parameters["stacked"] = stacked_axes(block, self.donor.spec)
+        return parameters
 
     def _layer(self, block: Block, number: int = 0) -> tuple[str, int | None]:
         """The stack of a block, and the layer of one of its tensors that slices are of: where one of several stacks
@@ -184,18 +184,18 @@ class Fuser:
         """A block: each of its stored tensors for itself, as mergekit does; all at once where that is the same."""
 
         method, numbers = self.fusion.method, range(len(block.canonical))
-        given = [self.parameters(block, number) for number in numbers]
-        alike = all(g == given[0] for g in given[1:])
+        parameters = [self.parameters(block, number) for number in numbers]
+        alike = all(g == parameters[0] for g in parameters[1:])
         if (
             not block.lead
             or method.unit
             or method.statistics
             or (method.elementwise and not method.random and alike)
         ):
-            return self._by_tensor(block, given[0], tensors, by, way)
+            return self._by_tensor(block, parameters[0], tensors, by, way)
         each, out = [t.flatten(0, len(block.lead) - 1) for t in tensors], None
         for k in numbers:
-            part = self._by_tensor(block, given[k], [t[k] for t in each], by, way, k)
+            part = self._by_tensor(block, parameters[k], [t[k] for t in each], by, way, k)
             if out is None:
                 out = torch.empty((len(numbers), *part.shape), dtype=part.dtype, device=part.device)
             elif part.dtype != out.dtype:  # one that does not fit into what is written: told by whoever writes
@@ -207,7 +207,7 @@ class Fuser:
     def _by_tensor(
         self,
         block: Block,
-        given: dict[str, Any],
+        parameters: dict[str, Any],
         tensors: list[Tensor],
         by: list[Alignment | None],
         way: Way,
@@ -216,26 +216,28 @@ class Fuser:
         """One stored tensor of every model, the ``number``-th of a block, or a whole block; its place where it was
         written."""
         fusion = self.fusion
-        here = tensors[fusion.start :][: self.count(block, number)]
+        operands = tensors[fusion.start :][: self.count(block, number)]
         base = tensors[0] if fusion.first == "base" else None
         name = self.name(block, number)
         if fusion.method.piecewise:
-            return self._in_pieces(block, given, here, base, way, name)
-        here, base = list(map(self._working, here)), None if base is None else self._working(base)
+            return self._in_pieces(block, parameters, operands, base, way, name)
+        operands, base = list(map(self._working, operands)), None if base is None else self._working(base)
         seen = None
         if self.statistics is not None and fusion.method.statistics is not None:
-            seen = self.statistics.given(fusion.method.statistics, block, by[fusion.start :])[: len(here)]
+            seen = self.statistics.given(fusion.method.statistics, block, by[fusion.start :])[: len(operands)]
         notes: list[str] = []
-        found = self.apply(here, given, base=base, statistics=seen, name=block.canonical[number], notes=notes)
+        merged = self.apply(
+            operands, parameters, base=base, statistics=seen, name=block.canonical[number], notes=notes
+        )
         way.notes.extend((name, words) for words in notes)
         if not block.line.infinite:
-            check_explained(fusion.method, found, _inputs(here, base), given, name)
-        return found
+            check_explained(fusion.method, merged, _inputs(operands, base), parameters, name)
+        return merged
 
     def apply(
         self,
         tensors: list[Tensor],
-        given: dict[str, Any],
+        parameters: dict[str, Any],
         *,
         base: Tensor | None,
         statistics: Any,
@@ -246,14 +248,14 @@ class Fuser:
         method."""
         method = self.fusion.method
         if method.unit:  # what a method of units leaves is averaged
-            return linear(tensors, weight=given.get("weight", [1.0] * len(tensors)))
+            return linear(tensors, weight=parameters.get("weight", [1.0] * len(tensors)))
         rng = generator(self.fusion.seed, method.name, name) if method.random else None
-        return method.fuse(tensors, given, base=base, rng=rng, statistics=statistics, notes=notes)
+        return method.fuse(tensors, parameters, base=base, rng=rng, statistics=statistics, notes=notes)
 
     def _in_pieces(
         self,
         block: Block,
-        given: dict[str, Any],
+        parameters: dict[str, Any],
         tensors: list[Tensor],
         base: Tensor | None,
         way: Way,
@@ -265,7 +267,7 @@ class Fuser:
         narrow = None if form is None else form.written_dtype(block)
         place = None if form is None else form.place(block, finite=True)
         named = None if block.line.infinite else name
-        fill = partial(self._fill, given, tensors, base, way.reading, named)
+        fill = partial(self._fill, parameters, tensors, base, way.reading, named)
         if place is not None and place.shape == shape:
             with suppress(NotFiniteError):
                 fill(place)
@@ -279,7 +281,7 @@ class Fuser:
 
     def _fill(
         self,
-        given: dict[str, Any],
+        parameters: dict[str, Any],
         tensors: list[Tensor],
         base: Tensor | None,
         first: FirstReading | None,
@@ -290,47 +292,47 @@ class Fuser:
         explained."""
         method = self.fusion.method
         if method.widening:
-            return self._widened(given, tensors, base, name, out)
+            return self._widened(parameters, tensors, base, name, out)
         read = pieces if first is None else first.pieces
         for parts, place in read([*tensors, *([] if base is None else [base])], out, self.dtype):
             origin = None if base is None else parts.pop()
-            found = method.fuse(parts, given, base=origin)
+            merged = method.fuse(parts, parameters, base=origin)
             if name is not None:
-                check_explained(method, found, _inputs(parts, origin), given, name)
-            place.copy_(found)
+                check_explained(method, merged, _inputs(parts, origin), parameters, name)
+            place.copy_(merged)
         return out
 
     def _widened(
-        self, given: dict[str, Any], tensors: list[Tensor], base: Tensor | None, name: str | None, out: Any
+        self, parameters: dict[str, Any], tensors: list[Tensor], base: Tensor | None, name: str | None, out: Any
     ) -> Any:
         """What a widening method puts into ``out``; an entry that ``out`` cannot hold is told by whoever writes."""
 
         method = self.fusion.method
         watched: Any = out if isinstance(out, torch.Tensor) else Watched(out)
-        method.fuse(tensors, given, base=base, out=watched)
+        method.fuse(tensors, parameters, base=base, out=watched)
         size = watched.size if isinstance(watched, Watched) else size_of([watched])
         if name is not None and (isfinite(size.norm) or out.dtype == self.dtype):
             step = resolution_of(out.dtype)
-            check_explained(method, size, _inputs(tensors, base), given, name, resolution=step)
+            check_explained(method, size, _inputs(tensors, base), parameters, name, resolution=step)
         return out
 
     def _by_unit(self, unit: Unit, blocks: list[Blocks]) -> Blocks:
         first = next((block for block in unit.blocks if layer_of(block)[1] is not None), unit.blocks[0])
         method, options = self.fusion.method, self.options(first)
         blocks = blocks[self.fusion.start :][: self.count(first)]
-        found = method.function(self.donor.spec, blocks, **{o.keyword: v for o, v in options})
-        self.check(found, blocks, options)
-        return found
+        fused = method.function(self.donor.spec, blocks, **{o.keyword: v for o, v in options})
+        self.check(fused, blocks, options)
+        return fused
 
     def options(self, block: Block | None) -> list[tuple[Option, Any]]:
         """The method's options and their values, for a block or for a whole model, whose tensors all have the
         same."""
-        given = self.parameters(self.plan.units[0].blocks[0] if block is None else block)
-        return [(option, given[name]) for name, option in self.fusion.method.options.items()]
+        parameters = self.parameters(self.plan.units[0].blocks[0] if block is None else block)
+        return [(option, parameters[name]) for name, option in self.fusion.method.options.items()]
 
     def take_notes(self, results: Sequence[Sequence[UnitResult]]) -> None:
         """Keep what the method has said of tensors while units were fused."""
-        self.told += [note for found in results for result in found for note in result.notes]
+        self.told += [note for of_solver in results for result in of_solver for note in result.notes]
 
     def check(
         self,
@@ -347,11 +349,11 @@ class Fuser:
             IsomergeError: naming the tensor and the method.
         """
         inputs = Inputs([[t for t in part.values() if t.is_floating_point()] for part in models])
-        method, given = self.fusion.method, {option.name: value for option, value in options}
+        method, parameters = self.fusion.method, {option.name: value for option, value in options}
         method = replace(method, bound=in_layers) if repaired else method
         for block, tensor in blocks.items():
             if tensor.is_floating_point() and not block.line.infinite:
-                check_explained(method, tensor, inputs, given, self.name(block))
+                check_explained(method, tensor, inputs, parameters, self.name(block))
 
     def described(self, count: int) -> dict[str, Any]:
         """What a report says of the fusion of ``count`` models."""
@@ -374,10 +376,10 @@ def _inputs(tensors: Sequence[Tensor], base: Tensor | None) -> Inputs:
     return Inputs([[t] for t in tensors], None if base is None else [base])
 
 
-def _joined(told: Sequence[tuple[str, str]]) -> list[str]:
+def _joined(sentences: Sequence[tuple[str, str]]) -> list[str]:
     """What was said of tensors, one sentence for each thing that was said."""
     named: dict[str, list[str]] = {}
-    for name, words in sorted(told):
+    for name, words in sorted(sentences):
         named.setdefault(words, []).append(name)
     return [f"{_listed(names)}: {words}" for words, names in named.items()]
 

@@ -134,12 +134,12 @@ class FusionStatistics:
 
     def given(self, parameter: str, block: Block, alignments: Alignments | None = None) -> list[Any]:
         """What a merge method's parameter ``fishers``, ``grams`` or ``factors`` is given for a block."""
-        found: dict[str, Callable[..., list[Any]]] = {
+        readers: dict[str, Callable[..., list[Any]]] = {
             "fishers": self.fishers,
             "grams": self.grams,
             "factors": self.factors,
         }
-        return found[parameter](block, alignments)
+        return readers[parameter](block, alignments)
 
     def check(self, parameter: str, blocks: Sequence[Block], alignments: Alignments) -> None:
         """Refuse before anything is written what cannot be moved: diagonal Fishers of blocks that are rotated.
@@ -190,10 +190,10 @@ class FusionStatistics:
         key = self._fisher_key(file, block)
         if key is None:
             return None
-        found = file.read(f"fisher/{key}").double()
+        fisher = file.read(f"fisher/{key}").double()
         if self.normalize:
-            found /= max(float(file.header["fisher"].get("norm", 1.0)), 1e-300)
-        return found if alignment is None else moved_fisher(alignment, block, found, file.model.ref)
+            fisher /= max(float(file.header["fisher"].get("norm", 1.0)), 1e-300)
+        return fisher if alignment is None else moved_fisher(alignment, block, fisher, file.model.ref)
 
     def _gram(self, number: int, block: Block, alignment: Alignment | None) -> InputGram | None:
         file = self.files[number]

@@ -125,13 +125,13 @@ def own_blocks(model: Model, donor: Model) -> list[Block]:
     """What a model needs beside the donor's body: its head, and what the donor lacks (a pooler); empty without a
     head."""
     names, matches = head_lines(model.spec), {m.canonical: m for m in model.matches.values()}
-    found = head_blocks(model)
+    head = head_blocks(model)
     lacking = [
         block
         for block in model.blocks
         if block.line.name not in names and any(donor.source_of(c, matches[c]) is None for c in block.canonical)
     ]
-    return [*found, *lacking] if found else []
+    return [*head, *lacking] if head else []
 
 
 def unlike_heads(models: Sequence[Model]) -> str | None:
@@ -189,21 +189,21 @@ def _template(donor: Model, kept: Model, gone: set[str]) -> Model:
 
 def with_labels(config: Mapping[str, Any], of: Mapping[str, Any]) -> dict[str, Any]:
     """A config with what another one says of the head, in the order of the first."""
-    found = {k: of[k] if k in CLASSIFIER else v for k, v in config.items() if k not in CLASSIFIER or k in of}
-    return {**found, **{key: of[key] for key in CLASSIFIER if key in of}}
+    labelled = {k: of[k] if k in CLASSIFIER else v for k, v in config.items() if k not in CLASSIFIER or k in of}
+    return {**labelled, **{key: of[key] for key in CLASSIFIER if key in of}}
 
 
 def moved_head(
     model: Model, donor: Model, alignment: Alignment | None, dtype: torch.dtype
 ) -> dict[Block, torch.Tensor]:
     """A model's own blocks where its alignment moves them; ``None`` leaves them as they are."""
-    found = {}
+    head = {}
     for block in own_blocks(model, donor):
         tensor = model.assemble(block, dtype)
         if alignment is not None and tensor.is_floating_point():
             alignment.act_linearly(block, tensor)
-        found[block] = tensor
-    return found
+        head[block] = tensor
+    return head
 
 
 def write_kept(

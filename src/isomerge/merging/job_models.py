@@ -27,18 +27,18 @@ def opened(job: MergeJob, *, spec: Any = None, allow_pickle: bool = False) -> li
     Raises:
         IsomergeError: a model that cannot be opened, layers that it does not have, or vocabularies that do not fit.
     """
-    found = _opened(job, spec, allow_pickle)
+    refs = _opened(job, spec, allow_pickle)
     if job.chat_template is None:
-        return found
+        return refs
     template, text = job.chat_template
-    donor = _open(found[0], allow_pickle)
+    donor = _open(refs[0], allow_pickle)
     if template == AUTO:
-        common = common_template([donor, *(_open(model, allow_pickle) for model in found[1:])])
+        common = common_template([donor, *(_open(model, allow_pickle) for model in refs[1:])])
         if common is None or common == own_template(donor):
-            return found
+            return refs
         text = common
     files = {**donor.companions(), CHAT_TEMPLATE: text.encode()}
-    return [donor.derive({}, origin=f"chat template {template}", companions=files), *found[1:]]
+    return [donor.derive({}, origin=f"chat template {template}", companions=files), *refs[1:]]
 
 
 def _opened(job: MergeJob, spec: Any, allow_pickle: bool) -> list[Any]:
@@ -103,14 +103,14 @@ def differing_vocabularies(job: MergeJob, *, allow_pickle: bool = False) -> list
         return []
     checkpoints = [_open(model, allow_pickle) for model in job.models]
     sizes = [Inputs(checkpoint.config).vocabulary for checkpoint in checkpoints]
-    told = all("tokenizer.json" in checkpoint.companions() for checkpoint in checkpoints)
-    return [size or 0 for size in sizes] if told and len(set(sizes)) > 1 and all(sizes) else []
+    have_tokenizers = all("tokenizer.json" in checkpoint.companions() for checkpoint in checkpoints)
+    return [size or 0 for size in sizes] if have_tokenizers and len(set(sizes)) > 1 and all(sizes) else []
 
 
 def _open(model: Any, allow_pickle: bool) -> Checkpoint:
     if hasattr(model, "save_pretrained"):
         raise IsomergeError(f"{type(model).__name__} has no tokenizer: save it in a folder with one, and give that")
-    found = as_reference(model)
-    if isinstance(found, Checkpoint):
-        return dequantised(found)
-    return open_model_ref(found, allow_pickle=allow_pickle)
+    reference = as_reference(model)
+    if isinstance(reference, Checkpoint):
+        return dequantised(reference)
+    return open_model_ref(reference, allow_pickle=allow_pickle)

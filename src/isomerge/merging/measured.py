@@ -107,8 +107,8 @@ def measured_line(report: Mapping[str, Any]) -> str:
     if report["ensemble"] is not None:
         rows.append(("their ensemble", report["ensemble"]))
     which = "held-out examples" if report["held_out"] else "examples"
-    told = ", ".join(f"{name} {figures(row)}" for name, row in rows)
-    return f"Loss on {report['examples']} {which} ({report['unit']}): {told}."
+    measures = ", ".join(f"{name} {figures(row)}" for name, row in rows)
+    return f"Loss on {report['examples']} {which} ({report['unit']}): {measures}."
 
 
 def figures(row: Mapping[str, Any]) -> str:

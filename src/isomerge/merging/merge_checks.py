@@ -43,11 +43,11 @@ def check_aligned(align: bool, matching: Matching, fusion: Fusion, count: int, a
         "--match": matching.match != OURS,
         "--anchor": anchor != "first",
     }
-    if told := " and ".join(option for option, given in matched_by.items() if given):
+    if set_options := " and ".join(option for option, is_set in matched_by.items() if is_set):
         if not align:
-            raise IsomergeError(f"--no-align leaves nothing to match: leave it out, or {told}")
+            raise IsomergeError(f"--no-align leaves nothing to match: leave it out, or {set_options}")
         raise IsomergeError(
-            f"one model alone has nothing to be matched with: leave {told} out, or name another model"
+            f"one model alone has nothing to be matched with: leave {set_options} out, or name another model"
         )
 
 

@@ -95,13 +95,13 @@ def job_of_models(
     chosen = merge_method(method)
     listed = list(models)
     # numpy and torch have numbers and lists of their own
-    given = {n: v.tolist() if hasattr(v, "tolist") else v for n, v in dict(parameters or {}).items()}
+    settings = {n: v.tolist() if hasattr(v, "tolist") else v for n, v in dict(parameters or {}).items()}
     if weights is not None and len(weights) != len(listed):
         raise IsomergeError(f"--weights: {len(listed)} finite numbers are needed, got {list(weights)}")
     at = None if base_model is None else next((k for k, m in enumerate(listed) if _same(m, base_model)), None)
     notes: list[str] = []
     if base_model is not None and at is None and merge_base and joins(chosen):
-        _check_joining(base_model, chosen, len(listed), weights, given, stats)
+        _check_joining(base_model, chosen, len(listed), weights, settings, stats)
         at, listed = 0, [base_model, *listed]
         notes.append(joined(base_model, "--base-model", "--no-merge-base takes"))
     files = [str(file) for file in ([stats] if isinstance(stats, (str, Path)) else stats)]
@@ -116,13 +116,13 @@ def job_of_models(
     if at is not None:  # a base that is listed comes first; methods of task vectors take it for the base alone
         order = [k for k in range(len(listed)) if k != at]
         order = order if chosen.base != "none" else [at, *order]
-        for name, value in given.items():
+        for name, value in settings.items():
             if of_every_model(chosen, name, value) and len(value) == len(listed):
-                given[name] = [value[k] for k in order]
+                settings[name] = [value[k] for k in order]
         weights = None if weights is None else [weights[k] for k in order]
         listed, files, origins = ([each[k] for k in order] if each else [] for each in (listed, files, origins))
     named = base_model is not None and (at is None or chosen.base != "none")
-    fusion = fusion_of(len(listed), method=method, weights=weights, parameters=given, base=named, seed=seed)
+    fusion = fusion_of(len(listed), method=method, weights=weights, parameters=settings, base=named, seed=seed)
     fusion = replace(fusion, notes=(*fusion.notes, *notes))
     tokenizer = None if tokenizer_source is None else {"source": str(tokenizer_source)}
     return MergeJob(
@@ -186,10 +186,10 @@ def number_of(onto: Any, job: MergeJob) -> int:
     Raises:
         IsomergeError: none of them.
     """
-    found = [k for k, model in enumerate(job.models) if _same(model, onto)]
-    if onto is not None and not found:
+    numbers = [k for k, model in enumerate(job.models) if _same(model, onto)]
+    if onto is not None and not numbers:
         raise IsomergeError(f"--onto {onto}: name one of the models, {', '.join(map(str, job.models))}")
-    return found[0] if found else 0
+    return numbers[0] if numbers else 0
 
 
 def _same(one: Any, two: Any) -> bool:

@@ -113,8 +113,8 @@ class MergePlan:
             gathers=self.gathers,
             aligned=self.matches,
         )
-        found = {"guard": False, "piecewise": self.fusion.method.piecewise, "fusing": fusing}
-        return {**found, "anchor": options.anchor, "matching": matching} if self.matches else found
+        needs = {"guard": False, "piecewise": self.fusion.method.piecewise, "fusing": fusing}
+        return {**needs, "anchor": options.anchor, "matching": matching} if self.matches else needs
 
     @property
     def matches(self) -> bool:
@@ -140,10 +140,10 @@ class MergePlan:
     def _look(self) -> list[str]:
         """See how the models stand, choose the spaces, and which models are left as they are; returns what to tell
         of the choice."""
-        options, matching, given = self.options, self.options.matching, self.options.source_bases
+        options, matching, bases = self.options, self.options.matching, self.options.source_bases
         self.target = self.models[options.onto]
         self.sources = [model for k, model in enumerate(self.models) if k != options.onto]
-        self.bases = [*[None] * self.fusion.start, *given] if given else [None] * len(self.models)
+        self.bases = [*[None] * self.fusion.start, *bases] if bases else [None] * len(self.models)
         tuned_from = {id(model): base for model, base in zip(self.models, self.bases, strict=True)}
         self.origins = [tuned_from[id(source)] for source in self.sources]
         moved = [origin or source for source, origin in zip(self.sources, self.origins, strict=True)]
@@ -158,17 +158,17 @@ class MergePlan:
         fixed = "only some layers are matched" if options.layers is not None else fixed
         plain = matching.match == OURS and (matching.decides or not matching.needs_models)
         asked = options.spaces if options.spaces is not None or plain else matching.spaces(None)
-        found, others = self.standings, self.models[1:]
-        self.helps = [False] * len(found)
+        standing, others = self.standings, self.models[1:]
+        self.helps = [False] * len(standing)
         if not self.aligns:
-            spaces, _ = chosen_spaces(None, found, self.donor, others, fixed=fixed)
-            self.helps = [s.same_basis is True or (s.moved and spaces == "all") for s in found]
+            spaces, _ = chosen_spaces(None, standing, self.donor, others, fixed=fixed)
+            self.helps = [s.same_basis is True or (s.moved and spaces == "all") for s in standing]
             self.spaces, self.left = "none", []
             self.decision = None
             return []
-        self.spaces, notes = chosen_spaces(asked, found, self.donor, others, fixed=fixed)
-        self.left = leaves_alone(options.align, found, plain=plain, together=options.anchor == "none")
-        if learns(matching, found, self.donor) and not any(self.origins):
+        self.spaces, notes = chosen_spaces(asked, standing, self.donor, others, fixed=fixed)
+        self.left = leaves_alone(options.align, standing, plain=plain, together=options.anchor == "none")
+        if learns(matching, standing, self.donor) and not any(self.origins):
             self.options = replace(options, matching=learning(matching))
         elif matching.learn is None:
             for name in matching.of_learning:
@@ -177,7 +177,7 @@ class MergePlan:
             align=options.align,
             asked=asked,
             spaces=self.spaces,
-            found=found,
+            standing=standing,
             left=self.left,
             matching=self.options.matching,
             fixed=fixed,
@@ -191,10 +191,10 @@ class MergePlan:
             return []  # no two are averaged
         how = {"align": self.aligns, "left": self.left, "helps": self.helps}
         base = self.fusion.first == "base" and not self.options.onto
-        found = pairs_of(self.standings, self.models, base=base, **how)
-        found = found if report is None else measured(found, report)
+        pairs = pairs_of(self.standings, self.models, base=base, **how)
+        pairs = pairs if report is None else measured(pairs, report)
         strays = pairs_of(self.strays, self.models, align=False, base=True)
-        return found + [pair for pair in strays if pair.level is Level.POOR]
+        return pairs + [pair for pair in strays if pair.level is Level.POOR]
 
     def _make_solvers(self) -> None:
         options = self.options

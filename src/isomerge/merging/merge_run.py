@@ -110,18 +110,18 @@ def run_plan(plan: MergePlan, choose: Choice | None = None) -> dict[str, Any]:
         beside = [base for base in plan.bases if base is not None]
         read = [plan.target, *plan.sources]
         report = report_of("merge", read, results, beside, **described, **how)
-        found: list[Alignment] = []
+        alignments: list[Alignment] = []
         if plan.aligns and options.matching.match not in SOFT:
-            found = [s.alignment(elements_of_results(r)) for s, r in zip(plan.solvers, results, strict=True)]
+            alignments = [s.alignment(elements_of_results(r)) for s, r in zip(plan.solvers, results, strict=True)]
             if plan.gains is not None:
-                found = [plan.gains.written @ g for g in found]
+                alignments = [plan.gains.written @ g for g in alignments]
         report["roles"] = roles_of(plan, report)
         if report["weights"] is not None:  # of the models that are fused, in the order of ``models``
-            given = dict(zip(map(id, plan.models), weights_of(plan.fusion, len(plan.models)), strict=True))
-            report["weights"] = [w for model in read if (w := given[id(model)]) is not None]
+            weight_of = dict(zip(map(id, plan.models), weights_of(plan.fusion, len(plan.models)), strict=True))
+            report["weights"] = [w for model in read if (w := weight_of[id(model)]) is not None]
         report["verdict"] = plan.verdict(report, plan.pairs(report))
         report["notes"] += [*noted(report["verdict"]), *([] if choose is None else choose.notes)]
-        finish(plan, stream, report, found)
+        finish(plan, stream, report, alignments)
     return report
 
 
@@ -154,7 +154,7 @@ def _matched(plan: MergePlan, stream: StreamWriter) -> tuple[Sequence[UnitSolver
     elif matching.match in SOFT:
         solvers, before = _moved_first(plan, stream)
         used, streams = prepare_transport(stream, solvers, matching)
-        streams = [{**found, **more} for found, more in zip(streams, before, strict=True)]
+        streams = [{**stream_row, **more} for stream_row, more in zip(streams, before, strict=True)]
     else:
         _carry(plan)
         streams = prepare_solutions(stream, solvers, matching)
@@ -194,8 +194,10 @@ def _moved_first(plan: MergePlan, stream: StreamWriter) -> tuple[list[PairSolver
     pairs = [PairSolver(plan.target, source, plan.first, plan.dtype, **how) for source in plan.sources]
     models, results = write_endpoints(stream, pairs, plan.key(), name="first")
     moved = [PairSolver(plan.target, model, plan.plan, plan.dtype, **how) for model in models[1:]]
-    told = [{"first": {"spaces": plan.first_spaces, "distance": summarise(rows_of(found))}} for found in results]
-    return moved, told
+    before = [
+        {"first": {"spaces": plan.first_spaces, "distance": summarise(rows_of(of_solver))}} for of_solver in results
+    ]
+    return moved, before
 
 
 def _take_gains(plan: MergePlan, stream: StreamWriter) -> None:

@@ -24,19 +24,19 @@ def check_parameters(fuser: Fuser) -> None:
     method, tried, together = fuser.fusion.method, set[str](), dict[Any, tuple[str, str]]()
     for unit, block, number in _tensors(fuser):
         name = fuser.name(block, number)
-        given, count = fuser.parameters(block, number), fuser.count(block, number)
+        parameters, count = fuser.parameters(block, number), fuser.count(block, number)
         what, key = _merged_at_once(fuser, unit, block, number)
-        first, theirs = together.setdefault(key, (name, repr(given)))
-        if theirs != repr(given):
+        first, theirs = together.setdefault(key, (name, repr(parameters)))
+        if theirs != repr(parameters):
             raise IsomergeError(
                 f"tensor {name}: the method {method.name} merges {what} at once, but parameters differ from "
                 f"those of "
                 f"{first}: give one value for both"
             )
-        if method.built_in and not method.forward and repr((given, count)) not in tried:
-            tried.add(repr((given, count)))
+        if method.built_in and not method.forward and repr((parameters, count)) not in tried:
+            tried.add(repr((parameters, count)))
             try:
-                _try(fuser, given, count)
+                _try(fuser, parameters, count)
             except IsomergeError as error:
                 raise IsomergeError(f"tensor {name}: {error}") from None
             except Exception as error:
@@ -55,8 +55,8 @@ def idle_filters(fuser: Fuser) -> list[str]:
     parts = parameters.slices
     if len(parts) > 1 or any(part.starts for part in parts):
         return []
-    settings = [parameters.common, *(found for part in parts for found in (*part.sources, part.own))]
-    values = (value for found in settings for value in found.values())
+    settings = [parameters.common, *(setting for part in parts for setting in (*part.sources, part.own))]
+    values = (value for setting in settings for value in setting.values())
     wanted = dict.fromkeys(name for value in values for name in filter_names(value))
     if not wanted:
         return []
@@ -84,11 +84,11 @@ def _merged_at_once(fuser: Fuser, unit: Unit, block: Block, number: int) -> tupl
     return "single tensors", (block.key, number)
 
 
-def _try(fuser: Fuser, given: dict[str, Any], count: int) -> None:
+def _try(fuser: Fuser, parameters: dict[str, Any], count: int) -> None:
     """Merge a few random numbers by one of isomerge's own methods: it says so where it does not take its
     parameters."""
 
     first = fuser.fusion.first
     drawn = torch.randn(count + 1, 8, generator=torch.Generator().manual_seed(0), dtype=fuser.dtype)
     base, *tensors = drawn.unbind()
-    fuser.apply(tensors, given, base=base if first == "base" else None, statistics=[None] * count, name="")
+    fuser.apply(tensors, parameters, base=base if first == "base" else None, statistics=[None] * count, name="")

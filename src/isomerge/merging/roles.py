@@ -63,15 +63,15 @@ def _varies(fusion: Fusion) -> bool:
 def role_text(row: Mapping[str, Any]) -> str:
     """A row in words, for the model card."""
     roles, weight = row["roles"], row["weight"]
-    found = [
+    parts = [
         f"{MERGED}, with weight {weight:g}" if role == MERGED and weight is not None else role for role in roles
     ]
-    given = [role for role in found if role in (CONFIG, TOKENIZER, REST)]
-    found = [role for role in found if role not in given]
-    found += [f"gives {' and '.join(given)}"] if given else []
+    gifts = [role for role in parts if role in (CONFIG, TOKENIZER, REST)]
+    parts = [role for role in parts if role not in gifts]
+    parts += [f"gives {' and '.join(gifts)}"] if gifts else []
     if row.get("varies"):
-        found.append("its weight changes from layer to layer (see the recipe)")
-    return "; ".join(found)
+        parts.append("its weight changes from layer to layer (see the recipe)")
+    return "; ".join(parts)
 
 
 def in_weights(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -55,12 +55,12 @@ class TransplantSolver:
         """
         result, base = self.pair.solve(unit, anchor, self.pair.load(self.pair.source, unit))
         self.alignment(result.elements).act(source)
-        found: Blocks = {}
+        transplanted: Blocks = {}
         for block in unit.blocks:
-            found[block] = source[block]
+            transplanted[block] = source[block]
             if source[block].is_floating_point():
-                found[block] = anchor[block] + (source[block] - base[block])
-        return result, found
+                transplanted[block] = anchor[block] + (source[block] - base[block])
+        return result, transplanted
 
     def still(self, unit: Unit, squares: Mapping[Block, tuple[float, float]]) -> UnitResult:
         """As of the pair; no unit is still (see `moves`)."""

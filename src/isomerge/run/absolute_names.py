@@ -30,10 +30,10 @@ def absolute_ref(ref: str | Path) -> str:
     if isinstance(ref, Path) and ref.exists():
         return absolute_path(ref)
     try:
-        found = with_base(parse_model_ref(os.fspath(ref)))
+        reference = with_base(parse_model_ref(os.fspath(ref)))
     except IsomergeError:
         return os.fspath(ref)
-    return "+".join(map(absolute_path, (found.model, *found.adapters)))
+    return "+".join(map(absolute_path, (reference.model, *reference.adapters)))
 
 
 def lasting_ref(ref: str | Path) -> str:

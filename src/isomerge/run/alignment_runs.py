@@ -64,14 +64,14 @@ class AlignPlan:
     def pairs(self, report: dict[str, Any] | None = None) -> list[Pair]:
         """The two models, with the distances of a report."""
         models = [self.solver.anchor, self.solver.source]
-        found = pairs_of([self.standing], models, left=[self.solver.left])
-        return found if report is None else measured(found, report)
+        pairs = pairs_of([self.standing], models, left=[self.solver.left])
+        return pairs if report is None else measured(pairs, report)
 
     def verdict(self, report: dict[str, Any] | None = None) -> dict[str, Any] | None:
         """What came out, or will, without a report: see `verdict_document`."""
         models = [self.solver.anchor, self.solver.source]
-        told = planned_report("align", [m.ref for m in models]) if report is None else report
-        return verdict_document(self.pairs(report), told, models)
+        planned = planned_report("align", [m.ref for m in models]) if report is None else report
+        return verdict_document(self.pairs(report), planned, models)
 
 
 def plan_align(
@@ -107,17 +107,17 @@ def plan_align(
     asked = spaces if spaces is not None or plain else matching.spaces(None)
     if asked is not None:  # a choice that does not exist is told before a weight is read
         make_plan(source, [anchor], asked, layers)
-    found = standings(anchor, [source], dtype, kinship=kinship, observer=output.observer)
+    standing = standings(anchor, [source], dtype, kinship=kinship, observer=output.observer)
     fixed = "only some layers are matched" if layers is not None else ""
-    chosen, notes = chosen_spaces(asked, found, source, [anchor], fixed=fixed)
-    (left,) = leaves_alone(align, found, plain=plain)
+    chosen, notes = chosen_spaces(asked, standing, source, [anchor], fixed=fixed)
+    (left,) = leaves_alone(align, standing, plain=plain)
     plan = make_plan(source, [anchor], chosen, layers)
     plan = replace(plan, selection=replace(plan.selection, notes=(*plan.selection.notes, *notes)))
     plan = none_matched(plan) if left else plan
     room = room_for_units(plan, [source, anchor], output.max_memory, guard=True, matching=matching)
     solver = PairSolver(anchor, source, plan, dtype, guard=True, device=matching.matching_device, room=room)
     solver.left = left
-    return AlignPlan(solver, chosen, found[0], layers, matching, output)
+    return AlignPlan(solver, chosen, standing[0], layers, matching, output)
 
 
 def run_align(
@@ -207,10 +207,10 @@ def run_apply(
         card: title and text of the model card.
     """
     spec = alignment.spec
-    here = {key for block in model.blocks for key in elements_of(spec, block)}
-    here |= {key for _, key, _ in find_shifts(spec, model.blocks)}
-    here |= norm_keys(free_under_layer_norm(model))
-    if strange := sorted({key.rpartition(":")[2] for key in alignment} - here):
+    movable = {key for block in model.blocks for key in elements_of(spec, block)}
+    movable |= {key for _, key, _ in find_shifts(spec, model.blocks)}
+    movable |= norm_keys(free_under_layer_norm(model))
+    if strange := sorted({key.rpartition(":")[2] for key in alignment} - movable):
         raise IsomergeError(
             f"{model.ref}: the alignment {name} moves {strange[0]}, which this model does not have: it was made "
             f"for another one"
@@ -231,10 +231,10 @@ def run_apply(
                 record = {"rows": _apply_unit(alignment, model, unit, stream, rounding, name)}
                 stream.writer.commit(unit.key, record)
             rows += record["rows"]
-        told = told_rounding(rows)
+        rounded = told_rounding(rows)
         if not output.dropped:
-            check_rounding(told, model.ref)
-        moved = {"distance": summarise(rows, plain_names(model.declared)), "rounding": told, "notes": notes}
+            check_rounding(rounded, model.ref)
+        moved = {"distance": summarise(rows, plain_names(model.declared)), "rounding": rounded, "notes": notes}
         report = {**report_of(command, [model], []), **moved, **(more or {})}
         title, text = card
         readme = model_card(title, [model.ref], text, report, parents=parents_of([model.checkpoint]))

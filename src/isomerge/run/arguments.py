@@ -83,8 +83,8 @@ def checked(*groups: type[Options], settled: bool = True) -> Callable[[Callable[
                     defaults = defaults_of(call)
                     note_idle(function.__name__, {**defaults, **bound.arguments}, defaults)
                 run: Any = function
-                given = {name: value for name, value in bound.arguments.items() if name != IMPORTS}
-                return _with_plug_ins(with_notes(run(**given), outermost=outermost))
+                arguments = {name: value for name, value in bound.arguments.items() if name != IMPORTS}
+                return _with_plug_ins(with_notes(run(**arguments), outermost=outermost))
 
         call.__signature__ = full  # pyright: ignore[reportAttributeAccessIssue]
         call.__doc__ = documented(function, groups)
@@ -242,8 +242,8 @@ def _listed(value: Any, kinds: Sequence[Any], *, alone: bool) -> Sequence[Any]:
         value = [value]
     if isinstance(value, (str, bytes, os.PathLike, Mapping, Set)) or not _is_iterable(value):
         raise TypeError
-    found = [_converted(item, kinds) for item in value]
-    return tuple(found) if isinstance(value, tuple) else found
+    items = [_converted(item, kinds) for item in value]
+    return tuple(items) if isinstance(value, tuple) else items
 
 
 def _is_iterable(value: Any) -> bool:

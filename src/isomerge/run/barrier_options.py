@@ -71,20 +71,20 @@ class BarrierOptions:
         """The selections of spaces to align in, each once."""
         return [chosen for chosen in dict.fromkeys(self.spaces or ()) if chosen != "none"]
 
-    def chosen(self, models: Sequence[Model], found: Sequence[Standing]) -> tuple[BarrierOptions, list[str]]:
+    def chosen(self, models: Sequence[Model], models_stand: Sequence[Standing]) -> tuple[BarrierOptions, list[str]]:
         """The same with spaces that the models need where none were asked for, and notes on them: models that are
         aligned already have no other line than that of the models as stored.
 
         Args:
             models: the anchor first.
-            found: how the others stand to it.
+            models_stand: how the others stand to it.
         """
         if self.spaces is not None:
             streams = any(make_plan(models[1], [models[0]], kind).selection.streams for kind in self.kinds)
-            told = self.kinds and not streams
-            notes = chosen_spaces(self.kinds[0], found, models[1], [models[0]])[1] if told else []
+            is_warned = self.kinds and not streams
+            notes = chosen_spaces(self.kinds[0], models_stand, models[1], [models[0]])[1] if is_warned else []
             return self, notes
-        if all(standing.settled for standing in found):
+        if all(standing.settled for standing in models_stand):
             return replace(self, spaces=("none",)), []
-        spaces, notes = chosen_spaces(None, found, models[1], [models[0]])
+        spaces, notes = chosen_spaces(None, models_stand, models[1], [models[0]])
         return replace(self, spaces=(spaces,)), notes

@@ -48,20 +48,20 @@ def untied_alike(models: Sequence[Model], spec: str | Path | None = None) -> tup
     apart = [model.has_own_head for model in models]
     if not any(apart):
         return list(models), []
-    found = [
+    alike = [
         model if own else recognise(model.checkpoint, spec_file=spec, untie=True)
         for model, own in zip(models, apart, strict=True)
     ]
-    return found, [new.ref for new, old in zip(found, models, strict=True) if len(new.names) > len(old.names)]
+    return alike, [new.ref for new, old in zip(alike, models, strict=True) if len(new.names) > len(old.names)]
 
 
 def barrier_verdict(pairs: Sequence[Pair]) -> dict[str, Any] | None:
     """What the models of a barrier are to each other; what to try beside measuring the barrier."""
     refs = list(dict.fromkeys(ref for pair in pairs for ref in (pair.anchor, pair.model)))
-    found = verdict_document(pairs, planned_report("merge", refs))
-    if found is not None:
-        found["next"] = [step for step in found["next"] if not step["command"].startswith("isomerge barrier")]
-    return found
+    verdict = verdict_document(pairs, planned_report("merge", refs))
+    if verdict is not None:
+        verdict["next"] = [step for step in verdict["next"] if not step["command"].startswith("isomerge barrier")]
+    return verdict
 
 
 def check_labelled(examples: Examples | None) -> None:
@@ -111,7 +111,7 @@ def run_barrier(
     report["ensemble"] = asdict(together)
     report["unit"] = together.unit
     between = _between(anchor, run, options, len(names))
-    found = [(STORED, between(STORED, others))]
+    shapes = [(STORED, between(STORED, others))]
     del others  # before the next modules are read
     distances: list[Any] = [None]
     for chosen, name in zip(options.kinds, names[1:], strict=False):
@@ -120,14 +120,14 @@ def run_barrier(
             distance = [{key: report["distance"][key] for key in ("before", "after")} for report in reports]
             own = models[0].checkpoint.own
             moved = [load_module(folder, device=options.device, own=own) for folder in folders]
-        found.append((name, between(name, moved)))
+        shapes.append((name, between(name, moved)))
         distances.append(distance)
         del moved
     for model in aligned:
-        found.append((model.ref, between(model.ref, [module_as_told(model, options.device)])))
+        shapes.append((model.ref, between(model.ref, [module_as_told(model, options.device)])))
         distances.append(None)
     report |= {"verdict": barrier_verdict(pairs), "notes": list(notes)}
-    return report | _summary(found, distances, models, together, report["unit"], options.png)
+    return report | _summary(shapes, distances, models, together, report["unit"], options.png)
 
 
 def _between(
@@ -146,13 +146,13 @@ def _between(
 
         try:
             if len(others) == 1:
-                found: Line | Plane = loss_line(anchor, others[0], run, options.points, observe)
+                shape: Line | Plane = loss_line(anchor, others[0], run, options.points, observe)
             else:
-                found = loss_plane(anchor, others[0], others[1], run, options.grid, observe)
+                shape = loss_plane(anchor, others[0], others[1], run, options.grid, observe)
         except IsomergeError as error:
             raise IsomergeError(f"{name}: {error}") from None
         finished += 1
-        return found
+        return shape
 
     return between
 
@@ -178,7 +178,7 @@ def _aligned(
 
 
 def _summary(
-    found: Sequence[tuple[str, Line | Plane]],
+    shapes: Sequence[tuple[str, Line | Plane]],
     distances: Sequence[Any],
     models: Sequence[Model],
     together: Any,
@@ -186,8 +186,8 @@ def _summary(
     png: Path | None,
 ) -> dict[str, Any]:
     """The report of lines or planes; and the picture."""
-    lines = [(name, x) for name, x in found if isinstance(x, Line)]
-    planes = [(name, x) for name, x in found if isinstance(x, Plane)]
+    lines = [(name, x) for name, x in shapes if isinstance(x, Line)]
+    planes = [(name, x) for name, x in shapes if isinstance(x, Plane)]
     ends = [Path(model.ref).name for model in models]
     ends = ends if len(set(ends)) == len(ends) and all(ends) else [model.ref for model in models]
     key, parts = ("lines", [line_report(*pair) for pair in lines]) if lines else ("planes", [])

@@ -31,7 +31,7 @@ def first_readings(unit: Unit, models: Sequence[Model]) -> FirstReadings:
     Raises:
         IsomergeError: a file that changed or cannot be read.
     """
-    found = {}
+    readings = {}
     for block in unit.blocks:
         names = [name for model in models for name in model.stored_names(block)]
         if block.lead or block.line.infinite or len(names) != len(models):
@@ -40,8 +40,8 @@ def first_readings(unit: Unit, models: Sequence[Model]) -> FirstReadings:
         pages = [model.checkpoint.pages(name) for model, name in zip(models, names, strict=True)]
         tensors = [as_tensor(x, info) for x, info in zip(pages, infos, strict=True) if x is not None]
         if len(tensors) == len(models) and all(t.is_floating_point() for t in tensors):
-            found[block] = FirstReading(models, names, tensors)
-    return found
+            readings[block] = FirstReading(models, names, tensors)
+    return readings
 
 
 class FirstReading:
@@ -123,8 +123,8 @@ class _Sight:
         half = [is_half(part) for part in stored]
         norm = square_of(wide[0], exact=not half[0])
         gaps = [
-            square_of(self._difference(wide[0], x), exact=not (half[0] and here))
-            for x, here in zip(wide[1:], half[1:], strict=True)
+            square_of(self._difference(wide[0], x), exact=not (half[0] and is_narrow))
+            for x, is_narrow in zip(wide[1:], half[1:], strict=True)
         ]
         if not all(map(isfinite, [norm, *gaps])):
             self.reading.refuse(stored)

@@ -55,7 +55,7 @@ class _Check:
 
     @property
     def total(self) -> int:
-        return sum(found.nbytes for found in self.files.values())
+        return sum(checksum.nbytes for checksum in self.files.values())
 
     def problem(self, file: str, text: str) -> None:
         self.problems.append({"file": file, "problem": text})
@@ -69,10 +69,10 @@ class _Check:
         try:
             if not os.path.lexists(path):
                 raise IsomergeError("it is missing")
-            found = self._weights(name, path) if name.endswith(".safetensors") else file_checksum(path)
-            if found.nbytes != wanted.nbytes:
-                self.problem(name, f"it has {found.nbytes} bytes, but {wanted.nbytes} were written")
-            elif found != wanted:
+            checksum = self._weights(name, path) if name.endswith(".safetensors") else file_checksum(path)
+            if checksum.nbytes != wanted.nbytes:
+                self.problem(name, f"it has {checksum.nbytes} bytes, but {wanted.nbytes} were written")
+            elif checksum != wanted:
                 self.problem(name, "its checksum is not that of what was written: it has changed since")
         except IsomergeError as error:
             self.problem(name, str(error))
@@ -85,10 +85,10 @@ class _Check:
         try:
             infos = read_header(path)[0]
         except IsomergeError as error:
-            if (found := file_checksum(path)) == self.files[name]:
+            if (checksum := file_checksum(path)) == self.files[name]:
                 raise
             self.problem(name, f"its header is damaged: {error}")
-            return found
+            return checksum
         with disk_errors(path, "reading"):
             fd = open_regular(path)
             try:
@@ -128,26 +128,28 @@ class _Check:
                 self.problem(str(home / CONFIG), "the report does not list it beside the weights")
                 continue
             try:
-                found = recognise(self.folder / home, spec_file=self.spec, unmoved=True).checkpoint
+                checkpoint = recognise(self.folder / home, spec_file=self.spec, unmoved=True).checkpoint
             except IsomergeError as error:
                 self.problem(str(home / CONFIG), str(error))
                 continue
-            strange = [f for f in found.files if PurePosixPath(f.relative_to(self.folder).as_posix()) not in names]
+            strange = [
+                f for f in checkpoint.files if PurePosixPath(f.relative_to(self.folder).as_posix()) not in names
+            ]
             for file in strange:
                 self.problem(file.name, "it is loaded in place of the weights that were written: remove it")
 
     def strangers(self) -> list[str]:
         """Files beside those of the report, relative; one that changes what is loaded is a problem."""
-        found = []
+        strangers = []
         for root, folders, files in os.walk(self.folder):
             folders.sort()
-            found += [(Path(root) / file).relative_to(self.folder).as_posix() for file in sorted(files)]
-        found = [name for name in found if name not in self.files and name != REPORT]
-        told = {problem["file"] for problem in self.problems}
-        for name in found:
-            if _LOADED.fullmatch(name) and name not in told:
+            strangers += [(Path(root) / file).relative_to(self.folder).as_posix() for file in sorted(files)]
+        strangers = [name for name in strangers if name not in self.files and name != REPORT]
+        named = {problem["file"] for problem in self.problems}
+        for name in strangers:
+            if _LOADED.fullmatch(name) and name not in named:
                 self.problem(name, "the run did not write it, and it may be loaded with the weights: remove it")
-        return found
+        return strangers
 
 
 def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer) -> dict[str, Any]:
@@ -172,9 +174,9 @@ def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer)
     if not folder.is_dir():
         raise IsomergeError(f"{out}: no such folder; {_REMEDY}")
     report = read_object(folder / REPORT, remedy=_REMEDY)
-    told = report.get("spec")
-    if spec is None and isinstance(told, str) and os.path.isfile(told):
-        spec = told  # by which the output was written
+    own_spec = report.get("spec")
+    if spec is None and isinstance(own_spec, str) and os.path.isfile(own_spec):
+        spec = own_spec  # by which the output was written
     check = _Check(folder, observer, spec, _written(report, folder / REPORT))
     if (state := report_state((folder / REPORT).read_bytes())) == "changed":
         check.problem(REPORT, "it is not the report that was written: it was edited since")

@@ -62,28 +62,28 @@ def measure(
     if not isinstance(data, Examples):
         data = data_for(models[0].checkpoint, str(data), limit=limit, length=length)
     with tempfile.TemporaryDirectory(prefix="isomerge-") as scratch:
-        found = [
+        losses = [
             _line(ends, moved, data, replace(options, spaces=[spaces], png=None))
             for ends, moved, spaces in _ends(written, models, output, Path(scratch), read)
         ]
     if written.facts.command == "merge":
         point = evaluate(load_module(output, device=options.device), data, options.batch_size)
-        found[0]["merged"] = {name: asdict(point)[name] for name in ("loss", "accuracy")}
-    return found
+        losses[0]["merged"] = {name: asdict(point)[name] for name in ("loss", "accuracy")}
+    return losses
 
 
 def _source(ref: str, output: Model, read: Callable[..., Model]) -> Model:
     """A model that went in; with a head of its own where the output has one, and it shares the embeddings."""
     try:
-        found = read(ref)
+        model = read(ref)
     except IsomergeError as error:
         raise IsomergeError(
             f"--data needs the models that went in, to measure the line between them: {error}; or give "
             f"--barrier FILE"
         ) from None
-    if output.has_own_head and not found.has_own_head:
-        return read(found.checkpoint, untie=True)
-    return found
+    if output.has_own_head and not model.has_own_head:
+        return read(model.checkpoint, untie=True)
+    return model
 
 
 def _ends(
@@ -111,18 +111,18 @@ def _moved(
     """Models as an output's alignments move them, in folders that are deleted afterwards; None without
     alignments."""
 
-    found, used = [], False
+    moved, used = [], False
     assert written.folder is not None
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         for k in numbers:
             file = written.folder / alignment_file(k + 1, len(models) - 1)
             if k == 0 or not file.is_file():
-                found.append(models[k])
+                moved.append(models[k])
                 continue
             output, used = Output(Path(folder) / str(k), dtype="float32"), True
             run_apply(Alignment.load(file, models[k].declared), models[k], output, name=str(file))
-            found.append(read(output.out))
-        yield found if used else None
+            moved.append(read(output.out))
+        yield moved if used else None
 
 
 def _line(ends: list[Model], moved: list[Model] | None, data: Examples, options: BarrierOptions) -> dict[str, Any]:

@@ -80,10 +80,10 @@ def spread(items: Sequence[T], size: Callable[[T], int]) -> list[T]:
     large = [item for item in items if size(item) > BESIDE]
     small = [item for item in items if size(item) <= BESIDE]
     places = [number * len(small) // max(len(large), 1) for number in range(len(large) + 1)]
-    found: list[T] = []
+    order: list[T] = []
     for item, first, last in zip(large, places, places[1:], strict=False):
-        found += [item, *small[first:last]]
-    return found if large else small
+        order += [item, *small[first:last]]
+    return order if large else small
 
 
 def _ready(running: dict[Future[R], T]) -> Iterator[tuple[T, R]]:

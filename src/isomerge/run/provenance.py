@@ -36,7 +36,7 @@ def weights_checksums(checkpoints: Iterable[Checkpoint], rows: Iterable[Mapping[
 def _weights_checksum(checkpoint: Checkpoint, known: Mapping[tuple[str, str], list[Checksum]]) -> str | None:
     places = [_named(checkpoint, file) for file in checkpoint.files]
     sums = [known.get((place["model"], place["file"]), []) for place in places]
-    own = [found[0] for found in sums if len(found) == 1]
+    own = [matching[0] for matching in sums if len(matching) == 1]
     if len(own) < len(sums):  # live modules of one class, which have one name
         own = list(checkpoint.checksums().values())
     parts = sorted(zip((file.name for file in checkpoint.files), own, strict=True), key=_by_name)
@@ -64,7 +64,7 @@ def input_rows(checkpoints: Iterable[Checkpoint]) -> list[dict[str, Any]]:
         config = checkpoint.folder / CONFIG
         if sums and config.is_file():
             sums[config] = file_checksum(config)
-        rows += [{**_named(checkpoint, file), **found.document()} for file, found in sorted(sums.items())]
+        rows += [{**_named(checkpoint, file), **checksum.document()} for file, checksum in sorted(sums.items())]
     return [row for number, row in enumerate(rows) if row not in rows[:number]]
 
 
@@ -90,10 +90,10 @@ def _full(part: str) -> str:
 def _parts(ref: str) -> tuple[str, ...]:
     """A reference's model and adapters; what is none (the name of a class) is one part."""
     try:
-        found = parse_model_ref(ref)
+        reference = parse_model_ref(ref)
     except IsomergeError:
         return (ref,)
-    return (found.model, *found.adapters)
+    return (reference.model, *reference.adapters)
 
 
 def input_states(report: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
@@ -133,8 +133,8 @@ def _moved_along(row: Mapping[str, Any], folder: Path) -> Iterator[Path]:
         return
     for above in folder.absolute().parents:
         for start in range(1, len(place.parts) - 1):
-            if (found := above.joinpath(*place.parts[start:])).is_file():
-                yield found
+            if (moved := above.joinpath(*place.parts[start:])).is_file():
+                yield moved
 
 
 def _find_input(row: Mapping[str, Any]) -> Path | None:

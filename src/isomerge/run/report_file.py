@@ -15,8 +15,8 @@ _LINE = re.compile(rb'(?m)^  "%s": "([0-9a-f]*)"' % KEY.encode())
 def report_bytes(report: dict[str, Any]) -> bytes:
     """The file of a report, which gets its ``digest``: the sha256 of the file with an empty one."""
     report[KEY] = ""
-    found = _written(report)
-    report[KEY] = hashlib.sha256(found).hexdigest()
+    written = _written(report)
+    report[KEY] = hashlib.sha256(written).hexdigest()
     return _written(report)
 
 
@@ -26,8 +26,8 @@ def _written(report: dict[str, Any]) -> bytes:
 
 def report_state(raw: bytes) -> str:
     """Whether a file is what `report_bytes` gave: ``ok``, ``changed``, or ``unknown`` where it says no digest."""
-    found = _LINE.findall(raw)
-    if not found:
+    digests = _LINE.findall(raw)
+    if not digests:
         return "unknown"
     digest = hashlib.sha256(_LINE.sub(b'  "%s": ""' % KEY.encode(), raw)).hexdigest()
-    return "ok" if found == [digest.encode()] else "changed"
+    return "ok" if digests == [digest.encode()] else "changed"

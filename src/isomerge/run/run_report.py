@@ -51,8 +51,8 @@ def report_of(
     }
     whose = [m.ref if len(each) > 1 else "" for m in models[1:]]
     risen = [note for d, name in zip(each, whose, strict=False) for note in risen_note(d, why_risen(report), name)]
-    if told := [*arithmetic_notes(), *risen, *unused.notes()]:
-        report["notes"] = [*report.get("notes", ()), *told]
+    if notes := [*arithmetic_notes(), *risen, *unused.notes()]:
+        report["notes"] = [*report.get("notes", ()), *notes]
     with_used(report)
     if len(each) > 1:
         report["sources"] = [{"model": m.ref, "distance": d} for m, d in zip(models[1:], each, strict=True)]

@@ -24,7 +24,7 @@ from isomerge.solve.standing import Standing
 
 
 def pairs_of(
-    found: Sequence[Standing],
+    standing: Sequence[Standing],
     models: Sequence[Model],
     *,
     align: bool = True,
@@ -35,7 +35,7 @@ def pairs_of(
     """What is known of every model and its anchor before anything is matched.
 
     Args:
-        found: how the models stand.
+        standing: how the models stand.
         models: all of the run's, for what rounding of their dtypes explains.
         align: whether models are matched at all.
         left: of every one, whether it is left as it is.
@@ -58,7 +58,7 @@ def pairs_of(
             base=base,
             tolerance=tolerance,
         )
-        for k, s in enumerate(found)
+        for k, s in enumerate(standing)
     ]
 
 
@@ -67,16 +67,16 @@ def measured(pairs: Sequence[Pair], report: Mapping[str, Any]) -> list[Pair]:
     if not pairs:  # one model alone
         return []
     each = [source["distance"] for source in report.get("sources") or []] or [report["distance"]]
-    found = []
+    with_distances = []
     for pair, distance in zip(pairs, each, strict=True):
         share = spread_of(distance).share_within(pair.tolerance)
         if not pair.align or share is None:
-            found.append(pair)
+            with_distances.append(pair)
         elif pair.left:
-            found.append(replace(pair, before=share[0]))
+            with_distances.append(replace(pair, before=share[0]))
         else:
-            found.append(replace(pair, before=share[0], after=share[1]))
-    return found
+            with_distances.append(replace(pair, before=share[0], after=share[1]))
+    return with_distances
 
 
 def verdict_document(
@@ -96,14 +96,14 @@ def verdict_document(
     names = _names(pairs)
     level, sentence = worst.level, "; ".join(dict.fromkeys(pair.sentence(names) for pair in pairs))
     code = "unknown" if worst.relation is None else CODES[worst.relation]
-    told = [pair.document() | {"sentence": pair.sentence(names)} for pair in pairs]
-    found: dict[str, Any] = {"code": code, "pairs": told}
-    facts = facts_of({**report, "verdict": found})
+    rows = [pair.document() | {"sentence": pair.sentence(names)} for pair in pairs]
+    document: dict[str, Any] = {"code": code, "pairs": rows}
+    facts = facts_of({**report, "verdict": document})
     if learned_in_nats(facts.taught) and worst.relation is not Relation.SAME:
         level, _, sentence = by_learning(facts.taught)
     relation = worst.relation if worst.relation is not None else Relation.UNRELATED
     steps = [] if worst.relation is None else _steps(facts, relation, level, models)
-    return {**found, "level": level.name.lower(), "sentence": sentence, "next": steps}
+    return {**document, "level": level.name.lower(), "sentence": sentence, "next": steps}
 
 
 def _steps(facts: Facts, relation: Relation, level: Level, models: Sequence[Model]) -> list[dict[str, str]]:

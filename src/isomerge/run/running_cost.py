@@ -82,7 +82,7 @@ class Running:
     @cached_property
     def widths(self) -> dict[Block, list[int]]:
         """What is read at every weight, in numbers per token (`isomerge.observe.stats.taps.plan_taps`)."""
-        return {block: found for block in self.models[0].blocks if (found := _read_at(self.models[0], block))}
+        return {block: widths for block in self.models[0].blocks if (widths := _read_at(self.models[0], block))}
 
     @cached_property
     def width(self) -> int:
@@ -150,7 +150,7 @@ def _patch(config: object) -> int:
     if isinstance(config, dict):
         if isinstance(size := config.get("patch_size"), int):
             return max(size, 1)
-        return next((found for part in config.values() if (found := _patch(part)) != 32), 32)
+        return next((side for part in config.values() if (side := _patch(part)) != 32), 32)
     return 32
 
 
@@ -184,7 +184,7 @@ def matching_memory(models: Sequence[Model], matching: Matching, *, anchor: str 
     if not matching.needs_models:
         return 0.0, 0.0
     run, together = Running(models, matching), len(models) if anchor == "none" else 2
-    here = matching.device == CPU
+    on_cpu = matching.device == CPU
     kept = run.activations * together
     if matching.stats and matching.learn is None:
         return LIBRARIES + kept + run.activations, LIBRARIES + kept
@@ -202,7 +202,7 @@ def matching_memory(models: Sequence[Model], matching: Matching, *, anchor: str 
         stages.append(kept + streams + run.grams() + run.weights + run.forward(read))
         stages.append(kept + METRIC * streams + solved)
     if matching.learn is not None:
-        stages.append(kept + (_learning(run, together) if here else 2 * run.weights))
+        stages.append(kept + (_learning(run, together) if on_cpu else 2 * run.weights))
     return LIBRARIES + max(stages), LIBRARIES + kept
 
 
@@ -247,12 +247,12 @@ def fusing_memory(
 def gathering_memory(run: Running, kinds: Collection[str]) -> float:
     """Bytes of gathering statistics of one model, by the parameters that ask for them."""
     grams = run.grams()
-    found = run.weights + run.forward(READ * run.positions) + 4.0 * READ * run.positions * run.width
+    needed = run.weights + run.forward(READ * run.positions) + 4.0 * READ * run.positions * run.width
     if {"grams", "factors"} & set(kinds):
-        found += 1.5 * grams  # they are written in float32
+        needed += 1.5 * grams  # they are written in float32
     if {"fishers", "factors"} & set(kinds):  # gradients, and their squares in float64 with their means
-        found += 5 * run.weights if "fishers" in kinds else grams
-    return found
+        needed += 5 * run.weights if "fishers" in kinds else grams
+    return needed
 
 
 def widest_unit(run: Running, units: Iterable[Unit]) -> float:

@@ -47,9 +47,11 @@ def stream_units(
     sizes = {unit: sum(unit_bytes(m, unit) for m in work.models) for unit in plan.units}
     left = [unit for unit in plan.units if stream.done(unit.key) is None]
     output = stream.output
-    here = piecewise and isinstance(output.engine, LocalEngine)  # elsewhere units are whole before they are written
+    is_local = piecewise and isinstance(
+        output.engine, LocalEngine
+    )  # elsewhere units are whole before they are written
     memory = {
-        unit: unit_memory(plan, unit, work.models, guard=guard, piecewise=here and not work.moves(unit))
+        unit: unit_memory(plan, unit, work.models, guard=guard, piecewise=is_local and not work.moves(unit))
         for unit in left
     }
     demand = Demand(left, sizes, memory, stream.writer.folder, output.jobs, output.max_memory)
@@ -58,10 +60,10 @@ def stream_units(
     results: dict[Unit, list[UnitResult]] = {}
     seen, total = sum(sizes[u] for u in plan.units) - sum(sizes[u] for u in left), sum(sizes.values())
     with closing(output.engine.run(work, demand)) as ready, WriteBehind() as writer:
-        for unit, (found, tensors) in ready:
+        for unit, (solved, tensors) in ready:
             output.observer(unit.key, seen, total)
-            writer.put(partial(_write, stream, work, unit, found, tensors))
-            results[unit] = found
+            writer.put(partial(_write, stream, work, unit, solved, tensors))
+            results[unit] = solved
             seen += sizes[unit]
     for unit in (u for u in plan.units if u not in results):
         record = stream.writer.done[unit.key]
@@ -76,16 +78,16 @@ def _write(
     stream: StreamWriter,
     work: UnitWork,
     unit: Unit,
-    found: list[UnitResult],
+    solved: list[UnitResult],
     tensors: dict[str, Tensor | PlacedTensor],
 ) -> None:
     for name, tensor in tensors.items():
         stream.writer.write(name, tensor)
     work.check_unchanged(unit)  # tensors may be pages of the files, up to here
-    for k, result in enumerate(found):
+    for k, result in enumerate(solved):
         if result.elements:
             _save_elements(stream.writer.blob(_elements_file(work.numbers[unit], k)), result.elements)
-    stream.writer.commit(unit.key, {"results": [{**r.record(), "moved": bool(r.elements)} for r in found]})
+    stream.writer.commit(unit.key, {"results": [{**r.record(), "moved": bool(r.elements)} for r in solved]})
 
 
 def _elements_file(number: int, source: int) -> str:
@@ -132,7 +134,7 @@ def _restored(stream: StreamWriter, record: dict[str, Any], blob: str) -> UnitRe
 
 def elements_of_results(results: Iterable[UnitResult]) -> dict[str, Tensor]:
     """All elements of one source."""
-    found: dict[str, Tensor] = {}
+    elements: dict[str, Tensor] = {}
     for result in results:
-        found |= result.elements
-    return found
+        elements |= result.elements
+    return elements

@@ -113,14 +113,14 @@ class UnitWork:
         if self.solvers and not self.moves(unit):
             return self._passed(unit)
         base, *sources = self._load(unit)
-        found, moved = [], []
+        results, moved = [], []
         for solver, source in zip(self.solvers, sources, strict=True):
             result, there = solver.solve(unit, base, source)
-            found.append(result)
+            results.append(result)
             moved.append(there)
-        elements = [s.alignment(r.elements) for s, r in zip(self.solvers, found, strict=True)]
+        elements = [s.alignment(r.elements) for s, r in zip(self.solvers, results, strict=True)]
         fused = self.fuse(unit, [base, *moved], [None, *elements], {})
-        return _noted(found, fused), self._named(dict(fused))
+        return _noted(results, fused), self._named(dict(fused))
 
     def _passed(self, unit: Unit) -> Solved:
         """A unit that nothing moves: what is fused piece by piece is read, summed and measured by the way."""
@@ -132,7 +132,7 @@ class UnitWork:
         ]
         by = [None, *(solver.alignment({}) for solver in self.solvers)]
         fused = self.fuse(unit, blocks, by, first)
-        found = []
+        results = []
         for k, solver in enumerate(self.solvers):
             squares = {
                 block: first[block].squares[k]
@@ -140,8 +140,8 @@ class UnitWork:
                 else squared_distance_and_norm(blocks[0][block], blocks[k + 1][block])
                 for block in unit.blocks
             }
-            found.append(solver.still(unit, squares))
-        return _noted(found, fused), self._named(
+            results.append(solver.still(unit, squares))
+        return _noted(results, fused), self._named(
             dict(fused)
         )  # by now all was read: what is damaged is told as it is stored
 
@@ -172,8 +172,8 @@ class UnitWork:
         return [first, *(s.load(s.source, unit, mapped=True) for s in self.solvers)]
 
 
-def _noted(found: list[UnitResult], fused: Mapping[Block, Tensor | PlacedTensor]) -> list[UnitResult]:
+def _noted(results: list[UnitResult], fused: Mapping[Block, Tensor | PlacedTensor]) -> list[UnitResult]:
     """What was found, the first told what the fused blocks have to tell."""
-    if isinstance(fused, Fused) and found:
-        found[0].notes += fused.notes
-    return found
+    if isinstance(fused, Fused) and results:
+        results[0].notes += fused.notes
+    return results

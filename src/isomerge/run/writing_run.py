@@ -216,9 +216,9 @@ class StreamWriter:
             files[name] = path
 
         def completed(sums: Mapping[str, Checksum]) -> dict[str, bytes]:
-            report["files"] = {name: found.document() for name, found in sorted(sums.items())}
+            report["files"] = {name: finished.document() for name, finished in sorted(sums.items())}
             return {REPORT: report_bytes(report)}
 
-        found = self.writer.finish({**files, **(more or {})}, links, completed)
+        finished = self.writer.finish({**files, **(more or {})}, links, completed)
         self.output.published = not self.output.dropped
-        return found
+        return finished

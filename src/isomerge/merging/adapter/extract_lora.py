@@ -92,7 +92,7 @@ def extract_lora(
         writer.complete(pairs)
         if not writer.found:
             raise IsomergeError(f"{one.ref} and {two.ref} have equal weights: there is nothing to extract")
-        if all(found.kept == "lost" for found in writer.found.values()):
+        if all(update.kept == "lost" for update in writer.found.values()):
             raise IsomergeError(
                 f"no module that differs between {one.ref} and {two.ref} would be kept: choose others with "
                 f"--include and "

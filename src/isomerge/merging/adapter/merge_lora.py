@@ -109,8 +109,8 @@ def merge_lora(
     try:
         folder.begin()
         file = GrowingFile(folder.blobs / "tensors")
-        told = {module: _write(file, module, adapters, asked, how) for module in modules}
-        config = merged_config(adapters, {module: row["rank"] for module, row in told.items()})
+        rows = {module: _write(file, module, adapters, asked, how) for module in modules}
+        config = merged_config(adapters, {module: row["rank"] for module, row in rows.items()})
         file.finish(folder.model / ADAPTER_WEIGHTS)
         with disk_errors(folder.model):
             (folder.model / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n")
@@ -118,7 +118,7 @@ def merge_lora(
     finally:
         folder.discard()  # nothing in it can be gone on with
         folder.release()
-    return _report(asked, adapters, told)
+    return _report(asked, adapters, rows)
 
 
 def _combination(asked: Asked, adapters: Sequence[Adapter]) -> Combination:
@@ -220,17 +220,17 @@ def _drawn(seed: int, module: str) -> Drawn:
 
 
 def _rounded(x: Tensor, dtype: torch.dtype, module: str, half: str) -> Tensor:
-    found = x.to(dtype)
-    if not bool(found.isfinite().all()):
+    rounded = x.to(dtype)
+    if not bool(rounded.isfinite().all()):
         raise IsomergeError(
             f"module {module}: the merged lora_{half} has values that {str(dtype).removeprefix('torch.')} cannot "
             "hold; save one of the adapters in float32, or give smaller --weights"
         )
-    return found
+    return rounded
 
 
-def _report(asked: Asked, adapters: Sequence[Adapter], told: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    apart, size = (math.hypot(*(row[key] for row in told.values())) for key in ("distance", "norm"))
+def _report(asked: Asked, adapters: Sequence[Adapter], rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    apart, size = (math.hypot(*(row[key] for row in rows.values())) for key in ("distance", "norm"))
     bases = list(dict.fromkeys(str(a.config.get("base_model_name_or_path")) for a in adapters))
     notes = []
     if len(bases) > 1:
@@ -241,8 +241,8 @@ def _report(asked: Asked, adapters: Sequence[Adapter], told: dict[str, dict[str,
     return {
         "method": asked.method,
         "weights": list(asked.weighted()),
-        "rank": max(row["rank"] for row in told.values()),
-        "modules": told,
+        "rank": max(row["rank"] for row in rows.values()),
+        "modules": rows,
         "distance": apart,
         "norm": size,
         "share": apart / size if size else 0.0,

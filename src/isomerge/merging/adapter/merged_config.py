@@ -54,13 +54,13 @@ def _patterns(ranks: Mapping[str, int], top: int) -> dict[str, int]:
     by_end: dict[str, set[int]] = {}
     for module, rank in ranks.items():
         by_end.setdefault(module.rpartition(".")[2], set()).add(rank)
-    found: dict[str, int] = {}
+    patterns: dict[str, int] = {}
     for module, rank in ranks.items():
         end = module.rpartition(".")[2]
         if len(by_end[end]) == 1:
             if rank != top:
-                found[end] = rank
+                patterns[end] = rank
         elif rank != top or any(other.endswith(f".{module}") for other in ranks):
-            found[module] = rank
+            patterns[module] = rank
     # the first pattern that fits counts: of two names, one the end of the other, the longer comes first
-    return dict(sorted(found.items(), key=lambda item: (-item[0].count("."), item[0])))
+    return dict(sorted(patterns.items(), key=lambda item: (-item[0].count("."), item[0])))

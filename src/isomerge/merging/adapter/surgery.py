@@ -69,12 +69,12 @@ def representations(module: nn.Module, path: str, examples: Examples, batch_size
     Raises:
         IsomergeError: they are not finite.
     """
-    found: list[Tensor] = []
+    parts: list[Tensor] = []
     with torch.no_grad():
         for batch in examples.without_padding(batch_size):
             (rows,) = run_until(module, batch, {(path, "in"): 1}).values()
-            found += [part.float().cpu() for part in rows]
-    whole = torch.cat(found)
+            parts += [part.float().cpu() for part in rows]
+    whole = torch.cat(parts)
     if not bool(whole.isfinite().all()):
         raise IsomergeError(f"activations at {path} are not finite: load the models in float32")
     if len(whole) <= ROWS:

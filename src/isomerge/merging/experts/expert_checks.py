@@ -116,8 +116,8 @@ def chosen_target(recipe: ExpertsRecipe, kinds: Sequence[str], path: str | Path)
     whys = {target.stem: _stands_in_the_way(recipe, kinds, target) for target in named}
     fits = [target for target in named if whys[target.stem] is None]
     if not fits:
-        told = "; ".join(f"{stem} {why}" for stem, why in whys.items())
-        raise IsomergeError(f"{path}: no architecture with experts fits these models and this recipe: {told}")
+        reasons = "; ".join(f"{stem} {why}" for stem, why in whys.items())
+        raise IsomergeError(f"{path}: no architecture with experts fits these models and this recipe: {reasons}")
     return fits[0]
 
 
@@ -166,10 +166,10 @@ def check_expert(base: Model, expert: Model, target: ExpertTarget, *, aligned: b
                     f"tensor {mine.layers[layer][tail]} has shape {list(one)} in {base.ref} and {list(two)} in "
                     f"{expert.ref}: experts must have equal shapes"
                 )
-    for found in disagreements(base.config, expert.config, ("hidden_act",)):
+    for difference in disagreements(base.config, expert.config, ("hidden_act",)):
         raise IsomergeError(
-            f"{pair} differ in config.json: {found.key} is {found.mine!r} and {found.theirs!r}; an expert's "
-            f"neurons would compute another function"
+            f"{pair} differ in config.json: {difference.key} is {difference.mine!r} and {difference.theirs!r}; "
+            f"an expert's neurons would compute another function"
         )
     return _notes(base, expert, pair, aligned=aligned)
 
@@ -180,7 +180,7 @@ def _notes(base: Model, expert: Model, pair: str, *, aligned: bool) -> list[str]
     Raises:
         IsomergeError: of models that are aligned, which must fit as a whole.
     """
-    found: list[str] = []
+    notes: list[str] = []
     for size, value in base.spec.sizes.items():
         other: Any = expert.spec.sizes.get(size, value)
         if other == value or size == LABELS:
@@ -190,10 +190,10 @@ def _notes(base: Model, expert: Model, pair: str, *, aligned: bool) -> list[str]
         if aligned:
             way = "isomerge transplant-tokenizer makes them so" if size in TOKENS else "choose models of one size"
             raise IsomergeError(f"{said}, and models are aligned as a whole: {way}, or write `align: false`")
-        found.append(f"{said}: those of {base.ref} are written")
+        notes.append(f"{said}: those of {base.ref} are written")
     if not aligned:
         differ = [
             d for d in disagreements(base.config, expert.config, compared_keys(base)) if d.key != "vocab_size"
         ]
-        found += [f"{pair} differ in config.json ({d.key}): what is written has that of {base.ref}" for d in differ]
-    return found
+        notes += [f"{pair} differ in config.json ({d.key}): what is written has that of {base.ref}" for d in differ]
+    return notes

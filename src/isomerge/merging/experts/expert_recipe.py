@@ -41,12 +41,12 @@ def experts_recipe_text(recipe: ExpertsRecipe, said: Mapping[str, Any], seed: in
 def _align(block: AlignBlock, said: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """The block `align`: what is not what it is by default."""
     defaults = MatchingOptions().given()
-    found: dict[str, Any] = {"enabled": block.enabled}
-    found |= {name: value for name in ("spaces", "layers") if (value := getattr(block, name)) is not None}
+    settings: dict[str, Any] = {"enabled": block.enabled}
+    settings |= {name: value for name in ("spaces", "layers") if (value := getattr(block, name)) is not None}
     if block.spec is not None:
-        found["spec"] = absolute_path(block.spec)
+        settings["spec"] = absolute_path(block.spec)
     for name, value in said.items():
         if value == defaults.get(name) or name not in AlignBlock.model_fields:
             continue
-        found[name] = absolute_data(value) if name in ("data", "learn") and isinstance(value, str) else value
-    return {**found, "seed": seed} if seed else found
+        settings[name] = absolute_data(value) if name in ("data", "learn") and isinstance(value, str) else value
+    return {**settings, "seed": seed} if seed else settings

@@ -67,21 +67,21 @@ class Dimension:
         """As reports have it: plain values."""
         if self.choices:
             return {"name": self.name, "choices": list(self.choices), "start": self.start}
-        found = {"name": self.name, "search": [self.low, self.high], "start": self.start}
-        return {**found, "log": True} if self.log else found
+        plain = {"name": self.name, "search": [self.low, self.high], "start": self.start}
+        return {**plain, "log": True} if self.log else plain
 
 
 def middle(low: float, high: float, *, whole: bool, log: bool) -> float:
     """The value between two, in orders of magnitude where ``log`` says so."""
-    found = sqrt(low) * sqrt(high) if log else low / 2 + high / 2
-    return round(found) if whole else found
+    between = sqrt(low) * sqrt(high) if log else low / 2 + high / 2
+    return round(between) if whole else between
 
 
 def with_values(content: Mapping[str, Any], values: Mapping[Place, Any]) -> dict[str, Any]:
     """A recipe with values at places; where one lies under ``parameters`` that are not there, they are made."""
-    found = deepcopy(dict(content))
+    filled = deepcopy(dict(content))
     for place, value in values.items():
-        at: Any = found
+        at: Any = filled
         for part, following in pairwise(place):
             if isinstance(at, dict) and at.get(part) is None:
                 at[part] = [] if isinstance(following, int) else {}
@@ -91,7 +91,7 @@ def with_values(content: Mapping[str, Any], values: Mapping[Place, Any]) -> dict
             at.append(value)
         else:
             at[last] = value
-    return found
+    return filled
 
 
 def value_at(content: Any, place: Place) -> Any:

@@ -69,9 +69,9 @@ def recipe_text(job: MergeJob, refs: Sequence[str], how: Mapping[str, Any], matc
 def _parts(job: MergeJob, refs: Sequence[str]) -> dict[str, Any]:
     """``models`` or ``slices``, and the base."""
     fusion, parts = job.fusion, job.fusion.parameters.slices
-    found: dict[str, Any] = {}
+    base_entry: dict[str, Any] = {}
     if fusion.first != "model" or job.base_named:
-        found["base_model"] = refs[0]
+        base_entry["base_model"] = refs[0]
     if not job.stacks:
         models = refs[fusion.start :]
         entries = [{"model": ref, **_under(job, parts[0], k)} for k, ref in enumerate(models)]
@@ -80,7 +80,7 @@ def _parts(job: MergeJob, refs: Sequence[str]) -> dict[str, Any]:
         for entry, base in zip(entries, job.source_bases, strict=False):
             if base is not None:
                 entry["base_model"] = lasting_ref(str(base))
-        return {"models": entries, **found}
+        return {"models": entries, **base_entry}
     slices = []
     for number, part in enumerate(parts):
         column = [stack[number] for stack in job.stacks]
@@ -96,32 +96,32 @@ def _parts(job: MergeJob, refs: Sequence[str]) -> dict[str, Any]:
                 sources.insert(0, {"model": name, "layer_range": list(layers)})
         own = _settings(fusion.method, part.own, fusion.parameters.common)
         slices.append({"sources": sources, **base, **({"parameters": own} if own else {})})
-    return {"slices": slices, **found}
+    return {"slices": slices, **base_entry}
 
 
 def _sliced(job: MergeJob) -> dict[str, Any]:
     """Of which module slices are, and which layers of others are kept."""
     module = {"module": job.module} if job.module else {}
     layers = {name: [list(span) for span in spans] for name, spans in job.kept_layers.items()}
-    found = {**module, **({"layers": layers} if layers else {})}
-    return {"sliced": found} if found else {}
+    sliced = {**module, **({"layers": layers} if layers else {})}
+    return {"sliced": sliced} if sliced else {}
 
 
 def _under(job: MergeJob, part: SliceParameters, source: int) -> dict[str, Any]:
-    found = _settings(job.fusion.method, part.sources[source], part.own, job.fusion.parameters.common)
-    return {"parameters": found} if found else {}
+    settings = _settings(job.fusion.method, part.sources[source], part.own, job.fusion.parameters.common)
+    return {"parameters": settings} if settings else {}
 
 
-def _settings(method: Method, given: Settings, *wider: Settings) -> dict[str, Any]:
+def _settings(method: Method, own: Settings, *wider: Settings) -> dict[str, Any]:
     """Settings without those of other methods, and without defaults that no wider setting would replace."""
-    found = {}
+    kept = {}
     for name, option in method.options.items():
-        if name not in given:
+        if name not in own:
             continue
-        value = _plain(option, given[name])
+        value = _plain(option, own[name])
         if value != option.default or any(name in settings for settings in wider):
-            found[name] = value
-    return found
+            kept[name] = value
+    return kept
 
 
 def _plain(option: Option, value: Any) -> Any:
@@ -148,15 +148,21 @@ def _renamed(value: Any, full: Mapping[str, str]) -> Any:
     return full.get(value, value) if isinstance(value, str) and value not in ("union", "base", "first") else value
 
 
-def _tokenizer(given: Mapping[str, Any] | None, full: Mapping[str, str]) -> dict[str, Any]:
-    if given is None:
+def _tokenizer(tokenizer: Mapping[str, Any] | None, full: Mapping[str, str]) -> dict[str, Any]:
+    if tokenizer is None:
         return {}
-    given = {name: _renamed(value, full) for name, value in given.items()}
-    tokens = {name: {k: v for k, v in token.items() if v} for name, token in (given.get("tokens") or {}).items()}
+    tokenizer = {name: _renamed(value, full) for name, value in tokenizer.items()}
+    tokens = {
+        name: {k: v for k, v in token.items() if v} for name, token in (tokenizer.get("tokens") or {}).items()
+    }
     more = {"tokens": tokens or None}
-    more |= {name: given.get(name) for name in ("pad_to_multiple_of", "missing", "neighbours")}
+    more |= {name: tokenizer.get(name) for name in ("pad_to_multiple_of", "missing", "neighbours")}
     more = {name: value for name, value in more.items() if value is not None}
-    return {"tokenizer": {"source": given["source"], **more}} if more else {"tokenizer_source": given["source"]}
+    return (
+        {"tokenizer": {"source": tokenizer["source"], **more}}
+        if more
+        else {"tokenizer_source": tokenizer["source"]}
+    )
 
 
 def _align(refs: Sequence[str], how: Mapping[str, Any], matching: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -165,16 +171,16 @@ def _align(refs: Sequence[str], how: Mapping[str, Any], matching: Mapping[str, A
     files = (
         [matching["stats_anchor"], *_listed(matching.get("stats_src"))] if matching.get("stats_anchor") else None
     )
-    given = {**{n: v for n, v in matching.items() if v != defaults.get(n)}, "stats": files}
-    given |= {"anchor": how["anchor"] if how["anchor"] != "first" else None, "spaces": how["spaces"]}
-    given |= {"onto": refs[how["onto"]] if how.get("onto") else None, "layers": how["layers"]}
-    given |= {"untie": how["untie"] or None, "repair": how["repair"]}
-    given |= {"spec": None if how.get("spec") is None else absolute_path(how["spec"])}
-    given |= {"heads": how["heads"] if how["heads"] != "average" else None}
-    found: dict[str, Any] = {"enabled": how["align"]}
+    settings = {**{n: v for n, v in matching.items() if v != defaults.get(n)}, "stats": files}
+    settings |= {"anchor": how["anchor"] if how["anchor"] != "first" else None, "spaces": how["spaces"]}
+    settings |= {"onto": refs[how["onto"]] if how.get("onto") else None, "layers": how["layers"]}
+    settings |= {"untie": how["untie"] or None, "repair": how["repair"]}
+    settings |= {"spec": None if how.get("spec") is None else absolute_path(how["spec"])}
+    settings |= {"heads": how["heads"] if how["heads"] != "average" else None}
+    block: dict[str, Any] = {"enabled": how["align"]}
     complete = True
     for name in AlignBlock.model_fields:
-        value = given.get(name)
+        value = settings.get(name)
         if value is None or name == "enabled":
             continue
         if name in DATA and isinstance(value, str) and may_be_function(value):
@@ -184,12 +190,12 @@ def _align(refs: Sequence[str], how: Mapping[str, Any], matching: Mapping[str, A
         elif name in DATA and isinstance(value, (str, Path)):
             value = absolute_data(value)
         if isinstance(value, (str, int, float, list)):
-            found[name] = float(value) if name == "search" and not isinstance(value, list) else value
+            block[name] = float(value) if name == "search" and not isinstance(value, list) else value
         else:
             complete = False
-    if found["enabled"] == "auto" and len(found) > 1:
-        del found["enabled"]  # a block says so
-    return ({} if found == {"enabled": False} else found), complete
+    if block["enabled"] == "auto" and len(block) > 1:
+        del block["enabled"]  # a block says so
+    return ({} if block == {"enabled": False} else block), complete
 
 
 def _listed(value: Any) -> list[Any]:

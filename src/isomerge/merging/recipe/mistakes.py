@@ -19,10 +19,10 @@ ELSEWHERE = {
 
 def explained(error: ValidationError, schema: type[BaseModel]) -> str:
     """The most telling of pydantic's errors about a text of this schema, as the end of a sentence."""
-    found = error.errors()
-    unknown = next((e for e in found if e["type"] == "extra_forbidden"), None)
+    errors = error.errors()
+    unknown = next((e for e in errors if e["type"] == "extra_forbidden"), None)
     # a misspelt key explains the missing one beside it
-    return _mistyped(found[0], schema) if unknown is None else _misspelt(unknown["loc"], schema)
+    return _mistyped(errors[0], schema) if unknown is None else _misspelt(unknown["loc"], schema)
 
 
 def _misspelt(place: tuple[Any, ...], schema: type[BaseModel]) -> str:

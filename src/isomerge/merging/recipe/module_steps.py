@@ -73,7 +73,7 @@ def _kept_layers(path: str, name: str, slices: Any) -> list[list[int]]:
         raise IsomergeError(
             f"{path}: `modules.{name}.slices`: what is in no other module has no layers to slice: give `models`"
         )
-    found = []
+    kept = []
     for part in slices if isinstance(slices, list) and slices else [None]:
         sources = part.get("sources") if isinstance(part, Mapping) else None
         source = sources[0] if isinstance(sources, list) and sources else None
@@ -83,8 +83,8 @@ def _kept_layers(path: str, name: str, slices: Any) -> list[list[int]]:
                 f"{path}: `modules.{name}.slices`: every slice has `sources`, each with a "
                 f"`layer_range` [first, last)"
             )
-        found.append(layers)
-    return found
+        kept.append(layers)
+    return kept
 
 
 def _of_module(
@@ -94,10 +94,10 @@ def _of_module(
     beside = dict(shared)
     if "merge_method" in module and module["merge_method"] != shared.get("merge_method"):
         beside.pop("parameters", None)  # of the other method
-    found: dict[str, Any] = {**beside, "name": name, "modules": {name: dict(module)}}
+    content: dict[str, Any] = {**beside, "name": name, "modules": {name: dict(module)}}
     if layers:
         others = {other: kept for other, kept in layers.items() if other != name}
-        found["sliced"] = {**({"module": name} if name in layers else {}), "layers": others}
+        content["sliced"] = {**({"module": name} if name in layers else {}), "layers": others}
     models = module.get("models")
     only = models[0] if isinstance(models, list) and len(models) == 1 else None
     based = module.get("base_model", beside.get("base_model")) is not None
@@ -105,16 +105,16 @@ def _of_module(
     if isinstance(only, Mapping) and averaged and not based:
         # the average of one model, which mergekit takes and a merge of whole models does not
         entry = {k: v for k, v in only.items() if k != "parameters"}
-        kept = {k: v for k, v in found.items() if k != "parameters"}
+        kept = {k: v for k, v in content.items() if k != "parameters"}
         return {**kept, "merge_method": "passthrough", "modules": {name: {"models": [entry]}}}
     if name in layers and averaged and not based and all(len(part["sources"]) == 1 for part in module["slices"]):
         parts = [
             {"sources": [{k: v for k, v in source.items() if k != "parameters"} for source in part["sources"]]}
             for part in module["slices"]
         ]
-        kept = {k: v for k, v in found.items() if k != "parameters"}
+        kept = {k: v for k, v in content.items() if k != "parameters"}
         return {**kept, "merge_method": "passthrough", "modules": {name: {"slices": parts}}}
-    return found
+    return content
 
 
 def _joining(shared: Mapping[str, Any], names: list[str]) -> dict[str, Any]:

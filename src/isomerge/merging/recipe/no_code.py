@@ -26,8 +26,8 @@ def check_imports(names: Sequence[str], path: str | Path) -> None:
     Raises:
         IsomergeError: saying how to name them.
     """
-    given = {module.name for module in given_modules()}
-    if lacking := [name for name in names if plain_name(name) not in given]:
+    imported = {module.name for module in given_modules()}
+    if lacking := [name for name in names if plain_name(name) not in imported]:
         raise IsomergeError(
             f"{path}: `import` names {', '.join(lacking)}, but a recipe runs no code: look at it, and if you trust "
             f"it add {' '.join(f'--import {shlex.quote(name)}' for name in lacking)}"

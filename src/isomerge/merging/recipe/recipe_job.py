@@ -58,7 +58,7 @@ def job_of_recipe(source: str | Path | Step, *, seed: int | None = None) -> Merg
     role = role_of_base(method, arranged[0][0] is not None)
     check_known(path, [name for name in (recipe.sliced.module, *recipe.sliced.layers) if name is not None])
     pieces = PARTS.get(recipe.sliced.module or "", ())
-    settings = tuple(found for _, _, found in arranged)
+    settings = tuple(slice_settings for _, _, slice_settings in arranged)
     parameters = Parameters(settings, recipe.parameters, pieces).with_numbers(method)
     notes = [*parameters.check(method, str(path)), *_left_out(parts)]
     if len(arranged[0][1]) > len(parts[0].sources):
@@ -173,14 +173,14 @@ def _chat_template(template: str | None, path: str, folder: Path) -> tuple[str, 
 def _left_out(parts: Sequence[SliceEntry]) -> list[str]:
     """Notes on keys of mergekit's that change nothing, there or here."""
     name = "residual_weight"
-    given = [f"slices.{k}.{name}" for k, part in enumerate(parts) if part.residual_weight is not None]
-    return [f"`{place}` is left out, as mergekit does nothing with it" for place in given]
+    places = [f"slices.{k}.{name}" for k, part in enumerate(parts) if part.residual_weight is not None]
+    return [f"`{place}` is left out, as mergekit does nothing with it" for place in places]
 
 
 def _origins(recipe: Recipe, order: Sequence[SourceEntry]) -> tuple[str | None, ...]:
     """What the models were tuned from, in the run's order."""
-    given = {entry.model: entry.base_model for entry in recipe.models or () if entry.base_model is not None}
-    return tuple(given.get(source.model) for source in order) if given else ()
+    bases = {entry.model: entry.base_model for entry in recipe.models or () if entry.base_model is not None}
+    return tuple(bases.get(source.model) for source in order) if bases else ()
 
 
 def _spec(spec: str | None, path: str | Path) -> str | None:
@@ -203,14 +203,14 @@ def _number(onto: str | None, names: Sequence[Any], path: str | Path) -> int:
 
 def _statistics(recipe: Recipe, order: Sequence[str], path: str | Path) -> tuple[str, ...]:
     """The models' statistics files in the run's order."""
-    given = {entry.model: entry.stats for entry in recipe.models or () if entry.stats is not None}
-    if not given:
+    files = {entry.model: entry.stats for entry in recipe.models or () if entry.stats is not None}
+    if not files:
         return ()
-    if lacking := [name for name in order if name not in given]:
+    if lacking := [name for name in order if name not in files]:
         raise IsomergeError(
             f"{path}: `models`: {lacking[0]} has no `stats`, but others have: give one file per model"
         )
-    return tuple(given[name] for name in order)
+    return tuple(files[name] for name in order)
 
 
 def _method(recipe: Recipe, path: str | Path) -> Method:

@@ -26,17 +26,17 @@ def of_one_module(path: str | Path, content: dict[str, Any]) -> dict[str, Any]:
     beside = {name: value for name, value in content.items() if name != "modules"}
     if twice := sorted({"models", "slices"} & beside.keys()):
         raise IsomergeError(f"{path}: `{twice[0]}` stands beside `modules`: give one of them")
-    found = {**beside, **{name: value for name, value in module.items() if value is not None}}
-    if found.get("slices") and len(modules) == 1 and (name := next(iter(modules))) in PARTS:
-        found.setdefault("sliced", {"module": name})
+    content_of = {**beside, **{name: value for name, value in module.items() if value is not None}}
+    if content_of.get("slices") and len(modules) == 1 and (name := next(iter(modules))) in PARTS:
+        content_of.setdefault("sliced", {"module": name})
     both = [part.get("parameters") or {} for part in (module, beside)]
     if all(isinstance(part, dict) for part in both):
         nearer, wider = both
-        found["parameters"] = {
+        content_of["parameters"] = {
             **wider,
             **{name: _before(value, wider[name]) if name in wider else value for name, value in nearer.items()},
         }
-    return found
+    return content_of
 
 
 def _common(path: str | Path, modules: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -51,9 +51,9 @@ def _common(path: str | Path, modules: Mapping[str, Mapping[str, Any]]) -> Mappi
         differing = sorted(key for key in {*one, *two} if one.get(key) != two.get(key))
         if "slices" in one or "slices" in two:
             raise sliced(path, other if "slices" in two else first)
-        if differing and (found := filtered_modules(modules)) is not None:
+        if differing and (filtered := filtered_modules(modules)) is not None:
             check_known(path, modules)
-            return found
+            return filtered
         if differing:
             raise IsomergeError(
                 f"{path}: `modules.{first}` and `modules.{other}` have different `{differing[0]}`: isomerge merge "
@@ -118,10 +118,10 @@ def filters_of(values: Mapping[str, Any], order: Sequence[str]) -> list[dict[str
     *named, rest = order
     if rest in values and any(name not in values for name in named):
         return None
-    found = [
+    filters = [
         {"filter": part, "value": values[name]} for name in named if name in values for part in PARTS.get(name, ())
     ]
-    return [*found, {"value": values[rest]}] if rest in values else found
+    return [*filters, {"value": values[rest]}] if rest in values else filters
 
 
 def filtered_modules(modules: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -158,18 +158,18 @@ def _parameters_of(entry: Any) -> Any:
 
 def _joined(settings: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any] | None:
     """The parameters of several modules in one; None where no filters say them."""
-    given = {name: {} if value is None else value for name, value in settings.items()}
-    if not all(isinstance(value, Mapping) for value in given.values()):
+    parameters = {name: {} if value is None else value for name, value in settings.items()}
+    if not all(isinstance(value, Mapping) for value in parameters.values()):
         return None
-    found: dict[str, Any] = {}
-    for key in dict.fromkeys(key for value in given.values() for key in value):
-        values = {name: value[key] for name, value in given.items() if key in value}
-        alike = len(values) == len(given) and all(v == next(iter(values.values())) for v in values.values())
+    joined: dict[str, Any] = {}
+    for key in dict.fromkeys(key for value in parameters.values() for key in value):
+        values = {name: value[key] for name, value in parameters.items() if key in value}
+        alike = len(values) == len(parameters) and all(v == next(iter(values.values())) for v in values.values())
         made = next(iter(values.values())) if alike else filters_of(values, order)
         if made is None:
             return None
-        found[key] = made
-    return found
+        joined[key] = made
+    return joined
 
 
 def _before(nearer: Any, wider: Any) -> Any:

@@ -76,8 +76,8 @@ def steps_of(path: str | Path) -> list[Step] | None:
             )
             raise IsomergeError(f"{path}: two steps {said}")
         steps[name] = Step(path, name, content)
-    found = {name: replace(step, needs=_needs(step, steps)) for name, step in steps.items()}
-    return _ordered(path, found)
+    with_needs = {name: replace(step, needs=_needs(step, steps)) for name, step in steps.items()}
+    return _ordered(path, with_needs)
 
 
 def _needs(step: Step, steps: Mapping[str | None, Step]) -> tuple[str, ...]:

@@ -23,32 +23,32 @@ COMMAND = re.compile(r"isomerge [a-z-]+ [^,;:]*")
 
 
 @contextmanager
-def told_in_keys(path: Any, recipe: Recipe | ExpertsRecipe | None, given: Mapping[str, Any]) -> Iterator[None]:
+def told_in_keys(path: Any, recipe: Recipe | ExpertsRecipe | None, options: Mapping[str, Any]) -> Iterator[None]:
     """Errors inside say the keys of a recipe's ``align`` where they name options that stand there, and the recipe's
     file.
 
     Args:
         path: the recipe's.
         recipe: what it says; None: there is none, and errors stay as they are.
-        given: options as they count, by Python's names: those that the command line says otherwise keep their
+        options: options as they count, by Python's names: those that the command line says otherwise keep their
             names.
     """
     try:
         yield
     except IsomergeError as error:
-        sentence = error.sentence if recipe is None else in_keys(error.sentence, recipe.align, given)
+        sentence = error.sentence if recipe is None else in_keys(error.sentence, recipe.align, options)
         if sentence == error.sentence:
             raise
         raise type(error)(f"{path}: {sentence.removeprefix(f'{path}: ')}") from None
 
 
-def in_keys(sentence: str, block: AlignBlock, given: Mapping[str, Any]) -> str:
+def in_keys(sentence: str, block: AlignBlock, options: Mapping[str, Any]) -> str:
     """A sentence with keys of ``align`` in place of the options that are said there."""
 
     def key(match: re.Match[str]) -> str:
         name = KEYS.get(match[1], match[1].replace("-", "_"))
         said = getattr(block, name, None)
-        if name not in block.model_fields_set or given.get(name, said) not in (said,):  # a NaN is itself
+        if name not in block.model_fields_set or options.get(name, said) not in (said,):  # a NaN is itself
             return match[0]
         return "`align.enabled: false`" if name == "enabled" else f"`align.{name}`"
 

@@ -178,10 +178,10 @@ class AlignBlock(_Evidence):
             "spec",
             "stats",
         }
-        found = self.model_dump(exclude=own, exclude_none=True)
+        settings = self.model_dump(exclude=own, exclude_none=True)
         if self.stats:
-            found |= {"stats_anchor": self.stats[0], "stats_src": self.stats[1:]}
-        return found
+            settings |= {"stats_anchor": self.stats[0], "stats_src": self.stats[1:]}
+        return settings
 
     @field_validator("enabled", mode="wrap")
     @classmethod

@@ -64,8 +64,8 @@ class SearchedRecipe:
     def filled(self, values: Mapping[str, Any] | None = None) -> Filled:
         """The recipe with values by the names of the dimensions; with its own, when None."""
         chosen = [(d, d.start if values is None else values[d.name]) for d in self.dimensions]
-        given = {place: value for d, value in chosen for place in (d.place, *d.also)}
-        return Filled(self.path, None, with_values(self.content, given))
+        by_place = {place: value for d, value in chosen for place in (d.place, *d.also)}
+        return Filled(self.path, None, with_values(self.content, by_place))
 
     @property
     def start(self) -> dict[str, Any]:
@@ -124,11 +124,11 @@ def searched_recipe(
             )
     dimensions = tuple(d for wish in wanted.values() for d in wish.dimensions())
     gradients = {d.place[:-1]: [] for d in dimensions if d.place not in wanted}
-    found = SearchedRecipe(path, with_values(blank, gradients), dimensions)
+    searched = SearchedRecipe(path, with_values(blank, gradients), dimensions)
     if groups is not None and not any(wish.groups for wish in wanted.values()):
         note("layer_groups", "nothing that is searched for is a number that could differ among layers")
-    job_of_recipe(found.filled())
-    return found
+    job_of_recipe(searched.filled())
+    return searched
 
 
 def _content(path: str) -> dict[str, Any]:
@@ -231,17 +231,17 @@ def _places(path: str, recipe: Recipe, method: Method, name: str) -> list[Place]
                 f"there, as {name}: {{search: [LOW, HIGH]}}"
             )
         return [(PARAMETERS, name)]
-    found: list[Place] = []
+    places: list[Place] = []
     apart = method.base != "none"
     for k, entry in enumerate(recipe.models or ()):
         if not (apart and entry.model == recipe.base_model):
-            found.append(("models", k, PARAMETERS, name))
+            places.append(("models", k, PARAMETERS, name))
     for k, part in enumerate(recipe.slices or ()):
         base = part.base_model or recipe.base_model
         for j, source in enumerate(part.sources):
             if not (apart and source.model == base):
-                found.append(("slices", k, "sources", j, PARAMETERS, name))
-    return found
+                places.append(("slices", k, "sources", j, PARAMETERS, name))
+    return places
 
 
 def _own_value(path: str, content: Mapping[str, Any], recipe: Recipe, method: Method, place: Place) -> Any:
@@ -363,13 +363,13 @@ class Wish:
                     f"say where it is searched for, as {self.name}: {{search: [LOW, HIGH]}} or {{choices: [A, B]}}"
                 )
             return natural.least, natural.most
-        found = self.entry["search"]
-        pair = found if is_list(found) and len(found) == 2 else [None, None]
+        entry = self.entry["search"]
+        pair = entry if is_list(entry) and len(entry) == 2 else [None, None]
         low, high = as_number(list(pair))
         if self.option.kind not in (int, float):
             raise self._error("it is no number: list its values, as {choices: [A, B]}")
         if not all(isinstance(n, (int, float)) and not isinstance(n, bool) and abs(n) < 1e300 for n in (low, high)):
-            raise self._error(f"`search` is {found!r:.80}: give two finite numbers, [LOW, HIGH]")
+            raise self._error(f"`search` is {entry!r:.80}: give two finite numbers, [LOW, HIGH]")
         if low >= high:
             raise self._error(f"`search` is [{low}, {high}]: the first number must be less than the second")
         if self.log and low <= 0:

@@ -103,17 +103,17 @@ def unpack(parcel: Parcel) -> UnitWork:
         ClusterError: naming the machine, and what is other here than on the driver's: releases, MKL's mode, the
             output's folder, or a checkpoint's file.
     """
-    here = socket.gethostname()
+    host = socket.gethostname()
     mine = versions()
     for name, wanted in parcel.versions:
         if mine[name] != wanted:
             raise ClusterError(
-                f"{here} has {name} {mine[name]}, but the driver has {wanted}: install the same release on all "
+                f"{host} has {name} {mine[name]}, but the driver has {wanted}: install the same release on all "
                 f"machines"
             )
     if parcel.mkl not in (None, mkl_mode()):
         raise ClusterError(
-            f"{here} computes with {VARIABLE}={mkl_mode()}, but the driver with {parcel.mkl}: set the same on "
+            f"{host} computes with {VARIABLE}={mkl_mode()}, but the driver with {parcel.mkl}: set the same on "
             f"all machines "
             "before Ray is started there"
         )
@@ -124,12 +124,12 @@ def unpack(parcel: Parcel) -> UnitWork:
     except (OSError, IsomergeError) as error:
         why = getattr(error if isinstance(error, OSError) else error.__cause__, "strerror", None) or error
         raise ClusterError(
-            f"{here} cannot read {path.parent} ({why}): the output must be in a folder that all machines share, "
+            f"{host} cannot read {path.parent} ({why}): the output must be in a folder that all machines share, "
             "under the same path"
         ) from None
     if (hashlib.sha256(content).hexdigest(), crc32) != (parcel.sha256, parcel.crc32):
         raise ClusterError(
-            f"{here}: {path} is not what the driver has written: is the folder shared by all machines?"
+            f"{host}: {path} is not what the driver has written: is the folder shared by all machines?"
         )
     map_large_blocks()
     for module in parcel.imports:
@@ -138,12 +138,12 @@ def unpack(parcel: Parcel) -> UnitWork:
         return _Unpickler(io.BytesIO(content), path.with_suffix(".safetensors")).load()
     except (ImportError, AttributeError) as error:
         raise ClusterError(
-            f"{here} lacks code that the driver has ({error}): install the packages of your own merge methods "
+            f"{host} lacks code that the driver has ({error}): install the packages of your own merge methods "
             f"on all machines"
         ) from None
     except IsomergeError as error:
         raise ClusterError(
-            f"{here} does not see what the driver sees: {error}; checkpoints must be in folders that all "
+            f"{host} does not see what the driver sees: {error}; checkpoints must be in folders that all "
             f"machines share, "
             "under the same path"
         ) from None
@@ -155,17 +155,17 @@ def _import_alike(module: Module) -> None:
     Raises:
         ClusterError: it is not here, fails, or has another text.
     """
-    here = socket.gethostname()
+    host = socket.gethostname()
     try:
         own = import_module(module.name, module.folder)
     except IsomergeError as error:
         raise ClusterError(
-            f"{here} cannot import what the driver has imported: {error.sentence}; files must be in folders that "
+            f"{host} cannot import what the driver has imported: {error.sentence}; files must be in folders that "
             f"all machines share, and packages installed on all machines"
         ) from None
     if own.sha256 != module.sha256:
         raise ClusterError(
-            f"{here} has another text of {module.name} than the driver: all machines must see the same file, or "
+            f"{host} has another text of {module.name} than the driver: all machines must see the same file, or "
             f"have the same release of its package"
         )
 

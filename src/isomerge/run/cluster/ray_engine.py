@@ -119,9 +119,9 @@ class _Tasks:
             while waiting and len(self._running) < window:
                 self._begin(waiting.pop())
             reference, unit = self._next()
-            found = self._result(reference, unit)
+            solved = self._result(reference, unit)
             del self._running[reference]
-            yield unit, take_unit(self.work, unit, found)
+            yield unit, take_unit(self.work, unit, solved)
 
     def _begin(self, unit: Unit) -> None:
         task = self._solve.options(

@@ -61,13 +61,13 @@ def solve_unit(parcel: Parcel, number: int) -> SolvedUnit:
     path = Path(parcel.path).with_name(f"{number}-{uuid.uuid4().hex}.safetensors")
     with _machine_named():
         with one_thread_each(1), scratch_kept():
-            found, tensors = work.solve(unit)
-        named = dict(_named(found, tensors))
+            results, tensors = work.solve(unit)
+        named = dict(_named(results, tensors))
         write_tensors(path, named)
         work.check_unchanged(unit)
     sums = {name: Checksum.of(content_of(tensor)).crc32 for name, tensor in named.items()}
     read = [model.checkpoint.sums(_names(model, unit)) for model in work.models]
-    return SolvedUnit(str(path), [r.record() for r in found], sums, read, socket.gethostname())
+    return SolvedUnit(str(path), [r.record() for r in results], sums, read, socket.gethostname())
 
 
 @contextmanager
@@ -125,13 +125,13 @@ def take_unit(work: UnitWork, unit: Unit, solved: SolvedUnit) -> Solved:
 
 
 def _named(
-    found: Sequence[UnitResult], tensors: Mapping[str, Tensor | PlacedTensor]
+    results: Sequence[UnitResult], tensors: Mapping[str, Tensor | PlacedTensor]
 ) -> Iterator[tuple[str, Tensor]]:
     """All tensors of a unit, contiguous: ``written NAME``, and ``K KEY`` for the elements of the K-th solver."""
     for name, tensor in tensors.items():
         assert not isinstance(tensor, PlacedTensor), "only the driver has the files of the output"
         yield f"written {name}", tensor.detach().contiguous()
-    for k, result in enumerate(found):
+    for k, result in enumerate(results):
         for key, tensor in result.elements.items():
             yield f"{k} {key}", tensor.detach().contiguous()
 
