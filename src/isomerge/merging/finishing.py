@@ -46,7 +46,9 @@ def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], moves:
         more |= folders
         report["head_folders"] = sorted({name.rpartition("/")[0] for name in links})
     taught = [*report["streams"], report.get("mean") or {}]
-    report["measured"], notes = measured(plan, stream, learned=any(stream_row.get("learned") for stream_row in taught))
+    report["measured"], notes = measured(
+        plan, stream, learned=any(stream_row.get("learned") for stream_row in taught)
+    )
     report["notes"] += notes
     if (scan := plan.options.scan) is not None:
         report["layer_scan"] = dict(scan)
