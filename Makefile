@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 JOBS ?= 2
 
-.PHONY: demo test test-all test-browser check format docs fetch bench bench-paper bench-performance bench-verify bench-relational bench-trust bench-determinism barrier clean
+.PHONY: demo test test-all test-browser check format docs fetch bench bench-paper bench-performance bench-verify bench-trust bench-determinism barrier clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -62,8 +62,8 @@ format: $(VENV)/.developer
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# The barrier benchmarks' results, as far as they are missing: trains what they need, measures, and writes docs/lab/measured-barriers.md
-# (resumable). `python -m benchmarks.barrier --list` tells each one's commands and hours; one that is removed is measured again.
+# The barriers' main table, as far as its figures are missing: trains what it needs, measures, and writes it into
+# docs/lab/measured-barriers.md (many hours from nothing; resumable). `python -m benchmarks` names all benchmarks.
 barrier: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.barrier
 
@@ -74,10 +74,6 @@ fetch: $(VENV)/.developer
 # The paper's tables and figures, and docs/lab/measured-paper.md; says first how long each step takes (hours; resumable).
 bench-paper: $(VENV)/.developer
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.paper
-
-# Standard, quotient and relational training compared (over an hour on one core; resumable), and docs/lab/measured-relational.md.
-bench-relational: $(VENV)/.developer
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.relational.compare
 
 bench: $(VENV)/.developer
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/twins.py

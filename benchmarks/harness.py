@@ -11,7 +11,7 @@ between two marks of a page of the documentation is made from that file. Every c
     --page               write the page from the results, and measure nothing
     --check              measure cells again (those of --only, or all), compare their ratios with the committed ones,
                          write nothing, and end with 1 where one is worse
-    --results FILE       keep results elsewhere, and leave the page alone
+    --results FOLDER     keep results elsewhere, and leave the page alone
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,6 +185,8 @@ class Benchmark:
         name: of the file below `benchmarks/results`, without its ending.
         cells: all cells by name, made of the command's options.
         measure: what a cell is, of its settings; any JSON value.
+        resumes: whether a cell takes so long that `measure` is given what was measured of it before (``kept``, or
+            None) and keeps what it has at any time (``keep(cell)``).
         inside, about, settings: as `Results` takes them.
         sections: parts of pages that are made of the cells.
         ratios: figures of a cell that `--check` compares, each against a yardstick that was measured with it, so
@@ -198,6 +200,7 @@ class Benchmark:
     name: str
     cells: Callable[[argparse.Namespace], Cells]
     measure: Callable[..., Any]
+    resumes: bool = False
     inside: str = "cells"
     about: Callable[[dict[str, Any]], Mapping[str, Any]] | None = None
     settings: Mapping[str, Any] | None = None
@@ -208,96 +211,123 @@ class Benchmark:
     options: Callable[[argparse.ArgumentParser], None] | None = None
     before: Callable[[argparse.Namespace], None] | None = None
 
-    @property
-    def path(self) -> Path:
-        """The committed results."""
-        return RESULTS / f"{self.name}.json"
-
-    def results(self, path: Path | None = None) -> Results:
-        """What was measured so far, committed or in another file."""
-        return Results(path or self.path, self.settings, inside=self.inside, about=self.about)
-
-    def write_pages(self) -> None:
-        """Every section from the committed results."""
-        cells = self.results().cells
-        for section in self.sections:
-            section.write(cells)
-            print(f"docs/{section.page}: {section.name} is written", flush=True)
+    def results(self, folder: Path | None = None) -> Results:
+        """What was measured so far, committed or in another folder."""
+        return Results(
+            (folder or RESULTS) / f"{self.name}.json", self.settings, inside=self.inside, about=self.about
+        )
 
     def main(self, arguments: list[str] | None = None) -> None:
-        """Read the command line, and list, measure, check or write."""
-        asked = self.parsed(arguments)
-        if asked.page:
-            return self.write_pages()
-        cells, results = self.cells(asked), self.results(asked.results)
-        chosen = chosen_of(cells, asked.only)
-        number, parts = (int(word) for word in asked.part.split("/"))
-        chosen = chosen[number::parts]
-        if asked.list:
-            for name in chosen:
-                state = "measured" if self._is_there(results, name, cells[name]) else "missing"
-                print(f"{name}: {state}")
-            return None
-        if asked.check:
-            return self.check(cells, [name for name in chosen if results.has(name)], results)
-        todo = [name for name in chosen if asked.only or not self._is_there(results, name, cells[name])]
-        self.run(cells, todo, results, asked)
-        if asked.results == self.path and todo and self.sections:
-            self.write_pages()
-        return None
+        """`main` for this benchmark alone; the help is the docstring of the module that measures."""
+        main(self, arguments=arguments, about=sys.modules[self.measure.__module__].__doc__)
 
-    def parsed(self, arguments: list[str] | None) -> argparse.Namespace:
-        """The command line; the help is the docstring of the module that measures."""
-        told = sys.modules[self.measure.__module__].__doc__
-        parser = argparse.ArgumentParser(description=told, formatter_class=argparse.RawDescriptionHelpFormatter)
-        parser.add_argument("--list", action="store_true", help="cells and whether they are measured")
-        parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these cells anew, or patterns")
-        parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no cell after so long")
-        parser.add_argument("--part", default="0/1", metavar="K/N", help="every N-th cell from the K-th, from 0")
-        parser.add_argument("--page", action="store_true", help="write the page and measure nothing")
-        parser.add_argument("--check", action="store_true", help="compare ratios with the committed; write nothing")
-        parser.add_argument("--results", type=Path, default=self.path, metavar="FILE", help="another file")
-        if self.options is not None:
-            self.options(parser)
-        asked = parser.parse_args(arguments)
-        if asked.check and self.ratios is None:
-            parser.error("this benchmark has no ratios to check")
-        return asked
-
-    def _is_there(self, results: Results, name: str, settings: Mapping[str, Any]) -> bool:
+    def is_there(self, results: Results, name: str, settings: Mapping[str, Any]) -> bool:
+        """Whether a cell was measured, and is all that its settings ask for."""
         return results.has(name) and self.complete(results.get(name), settings)
 
-    def run(self, cells: Cells, todo: list[str], results: Results, asked: argparse.Namespace) -> None:
-        """Measure these cells and keep each."""
-        until = time.monotonic() + 60 * asked.minutes
-        if todo and self.before is not None:
-            self.before(asked)
-        for number, name in enumerate(todo, 1):
-            if time.monotonic() > until:
-                print(f"{len(todo) - number + 1} cells are left; the same command goes on", flush=True)
-                break
-            began = time.perf_counter()
-            cell = self.measure(**cells[name])
-            results.put(name, cell)
-            seconds = time.perf_counter() - began
-            print(f"[{number}/{len(todo)}] {name}: {self.said(cell)} ({seconds:.1f} s)", flush=True)
+    def measured(self, name: str, settings: Mapping[str, Any], results: Results, *, anew: bool) -> Any:
+        """Measure a cell and keep it; what is there of one that takes long is gone on with, unless `anew`."""
+        if self.resumes:
+            kept = None if anew else results.get(name)
+            cell = self.measure(**settings, kept=kept, keep=lambda part: results.put(name, part))
+        else:
+            cell = self.measure(**settings)
+        results.put(name, cell)
+        return cell
 
-    def check(self, cells: Cells, chosen: list[str], results: Results) -> None:
-        """Measure cells again and compare their ratios with the committed ones.
-
-        Raises:
-            SystemExit: one of them is worse.
-        """
+    def worse(self, name: str, settings: Mapping[str, Any], committed: Any) -> list[str]:
+        """Measure a cell again; the ratios that are worse than the committed ones, in words."""
         assert self.ratios is not None
+        resuming: dict[str, Any] = {"kept": None, "keep": lambda part: None} if self.resumes else {}
+        before, now = self.ratios(committed), self.ratios(self.measure(**settings, **resuming))
+        words = {
+            figure: f"{name}: {figure} is {ratio:.3g}, committed {before[figure]:.3g}"
+            for figure, ratio in now.items()
+        }
+        print(*words.values(), sep="\n", flush=True)
+        return [words[figure] for figure, ratio in now.items() if ratio > WORSE * before[figure]]
+
+
+def main(*benchmarks: Benchmark, arguments: list[str] | None = None, about: str | None = None) -> None:
+    """Read the command line, and list, measure, check or write.
+
+    Args:
+        benchmarks: of one, cells have their own names; of several, ``benchmark/cell``.
+        arguments: the command's; None: of this process.
+        about: the help.
+
+    Raises:
+        SystemExit: an unknown cell, or ratios that are worse.
+    """
+    asked = _asked(benchmarks, arguments, about)
+    if not asked.page:
+        cells = {
+            f"{bench.name.rpartition('/')[2]}/{name}" if len(benchmarks) > 1 else name: (bench, name, settings)
+            for bench in benchmarks
+            for name, settings in bench.cells(asked).items()
+        }
+        number, parts = (int(word) for word in asked.part.split("/"))
+        _run({name: cells[name] for name in chosen_of(cells, asked.only)[number::parts]}, asked)
+    if asked.page or not (asked.list or asked.check or asked.results):
+        for section, owner in {s: bench for bench in benchmarks for s in bench.sections}.items():
+            section.write(owner.results().cells)
+            print(f"docs/{section.page}: {section.name} is written", flush=True)
+
+
+def _asked(benchmarks: Sequence[Benchmark], arguments: list[str] | None, about: str | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="cells and whether they are measured")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these cells anew, or patterns")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no cell after so long")
+    parser.add_argument("--part", default="0/1", metavar="K/N", help="every N-th cell from the K-th, from 0")
+    parser.add_argument("--page", action="store_true", help="write the page and measure nothing")
+    parser.add_argument("--check", action="store_true", help="compare ratios with the committed; write nothing")
+    parser.add_argument("--results", type=Path, metavar="FOLDER", help="keep results there, and write no page")
+    for bench in benchmarks:
+        if bench.options is not None:
+            bench.options(parser)
+    asked = parser.parse_args(arguments)
+    if asked.check and not any(bench.ratios for bench in benchmarks):
+        parser.error("this benchmark has no ratios to check")
+    return asked
+
+
+def _run(cells: dict[str, tuple[Benchmark, str, Mapping[str, Any]]], asked: argparse.Namespace) -> None:
+    """List, check or measure these cells."""
+    opened = {bench.name: bench.results(asked.results) for bench, _, _ in cells.values()}
+    there = {n: bench.is_there(opened[bench.name], cell, how) for n, (bench, cell, how) in cells.items()}
+    if asked.list:
+        print(*(f"{name}: {'measured' if there[name] else 'missing'}" for name in cells), sep="\n")
+    elif asked.check:
         worse = []
-        for name in chosen:
-            before, now = self.ratios(results.get(name)), self.ratios(self.measure(**cells[name]))
-            for figure, ratio in now.items():
-                told = f"{name}: {figure} is {ratio:.3g}, committed {before[figure]:.3g}"
-                print(told, flush=True)
-                worse += [told] if ratio > WORSE * before[figure] else []
+        for name, (bench, cell, settings) in cells.items():
+            if bench.ratios is not None and there[name]:
+                worse += bench.worse(name, settings, opened[bench.name].get(cell))
         if worse:
             sys.exit("worse: " + "; ".join(worse))
+    else:
+        _measure({name: cells[name] for name in cells if asked.only or not there[name]}, opened, asked)
+
+
+def _measure(
+    cells: dict[str, tuple[Benchmark, str, Mapping[str, Any]]],
+    opened: dict[str, Results],
+    asked: argparse.Namespace,
+) -> None:
+    """Measure these cells, one after the other."""
+    until, began = time.monotonic() + 60 * asked.minutes, set()
+    for number, (name, (bench, cell, settings)) in enumerate(cells.items(), 1):
+        if time.monotonic() > until:
+            print(f"{len(cells) - number + 1} cells are left; the same command goes on", flush=True)
+            return
+        if bench.before is not None and bench.name not in began:
+            bench.before(asked)
+        began.add(bench.name)
+        start = time.perf_counter()
+        figures = bench.measured(cell, settings, opened[bench.name], anew=bool(asked.only))
+        seconds = time.perf_counter() - start
+        print(f"[{number}/{len(cells)}] {name}: {bench.said(figures)} ({seconds:.1f} s)", flush=True)
 
 
 def chosen_of(cells: Iterable[str], patterns: Iterable[str]) -> list[str]:

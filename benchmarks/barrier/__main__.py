@@ -1,72 +1,226 @@
-"""All committed results of the barrier benchmarks: what is missing is trained and measured, and
-docs/lab/measured-barriers.md written.
+"""The loss barrier between models that were trained from different seeds, by kind of matching.
 
-    python -m benchmarks.barrier                        # everything that is missing, one core; from nothing many hours
-    python -m benchmarks.barrier llama-width-512 cost   # some files of results
-    python -m benchmarks.barrier --list                 # every file, whether it is complete, its commands and hours
+    python -m benchmarks.barrier                              # what is missing, one core; from nothing many hours
+    python -m benchmarks.barrier --only 'llama-width-512/*'   # one study
+    python -m benchmarks.barrier --page                       # the table of docs/lab/measured-barriers.md
 
-Resumable: models that are trained and rows that are measured are kept. To measure a file of results again, remove
-it from ``benchmarks/results/barrier`` first; `git diff` then shows what differs.
+A cell is a pair of models of a study (`studies.py`): the second one is aligned onto the first in every way (a row),
+and loss and accuracy are measured on test data along the line between them. Models that are missing are trained
+first (`train.py`); rows that are measured are kept. Matching never sees test data.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import shlex
-import subprocess
-import sys
+import math
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
 
-from benchmarks.barrier.measurements import MEASUREMENTS, Measurement, Model
+import torch
 
-HERE = Path(__file__).resolve().parent
+import isomerge
+from benchmarks.barrier import train
+from benchmarks.barrier.data import BARRIER
+from benchmarks.barrier.studies import GENERATED, IMAGES, LIMITS, ROWS, STUDIES, Study
+from benchmarks.harness import Benchmark, Section, main, markdown, quiet
+from isomerge.errors import IsomergeError
+
+WAYS = {
+    "as stored": ("stored",),
+    "the paper's spaces": ("paper",),
+    "inside layers": ("default",),
+    "streams too": ("all",),
+    "with activations": ("activations",),
+    "searched, 60 s": ("search",),
+    "learned, 300 steps": ("distilled-quick", "learned-quick"),
+    "learned longest": ("thorough", "distilled", "learned"),
+    "no data, activations": ("generated",),
+    "no data, learned": ("generated-distilled",),
+}
+"""The columns: of the rows, the first one that a study has."""
+FAMILIES = {
+    "vit-digits": ("ViT, digits", 64),
+    "vit-fashion": ("ViT, Fashion-MNIST", 64),
+    "llama": ("Llama-like", 128),
+    "gpt2": ("GPT-2-like", 128),
+}
+"""What a family is called, and its usual width."""
 
 
-def run(*command: str) -> None:
-    """A script of this folder in a process of its own, one thread."""
-    print(shlex.join(command), flush=True)
-    environment = {"OMP_NUM_THREADS": "1", **os.environ}
-    subprocess.run([sys.executable, str(HERE / command[0]), *command[1:]], check=True, env=environment)
+def aligned(study: Study, row: str, a: Path, b: Path) -> tuple[Path, dict[str, Any]]:
+    """The second model aligned onto the first, and what that took."""
+    folder = BARRIER / "aligned" / study.family
+    out, options = folder / f"{a.name}--{b.name}--{row}", study.options(row)
+    began = time.perf_counter()
+    if row.startswith("generated"):  # examples of a pair, made once
+        file = folder / f"{a.name}--{b.name}.safetensors"
+        if not file.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            isomerge.generate([a, b], out=file, limit=GENERATED)
+        options["data" if row == "generated" else "learn"] = str(file)
+    _, report = isomerge.align(b, onto=a, out=out, align=True, overwrite=True, **options)
+    stream = (report.get("streams") or [{}])[0]
+    return out, {
+        "seconds": round(time.perf_counter() - began, 1),
+        "distance": report["distance"]["after"],
+        "distance_stored": report["distance"]["before"],
+        "sweeps": len(stream.get("objective", [])) // 2,
+        "learned": {k: v for k, v in stream.get("learned", {}).items() if k != "history"},
+        "search": stream.get("search"),
+        "in_place": stream.get("in_place"),
+    }
 
 
-def training(model: Model) -> tuple[str, ...]:
-    """The command that trains a model; it does nothing where that is there."""
-    family, seed, width, half = model
-    options = {"--seed": seed, "--width": width, "--half": half}
-    return ("train.py", family, *(word for name, n in options.items() if n is not None for word in (name, str(n))))
+def anchor_of(study: Study, row: str, a: Path) -> Path:
+    """The anchor; with a head of its own, which is the same function, where the moved model has one."""
+    if row == "stored" or not study.options(row).get("untie"):
+        return a
+    out = BARRIER / "aligned" / study.family / f"{a.name}-untied"
+    if not out.exists():
+        isomerge.align(a, onto=a, out=out, spaces="none", untie=True)
+    return out
 
 
-def listed(measurement: Measurement) -> str:
-    """A file of results and how it is made."""
-    missing = len(measurement.missing())
-    state = f"{missing} of {len(measurement.keys)} figures missing" if missing else "complete"
-    told = f"{measurement.name}: {state}, {measurement.seconds() / 3600:.1f} hours of matching"
-    return "\n".join([told, *(f"    {shlex.join(command)}" for command in measurement.commands)])
+def measured_line(study: Study, a: Path, b: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The line between two models on test data, and what belongs to the pair."""
+    report = isomerge.barrier(
+        a, b, data=study.data("test"), spaces="none", points=study.points, limit=LIMITS[study.family]["test"],
+        batch_size=128,
+    )  # fmt: skip
+    line = report["lines"][0]
+    return line, {"ensemble": report["ensemble"], "ends": line["ends"], "examples": report["data"]["examples"]}
 
 
-def main() -> None:
-    """Train and measure what is missing, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = {measurement.name: measurement for measurement in MEASUREMENTS}
-    parser.add_argument("results", nargs="*", help=f"all, or some of {', '.join(names)}")
-    parser.add_argument("--list", action="store_true", help="print what there is and run nothing")
-    arguments = parser.parse_args()
-    if unknown := [name for name in arguments.results if name not in names]:
-        parser.error(f"{', '.join(unknown)}: no results of that name, choose from {', '.join(names)}")
-    for measurement in [names[name] for name in arguments.results] or MEASUREMENTS:
-        if arguments.list:
-            print(listed(measurement))
-        elif measurement.missing():
-            for model in measurement.models:
-                run(*training(model))
-            for command in measurement.commands:
-                run(*command)
-        else:
-            print(f"{measurement.name}: complete", flush=True)
-    if not arguments.list:
-        run("tables.py")
+def measure(
+    study: Study, pair: str, kept: dict[str, Any] | None, keep: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
+    """All rows of one pair that are missing."""
+    entry = kept or {"rows": {}}
+    runs = [train.plan(*model) for model in study.models if str(model[1]) in pair.split("-")]
+    for run in runs:
+        train.make(run)
+    a, b = (run.folder for run in runs)
+    # what the models are as they are stored is measured first: other rows are compared with it
+    for row in [row for row in study.rows_of(pair) if row not in entry["rows"]]:
+        try:
+            moved, cost = (b, {}) if row == "stored" else aligned(study, row, a, b)
+        except IsomergeError as error:
+            print(f"{a.name} {b.name} {row}: {error}", flush=True)
+            continue
+        line, ends = measured_line(study, anchor_of(study, row, a), moved)
+        entry.setdefault("pair", ends)
+        check_same_models(line["ends"][0]["loss"], entry["pair"]["ends"][0]["loss"], f"{a.name} and {b.name}")
+        figures = {k: line[k] for k in ("barrier", "midpoint", "highest", "losses", "accuracies")}
+        entry["rows"][row], entry["points"] = {**cost, **figures}, line["points"]
+        if row != "stored":
+            shutil.rmtree(moved)
+        keep(entry)
+        print(f"{study.name} {pair} {row:13s} barrier {line['barrier']['entezari']:.4f}", flush=True)
+    return entry
 
+
+def check_same_models(now: float, then: float, pair: str) -> None:
+    """Stop where a pair is not the one that its kept rows are of; the anchor, which nothing moves, tells by its loss.
+
+    Models that are trained anew on another processor are others: rounding grows with the steps.
+    """
+    if not math.isclose(now, then, rel_tol=1e-5):  # another processor's rounding changes a mean loss by less
+        raise SystemExit(
+            f"{pair}: the anchor has a test loss of {now:.6f} and had {then:.6f} when the kept rows were measured: "
+            "these are other models, so remove the file of results and measure all its rows"
+        )
+
+
+def about(study: Study, pairs: dict[str, Any]) -> dict[str, Any]:
+    """Mean and spread over pairs, by row, and what was measured with."""
+    summary: dict[str, Any] = {}
+    for row in ROWS:
+        figures = [entry["rows"][row] for entry in pairs.values() if row in entry.get("rows", {})]
+        if figures:
+            barriers = [r["barrier"]["entezari"] for r in figures]
+            summary[row] = {
+                "pairs": len(figures),
+                "barrier": statistics.fmean(barriers),
+                "barrier_spread": statistics.stdev(barriers) if len(figures) > 1 else None,
+                "midpoint_loss": statistics.fmean(r["midpoint"]["loss"] for r in figures),
+                "midpoint_accuracy": statistics.fmean(r["midpoint"]["accuracy"] or 0 for r in figures),
+                "seconds": statistics.fmean(r.get("seconds", 0) for r in figures),
+            }
+    settings = {"limits": LIMITS[study.family], "learn": study.learning, "versions": {"torch": torch.__version__}}
+    return {"family": study.name, "settings": settings, "summary": summary}
+
+
+def table(cells: dict[str, Any]) -> str:
+    """The main table: every study by its name."""
+    by_name = sorted((called(study), study) for study in STUDIES)
+    rows = [row_of(name, study) for name, study in by_name if BENCHMARKS[study].results().cells]
+    return "\n".join(markdown(["models", "pairs", "ends and ensemble, accuracy", *WAYS], rows)[:-1])
+
+
+def called(study: Study) -> str:
+    """Its architecture, width and data."""
+    name, width = FAMILIES[study.family]
+    return f"{name}, width {study.width or width}" + (", disjoint halves of the data" if study.half else "")
+
+
+def row_of(name: str, study: Study) -> list[str]:
+    """The row of one study."""
+    pairs = [entry for entry in BENCHMARKS[study].results().cells.values() if entry.get("rows")]
+    ends = [end["accuracy"] for entry in pairs for end in entry["pair"]["ends"]]
+    together = [entry["pair"]["ensemble"]["accuracy"] for entry in pairs]
+    accuracy = f"{100 * fmean(ends):.1f}, {100 * fmean(together):.1f}"
+    return [name, str(len(pairs)), accuracy, *(_figures(study, pairs, way, rows) for way, rows in WAYS.items())]
+
+
+def _figures(study: Study, pairs: Sequence[dict[str, Any]], way: str, rows: Sequence[str]) -> str:
+    """Barrier and accuracy of the first of some rows that a study has."""
+    row = next((row for row in rows if any(row in entry["rows"] for entry in pairs)), None)
+    if row is None:
+        return "–"
+    figures = [entry["rows"][row] for entry in pairs if row in entry["rows"]]
+    barriers = [entry["barrier"]["entezari"] for entry in figures]
+    accuracy = 100 * fmean(entry["midpoint"]["accuracy"] or 0.0 for entry in figures)
+    steps = sorted({entry["learned"]["steps"] for entry in figures if entry.get("learned", {}).get("steps")})
+    longest = f"; {steps[0]} steps" if way == "learned longest" and steps else ""
+    spread = f" ± {stdev(barriers):.3f}" if len(barriers) > 1 else ""
+    return f"{fmean(barriers):.3f}{spread}{_marks(study, row, figures)} ({accuracy:.1f}{longest})"
+
+
+def _marks(study: Study, row: str, figures: Sequence[dict[str, Any]]) -> str:
+    """What is different about a cell."""
+    learned = [entry.get("learned") or {} for entry in figures]
+    sharp = any(how.get("target") == "distill" and "temperature" not in how for how in learned)
+    before = row == "all" and not all(entry.get("in_place") for entry in figures)
+    return (
+        ("¹" if row.startswith("learned") else "")
+        + ("²" if sharp and study.family in IMAGES else "")
+        + ("³" if before else "")
+    )
+
+
+def benchmark(study: Study) -> Benchmark:
+    """The cells of a study: its pairs."""
+    return Benchmark(
+        f"barrier/{study.name}",
+        lambda asked: {pair: {"study": study, "pair": pair} for pair in study.pairs},
+        measure,
+        resumes=True,
+        inside="pairs",
+        about=partial(about, study),
+        sections=(SECTION,),
+        said=lambda entry: ", ".join(f"{r} {e['barrier']['entezari']:.3f}" for r, e in entry["rows"].items()),
+        complete=lambda entry, how: set(entry["rows"]) >= set(how["study"].rows_of(how["pair"])),
+    )
+
+
+SECTION = Section("lab/measured-barriers.md", "barriers", table)
+BENCHMARKS = {study: benchmark(study) for study in STUDIES}
 
 if __name__ == "__main__":
-    main()
+    quiet()
+    main(*BENCHMARKS.values(), about=__doc__)

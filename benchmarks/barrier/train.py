@@ -44,15 +44,14 @@ from transformers import (
     ViTForImageClassification,
     ViTImageProcessorPil,
 )
-from transformers.utils import logging
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.barrier.data import BARRIER, WINDOW, held_out_windows, load_images, load_text, windows
-from benchmarks.barrier.measurements import MEASUREMENTS
+from benchmarks.barrier.studies import STUDIES
+from benchmarks.harness import ROOT, quiet
 from examples import train_digits
 
-ROOT = Path(__file__).resolve().parents[2]
 WEIGHT_DECAY = 0.05
 BFLOAT16_FROM_WIDTH = 512
 TEXT_STEPS_PER_EPOCH = 100  # of a language model; between two of these its state can be stored
@@ -291,7 +290,7 @@ FAMILIES = {
         width=128, steps=5000, warmup=0.03, peak_lr=4e-3, build=gpt2, task=lambda run: Text(run.half, 8)
     ),
 }
-ALL = tuple(dict.fromkeys(model for measurement in MEASUREMENTS for model in measurement.models))
+ALL = tuple(dict.fromkeys(model for study in STUDIES for model in study.models))
 EXAMPLES = {0: "vit-a", 1: "vit-b"}  # seed of vit-digits -> the model of the demo, made by the same steps
 
 
@@ -380,7 +379,11 @@ def make(run: Run) -> None:
         shutil.copytree(ROOT / example, unfinished, dirs_exist_ok=True)
         record |= {"seconds": None, "copied_from": example.as_posix()}
     else:
-        model, seconds = fit(run, task, state_file)
+        torch.use_deterministic_algorithms(True)
+        try:
+            model, seconds = fit(run, task, state_file)
+        finally:
+            torch.use_deterministic_algorithms(False)
         model.save_pretrained(unfinished)
         if family.processor:
             family.processor().save_pretrained(unfinished)
@@ -410,10 +413,7 @@ def main() -> None:
     parser.add_argument("--half", type=int, choices=(0, 1), help="train on one of two disjoint halves of the data")
     parser.add_argument("--list", action="store_true", help="print what would be trained and whether it is done")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    quiet()
     if arguments.family == "all":
         runs = [plan(*entry) for entry in ALL]
     else:

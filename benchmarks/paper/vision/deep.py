@@ -19,7 +19,7 @@ from transformers import ViTConfig, ViTForImageClassification
 
 import isomerge
 from benchmarks.barrier.data import BARRIER
-from benchmarks.barrier.other_data import BOTH, CASES, fitted, scored
+from benchmarks.barrier.digits import fitted, scored
 from benchmarks.paper.results import Results
 from benchmarks.paper.vision.drawing import COLOURS, LABELS, figure, save
 from benchmarks.paper.vision.endpoints import MADE, RESULTS, prepare
@@ -57,16 +57,13 @@ def trained(seed: int) -> Path:
     """A model of a seed, made once."""
     folder = MADE / f"deep-{seed}"
     if not folder.exists():
-        fitted(built(seed), CASES["digits"], BOTH, STEPS, RATE, 1000 + seed, []).save_pretrained(folder)
+        fitted(built(seed), STEPS, RATE, 1000 + seed).save_pretrained(folder)
     return folder
 
 
 def measured(*folders: Path) -> dict[str, float]:
     """Loss and accuracy on the test images, of the mean of the probabilities where there are several."""
-    found = scored(
-        CASES["digits"], *(ViTForImageClassification.from_pretrained(folder).eval() for folder in folders)
-    )
-    return {name: found[name] for name in ("loss", "accuracy")}
+    return scored(*(ViTForImageClassification.from_pretrained(folder).eval() for folder in folders))
 
 
 def cells() -> Results:
