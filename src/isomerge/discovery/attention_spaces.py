@@ -20,7 +20,7 @@ from isomerge.discovery.shrinking import kind_of
 class Attention:
     """An attention that is in a draft."""
 
-    found: HeadsFound
+    heads: HeadsFound
     parts: dict[str, str]
     """Role -> the axes of one head."""
     number: int
@@ -35,15 +35,15 @@ def prove_attention(
     done: set[str] = set()
     for width in head_widths(court):
         chunks = Chunks(lines, moments, width.sizes[0])
-        for found in find_heads(chunks):
-            if found.output.name in done or any(not draft.free(chunks.by_name[n], a) for n, a in found.roles):
+        for heads in find_heads(chunks):
+            if heads.output.name in done or any(not draft.free(chunks.by_name[n], a) for n, a in heads.roles):
                 continue
-            attempt = _Attempt(draft, court, found, chunks, width)
+            attempt = _Attempt(draft, court, heads, chunks, width)
             proven = attempt.prove()
             if proven is not None:
                 draft = proven
-                done.add(found.output.name)
-                made.append(Attention(found, attempt.parts, attempt.number))
+                done.add(heads.output.name)
+                made.append(Attention(heads, attempt.parts, attempt.number))
     return draft, made
 
 
@@ -58,48 +58,51 @@ class HeadWidth:
 
 def head_widths(court: Court) -> list[HeadWidth]:
     """The lengths that a config offers for heads: its own key, or the width over a number of heads."""
-    one, two = (s.keys for s in court.specimens)
-    keys = size_keys(one, two)
-    kinds = {key: kind_of(key, one) for key in keys}
+    first, second = (s.keys for s in court.specimens)
+    keys = size_keys(first, second)
+    kinds = {key: kind_of(key, first) for key in keys}
     heads = [key for key, kind in kinds.items() if kind == "heads"]
     stated = [key for key in keys if kinds[key] == "head"]
-    found = [
-        HeadWidth(key, count, (one[key], two[key])) for key in stated for count in heads if together(key, count)
+    widths = [
+        HeadWidth(key, count, (first[key], second[key]))
+        for key in stated
+        for count in heads
+        if together(key, count)
     ]
     for width in [key for key, kind in kinds.items() if kind == "width"]:
         for key in heads:
-            if not together(width, key) or any(c[width] % c[key] for c in (one, two)):
+            if not together(width, key) or any(c[width] % c[key] for c in (first, second)):
                 continue
-            sizes = [c[width] // c[key] for c in (one, two)]
-            found.append(HeadWidth(f"{width} // {key}", key, (sizes[0], sizes[1])))
-    unlike = {(width.sizes, one[width.heads], two[width.heads]): width for width in reversed(found)}
+            sizes = [c[width] // c[key] for c in (first, second)]
+            widths.append(HeadWidth(f"{width} // {key}", key, (sizes[0], sizes[1])))
+    unlike = {(width.sizes, first[width.heads], second[width.heads]): width for width in reversed(widths)}
     # the widest first: half a head has the same linear maps, but no permutations
     return sorted(unlike.values(), key=lambda width: -width.sizes[0])
 
 
-def together(one: str, other: str) -> bool:
+def together(key: str, other: str) -> bool:
     """Whether two keys are of one part of a composite."""
-    return split(one)[0] == split(other)[0]
+    return split(key)[0] == split(other)[0]
 
 
 class _Attempt:
     """One attention on its way into a draft."""
 
-    def __init__(self, draft: Draft, court: Court, found: HeadsFound, chunks: Chunks, width: HeadWidth) -> None:
-        self.draft, self.court, self.found, self.chunks, self.width = draft, court, found, chunks, width
+    def __init__(self, draft: Draft, court: Court, heads: HeadsFound, chunks: Chunks, width: HeadWidth) -> None:
+        self.draft, self.court, self.heads, self.chunks, self.width = draft, court, heads, chunks, width
         number = 1
         while any(name in draft.sizes for name in self._names(number)):
             number += 1
         self.number = number
         self.h, self.g, self.head, self.ov, self.factor, *queries = self._names(number)
         self.query_names = QueryNames(self.h, self.head, *queries)
-        self.names = Names(self.h, self.g, found.count, found.sharing)
-        self.indices = found.output.indices
+        self.names = Names(self.h, self.g, heads.count, heads.sharing)
+        self.indices = heads.output.indices
         self.parts: dict[str, str] = {}
 
     def _names(self, number: int) -> tuple[str, ...]:
         end = "" if number == 1 else str(number)
-        heads = "h" if self.found.sharing == 1 else "kv"
+        heads = "h" if self.heads.sharing == 1 else "kv"
         return tuple(
             f"{name}{end}" for name in (heads, "g", "head", "ov", "vs", "qk", "c", "pair", "rest", "sg", "t")
         )
@@ -131,9 +134,9 @@ class _Attempt:
         typed = self._typed(draft, parts)
         if typed is None:
             return None
-        length = self.found.count * self.found.sharing * self.chunks.head
-        grouped = f"{self.h} {self.g}" if self.found.sharing > 1 else self.h
-        taken = {name for name, _ in self.found.roles}
+        length = self.heads.count * self.heads.sharing * self.chunks.head
+        grouped = f"{self.h} {self.g}" if self.heads.sharing > 1 else self.h
+        taken = {name for name, _ in self.heads.roles}
         order = SpaceDraft(self.ov, "Perm", (*self.indices, self.h), "ov")
         factor = SpaceDraft(self.factor, "Scale", (*self.indices, self.h, self.ov), "ov")
         for line in self.chunks.lines:
@@ -150,30 +153,30 @@ class _Attempt:
         return None
 
     def _sizes(self) -> dict[str, str] | None:
-        one, two = (s.keys for s in self.court.specimens)
-        line, axis = next((self.found.lines[n], a) for (n, a) in self.found.roles if n == self.found.output.name)
+        first, second = (s.keys for s in self.court.specimens)
+        line, axis = next((self.heads.lines[n], a) for (n, a) in self.heads.roles if n == self.heads.output.name)
         totals = [line.shapes[k][axis] // self.width.sizes[k] for k in range(2)]
         if any(line.shapes[k][axis] % self.width.sizes[k] for k in range(2)):
             return None
-        found = {self.head: self.width.text}
+        sizes = {self.head: self.width.text}
         heads = self.width.heads
-        if totals != [one.get(heads), two.get(heads)]:
+        if totals != [first.get(heads), second.get(heads)]:
             return None
-        if self.found.sharing == 1:
-            return {self.h: heads, **found}
-        if self.found.count == 1:
-            return {self.h: "1", self.g: heads, **found}
+        if self.heads.sharing == 1:
+            return {self.h: heads, **sizes}
+        if self.heads.count == 1:
+            return {self.h: "1", self.g: heads, **sizes}
         shared = [
             k
-            for k in size_keys(one, two)
-            if kind_of(k, one) == "shared" and one[k] == self.found.count and together(k, heads)
+            for k in size_keys(first, second)
+            if kind_of(k, first) == "shared" and first[k] == self.heads.count and together(k, heads)
         ]
-        return {self.h: shared[0], self.g: f"{heads} // {shared[0]}", **found} if shared else None
+        return {self.h: shared[0], self.g: f"{heads} // {shared[0]}", **sizes} if shared else None
 
     def _typed(self, draft: Draft, parts: dict[str, str]) -> Draft | None:
         """The draft with the axes of every tensor of the attention, biases included."""
         axes: dict[tuple[str, int], str] = {}
-        for (name, axis), places in self.found.roles.items():
+        for (name, axis), places in self.heads.roles.items():
             chunks = [place or ("x", 0) for place in places]
             if any(role == "x" for role, _ in chunks):
                 return None
@@ -181,7 +184,7 @@ class _Attempt:
             if pattern is None:
                 return None
             axes[name, axis] = pattern
-            line = self.found.lines[name]
+            line = self.heads.lines[name]
             bias = bias_of(line, self.chunks.lines) if axis == line.out else None
             if bias is not None and bias.shapes[0] == (line.shapes[0][axis],):
                 axes[bias.name, 0] = pattern
@@ -191,9 +194,9 @@ class _Attempt:
 
     def _queries(self, draft: Draft, plain: dict[str, str]) -> tuple[Draft, dict[str, str]]:
         """The largest proven space of queries and keys, tried in order."""
-        if not self.found.role_lines("q"):
+        if not self.heads.role_lines("q"):
             return draft, plain
-        proposals = Proposals(self.found, self.chunks, self.court.specimens[0].keys, self.query_names)
+        proposals = Proposals(self.heads, self.chunks, self.court.specimens[0].keys, self.query_names)
         for proposal in proposals:
             parts = {**plain, "q": proposal.query, "k": proposal.key}
             typed = self._typed(draft.sized(**proposal.sizes), parts)
@@ -210,9 +213,9 @@ class _Attempt:
         """Permutations of heads: of the layer's own, with tensors that have one entry a head, or of the whole
         stack's."""
         spaces = []
-        if self.found.count > 1:
+        if self.heads.count > 1:
             spaces.append(SpaceDraft(self.h, "Perm", self.indices, "h"))
-        if self.found.sharing > 1:
+        if self.heads.sharing > 1:
             spaces.append(SpaceDraft(self.g, "Perm", (*self.indices, self.h), "g"))
         for space in spaces:
             draft = self._permuted(draft, space)
@@ -225,8 +228,8 @@ class _Attempt:
             return tried
         errors = [error]
         for more in self._per_head(draft):
-            for found in (space, replace(space, index=())) if space.name == self.h else (space,):
-                tried = draft.typed(more).with_space(found)
+            for variant in (space, replace(space, index=())) if space.name == self.h else (space,):
+                tried = draft.typed(more).with_space(variant)
                 errors.append(self.court.error(tried, [space.name]))
                 if errors[-1] < PROVEN:
                     self.court.note(tried, [space.name], errors[-1])
@@ -236,34 +239,34 @@ class _Attempt:
 
     def _totals(self) -> tuple[int, int]:
         """How many heads there are in the two specimens."""
-        one, two = (s.keys for s in self.court.specimens)
-        return one[self.width.heads], two[self.width.heads]
+        first, second = (s.keys for s in self.court.specimens)
+        return first[self.width.heads], second[self.width.heads]
 
     def _per_head(self, draft: Draft) -> list[dict[tuple[str, int], str]]:
         """Axes of the module's other tensors that have one entry for every head, or one for every coordinate of
         all."""
-        total = self.found.count * self.found.sharing
-        grouped = f"{self.h} {self.g}" if self.found.sharing > 1 else self.h
-        found: dict[tuple[str, int], str] = {}
+        total = self.heads.count * self.heads.sharing
+        grouped = f"{self.h} {self.g}" if self.heads.sharing > 1 else self.h
+        axes: dict[tuple[str, int], str] = {}
         outside = [line for line in draft.lines if not line.layered]
         heads = self._totals()
         for line in [*self.chunks.lines, *outside]:
-            inside = line.name.startswith(f"{self.found.module}.")
+            inside = line.name.startswith(f"{self.heads.module}.")
             if not (inside or line in outside) or not line.uniform:
                 continue
             for axis, length in enumerate(line.shapes[0]):
                 if not draft.free(line, axis):
                     continue
                 if line.lengths(axis) == heads:
-                    found[line.name, axis] = f"({grouped})"
+                    axes[line.name, axis] = f"({grouped})"
                 elif not inside:
                     continue
-                elif length == self.found.count and len(line.shapes[0]) > 1:
-                    found[line.name, axis] = self.h
+                elif length == self.heads.count and len(line.shapes[0]) > 1:
+                    axes[line.name, axis] = self.h
                 elif len(line.shapes[0]) == 1 and length in (
-                    n * self.width.sizes[0] for n in (total, self.found.count)
+                    n * self.width.sizes[0] for n in (total, self.heads.count)
                 ):
                     many = length == total * self.width.sizes[0]
-                    found[line.name, axis] = f"({grouped if many else self.h} {self.head})"
-        tables = {key: text for key, text in found.items() if self.head not in text}
-        return [part for part in (tables, found) if part]
+                    axes[line.name, axis] = f"({grouped if many else self.h} {self.head})"
+        tables = {key: text for key, text in axes.items() if self.head not in text}
+        return [part for part in (tables, axes) if part]

@@ -13,11 +13,11 @@ from isomerge.discovery.proving import Court
 
 def prove_shifts(draft: Draft, court: Court, attention: Attention) -> Draft:
     """The draft with those shifts of an attention's biases that the law proves."""
-    found, end = attention.found, "" if attention.number == 1 else str(attention.number)
+    heads, end = attention.heads, "" if attention.number == 1 else str(attention.number)
     lines = list(draft.lines)
-    output = bias_of(found.output, lines)
+    output = bias_of(heads.output, lines)
     for role, name in (("k", f"kb{end}"), ("v", f"vb{end}")):
-        for line in found.role_lines(role)[:1]:
+        for line in heads.role_lines(role)[:1]:
             bias = bias_of(line, lines)
             if bias is None or draft.free(bias, 0):
                 continue
@@ -25,7 +25,7 @@ def prove_shifts(draft: Draft, court: Court, attention: Attention) -> Draft:
             if role == "v":
                 if output is None or draft.free(output, 0):
                     continue
-                text += f" -> {output.name} via {found.output.name}"
+                text += f" -> {output.name} via {heads.output.name}"
             tried = draft.with_shift(name, text)
             if court.accepts(tried, name):
                 draft = tried
@@ -34,7 +34,7 @@ def prove_shifts(draft: Draft, court: Court, attention: Attention) -> Draft:
 
 def _block(attention: Attention, line: LineFound, role: str) -> str:
     """Which concatenated part of a fused bias a role is; of a partly rotated key the part that is not turned."""
-    places = next(c for (n, a), c in attention.found.roles.items() if n == line.name and a == line.out)
+    places = next(c for (n, a), c in attention.heads.roles.items() if n == line.name and a == line.out)
     number, count = leaf_number([p for p in places if p], role, attention.parts)
     if role == "k" and attention.parts["k"].startswith(("[c", "[pair")):
         number += 1

@@ -102,10 +102,10 @@ class BoundSpecimen:
 
     def changed(self, blocks: Mapping[Block, Tensor]) -> dict[str, Tensor]:
         """The stored tensors that differ from the specimen's own; none where no weight differs by ``MOVED``."""
-        found = {self.names[n]: t for block, x in blocks.items() for n, t in block.split(x)}
+        tensors = {self.names[n]: t for block, x in blocks.items() for n, t in block.split(x)}
         stored = self.specimen.stored
         changed = {
-            n: t for n, t in found.items() if not (t.dtype == stored[n].dtype and bool((t == stored[n]).all()))
+            n: t for n, t in tensors.items() if not (t.dtype == stored[n].dtype and bool((t == stored[n]).all()))
         }
         if max((float((t - stored[n]).abs().max()) for n, t in changed.items()), default=0.0) < MOVED:
             return {}

@@ -71,14 +71,14 @@ def class_of(config: Any) -> Any:
     from transformers.models.auto import modeling_auto
 
     for name in getattr(config, "architectures", None) or []:
-        found = getattr(transformers, str(name), None)
-        if found is not None and hasattr(found, "from_pretrained"):
-            return found
+        kind = getattr(transformers, str(name), None)
+        if kind is not None and hasattr(kind, "from_pretrained"):
+            return kind
     for mapping in HEADS:
         table = getattr(modeling_auto, mapping)
         if type(config) in table:
-            found = table[type(config)]
-            return found[0] if isinstance(found, (tuple, list)) else found
+            kind = table[type(config)]
+            return kind[0] if isinstance(kind, (tuple, list)) else kind
     raise IsomergeError(f"config.json: transformers has no model for {type(config).__name__}")
 
 
@@ -101,15 +101,15 @@ def make_specimen(
     first: Exception | None = None
     for change in (lambda s: s, *fallbacks):
         try:
-            found = _built(config, kind, change(scale), seed, untied)
+            specimen = _built(config, kind, change(scale), seed, untied)
         except IsomergeError:
             raise
         except Exception as error:  # whatever the code of a model raises for sizes that it refuses
             first = first or error
             continue
-        if not all(bool(out.isfinite().all()) for out in found.reference):
+        if not all(bool(out.isfinite().all()) for out in specimen.reference):
             raise IsomergeError(f"a tiny random {kind.__name__} has outputs that are not finite: it proves nothing")
-        return found
+        return specimen
     assert first is not None
     raise IsomergeError(
         f"a tiny {kind.__name__} cannot be built or run ({type(first).__name__}: {first_line(first)}): "
@@ -141,17 +141,17 @@ def _built(config: Any, kind: Any, scale: Scale, seed: int, untied: bool) -> Spe
     parameters = dict(module.named_parameters(remove_duplicate=False))
     places = places_of(stored, parameters)
     joined = joined_places(stored, places, parameters)
-    found = Specimen(module, on_disk, stored, places, inputs_of(module, made, scale, seed), joined=joined)
-    found.reference = found.outputs()
-    return found
+    specimen = Specimen(module, on_disk, stored, places, inputs_of(module, made, scale, seed), joined=joined)
+    specimen.reference = specimen.outputs()
+    return specimen
 
 
 def _settled(small: dict[str, Any], untied: bool) -> dict[str, Any]:
     """A config without caches and without a precision of its own, its parts likewise; with heads of its own if so
     wanted."""
-    found = {key: value for key, value in small.items() if key not in ("dtype", "torch_dtype")}
+    plain = {key: value for key, value in small.items() if key not in ("dtype", "torch_dtype")}
     settled = {"use_cache": False, **({"tie_word_embeddings": False} if untied else {})}
-    return {**found, **settled, **{key: _settled(dict(part), untied) for key, part in parts_of(found).items()}}
+    return {**plain, **settled, **{key: _settled(dict(part), untied) for key, part in parts_of(plain).items()}}
 
 
 @contextmanager
@@ -189,10 +189,10 @@ def saved(module: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     with tempfile.TemporaryDirectory(prefix="isomerge-") as folder, silent():
         module.save_pretrained(folder)
-        found = {}
+        tensors = {}
         for file in sorted(Path(folder).glob("*.safetensors")):
-            found |= load_file(file)
-        return found, json.loads((Path(folder) / "config.json").read_text())
+            tensors |= load_file(file)
+        return tensors, json.loads((Path(folder) / "config.json").read_text())
 
 
 def randomise(module: nn.Module, seed: int) -> None:
@@ -212,5 +212,5 @@ def specimens(
     config: Any, seed: int, *, untied: bool = True, scales: tuple[Scale, Scale] = SCALES
 ) -> tuple[Specimen, Specimen]:
     """One specimen of each scale."""
-    one, two = (make_specimen(config, scale, seed + n, untied=untied) for n, scale in enumerate(scales))
-    return one, two
+    first, second = (make_specimen(config, scale, seed + n, untied=untied) for n, scale in enumerate(scales))
+    return first, second

@@ -46,8 +46,8 @@ def read_config(model: Any) -> tuple[str, dict[str, Any], Shapes | None]:
     file = path if path.suffix == ".json" else path / CONFIG
     if path.is_file() or (path.is_dir() and file.is_file() and not _has_weights(path)):
         return str(model), read_object(file, remedy="download config.json again"), None
-    found = open_checkpoint(os.fspath(model))
-    return str(model), found.config, found.shapes
+    checkpoint = open_checkpoint(os.fspath(model))
+    return str(model), checkpoint.config, checkpoint.shapes
 
 
 def _read_live(module: Any) -> tuple[str, dict[str, Any], None]:
@@ -71,7 +71,7 @@ def _has_weights(folder: Path) -> bool:
         return False
 
 
-def covered(found: Discovery, config: Mapping[str, Any], shapes: Shapes | None) -> tuple[Discovery, int | None]:
+def covered(discovery: Discovery, config: Mapping[str, Any], shapes: Shapes | None) -> tuple[Discovery, int | None]:
     """The discovery whose text describes every tensor of a checkpoint, and how many there are.
 
     Buffers that no class reads are added as lines of their own; a tensor with weights that the class run here does
@@ -81,9 +81,9 @@ def covered(found: Discovery, config: Mapping[str, Any], shapes: Shapes | None) 
         IsomergeError: naming a tensor that the text does not describe, or whose shape is another.
     """
     if shapes is None:
-        parse_spec(found.text, config, "discovered")
-        return found, None
-    spec = parse_spec(found.text, config, "discovered")
+        parse_spec(discovery.text, config, "discovered")
+        return discovery, None
+    spec = parse_spec(discovery.text, config, "discovered")
     extra = []
     for name in shapes:
         try:
@@ -91,29 +91,29 @@ def covered(found: Discovery, config: Mapping[str, Any], shapes: Shapes | None) 
         except IsomergeError:
             if not BUFFER.match(name):
                 raise IsomergeError(
-                    f"tensor {name} is stored, but {found.module} of the installed transformers has none of "
+                    f"tensor {name} is stored, but {discovery.module} of the installed transformers has none of "
                     f"this name: name the "
                     "class of this checkpoint in config.json (architectures), or write its spec by hand"
                 ) from None
             extra.append(name)
     matches = coverage(spec, {name: shape for name, shape in shapes.items() if name not in extra})
-    _check_complete(found, {match.line.name for match in matches.values()})
+    _check_complete(discovery, {match.line.name for match in matches.values()})
     if extra:
-        names = [_numbered(name.removeprefix(found.draft.prefix)) for name in extra]
-        found = replace(found, draft=replace(found.draft, buffers=tuple(dict.fromkeys(names))))
-        coverage(parse_spec(found.text, config, "discovered"), shapes)
-    return found, len(shapes)
+        names = [_numbered(name.removeprefix(discovery.draft.prefix)) for name in extra]
+        discovery = replace(discovery, draft=replace(discovery.draft, buffers=tuple(dict.fromkeys(names))))
+        coverage(parse_spec(discovery.text, config, "discovered"), shapes)
+    return discovery, len(shapes)
 
 
-def _check_complete(found: Discovery, present: set[str]) -> None:
+def _check_complete(discovery: Discovery, present: set[str]) -> None:
     """Refuse a checkpoint without a tensor that the proofs moved: its class would compute a constant in its
     place."""
-    draft = found.draft
+    draft = discovery.draft
     for line in draft.lines:
-        needed = line.name not in (*draft.optional, *draft.ties, *found.fixed)
+        needed = line.name not in (*draft.optional, *draft.ties, *discovery.fixed)
         if needed and line.name not in present:
             raise IsomergeError(
-                f"tensor {line.name} of {found.module} is not stored: what was proven moves it along with the "
+                f"tensor {line.name} of {discovery.module} is not stored: what was proven moves it along with the "
                 f"others, so it does "
                 "not hold for this checkpoint; save it with the installed transformers, or write its spec by hand"
             )

@@ -60,9 +60,9 @@ class _Cut(TorchFunctionMode):
         self.bound, self.least = bound, float("inf")
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        given = {**dict(zip(("input", "min", "max"), args, strict=False)), **(kwargs or {})}
-        sides = (given.get("min"), given.get("max"))
-        if func in _CLAMPS and sides == (-self.bound, self.bound) and given["input"].numel():
-            sizes = given["input"].detach().abs().flatten(0, -2).amax(0)
+        arguments = {**dict(zip(("input", "min", "max"), args, strict=False)), **(kwargs or {})}
+        sides = (arguments.get("min"), arguments.get("max"))
+        if func in _CLAMPS and sides == (-self.bound, self.bound) and arguments["input"].numel():
+            sizes = arguments["input"].detach().abs().flatten(0, -2).amax(0)
             self.least = min(self.least, float(sizes.min()))
         return func(*args, **(kwargs or {}))

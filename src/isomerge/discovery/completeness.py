@@ -54,27 +54,27 @@ def try_completeness(
     if specimen is not None:
         return _counted(spec_of, lambda: specimen).told()
     real = real_config(config)
-    found = _counted(spec_of, lambda: tiny_specimen(real, seed, TINY))
+    counted = _counted(spec_of, lambda: tiny_specimen(real, seed, TINY))
     tiny = TINY
     for scale in (WIDER, MORE_HEADS):
-        if found.count is not None:
+        if counted.count is not None:
             break
         again = _counted(spec_of, lambda scale=scale: tiny_specimen(real, seed, scale))
         if again.count is not None:  # else the first one's reason is told: of the sizes that suit most
-            found, tiny = again, scale
+            counted, tiny = again, scale
     # two heads of half a stream span it together, as many heads never do
     others = (
         replace(tiny, heads=2 * tiny.heads, head=max(1, tiny.head // 2)),
         replace(tiny, vocabulary=TOKENS, side=SIDE),
     )
     for other, richer in enumerate(others, seed + 1):
-        if found.count is None or not found.count.missing:
+        if counted.count is None or not counted.count.missing:
             break
         again = _counted(spec_of, lambda other=other, richer=richer: tiny_specimen(real, other, richer, cut=True))
         # at no point is less free than at a generic one: a unit that few inputs switch on only seems free
-        if again.count is not None and again.count.missing < found.count.missing:
-            found = again
-    return found.told()
+        if again.count is not None and again.count.missing < counted.count.missing:
+            counted = again
+    return counted.told()
 
 
 @dataclass(frozen=True)

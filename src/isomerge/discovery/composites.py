@@ -80,12 +80,12 @@ def beside(scale: Scale, number: int) -> Scale:
 
 def _equal(parts: Mapping[str, Mapping[str, Any]], small: Mapping[str, Mapping[str, Any]]) -> dict[int, int]:
     """What real widths and vocabularies became, by their numbers; where two parts have one, the first part's."""
-    found: dict[int, int] = {}
+    equal: dict[int, int] = {}
     for name, part in parts.items():
         for key in part:
             if kind_of(key, part) in ("width", "vocabulary") and key in small[name]:
-                found.setdefault(part[key], small[name][key])
-    return found
+                equal.setdefault(part[key], small[name][key])
+    return equal
 
 
 def _agreed(
@@ -96,27 +96,27 @@ def _agreed(
     main = widths[0] if "num_hidden_layers" in real or "depth" in real or "num_layers" in real else None
     whole = {k: v for k, v in real.items() if isinstance(v, int) and not isinstance(v, bool)}
     seen = sorted({v for k, v in whole.items() if SEEN.search(k)})
-    found = dict(small)
+    agreed = dict(small)
     for key in small.keys() & real.keys() - {"projection_size"}:
         value = real[key]
         if isinstance(value, list):
-            found[key] = _listed(key, value, small[key], scale)
+            agreed[key] = _listed(key, value, small[key], scale)
         elif key not in whole:
             continue
         elif SEEN.search(key):
-            found[key] = vocabulary - 8 + seen.index(value) % 8
+            agreed[key] = vocabulary - 8 + seen.index(value) % 8
         elif PROJECTED.fullmatch(key):
             space = scale.embedding - 8 if scale.embedding > 8 else scale.embedding
-            found[key] = equal.get(value, space) if scale.linked else space
+            agreed[key] = equal.get(value, space) if scale.linked else space
         elif key in IMAGES:
-            found[key] = IMAGES[key][scale.layers % 2]
+            agreed[key] = IMAGES[key][scale.layers % 2]
         elif key in IMAGE:
             continue
         elif key != main and value in equal and _follows(key, real, small, real.get(main or "")):
-            found[key] = equal[value]
+            agreed[key] = equal[value]
         elif value >= vocabulary and key.endswith(("_token_id", "_token_index")):
-            found[key] = token(value, vocabulary)
-    return found
+            agreed[key] = token(value, vocabulary)
+    return agreed
 
 
 def _listed(key: str, value: list[Any], small: Any, scale: Scale) -> Any:

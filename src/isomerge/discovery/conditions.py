@@ -63,25 +63,25 @@ def _required(key: str, value: Any, config: Mapping[str, Any]) -> str | None:
 def _shared(draft: Draft, full: Mapping[str, Any]) -> list[str]:
     """One key and value for every query head, or for all of them, where that is what was proven."""
     grouped = " ".join(text for name, text in draft.sizes.items() if re.match(r"(kv|g)\d*$", name))
-    found = []
+    conditions = []
     for key in [k for k in full if kind_of(k, full) == "shared"]:
         heads = next((k for k in full if kind_of(k, full) == "heads" and split(k)[0] == split(key)[0]), None)
         if not heads or heads in grouped or full[key] not in (1, full[heads]):
             # where several query heads share a key and none of them was found, nothing depends on their number
             continue
         what = heads if full[key] == full[heads] else "1"
-        found.append(
+        conditions.append(
             f"require {key} in (None, {what}) : this spec was discovered with {key} = {what}, run isomerge "
             f"discover on this model"
         )
-    return found
+    return conditions
 
 
 def _filled(text: str, config: Mapping[str, Any], full: Mapping[str, Any]) -> str:
     """An expression in which keys that the config leaves out have their default: another size, or a number."""
 
-    def with_default(found: re.Match[str]) -> str:
-        key = found[0]
+    def with_default(match: re.Match[str]) -> str:
+        key = match[0]
         if key not in full or config.get(key) is not None or isinstance(full[key], bool):
             return key
         return f"({key} or {_filled(_default(key, full), config, full)})"

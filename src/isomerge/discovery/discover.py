@@ -70,8 +70,8 @@ def discover(
     say("building specimens")
     pair = specimens(real, seed)
     court = Court(pair)
-    found = moments(pair[0], list(pair[0].stored), COUNT, seed + 2)
-    draft = _proposed(_start(pair, str(real.model_type), found), court, found, say)
+    products = moments(pair[0], list(pair[0].stored), COUNT, seed + 2)
+    draft = _proposed(_start(pair, str(real.model_type), products), court, products, say)
     draft = with_conditions(_tidied(draft), config, real.to_dict(), PretrainedConfig().to_dict())
     say("proving it once more on fresh specimens")
     errors = proven_again(replace(draft, requires=()), specimens(real, seed + 100, untied=False))
@@ -85,7 +85,7 @@ def discover(
     )
 
 
-def _proposed(draft: Draft, court: Court, found: dict[str, Tensor], say: Callable[[str], None]) -> Draft:
+def _proposed(draft: Draft, court: Court, moments: dict[str, Tensor], say: Callable[[str], None]) -> Draft:
     """The draft with every space that is found and proven, from the inside of the layers to the streams."""
     pair = court.specimens
     stacks = list(dict.fromkeys(line.stack for line in draft.lines))
@@ -93,7 +93,7 @@ def _proposed(draft: Draft, court: Court, found: dict[str, Tensor], say: Callabl
     for stack in [stack for stack in stacks if stack]:
         say(f"attention in {stack}")
         draft = prove_latent(draft, court, stack)
-        draft, made = prove_attention(draft, court, stack, found)
+        draft, made = prove_attention(draft, court, stack, moments)
         attentions += made
     widths = _lengths(pair, "width")
     for stack in stacks:
@@ -108,7 +108,7 @@ def _proposed(draft: Draft, court: Court, found: dict[str, Tensor], say: Callabl
     for attention in attentions:
         draft = prove_shifts(draft, court, attention)
     for name in streams:
-        draft = prove_gains(draft, court, name, found)
+        draft = prove_gains(draft, court, name, moments)
         draft = prove_folded(draft, court, name)
     return draft
 
@@ -123,16 +123,16 @@ def proven_again(draft: Draft, pair: Sequence[Specimen]) -> dict[str, float]:
     court = Court(pair, seeds=(11, 12))
     names = [*draft.spaces, *draft.shifts]
     moving = [n for n in names if not court.idle(draft, n)]
-    found = {name: court.error(draft, [name], quick=False) for name in moving}
+    errors = {name: court.error(draft, [name], quick=False) for name in moving}
     if moving:
-        found["all"] = court.error(draft, moving, quick=False)
-        found["all, through disk"] = court.error(draft, moving, quick=False, disk=True)
+        errors["all"] = court.error(draft, moving, quick=False)
+        errors["all, through disk"] = court.error(draft, moving, quick=False, disk=True)
     for name, space in draft.spaces.items():
         if space.folded:
-            found[f"{name} folded"] = court.turned(draft)
+            errors[f"{name} folded"] = court.turned(draft)
     wrong = {
         name: error
-        for name, error in found.items()
+        for name, error in errors.items()
         if not error < (10 * PROVEN if name.startswith("all") else PROVEN)
     }
     if wrong:
@@ -142,7 +142,7 @@ def proven_again(draft: Draft, pair: Sequence[Specimen]) -> dict[str, float]:
             f"write this spec "
             "by hand (docs/guide/add-an-architecture.md)"
         )
-    return found
+    return errors
 
 
 def _comments(real: Any, specimen: Specimen, fixed: list[str]) -> tuple[str, ...]:
@@ -158,8 +158,8 @@ def _comments(real: Any, specimen: Specimen, fixed: list[str]) -> tuple[str, ...
     return (*lines, *(f"stays fixed: {name}" for name in fixed))
 
 
-def _start(pair: tuple[Specimen, Specimen], kind: str, found: dict[str, Tensor]) -> Draft:
-    used = {name for name, moment in found.items() if bool((moment != 0).any())}
+def _start(pair: tuple[Specimen, Specimen], kind: str, moments: dict[str, Tensor]) -> Draft:
+    used = {name for name, moment in moments.items() if bool((moment != 0).any())}
     lines = find_lines(*pair, used)
     keys = pair[0].keys
     there = {line.lengths(a) for line in lines for a in range(len(line.shapes[0]))}
@@ -177,10 +177,10 @@ def _start(pair: tuple[Specimen, Specimen], kind: str, found: dict[str, Tensor])
     places = {stored: place.parameter for stored, place in pair[0].places.items()}
     names = {places.get(line.samples[0], line.samples[0]): line.name for line in lines}
     tied = getattr(pair[0].module, "_tied_weights_keys", None)
-    for one, other in tied.items() if isinstance(tied, dict) else ():
-        if one in names and other in names and names[one] != names[other]:
-            ties[names[one]] = names[other]
-    check_reached(lines, set(found), used, type(pair[0].module).__name__)
+    for parameter, other in tied.items() if isinstance(tied, dict) else ():
+        if parameter in names and other in names and names[parameter] != names[other]:
+            ties[names[parameter]] = names[other]
+    check_reached(lines, set(moments), used, type(pair[0].module).__name__)
     heads = {line.name for line in lines if pair[0].prefix and not line.samples[0].startswith(pair[0].prefix)}
     buffers = {line.name for line in lines if line.samples[0] not in pair[0].places}
     return Draft(
@@ -222,18 +222,18 @@ def check_reached(lines: Sequence[LineFound], known: set[str], used: set[str], m
 
 def _lengths(pair: Sequence[Specimen], *kinds: str) -> list[tuple[int, int]]:
     """The values of all keys of some kinds in the two specimens."""
-    one, two = (s.keys for s in pair)
-    return list(dict.fromkeys((one[k], two[k]) for k in one if kind_of(k, one) in kinds and k in two))
+    first, second = (s.keys for s in pair)
+    return list(dict.fromkeys((first[k], second[k]) for k in first if kind_of(k, first) in kinds and k in second))
 
 
 def _acted_on(draft: Draft, line: LineFound) -> bool:
 
-    here = (
+    names = (
         {a.name for a in atoms(parse(draft.pattern(line).removesuffix(" - 1")) or ())}
         | set(line.indices)
         | ({"e"} if line.expert else set())
     )
-    return bool(here & draft.spaces.keys())
+    return bool(names & draft.spaces.keys())
 
 
 def _tidied(draft: Draft) -> Draft:

@@ -31,8 +31,8 @@ def prove_gains(draft: Draft, court: Court, name: str, moments: Mapping[str, Ten
     number = 0
     for gain in gains:
         whole = {n: moments[n] * (1 + 1 / stored[n]) for n in gain.names if n in moments}
-        for less, here in (("", moments), (" - 1", {**moments, **whole})):
-            readers = _all_readers(draft, gain, name, here)
+        for less, products in (("", moments), (" - 1", {**moments, **whole})):
+            readers = _all_readers(draft, gain, name, products)
             if readers is None:
                 continue
             scale = SpaceDraft(_name(name, number + 1), "Scale", (*gain.indices, name), residual=True)
@@ -82,11 +82,11 @@ def _all_readers(draft: Draft, gain: LineFound, name: str, moments: Mapping[str,
     for sample in gain.names:
         if sample not in moments or not bool((moments[sample] != 0).any()):
             continue  # no output depends on this one
-        found = _readers(draft, gain, sample, name, moments)
-        if found is None:
+        readers = _readers(draft, gain, sample, name, moments)
+        if readers is None:
             return None
-        ends |= {(line.name, axis): (line, axis) for line, axis in found[0]}
-        sides.add(found[1])
+        ends |= {(line.name, axis): (line, axis) for line, axis in readers[0]}
+        sides.add(readers[1])
     return (list(ends.values()), sides.pop()) if len(sides) == 1 else None
 
 
@@ -112,21 +112,21 @@ def _carriers(
 ) -> list[tuple[End, Tensor]]:
     """All matrices that read a stream (or write it), with the moments of its coordinates there."""
     wanted = (name,) if written else (f"{name}'", f"[{name} | {name}]'")
-    found = []
+    carriers = []
     for line in draft.lines:
         if len(line.shapes[0]) < 2:
             continue
         for axis in range(len(line.shapes[0])):
-            here = _summed(line, axis, layer, moments) if draft.axes.get((line.name, axis)) in wanted else None
-            if here is None:
+            moment = _summed(line, axis, layer, moments) if draft.axes.get((line.name, axis)) in wanted else None
+            if moment is None:
                 continue
             bias = bias_of(line, list(draft.lines)) if written else None
             added = None if bias is None else _summed(bias, 0, layer, moments)
-            here = here if added is None else here + added
-            if len(here) == 2 * length:  # read twice, side by side
-                here = here.unflatten(0, (2, -1)).sum(0)
-            found.append(((line, axis), here))
-    return found
+            moment = moment if added is None else moment + added
+            if len(moment) == 2 * length:  # read twice, side by side
+                moment = moment.unflatten(0, (2, -1)).sum(0)
+            carriers.append(((line, axis), moment))
+    return carriers
 
 
 def _solved(target: Tensor, carried: list[tuple[End, Tensor]]) -> list[End]:

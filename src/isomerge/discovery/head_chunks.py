@@ -56,11 +56,11 @@ class Chunks:
     def fine(self, end: End) -> Tensor:
         """The moments of every coordinate of an axis, its bias included where it is written: [length, count]."""
         line, axis = end
-        found = along(self.moments[line.samples[0]], axis)
+        moments = along(self.moments[line.samples[0]], axis)
         bias = bias_of(line, self.lines) if axis == line.out else None
-        if bias is not None and bias.samples[0] in self.moments and bias.shapes[0] == (found.shape[0],):
-            found = found + along(self.moments[bias.samples[0]], 0)
-        return found
+        if bias is not None and bias.samples[0] in self.moments and bias.shapes[0] == (moments.shape[0],):
+            moments = moments + along(self.moments[bias.samples[0]], 0)
+        return moments
 
     def coarse(self, end: End) -> Tensor:
         """The moments of every chunk: [chunks, count]."""
@@ -69,14 +69,14 @@ class Chunks:
 
     def ends(self, written: bool) -> list[End]:
         """The axes that could be cut into heads: those that are written, or those that are read."""
-        found = []
+        ends = []
         for line in self.lines:
             shape = line.shapes[0]
             if line.samples[0] not in self.moments or line.out is None or line.expert or len(shape) < 2:
                 continue
             axes = [line.out] if written else [a for a in range(len(shape)) if a != line.out][:1]
-            found += [(line, a) for a in axes if shape[a] % self.head == 0 and shape[a] >= self.head]
-        return found
+            ends += [(line, a) for a in axes if shape[a] % self.head == 0 and shape[a] >= self.head]
+        return ends
 
 
 def bias_of(line: LineFound, lines: list[LineFound]) -> LineFound | None:
@@ -90,10 +90,10 @@ def bias_of(line: LineFound, lines: list[LineFound]) -> LineFound | None:
 def find_heads(chunks: Chunks) -> list[HeadsFound]:
     """The attentions of a stack: every reader whose chunks are sums of an output's chunks, with queries and
     keys."""
-    found = [heads for end in chunks.ends(written=False) if (heads := _values_of(chunks, end)) is not None]
-    if found:
-        _pair_queries(chunks, found)
-    return found
+    attentions = [heads for end in chunks.ends(written=False) if (heads := _values_of(chunks, end)) is not None]
+    if attentions:
+        _pair_queries(chunks, attentions)
+    return attentions
 
 
 def _values_of(chunks: Chunks, end: End) -> HeadsFound | None:
@@ -119,29 +119,29 @@ def _values_of(chunks: Chunks, end: End) -> HeadsFound | None:
     if covered != list(range(len(parts))) or len({len(group) for _, _, group in owned}) != 1:
         return None
     owned.sort(key=lambda entry: entry[2])
-    found = HeadsFound(len(owned), len(owned[0][2]), output)
-    found.lines[output.name] = output
+    heads = HeadsFound(len(owned), len(owned[0][2]), output)
+    heads.lines[output.name] = output
     places: list[tuple[str, int] | None] = [None] * len(parts)
     for head, (reader, number, group) in enumerate(owned):
-        _put(found, chunks, reader, number, ("v", head))
+        _put(heads, chunks, reader, number, ("v", head))
         for i in group:
             places[i] = ("o", head)
-    found.roles[output.name, axis] = places
-    return found
+    heads.roles[output.name, axis] = places
+    return heads
 
 
-def _put(found: HeadsFound, chunks: Chunks, end: End, number: int, chunk: tuple[str, int]) -> None:
+def _put(heads: HeadsFound, chunks: Chunks, end: End, number: int, chunk: tuple[str, int]) -> None:
     line, axis = end
-    found.lines[line.name] = line
-    places = found.roles.setdefault((line.name, axis), [None] * (line.shapes[0][axis] // chunks.head))
+    heads.lines[line.name] = line
+    places = heads.roles.setdefault((line.name, axis), [None] * (line.shapes[0][axis] // chunks.head))
     places[number] = chunk
 
 
 def _pair_queries(chunks: Chunks, attentions: list[HeadsFound]) -> None:
     """Give every attention its queries and keys: by moments where they show, else by what is left in its module."""
 
-    taken = {(n, a, i) for found in attentions for (n, a), c in found.roles.items() for i, x in enumerate(c) if x}
-    outputs = {found.output.name for found in attentions}
+    taken = {(n, a, i) for heads in attentions for (n, a), c in heads.roles.items() for i, x in enumerate(c) if x}
+    outputs = {heads.output.name for heads in attentions}
     free = [
         (end, number, moment)
         for end in chunks.ends(written=True)
@@ -159,8 +159,8 @@ def _pair_queries(chunks: Chunks, attentions: list[HeadsFound]) -> None:
     for relation in relations(rows[seen]):
         if any(abs(abs(c) - 1) > 1e-4 for c in relation.values()) or len(relation) < 2:
             continue
-        one, two = ([seen[i] for i, c in relation.items() if c * sign > 0] for sign in (1, -1))
-        queries, keys = _sides(free, sorted(one), sorted(two))
+        plus, minus = ([seen[i] for i, c in relation.items() if c * sign > 0] for sign in (1, -1))
+        queries, keys = _sides(free, sorted(plus), sorted(minus))
         names = tuple(sorted({free[i][0][0].name for i in queries + keys}))
         pairs.setdefault(names, []).append((queries, keys))
     for names, groups in pairs.items():
@@ -173,87 +173,87 @@ def _pair_queries(chunks: Chunks, attentions: list[HeadsFound]) -> None:
             for role, members in (("q", queries), ("k", keys)):
                 for i in members:
                     _put(home, chunks, free[i][0], free[i][1], (role, head))
-    for found in attentions:
-        if not found.role_lines("q"):
-            _by_module(chunks, found)
+    for heads in attentions:
+        if not heads.role_lines("q"):
+            _by_module(chunks, heads)
 
 
-def _sides(free: list[tuple[End, int, Tensor]], one: list[int], two: list[int]) -> tuple[list[int], list[int]]:
+def _sides(free: list[tuple[End, int, Tensor]], plus: list[int], minus: list[int]) -> tuple[list[int], list[int]]:
     """Which side asks: the more numerous one; of two alike the one that its name or its place says."""
-    if len(one) != len(two):
-        return (one, two) if len(one) > len(two) else (two, one)
+    if len(plus) != len(minus):
+        return (plus, minus) if len(plus) > len(minus) else (minus, plus)
 
     def rank(side: list[int]) -> tuple[bool, int]:
         return (not any("q" in part for part in free[side[0]][0][0].name.split(".")[-2:]), side[0])
 
-    return (one, two) if rank(one) <= rank(two) else (two, one)
+    return (plus, minus) if rank(plus) <= rank(minus) else (minus, plus)
 
 
 def _home(attentions: list[HeadsFound], names: tuple[str, ...], count: int) -> HeadsFound | None:
     """The attention that a set of queries and keys belongs to: as many heads, and the most of the name in
     common."""
 
-    def shared(found: HeadsFound) -> int:
-        return max(_common(found.output.name, name) for name in names)
+    def shared(heads: HeadsFound) -> int:
+        return max(_common(heads.output.name, name) for name in names)
 
-    fitting = [found for found in attentions if found.count == count and not found.role_lines("q")]
+    fitting = [heads for heads in attentions if heads.count == count and not heads.role_lines("q")]
     return max(fitting, key=shared, default=None)
 
 
-def _common(one: str, two: str) -> int:
+def _common(name: str, other: str) -> int:
     length = 0
-    for a, b in zip(one.split("."), two.split("."), strict=False):
+    for a, b in zip(name.split("."), other.split("."), strict=False):
         if a != b:
             break
         length += 1
     return length
 
 
-def _first_of_each(found: HeadsFound, free: list[tuple[End, int]]) -> list[tuple[End, int]]:
+def _first_of_each(heads: HeadsFound, free: list[tuple[End, int]]) -> list[tuple[End, int]]:
     """The queries among free chunks: the first ones, or, where every head has its value in turn, the first of
     each."""
-    count = found.count * found.sharing
+    count = heads.count * heads.sharing
     line, axis = free[0][0]
-    places = found.roles.get((line.name, axis), [])
+    places = heads.roles.get((line.name, axis), [])
     values = [i for i, place in enumerate(places) if place and place[0] == "v"]
     if len(values) < 2 or values[1] == values[0] + 1:
         return free[:count]
-    each = len(free) // found.count
-    return [entry for number, entry in enumerate(free) if number % each < found.sharing]
+    each = len(free) // heads.count
+    return [entry for number, entry in enumerate(free) if number % each < heads.sharing]
 
 
 def _named(free: list[tuple[End, int]], wanted: dict[str, int]) -> list[tuple[End, int]]:
     """Of free chunks those of two matrices that have as many as are wanted, and begin with the letter of their
     role."""
-    found: list[tuple[End, int]] = []
+    named: list[tuple[End, int]] = []
     for role, count in wanted.items():
         names = dict.fromkeys(end[0].name for end, _ in free)
         for name in names:
             chunks = [entry for entry in free if entry[0][0].name == name]
             if len(chunks) == count and name.split(".")[-2].lstrip("_").startswith(role):
-                found += chunks
-    return found
+                named += chunks
+    return named
 
 
-def _by_module(chunks: Chunks, found: HeadsFound) -> None:
+def _by_module(chunks: Chunks, heads: HeadsFound) -> None:
     """Queries and keys that norms hide: what is left of the attention's module in numbers that fit."""
-    wanted = {"q": found.count * found.sharing, "k": found.count}
-    module = found.module
+    wanted = {"q": heads.count * heads.sharing, "k": heads.count}
+    module = heads.module
     free: list[tuple[End, int]] = []
     for end in chunks.ends(written=True):
         line, axis = end
-        if line.name == found.output.name or not line.name.startswith(f"{module}."):
+        if line.name == heads.output.name or not line.name.startswith(f"{module}."):
             continue
-        places = found.roles.get((line.name, axis), [None] * (line.shapes[0][axis] // chunks.head))
+        places = heads.roles.get((line.name, axis), [None] * (line.shapes[0][axis] // chunks.head))
         free += [(end, i) for i, place in enumerate(places) if place is None]
     if len(free) != sum(wanted.values()):
         free = _named(free, wanted)  # gates, or neurons of a block that has no module for its attention
     if len(free) != sum(wanted.values()):
         return
     asks = [entry for entry in free if "q" in entry[0][0].module.split(".")[-1][:2]]
-    queries = asks if len(asks) == wanted["q"] else _first_of_each(found, free)
+    queries = asks if len(asks) == wanted["q"] else _first_of_each(heads, free)
     keys = [entry for entry in free if entry not in queries]
     for role, members in (("q", queries), ("k", keys)):
-        each = len(members) // found.count
+        each = len(members) // heads.count
         for number, (end, i) in enumerate(members):
-            _put(found, chunks, end, i, (role, number // each))
+            _put(heads, chunks, end, i, (role, number // each))

@@ -40,12 +40,12 @@ class InnerAxis:
 
 def inner_axes(seen: BoundSpecimen) -> list[InnerAxis]:
     """The inner axes of a specimen on which no declared space acts."""
-    found = []
+    axes = []
     for writer, reader, size in _candidates(seen):
         group = next((g for g in TRIED if _holds(seen, writer, reader, size, g)), None)
         if group is not None:
-            found.append(InnerAxis(_name(seen, writer), _name(seen, reader), size, group))
-    return found
+            axes.append(InnerAxis(_name(seen, writer), _name(seen, reader), size, group))
+    return axes
 
 
 End = tuple[tuple[str, int], ...]
@@ -65,7 +65,7 @@ def _candidates(seen: BoundSpecimen) -> Iterator[tuple[End, End, int]]:
 
 def _ends(seen: BoundSpecimen, dual: bool) -> dict[tuple[Any, str], End]:
     """By layer and module, the axes of atoms without a group of their own: those written, or those read."""
-    found: dict[tuple[Any, str], list[tuple[str, int]]] = {}
+    by_module: dict[tuple[Any, str], list[tuple[str, int]]] = {}
     for stored, match in seen.matches.items():
         axes = match.line.axes or ()
         shape = seen.specimen.stored[stored].shape
@@ -79,8 +79,8 @@ def _ends(seen: BoundSpecimen, dual: bool) -> dict[tuple[Any, str], End]:
                 continue  # a declared space acts on it
             if dual == (axis.dual if stream or len(shape) == 1 else k > 0):
                 key = (tuple(match.binding.items()), match.canonical.rpartition(".")[0])
-                found.setdefault(key, []).append((stored, k))
-    whole = {key: tuple(ends) for key, ends in found.items()}
+                by_module.setdefault(key, []).append((stored, k))
+    whole = {key: tuple(ends) for key, ends in by_module.items()}
     return {k: e for k, e in whole.items() if any(len(seen.specimen.stored[n].shape) > 1 for n, _ in e)}
 
 

@@ -27,19 +27,19 @@ def prove_latent(draft: Draft, court: Court, stack: str) -> Draft:
     keys = court.specimens[0].keys
     rank = next((key for key in keys if split(key)[1] == "kv_lora_rank"), None)
     lines = [line for line in draft.lines if line.stack == stack and line.uniform]
-    found = None if rank is None or "lat" in draft.sizes else _Latent.of(lines, court, split(rank)[0])
-    if found is None:
+    attention = None if rank is None or "lat" in draft.sizes else _Latent.of(lines, court, split(rank)[0])
+    if attention is None:
         return draft
-    sized = draft.sized(**found.sizes())
-    rotated = SpaceDraft("c", "Complex", (*found.indices, "pair"), "qk")
+    sized = draft.sized(**attention.sizes())
+    rotated = SpaceDraft("c", "Complex", (*attention.indices, "pair"), "qk")
     for order in ORDERS:
-        typed = sized.typed(found.axes(order))
+        typed = sized.typed(attention.axes(order))
         if court.accepts(typed.with_space(rotated), "c"):
             typed = typed.with_space(rotated)
             break
     else:
-        typed = sized.typed(found.axes(ORDERS[0]))
-    for space in found.spaces():
+        typed = sized.typed(attention.axes(ORDERS[0]))
+    for space in attention.spaces():
         if court.accepts(tried := typed.with_space(space), space.name):
             typed = tried
     for latent in ("lat", "qlat"):
@@ -91,25 +91,25 @@ class _Latent:
         homes = [line.module.rpartition(".")[0] for line in lines if line.shapes == ups]
         lines = [line for line in lines if line.module.rpartition(".")[0] in homes[:1]]
 
-        def one(*shapes: tuple[int, ...]) -> LineFound | None:
+        def line_of(*shapes: tuple[int, ...]) -> LineFound | None:
             return next((line for line in lines if line.shapes == shapes), None)
 
         query = [s["h"] * (s["nope"] + s["rope"]) for s in sizes]
         source = "qlat" if sizes[0]["qlat"] else "res"
-        found = [
-            one(*((s["lat"] + s["rope"], s["res"]) for s in sizes)),
-            one(*((s["lat"],) for s in sizes)),
-            one(*ups),
-            one(*((s["res"], s["h"] * s["ov"]) for s in sizes)),
-            one(*((n, s[source]) for n, s in zip(query, sizes, strict=True))),
+        lines_of_attention = [
+            line_of(*((s["lat"] + s["rope"], s["res"]) for s in sizes)),
+            line_of(*((s["lat"],) for s in sizes)),
+            line_of(*ups),
+            line_of(*((s["res"], s["h"] * s["ov"]) for s in sizes)),
+            line_of(*((n, s[source]) for n, s in zip(query, sizes, strict=True))),
         ]
-        down, norm, up, output, queries = found
+        down, norm, up, output, queries = lines_of_attention
         if down is None or norm is None or up is None or output is None or queries is None:
             return None
         query_down = query_norm = None
         if source == "qlat":
-            query_down = one(*((s["qlat"], s["res"]) for s in sizes))
-            query_norm = one(*((s["qlat"],) for s in sizes))
+            query_down = line_of(*((s["qlat"], s["res"]) for s in sizes))
+            query_norm = line_of(*((s["qlat"],) for s in sizes))
             if query_down is None or query_norm is None:
                 return None
         return cls(part, heads, down, norm, up, output, queries, query_down, query_norm, tuple(lines))
@@ -119,31 +119,31 @@ class _Latent:
         return self.output.indices
 
     def sizes(self) -> dict[str, str]:
-        found = {"h": self.heads, "lat": f"{self.part}kv_lora_rank", "lg": "1"}
+        sizes = {"h": self.heads, "lat": f"{self.part}kv_lora_rank", "lg": "1"}
         if self.query_down is not None:
-            found |= {"qlat": f"{self.part}q_lora_rank", "qg": "1"}
-        found |= {"nope": f"{self.part}qk_nope_head_dim", "ov": f"{self.part}v_head_dim", "c": "2"}
-        return {**found, "pair": f"{self.part}qk_rope_head_dim // 2"}
+            sizes |= {"qlat": f"{self.part}q_lora_rank", "qg": "1"}
+        sizes |= {"nope": f"{self.part}qk_nope_head_dim", "ov": f"{self.part}v_head_dim", "c": "2"}
+        return {**sizes, "pair": f"{self.part}qk_rope_head_dim // 2"}
 
     def spaces(self) -> list[SpaceDraft]:
         """All that may act beside the rotated pairs."""
         head = (*self.indices, "h")
-        found = [
+        spaces = [
             SpaceDraft("ov", "GL", head),
             SpaceDraft("nope", "GL", head, "qk"),
             SpaceDraft("h", "Perm", self.indices),
         ]
         for latent, gain in (("lat", "lg"), ("qlat", "qg"))[: 1 if self.query_down is None else 2]:
-            found += [
+            spaces += [
                 SpaceDraft(latent, "SignedPerm", self.indices, "latent"),
                 SpaceDraft(gain, "Scale", (*self.indices, latent), "latent"),
             ]
-        return found
+        return spaces
 
     def axes(self, order: str) -> dict[tuple[str, int], str]:
         """Every axis but the stream's, biases included."""
         key = order.replace("c", "c'")
-        found = {
+        axes = {
             (self.down, 0): f"[lat | {key}]",
             (self.norm, 0): "diag(lat lg)",
             (self.up, 0): "(h [nope' | ov])",
@@ -152,13 +152,13 @@ class _Latent:
             (self.queries, 0): f"(h [nope | {order}])",
         }
         if self.query_down is not None and self.query_norm is not None:
-            found |= {
+            axes |= {
                 (self.query_down, 0): "qlat",
                 (self.query_norm, 0): "diag(qlat qg)",
                 (self.queries, 1): "(qlat qg)'",
             }
-        named = {(line.name, axis): text for (line, axis), text in found.items()}
-        for (line, axis), text in found.items():
+        named = {(line.name, axis): text for (line, axis), text in axes.items()}
+        for (line, axis), text in axes.items():
             bias = bias_of(line, list(self.lines)) if axis == 0 and len(line.shapes[0]) == 2 else None
             if bias is not None:
                 named[bias.name, 0] = text

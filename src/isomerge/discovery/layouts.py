@@ -61,12 +61,12 @@ def _runs(chunks: Sequence[Chunk]) -> list[tuple[str, list[int]]]:
 
 def _run(role: str, heads: list[int], parts: Mapping[str, str], names: Names) -> str | None:
     """All heads of one role in a row."""
-    one = list(range(names.count))
-    if heads == one and (names.sharing == 1 or role in "kv"):
+    in_order = list(range(names.count))
+    if heads == in_order and (names.sharing == 1 or role in "kv"):
         return f"{names.heads} {parts[role]}"
-    if heads == [head for head in one for _ in range(names.sharing)]:
+    if heads == [head for head in in_order for _ in range(names.sharing)]:
         return f"{names.heads} {names.group} {parts[role]}"
-    if heads == one * names.sharing:
+    if heads == in_order * names.sharing:
         return f"{names.group} {names.heads} {parts[role]}"
     return None
 

@@ -67,33 +67,33 @@ class LineFound:
         return self.shapes[0][axis], self.shapes[1][axis]
 
 
-def find_lines(one: Specimen, two: Specimen, used: Collection[str] = ()) -> list[LineFound]:
+def find_lines(first: Specimen, second: Specimen, used: Collection[str] = ()) -> list[LineFound]:
     """The lines of two specimens of one class, in the order of the first one's tensors.
 
     Args:
         one, two: the specimens.
         used: stored names in the first one that outputs depend on; layers without any are no samples.
     """
-    alive = {scope for name in used or one.stored for scope in _scopes(name)}
-    patterns = [_patterns(s, (one, two)) for s in (one, two)]
-    found = []
-    owners = module_kinds(one)
+    alive = {scope for name in used or first.stored for scope in _scopes(name)}
+    patterns = [_patterns(s, (first, second)) for s in (first, second)]
+    lines = []
+    owners = module_kinds(first)
     for pattern, names in patterns[0].items():
         others = patterns[1].get(pattern)
         if others is None:
             continue
         lively = [name for name in names if alive.issuperset(_scopes(name))]
         samples = (max(lively or names, key=_order), max(others, key=_order))
-        shapes = (tuple(one.stored[samples[0]].shape), tuple(two.stored[samples[1]].shape))
+        shapes = (tuple(first.stored[samples[0]].shape), tuple(second.stored[samples[1]].shape))
         uniform = all(
             tuple(s.stored[n].shape) == shape
-            for s, group, shape in zip((one, two), (names, others), shapes, strict=True)
+            for s, group, shape in zip((first, second), (names, others), shapes, strict=True)
             for n in group
         )
         out = _written_axis(samples[0], shapes[0], owners)
-        name = pattern.removeprefix(one.prefix)
-        found.append(LineFound(name, samples, shapes, _stack(name), out, tuple(names), uniform))
-    return found
+        name = pattern.removeprefix(first.prefix)
+        lines.append(LineFound(name, samples, shapes, _stack(name), out, tuple(names), uniform))
+    return lines
 
 
 def _scopes(name: str) -> list[str]:
@@ -126,27 +126,29 @@ def _order(name: str) -> list[tuple[int, str]]:
 def _patterns(specimen: Specimen, pair: tuple[Specimen, Specimen]) -> dict[str, list[str]]:
     counts = [_children(list(s.stored)) for s in pair]
     experts = _expert_counts(pair)
-    found: dict[str, list[str]] = {}
+    patterns: dict[str, list[str]] = {}
     for name in specimen.stored:
-        found.setdefault(_abstract(name, counts, experts), []).append(name)
-    return found
+        patterns.setdefault(_abstract(name, counts, experts), []).append(name)
+    return patterns
 
 
 def _expert_counts(pair: tuple[Specimen, Specimen]) -> set[tuple[int, int]]:
-    one, two = (s.keys for s in pair)
-    return {(one[k], two[k]) for k in one if kind_of(k, one) == "experts" and isinstance(two.get(k), int)}
+    first, second = (s.keys for s in pair)
+    return {
+        (first[k], second[k]) for k in first if kind_of(k, first) == "experts" and isinstance(second.get(k), int)
+    }
 
 
 def _children(names: Iterable[str]) -> dict[tuple[str, ...], set[int]]:
     """The numbers that follow every prefix, earlier numbers not told apart."""
-    found: dict[tuple[str, ...], set[int]] = {}
+    children: dict[tuple[str, ...], set[int]] = {}
     for name in names:
         parts = name.split(".")
         for at, part in enumerate(parts):
             if part.isdigit():
                 prefix = tuple("#" if p.isdigit() else p for p in parts[:at])
-                found.setdefault(prefix, set()).add(int(part))
-    return found
+                children.setdefault(prefix, set()).add(int(part))
+    return children
 
 
 def _abstract(name: str, counts: list[dict[tuple[str, ...], set[int]]], experts: set[tuple[int, int]]) -> str:
@@ -176,52 +178,54 @@ def _stack(name: str) -> str:
     return ".".join(parts[:end])
 
 
-def size_keys(one: Mapping[str, Any], two: Mapping[str, Any]) -> list[str]:
+def size_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     """The keys whose whole numbers differ between two specimens, those of known kinds first."""
     keys = [
-        k for k, v in one.items() if isinstance(v, int) and not isinstance(v, bool) and isinstance(two.get(k), int)
+        k
+        for k, v in first.items()
+        if isinstance(v, int) and not isinstance(v, bool) and isinstance(second.get(k), int)
     ]
-    changed = [k for k in keys if one[k] != two[k] and one[k] > 0]
+    changed = [k for k in keys if first[k] != second[k] and first[k] > 0]
     order = ("width", "heads", "shared", "head", "neurons", "experts", "embedding", "vocabulary")
     return sorted(
-        (k for k in changed if kind_of(k, one) not in ("layers", "positions")),
-        key=lambda k: order.index(kind_of(k, one)) if kind_of(k, one) in order else len(order),
+        (k for k in changed if kind_of(k, first) not in ("layers", "positions")),
+        key=lambda k: order.index(kind_of(k, first)) if kind_of(k, first) in order else len(order),
     )
 
 
-def expression(lengths: tuple[int, int], one: Mapping[str, Any], two: Mapping[str, Any]) -> str | None:
+def expression(lengths: tuple[int, int], first: Mapping[str, Any], second: Mapping[str, Any]) -> str | None:
     """How a config says a length: a key, a multiple or a part of one, or a product of two; None where it does not.
 
     Args:
         lengths: the length in the two specimens; both must come out.
         one, two: their configs.
     """
-    keys = size_keys(one, two)
+    keys = size_keys(first, second)
 
     def says(values: Iterable[Any]) -> bool:
         return tuple(values) == lengths
 
     for key in keys:
-        if says((one[key], two[key])):
+        if says((first[key], second[key])):
             return key
     for factor in (2, 3, 4, 6, 8):
         for key in keys:
-            if says((factor * one[key], factor * two[key])):
+            if says((factor * first[key], factor * second[key])):
                 return f"{factor} * {key}"
     for parts in (2, 4):
         for key in keys:
-            if says((one[key] / parts, two[key] / parts)):
+            if says((first[key] / parts, second[key] / parts)):
                 return f"{key} // {parts}"
     for a in keys:
         for b in keys:
-            if says(c[a] // c[b] if c[b] and c[a] % c[b] == 0 else None for c in (one, two)):
+            if says(c[a] // c[b] if c[b] and c[a] % c[b] == 0 else None for c in (first, second)):
                 return f"{a} // {b}"
-            if a < b and says(prod((c[a], c[b])) for c in (one, two)):
+            if a < b and says(prod((c[a], c[b])) for c in (first, second)):
                 return f"{a} * {b}"
-    for factor in [k for k, v in one.items() if isinstance(v, (int, float)) and not isinstance(v, bool)]:
-        if factor in keys or one[factor] != two.get(factor):
+    for factor in [k for k, v in first.items() if isinstance(v, (int, float)) and not isinstance(v, bool)]:
+        if factor in keys or first[factor] != second.get(factor):
             continue
         for key in keys:
-            if one[factor] and says(int(c[key] * c[factor]) for c in (one, two)):
+            if first[factor] and says(int(c[key] * c[factor]) for c in (first, second)):
                 return f"{key} * {factor}"
     return None

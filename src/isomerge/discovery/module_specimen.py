@@ -35,10 +35,10 @@ class ModuleSpecimen(Specimen):
             torch.manual_seed(0)  # modules that draw at random
             call = self.forward or called
             every = [returned(call(self.module, each)) for each in self.inputs]
-        found = [[t.double() for t in tensors.values() if t.is_floating_point()] for tensors in every]
-        if not all(found):
+        floats = [[t.double() for t in tensors.values() if t.is_floating_point()] for tensors in every]
+        if not all(floats):
             raise IsomergeError(f"{type(self.module).__name__} gives no floating-point numbers for these inputs")
-        return [tensor for tensors in found for tensor in tensors]
+        return [tensor for tensors in floats for tensor in tensors]
 
     def flat_outputs(self) -> Tensor:
         """Every number that the module returns for all its inputs, float64, with its graph."""
@@ -79,8 +79,8 @@ def module_specimens(
     Raises:
         IsomergeError: the module is large, does not run on the inputs, or gives no finite numbers.
     """
-    found = [_specimen(module, config, inputs, forward, seed + n) for n in range(2)]
-    return found[0], found[1]
+    pair = [_specimen(module, config, inputs, forward, seed + n) for n in range(2)]
+    return pair[0], pair[1]
 
 
 def _specimen(
@@ -96,9 +96,9 @@ def _specimen(
     stored = {n: t.detach().clone() for n, t in own.state_dict().items()}
     places = {n: Place(n, lambda t: t) for n, _ in own.named_parameters(remove_duplicate=False)}
     each = inputs if isinstance(inputs, list) else [inputs]
-    found = ModuleSpecimen(own, dict(config), stored, places, [_double(one) for one in each], forward=forward)
+    specimen = ModuleSpecimen(own, dict(config), stored, places, [_double(x) for x in each], forward=forward)
     try:
-        found.reference = found.outputs()
+        specimen.reference = specimen.outputs()
     except IsomergeError:
         raise
     except Exception as error:  # whatever the code of a module raises for inputs that are not its own
@@ -106,16 +106,16 @@ def _specimen(
             f"{name} does not run on the inputs ({type(error).__name__}: {first_line(error)}): give inputs= as its "
             "forward takes them (a dict of keywords, a tuple of arguments, or the only argument)"
         ) from error
-    if not all(bool(out.isfinite().all()) for out in found.reference):
+    if not all(bool(out.isfinite().all()) for out in specimen.reference):
         raise IsomergeError(f"{name} with random weights gives numbers that are not finite: it proves nothing")
-    return found
+    return specimen
 
 
-def called(module: Any, given: Any) -> Any:
+def called(module: Any, inputs: Any) -> Any:
     """What a module computes from keywords (a dict), arguments (a tuple), or one argument."""
-    if isinstance(given, Mapping):
-        return module(**given)
-    return module(*given) if isinstance(given, tuple) else module(given)
+    if isinstance(inputs, Mapping):
+        return module(**inputs)
+    return module(*inputs) if isinstance(inputs, tuple) else module(inputs)
 
 
 def _double(value: Any) -> Any:

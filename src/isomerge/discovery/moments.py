@@ -34,7 +34,7 @@ def moments(specimen: Specimen, names: list[str], count: int, seed: int) -> dict
     known = [name for name in names if name in specimen.places and specimen.stored[name].is_floating_point()]
     owners = list(dict.fromkeys(specimen.places[name].parameter for name in known))
     leaves = [specimen.parameters[owner] for owner in owners]
-    found: dict[str, list[Tensor]] = {name: [] for name in known}
+    products: dict[str, list[Tensor]] = {name: [] for name in known}
     with double_precision(), torch.enable_grad():
         for leaf in leaves:
             leaf.requires_grad_(True)
@@ -49,8 +49,8 @@ def moments(specimen: Specimen, names: list[str], count: int, seed: int) -> dict
             }
             for name in known:
                 place = specimen.places[name]
-                found[name].append((place.view(by_owner[place.parameter]) * specimen.live(name)).clone())
-    return {name: torch.stack(parts) for name, parts in found.items()}
+                products[name].append((place.view(by_owner[place.parameter]) * specimen.live(name)).clone())
+    return {name: torch.stack(parts) for name, parts in products.items()}
 
 
 def along(moment: Tensor, axis: int) -> Tensor:

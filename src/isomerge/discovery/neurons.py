@@ -56,20 +56,20 @@ def neuron_groups(draft: Draft, stack: str, taken: set[tuple[int, int]]) -> Iter
             lengths = line.lengths(axis)
             if draft.free(line, axis) and lengths not in taken and lengths[0] > 1 and lengths[0] != lengths[1]:
                 places.setdefault(lengths, []).append((line, axis))
-    for lengths, here in places.items():
+    for lengths, alike in places.items():
         twice = (2 * lengths[0], 2 * lengths[1])
-        here = here + places.get(twice, [])
-        if sum(len(line.shapes[0]) > 1 for line, _ in here) < 2:
+        alike = alike + places.get(twice, [])
+        if sum(len(line.shapes[0]) > 1 for line, _ in alike) < 2:
             continue
         apart: dict[object, list[Place]] = {}
         parents: dict[object, list[Place]] = {}
-        for line, axis in here:
+        for line, axis in alike:
             apart.setdefault(
                 line.expert or len(line.shapes[0]) + (bias_owner(line, lines) is not None) > 2, []
             ).append((line, axis))
             parents.setdefault(line.module.rpartition(".")[0], []).append((line, axis))
         yield [Neurons(lengths, tuple(group)) for group in apart.values()] + [
-            Neurons(lengths, tuple(group)) for group in parents.values() if len(group) < len(here)
+            Neurons(lengths, tuple(group)) for group in parents.values() if len(group) < len(alike)
         ]
 
 
@@ -85,17 +85,17 @@ def bias_owner(line: LineFound, lines: list[LineFound]) -> LineFound | None:
 
 def prove_experts(draft: Draft, court: Court, stack: str) -> Draft:
     """The draft with the experts of a stack permuted: their tensors, and the router's rows."""
-    one, two = (s.keys for s in court.specimens)
+    first, second = (s.keys for s in court.specimens)
     lines = [line for line in draft.lines if line.stack == stack and line.uniform]
     fused = [line for line in lines if len(line.shapes[0]) == 3 and re.search("expert|moe", line.name)]
     named = [line for line in lines if line.expert]
     if not fused and not named:
         return draft
     counts = {line.lengths(0) for line in fused} or {(_experts(court, 0), _experts(court, 1))}
-    size = expression(counts.pop(), one, two)
+    size = expression(counts.pop(), first, second)
     if size is None:
         return draft
-    length = [(_value(size, c)) for c in (one, two)]
+    length = [(_value(size, c)) for c in (first, second)]
     axes = {
         (line.name, a): EXPERT
         for line in lines
@@ -128,13 +128,13 @@ def _experts(court: Court, which: int) -> int:
 
 def prove_neurons(draft: Draft, court: Court, stack: str, taken: set[tuple[int, int]]) -> Draft:
     """The draft with the neurons of a stack: permutations of them, and factors that the activation lets through."""
-    one, two = (s.keys for s in court.specimens)
+    first, second = (s.keys for s in court.specimens)
     for groups in neuron_groups(draft, stack, taken):
         for group in groups:
             group = replace(group, places=tuple(p for p in group.places if draft.free(*p)))
             if not group.written() or not group.read():
                 continue
-            size = expression(group.lengths, one, two)
+            size = expression(group.lengths, first, second)
             if size is None:
                 continue
             draft = NeuronsAttempt(draft, court, group, size, outside=not group.places[0][0].stack).prove()

@@ -31,20 +31,20 @@ def places_of(stored: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) ->
         parameters: the module's parameters by name.
     """
 
-    found: dict[str, Place] = {}
+    places: dict[str, Place] = {}
     for name, value in stored.items():
         own = parameters.get(name)
         if own is not None and own.shape == value.shape and torch.equal(own, value):
-            found[name] = Place(name, _whole)
+            places[name] = Place(name, _whole)
     for name, value in stored.items():
-        if name in found or not value.is_floating_point():
+        if name in places or not value.is_floating_point():
             continue
         place = next(
             (p for p in _candidates(parameters, value) if torch.equal(p.view(parameters[p.parameter]), value)), None
         )
         if place is not None:
-            found[name] = place
-    return found
+            places[name] = place
+    return places
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def joined_places(
     """
     taken = {place.parameter for place in places.values()}
     free = {name: p.detach() for name, p in parameters.items() if name not in taken and p.ndim}
-    found: dict[str, Joined] = {}
+    joined: dict[str, Joined] = {}
     for name, value in stored.items():
         if name in places or not value.ndim or not value.is_floating_point():
             continue
@@ -91,8 +91,8 @@ def joined_places(
         parts = tuple(n for n, rows in order.items() if None not in rows)
         at = torch.tensor([row for n in parts for row in order[n]], dtype=torch.long)
         if len(at) == len(value):
-            found[name] = Joined(parts, at.argsort())
-    return found
+            joined[name] = Joined(parts, at.argsort())
+    return joined
 
 
 def _rows(tensor: Tensor) -> list[bytes]:

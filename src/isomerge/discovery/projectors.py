@@ -19,9 +19,9 @@ from isomerge.discovery.proving import Court
 def prove_projectors(draft: Draft, court: Court) -> Draft:
     """The draft with the neurons between two matrices of one module outside the layers, where the law proves
     them."""
-    one, two = (s.keys for s in court.specimens)
+    first, second = (s.keys for s in court.specimens)
     for group in _pairs(draft):
-        size = expression(group.lengths, one, two)
+        size = expression(group.lengths, first, second)
         if size is not None and all(draft.free(*place) for place in group.places):
             draft = NeuronsAttempt(draft, court, group, size, outside=False).prove()
     return draft

@@ -46,13 +46,13 @@ class Proposal:
 class Proposals:
     """The proposals for one attention, in the order in which they are tried."""
 
-    def __init__(self, found: HeadsFound, chunks: Chunks, config: Mapping[str, Any], names: QueryNames) -> None:
-        self.found, self.chunks, self.config, self.n = found, chunks, config, names
-        self.indices = found.output.indices
+    def __init__(self, heads: HeadsFound, chunks: Chunks, config: Mapping[str, Any], names: QueryNames) -> None:
+        self.heads, self.chunks, self.config, self.n = heads, chunks, config, names
+        self.indices = heads.output.indices
         self.index = (*self.indices, names.h)
 
     def __iter__(self) -> Iterator[Proposal]:
-        if self.found.rotated is None:
+        if self.heads.rotated is None:
             if not self._gains():  # no norms that would hide a pairing: numbers too small did
                 yield from self._unseen()
             yield from self._under_norms()
@@ -73,7 +73,7 @@ class Proposals:
     def _gains(self) -> list[LineFound]:
         """The vectors as long as a head in the attention's module: gains of norms on queries and keys, if
         anything."""
-        module, width = f"{self.found.module}.", self.chunks.head
+        module, width = f"{self.heads.module}.", self.chunks.head
         inside = [line for line in self.chunks.lines if line.name.startswith(module) and line.uniform]
         return [line for line in inside if line.shapes[0] == (width,)]
 
@@ -115,13 +115,13 @@ class Proposals:
 
     def _rotation(self) -> Rotation | None:
         """How the first head turns; None where its moments fit nothing known."""
-        found: dict[str, Tensor] = {}
-        for (name, axis), places in self.found.roles.items():
+        sums: dict[str, Tensor] = {}
+        for (name, axis), places in self.heads.roles.items():
             fine = None
             for number, place in enumerate(places):
                 if place is None or place[1] != 0 or place[0] not in "qk":
                     continue
-                fine = self.chunks.fine((self.found.lines[name], axis)) if fine is None else fine
+                fine = self.chunks.fine((self.heads.lines[name], axis)) if fine is None else fine
                 part = fine[number * self.chunks.head : (number + 1) * self.chunks.head]
-                found[place[0]] = found[place[0]] + part if place[0] in found else part
-        return rotation_of(found["q"], found["k"]) if {"q", "k"} <= found.keys() else None
+                sums[place[0]] = sums[place[0]] + part if place[0] in sums else part
+        return rotation_of(sums["q"], sums["k"]) if {"q", "k"} <= sums.keys() else None

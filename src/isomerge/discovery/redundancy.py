@@ -259,8 +259,8 @@ def _null_space(jacobian: Tensor) -> tuple[Tensor, tuple[float, float], float]:
 
     if not bool(jacobian.isfinite().all()):
         raise IsomergeError("the derivatives of a tiny model's outputs are not finite: nothing can be counted")
-    found: Any = qr(jacobian.numpy(), mode="r", pivoting=True, check_finite=False)
-    triangle, order = found
+    decomposition: Any = qr(jacobian.numpy(), mode="r", pivoting=True, check_finite=False)
+    triangle, order = decomposition
     pivots = abs(triangle.diagonal())
     rank = int((pivots > NULL * pivots[0]).sum())
     gap = (float(pivots[rank - 1] / pivots[0]), float(pivots[rank] / pivots[0]) if rank < len(pivots) else 0.0)

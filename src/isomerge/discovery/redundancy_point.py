@@ -143,15 +143,15 @@ class Point:
         rng = torch.Generator().manual_seed(0)
         rows = torch.empty(count, self.whole, dtype=torch.float64)
         for start in range(0, count, TOGETHER):
-            here = min(TOGETHER, count - start)
-            weights = torch.randn(here, outputs.numel(), generator=rng, dtype=torch.float64)
+            batch = min(TOGETHER, count - start)
+            weights = torch.randn(batch, outputs.numel(), generator=rng, dtype=torch.float64)
             slopes = _slopes(outputs, wanted, weights)
             pairs = zip(parameters.items(), slopes, strict=True)
-            by_name = {n: p.new_zeros(here, *p.shape) if slope is None else slope for (n, p), slope in pairs}
+            by_name = {n: p.new_zeros(batch, *p.shape) if slope is None else slope for (n, p), slope in pairs}
             if not start:
                 idle = {n for (n, _), slope in zip(parameters.items(), slopes, strict=True) if slope is None}
                 self.unread = [n for n in self.names if idle.issuperset(first[own] for own in specimen.owners(n))]
-            for at in range(here):
+            for at in range(batch):
                 each = {name: by_name[own][at] for name, own in first.items()}
                 rows[start + at] = torch.cat([specimen.part_of(n, each).reshape(-1) for n in self.names])
         for p in wanted:
@@ -168,15 +168,15 @@ class Point:
             reached[self.spans[name]] = False
         for name, span in self.spans.items():
             shape = self.seen.specimen.stored[name].shape
-            here = unread[span].reshape(shape)
-            if bool(here.all()):  # run, and free: a key's bias
+            idle = unread[span].reshape(shape)
+            if bool(idle.all()):  # run, and free: a key's bias
                 continue
             axes = self.seen.matches[name].line.axes or ()
             for axis in range(len(shape)):
                 if axis < len(axes) and isinstance(axes[axis], Concat):
                     continue
                 rest = [k for k in range(len(shape)) if k != axis]
-                gone = here.permute(axis, *rest).flatten(1).all(1) if rest else here
+                gone = idle.permute(axis, *rest).flatten(1).all(1) if rest else idle
                 index = gone.reshape([-1 if k == axis else 1 for k in range(len(shape))]).expand(shape)
                 reached[span] &= ~index.reshape(-1)
         return reached
@@ -185,9 +185,9 @@ class Point:
 
     def tangents(self) -> Tensor:
         """The derivatives of the declared action at the identity [generators, parameters]."""
-        found = [(owner, self._derived(key, g, identity)) for owner, key, g, identity in self._generators()]
-        self.owners = [owner for owner, _ in found]
-        return torch.stack([t for _, t in found]) if found else torch.zeros(0, self.size, dtype=torch.float64)
+        derived = [(owner, self._derived(key, g, identity)) for owner, key, g, identity in self._generators()]
+        self.owners = [owner for owner, _ in derived]
+        return torch.stack([t for _, t in derived]) if derived else torch.zeros(0, self.size, dtype=torch.float64)
 
     def _derived(self, key: str, generator: Tensor, identity: Tensor) -> Tensor:
         ends = []
@@ -215,9 +215,9 @@ class Point:
             shape = shift_shape(self.spec, shift)
             zero = torch.zeros(shape, dtype=torch.float64)
             for at in range(zero.numel()):
-                one = zero.clone().reshape(-1)
-                one[at] = 1
-                yield shift.name, key, one.reshape(shape), zero
+                unit = zero.clone().reshape(-1)
+                unit[at] = 1
+                yield shift.name, key, unit.reshape(shape), zero
 
     def form_tangents(self) -> Tensor:
         """What `verify` does not see by reading the model in a form of the same function [directions, parameters]:
@@ -235,12 +235,12 @@ class Point:
 
     def lines(self) -> dict[Line, Tensor]:
         """By line, which of the read parameters are its."""
-        found: dict[Line, Tensor] = {}
+        masks: dict[Line, Tensor] = {}
         for name in self.names:
             line = self.seen.matches[name].line
-            mask = found.setdefault(line, torch.zeros(self.whole, dtype=torch.bool))
+            mask = masks.setdefault(line, torch.zeros(self.whole, dtype=torch.bool))
             mask[self.spans[name]] = True
-        return {line: mask[self.read] for line, mask in found.items()}
+        return {line: mask[self.read] for line, mask in masks.items()}
 
 
 def _slopes(outputs: Tensor, parameters: list[Tensor], weights: Tensor) -> list[Tensor | None]:

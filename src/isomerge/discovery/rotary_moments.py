@@ -75,12 +75,12 @@ def pair_expressions(turned: int, head: int, config: Mapping[str, Any]) -> list[
     parts = ["", *(f"{part}." for part in parts_of(config))]
     wanted += [f"head * {part}{key} // 2" for part in parts for key in FRACTIONS]
     wanted += ["head // 2", "head // 4", "head // 8"]
-    found = []
+    expressions = []
     for text in wanted:
         try:
             value = evaluate(text, {**config, "head": head})
         except IsomergeError:
             continue
         if value == turned // 2:
-            found.append(text)
-    return found
+            expressions.append(text)
+    return expressions

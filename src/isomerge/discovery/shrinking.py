@@ -116,11 +116,11 @@ def shrunk(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
             "cannot be made small"
         )
     shared = _first(kinds, config, "shared")
-    found = _lengths(config, kinds, scale, width, heads or 1, shared)
-    found |= _filled(config, kinds, found)
-    small = {key: value for key, value in {**config, **found}.items() if key not in DERIVED}
+    sizes = _lengths(config, kinds, scale, width, heads or 1, shared)
+    sizes |= _filled(config, kinds, sizes)
+    small = {key: value for key, value in {**config, **sizes}.items() if key not in DERIVED}
     for key, value in config.items():
-        if key in found or value is None or key in DERIVED:
+        if key in sizes or value is None or key in DERIVED:
             continue
         if _TOKENS.search(key):
             small[key] = token(value, scale.vocabulary)
@@ -146,21 +146,21 @@ def shrunk(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
     return small
 
 
-def _filled(config: Mapping[str, Any], kinds: Mapping[str, str], found: Mapping[str, int]) -> dict[str, int]:
+def _filled(config: Mapping[str, Any], kinds: Mapping[str, str], sizes: Mapping[str, int]) -> dict[str, int]:
     """What a config leaves open and not every class fills in: key-value heads, then as many as heads, and how many
     experts are asked."""
     open_keys = [split(key) for key, value in config.items() if value is None]
     filled = {}
     for part, base in open_keys:
         if re.fullmatch(KINDS["shared"], base) and "heads" in kinds.values():
-            filled[f"{part}{base}"] = _first(kinds, found, "heads")
+            filled[f"{part}{base}"] = _first(kinds, sizes, "heads")
         if re.fullmatch(KINDS["picked"], base) and "experts" in kinds.values():
             filled[f"{part}{base}"] = 2
     return filled
 
 
 def _first(kinds: Mapping[str, str], config: Mapping[str, Any], kind: str) -> int:
-    return next((config[key] for key, found in kinds.items() if found == kind), 0)
+    return next((config[key] for key, own in kinds.items() if own == kind), 0)
 
 
 def _lengths(
@@ -196,12 +196,12 @@ def _lengths(
         "positions": scale.positions,
     }
     kinds_seen: list[str] = []
-    found = {}
+    lengths = {}
     for key, kind in kinds.items():
         if config[key] > 0:
-            found[key] = _length(key, kind, config, values, (width, heads, stated), kinds_seen)
+            lengths[key] = _length(key, kind, config, values, (width, heads, stated), kinds_seen)
             kinds_seen.append(kind)
-    return found
+    return lengths
 
 
 def _length(

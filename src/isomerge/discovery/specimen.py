@@ -100,16 +100,16 @@ class Specimen:
 
         with double_precision(), torch.no_grad():
             if not self.whole:
-                return [output_of(self.module, given) for given in self.inputs[:2]]
-            every = [returned(run(self.module, given)) for given in self.inputs[:2]]
-        return [value.double() for found in every for value in found.values() if value.is_floating_point()]
+                return [output_of(self.module, inputs) for inputs in self.inputs[:2]]
+            every = [returned(run(self.module, inputs)) for inputs in self.inputs[:2]]
+        return [value.double() for tensors in every for value in tensors.values() if value.is_floating_point()]
 
     def flat_outputs(self) -> Tensor:
         """Every number that the class returns for the inputs behind the first two, float64, with the graph that
         leads to the parameters."""
         with double_precision():
-            every = [returned(run(self.module, given)) for given in self.inputs[2:]]
-        values = [value for found in every for value in found.values() if value.is_floating_point()]
+            every = [returned(run(self.module, inputs)) for inputs in self.inputs[2:]]
+        values = [value for tensors in every for value in tensors.values() if value.is_floating_point()]
         return torch.cat([v.double().reshape(-1) for v in values])
 
     def change(self, moved: Mapping[str, Tensor], *, disk: bool = False) -> float:
@@ -120,7 +120,7 @@ class Specimen:
         """
         with self.holding(moved, disk=disk):
             outputs = self.outputs()
-        first, second = ({str(n): value for n, value in enumerate(found)} for found in (self.reference, outputs))
+        first, second = ({str(n): value for n, value in enumerate(each)} for each in (self.reference, outputs))
         return max(differences(first, second).values())
 
     @contextmanager
@@ -186,22 +186,22 @@ def silent() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def run(module: Any, given: Mapping[str, Tensor]) -> Any:
+def run(module: Any, inputs: Mapping[str, Tensor]) -> Any:
     """What a model returns; those that mask at random do so alike each time."""
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return module(**given)
+        return module(**inputs)
 
 
-def output_of(module: Any, given: Mapping[str, Tensor]) -> Tensor:
+def output_of(module: Any, inputs: Mapping[str, Tensor]) -> Tensor:
     """What a model computes: its logits, or the first output of another name, flat, float64.
 
     Of two towers that meet, their vectors: they are stored and compared across models, and the scores follow from
     them.
     """
 
-    out = run(module, given)
+    out = run(module, inputs)
     if all(isinstance(getattr(out, name, None), torch.Tensor) for name in TOWERS):
         return torch.cat([getattr(out, name).double().flatten() for name in TOWERS])
     for name in OUTPUTS:

@@ -42,12 +42,12 @@ def inputs_of(module: Any, config: Any, scale: Scale, seed: int) -> list[dict[st
     rng = torch.Generator().manual_seed(seed + 1)
     inputs = InputsOf.of(module, config)
     tokens = (5, scale.vocabulary - 9)
-    found = [inputs.drawn(rows, length, tokens, rng) for rows, length in ((3, 11), (2, 7), (MANY, 5))]
-    if "attention_mask" in inputs.takes and "input_ids" in found[1]:
-        mask = torch.ones_like(found[1]["input_ids"])
+    drawn = [inputs.drawn(rows, length, tokens, rng) for rows, length in ((3, 11), (2, 7), (MANY, 5))]
+    if "attention_mask" in inputs.takes and "input_ids" in drawn[1]:
+        mask = torch.ones_like(drawn[1]["input_ids"])
         mask[0, -2:] = 0
-        found[1]["attention_mask"] = mask
-    return found
+        drawn[1]["attention_mask"] = mask
+    return drawn
 
 
 @dataclass(frozen=True)
@@ -97,23 +97,25 @@ class InputsOf:
     def _on_page(self, rows: int, length: int, rng: Generator) -> dict[str, Tensor]:
         """Where tokens stand on a page: the left, upper, right and lower edges of their boxes (LayoutLM, LiLT), or
         which of what tags they are in (MarkupLM)."""
-        found = {}
+        inputs = {}
         if BOX in self.takes and (places := self.keys.get(BOX_PLACES)):
             edges = torch.randint(0, places, (rows, length, 2, 2), generator=rng)  # both ends of both directions
-            found[BOX] = edges.sort(2).values.flatten(2)
+            inputs[BOX] = edges.sort(2).values.flatten(2)
         for name, count in PATHS.items():
             if name in self.takes and (units := self.keys.get(count)):
-                found[name] = torch.randint(0, units, (rows, length, self.keys["max_depth"]), generator=rng)
-        return found
+                inputs[name] = torch.randint(0, units, (rows, length, self.keys["max_depth"]), generator=rng)
+        return inputs
 
     def covering(self, vocabulary: int, seed: int, rows: int, length: int) -> list[dict[str, Tensor]]:
         """Inputs of many rows, in which all tokens, types and places occur, as far as rows and length go; and texts
         without their images, where a class that takes both reads them by another way."""
-        found = [self._covering(vocabulary, seed, rows, length)]
+        inputs = [self._covering(vocabulary, seed, rows, length)]
         if self.images is not None and self.images.token is None:
-            alone = {name: value[: max(2, rows // 4)] for name, value in found[0].items() if name != "pixel_values"}
-            found += [alone] if _refusal(self.module, alone) is None else []
-        return found
+            alone = {
+                name: value[: max(2, rows // 4)] for name, value in inputs[0].items() if name != "pixel_values"
+            }
+            inputs += [alone] if _refusal(self.module, alone) is None else []
+        return inputs
 
     def _covering(self, vocabulary: int, seed: int, rows: int, length: int) -> dict[str, Tensor]:
         rng = torch.Generator().manual_seed(seed + 2)
@@ -155,10 +157,10 @@ class _Images:
         if self.token is None:
             return {"input_ids": _ended(ids, keys), **images}
         room = torch.full((len(ids), self.count), self.token)
-        given = {"input_ids": torch.cat([ids[:, :1], room, ids[:, 1:]], 1), **images}
+        inputs = {"input_ids": torch.cat([ids[:, :1], room, ids[:, 1:]], 1), **images}
         if "mm_token_type_ids" in takes:
-            given["mm_token_type_ids"] = (given["input_ids"] == self.token).long()
-        return given
+            inputs["mm_token_type_ids"] = (inputs["input_ids"] == self.token).long()
+        return inputs
 
 
 def _images_of(module: Any, keys: Mapping[str, Any]) -> _Images:
@@ -173,18 +175,18 @@ def _images_of(module: Any, keys: Mapping[str, Any]) -> _Images:
     layouts = len(list(_layouts(keys, 1, inspect.signature(module.forward).parameters, rng)))
     for layout in range(layouts):
         for count in (0,) if token is None else range(ROOM, 0, -1):
-            found = _Images(layout, count, token)
-            if (error := _refusal(module, found.beside(module, keys, ids, rng))) is None:
-                return found
+            images = _Images(layout, count, token)
+            if (error := _refusal(module, images.beside(module, keys, ids, rng))) is None:
+                return images
             first = first or error
     raise ValueError(f"no layout of images that discovery knows fits: {first}")
 
 
-def _refusal(module: Any, given: Mapping[str, Tensor]) -> Exception | None:
+def _refusal(module: Any, inputs: Mapping[str, Tensor]) -> Exception | None:
     """What a model raises for inputs, None where it runs on them."""
     try:
         with torch.no_grad(), double_precision():
-            module(**given)
+            module(**inputs)
     except Exception as error:  # whatever its code raises for a layout that is not its own
         return error
     return None
@@ -196,10 +198,10 @@ def _ended(ids: Tensor, keys: Mapping[str, Any]) -> Tensor:
     end = next((v for k, v in keys.items() if k.endswith("eos_token_id") and isinstance(v, int)), None)
     if end is None:
         return ids
-    found = ids.masked_fill(ids == end, end - 1 if end > 5 else end + 5)
+    ended = ids.masked_fill(ids == end, end - 1 if end > 5 else end + 5)
     rows = torch.arange(len(ids))
-    found[rows, ids.shape[1] - 1 - rows % (ids.shape[1] - 1)] = end
-    return found
+    ended[rows, ids.shape[1] - 1 - rows % (ids.shape[1] - 1)] = end
+    return ended
 
 
 def _layouts(

@@ -43,7 +43,7 @@ def _doubling(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
         config.pop(key, None)
     lists = {key: value[:stages] for key, value in config.items() if _is_list_of(value, len(config["depths"]))}
     side = PATCH * (1 + 2**stages)
-    found = lists | {
+    small = lists | {
         "depths": [1] * stages,
         "num_heads": [first * 2**stage for stage in range(stages)],
         "embed_dim": first * scale.head,
@@ -53,7 +53,7 @@ def _doubling(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
         "encoder_stride": PATCH * 2 ** (stages - 1),
         "mlp_ratio": RATIO,
     }
-    return {key: value for key, value in found.items() if key in config}
+    return {key: value for key, value in small.items() if key in config}
 
 
 def _listed(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def _listed(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
     grid: with coarser ones behind it the first would take most of the time."""
     stages = len(config["depths"])
     heads = [max(1, scale.heads // (2 if 2 * stage < stages else 1)) for stage in range(stages)]
-    found = {
+    small = {
         "depths": [1] * stages,
         "num_attention_heads": heads,
         "hidden_sizes": [count * scale.head for count in heads],
@@ -80,7 +80,7 @@ def _listed(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
         },
     }
     kept = {*config, "image_size"}  # which newer configs lack
-    return {key: value for key, value in found.items() if key in kept}
+    return {key: value for key, value in small.items() if key in kept}
 
 
 def _are_lists(config: Mapping[str, Any], keys: Sequence[str]) -> bool:

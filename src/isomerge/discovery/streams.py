@@ -25,8 +25,8 @@ def prove_stream(draft: Draft, court: Court, lengths: tuple[int, int], name: str
     Where the whole set is refused, each line is left out in turn: a table of fixed positions has the stream's width
     too.
     """
-    one, two = (s.keys for s in court.specimens)
-    size = expression(lengths, one, two)
+    first, second = (s.keys for s in court.specimens)
+    size = expression(lengths, first, second)
     if size is None:
         return draft
     places = {
@@ -66,19 +66,19 @@ def _suspects(draft: Draft, places: Mapping[tuple[str, int], str]) -> Iterator[s
 
 def _place(draft: Draft, line: LineFound, axis: int, lengths: tuple[int, int], name: str) -> str:
     """How a place of the stream's width carries it, or one that reads it several times; empty for other lengths."""
-    found = line.lengths(axis)
+    own = line.lengths(axis)
     if (
-        found == lengths and line.out is None and len(line.shapes[0]) == 3
+        own == lengths and line.out is None and len(line.shapes[0]) == 3
     ):  # fused experts: they read where they write neurons
         others = [draft.axes.get((line.name, a), "") for a in range(3) if a != axis]
         written = any(text not in ("", EXPERT) for text in others) and not any("'" in text for text in others)
         return f"{name}'" if written else name
-    if found == lengths:
+    if own == lengths:
         return _mark(line, axis, name)
     reads = len(line.shapes[0]) == 2 and axis != line.out
-    if reads and found == (2 * lengths[0], 2 * lengths[1]):
+    if reads and own == (2 * lengths[0], 2 * lengths[1]):
         return f"[{name} | {name}]'"
-    many = next((n for n in MERGED if found == (n * lengths[0], n * lengths[1])), None)
+    many = next((n for n in MERGED if own == (n * lengths[0], n * lengths[1])), None)
     if many and len(line.shapes[0]) == 1:
         return f"({many} {name})"  # the norm of what is read side by side
     return f"({many} {name})'" if many and reads else ""

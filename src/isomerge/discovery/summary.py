@@ -9,20 +9,20 @@ from isomerge.discovery.discover import Discovery
 from isomerge.discovery.proving import Verdict
 
 
-def summary(found: Discovery) -> dict[str, Any]:
+def summary(discovery: Discovery) -> dict[str, Any]:
     """The report of a discovery; see `isomerge.discover` for its keys."""
-    kept = {*found.draft.spaces, *found.draft.shifts}
-    proven = [v for v in found.record if v.proven and v.space in kept]
+    kept = {*discovery.draft.spaces, *discovery.draft.shifts}
+    proven = [v for v in discovery.record if v.proven and v.space in kept]
     done = {(v.space, v.group) for v in proven}
-    refused = [v for v in found.record if not v.proven and (v.space, v.group) not in done]
+    refused = [v for v in discovery.record if not v.proven and (v.space, v.group) not in done]
     return {
-        "model_type": found.draft.model_type,
-        "class": found.module,
-        "spec": found.text,
+        "model_type": discovery.draft.model_type,
+        "class": discovery.module,
+        "spec": discovery.text,
         "proven": [_row(v) for v in {(v.space, v.group): v for v in proven}.values()],
         "rejected": [_row(v) for v in {(v.space, v.group): v for v in refused}.values()],
-        "fixed": list(found.fixed),
-        "checked": dict(found.errors),
+        "fixed": list(discovery.fixed),
+        "checked": dict(discovery.errors),
     }
 
 

@@ -177,9 +177,9 @@ def try_spec(spec_of: SpecOf, specimens: Sequence[Specimen]) -> Trial:
 def _movers(seen: BoundSpecimen) -> dict[str, Space | None]:
     """The spaces that lines have, and the shifts (None), that can move here."""
     used = {a.name for block in seen.blocks for a in atoms(block.axes or ())}
-    found: dict[str, Space | None] = {n: space for n, space in seen.spec.spaces.items() if n in used - seen.kept}
-    found |= dict.fromkeys(shift.name for shift, _, _ in find_shifts(seen.spec, seen.blocks))
-    return {name: space for name, space in found.items() if _can_move(seen, name)}
+    movers: dict[str, Space | None] = {n: space for n, space in seen.spec.spaces.items() if n in used - seen.kept}
+    movers |= dict.fromkeys(shift.name for shift, _, _ in find_shifts(seen.spec, seen.blocks))
+    return {name: space for name, space in movers.items() if _can_move(seen, name)}
 
 
 def _can_move(seen: BoundSpecimen, name: str) -> bool:
@@ -194,20 +194,20 @@ def _can_move(seen: BoundSpecimen, name: str) -> bool:
 def _laws(bound: Sequence[BoundSpecimen]) -> Iterator[Law]:
     """Every space and shift alone, all together in memory and through disk, and the folded streams."""
     movers = [_movers(seen) for seen in bound]
-    spaces = {name: space for found in movers for name, space in found.items()}
+    spaces = {name: space for own in movers for name, space in own.items()}
     for name, space in spaces.items():
-        here = [seen for seen, found in zip(bound, movers, strict=True) if name in found]
-        yield _law(name, space, _worst(lambda seen, seed, name=name: seen.change([name], seed), here))
-    here = [seen for seen, found in zip(bound, movers, strict=True) if found]
+        movable = [seen for seen, own in zip(bound, movers, strict=True) if name in own]
+        yield _law(name, space, _worst(lambda seen, seed, name=name: seen.change([name], seed), movable))
+    movable = [seen for seen, own in zip(bound, movers, strict=True) if own]
     every = list(spaces)
-    if here:
-        yield Law("all", "", "", (), _worst(lambda seen, seed: seen.change(every, seed), here), TOGETHER)
-        error = _worst(lambda seen, seed: seen.change(every, seed, disk=True), here[:1], SEEDS[:1])
+    if movable:
+        yield Law("all", "", "", (), _worst(lambda seen, seed: seen.change(every, seed), movable), TOGETHER)
+        error = _worst(lambda seen, seed: seen.change(every, seed, disk=True), movable[:1], SEEDS[:1])
         yield Law("all, through disk", "", "", (), error, TOGETHER)
     for name, space in spaces.items():
         if space is not None and space.folded and bound[0].spec.can_fold(name):
             group = with_streams(bound[0].spec).spaces[name].group_name
-            error = _worst(lambda seen, seed: seen.turn(seed), here)
+            error = _worst(lambda seen, seed: seen.turn(seed), movable)
             yield Law(f"{name} folded", space.role, group, space.index, error, TOGETHER)
 
 

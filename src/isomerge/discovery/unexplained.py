@@ -73,14 +73,14 @@ def unexplained(point: Point, null: Tensor, declared: Tensor) -> Iterator[Left]:
             yield Left(len(more), (line.name,), {line.name: (axis,)})
             known = torch.cat([known, more])
     parts = {line: null[:, mask] @ null[:, mask].mT for line, mask in lines.items()}
-    one = torch.eye(len(null), dtype=null.dtype)
+    identity = torch.eye(len(null), dtype=null.dtype)
     for count in range(1, TOGETHER + 1):
         if comb(len(lines), count) > GROUPS:
             break
         for group in combinations(lines, count):
             if len(known) == len(null):
                 return
-            values, vectors = torch.linalg.eigh(one - torch.stack([parts[line] for line in group]).sum(0))
+            values, vectors = torch.linalg.eigh(identity - torch.stack([parts[line] for line in group]).sum(0))
             more = beyond(vectors[:, values < NONE**2].mT @ null, known)
             if len(more):
                 yield Left(len(more), tuple(line.name for line in group))
@@ -108,9 +108,9 @@ def _constants(point: Point, lines: Mapping[Line, Tensor]) -> Iterator[tuple[Lin
                 rest = [n for i, n in enumerate(shape) if i != k]
                 count = int(torch.tensor(rest).prod()) if rest else 1
                 tensor = torch.eye(count, dtype=torch.float64).reshape(count, *rest).unsqueeze(k + 1)
-                here = torch.zeros(count, point.whole, dtype=torch.float64)
-                here[:, point.spans[name]] = tensor.expand(count, *shape).reshape(count, -1) / shape[k] ** 0.5
-                rows.append(here[:, point.read])
+                directions = torch.zeros(count, point.whole, dtype=torch.float64)
+                directions[:, point.spans[name]] = tensor.expand(count, *shape).reshape(count, -1) / shape[k] ** 0.5
+                rows.append(directions[:, point.read])
             if rows:
                 whole = torch.cat(rows)
                 yield line, show(axis), whole[whole.norm(dim=1) > 0.99]

@@ -141,26 +141,26 @@ def change(specimen: Specimen, tiny: Narrow, growth: Growth, ways: Mapping[str, 
             f"transformers does not build or run a {type(specimen.module).__name__} of these sizes "
             f"({type(error).__name__}: {str(error).strip().splitlines()[0][:160] if str(error).strip() else ''})"
         ) from None
-    return max((_differences(one, two) for one, two in pairs), default=float("inf"))
+    return max((_differences(narrow, wide) for narrow, wide in pairs), default=float("inf"))
 
 
 def _differences(narrow: Mapping[str, Tensor], wide: Mapping[str, Tensor]) -> float:
     """The largest relative difference; what is given out in coordinates that grew is compared in the narrow
     ones, up to a factor."""
-    found = 0.0
-    for name, one in narrow.items():
-        if not one.is_floating_point():
+    largest = 0.0
+    for name, x in narrow.items():
+        if not x.is_floating_point():
             continue
-        two = wide.get(name)
-        if two is None or two.ndim != one.ndim or any(b < a for a, b in zip(one.shape, two.shape, strict=True)):
+        y = wide.get(name)
+        if y is None or y.ndim != x.ndim or any(b < a for a, b in zip(x.shape, y.shape, strict=True)):
             return float("inf")
-        one, two = one.double(), two.double()
-        if two.shape != one.shape:
-            two = two[tuple(slice(0, n) for n in one.shape)]
-            two = two * ((one * two).sum() / two.square().sum().clamp_min(1e-30))
-        gap = (one - two).abs().max() / one.abs().max().clamp_min(1e-30) if one.numel() else torch.zeros(())
-        found = max(found, float("inf") if bool(gap.isnan()) else float(gap))
-    return found
+        x, y = x.double(), y.double()
+        if y.shape != x.shape:
+            y = y[tuple(slice(0, n) for n in x.shape)]
+            y = y * ((x * y).sum() / y.square().sum().clamp_min(1e-30))
+        gap = (x - y).abs().max() / x.abs().max().clamp_min(1e-30) if x.numel() else torch.zeros(())
+        largest = max(largest, float("inf") if bool(gap.isnan()) else float(gap))
+    return largest
 
 
 def _why(

@@ -23,6 +23,6 @@ __all__ = ["Aligned", "activations_of", "aggregate", "align_updates"]
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'isomerge.federated' has no attribute {name!r}")
-    found = getattr(import_module(f"isomerge.federated.{_HOMES[name]}"), name)
-    globals()[name] = found  # the function `aggregate` stays in front of the module of its name
-    return found
+    member = getattr(import_module(f"isomerge.federated.{_HOMES[name]}"), name)
+    globals()[name] = member  # the function `aggregate` stays in front of the module of its name
+    return member

@@ -59,13 +59,13 @@ def _module(checkpoint: Checkpoint) -> nn.Module:
     state = {name: checkpoint.read(name) for name in checkpoint.tensors}
     with silent():
         try:
-            found = transformers.AutoConfig.for_model(**config)
+            settings = transformers.AutoConfig.for_model(**config)
             if not issubclass(kind, transformers.PreTrainedModel):  # an auto class needs a folder
                 with torch.device("meta"):  # nothing is allocated, nothing drawn
-                    kind = type(kind.from_config(found))
+                    kind = type(kind.from_config(settings))
             loaded: Any = kind.from_pretrained(
                 None,
-                config=found,
+                config=settings,
                 state_dict=state,
                 dtype=torch.float32,
                 output_loading_info=True,

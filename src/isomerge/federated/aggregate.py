@@ -62,13 +62,13 @@ def align_updates(
     """
     shares = weights_of(weights, len(updates))
     how = Matching(config, names, spaces, layers, evidence, guard, spec)
-    found = Round.of(updates, anchor, shares, how, activations)
+    clients = Round.of(updates, anchor, shares, how, activations)
     tensors: list[dict[str, Tensor]] = [{} for _ in updates]
-    for donor, moved in found.units():
+    for donor, moved in clients.units():
         for k, blocks in enumerate(moved):
-            tensors[k] |= found.stored(blocks, donor)
-    each = [like(given, names, part) for given, part in zip(updates, tensors, strict=True)]
-    return Aligned(each, found.alignments(), found.report())
+            tensors[k] |= clients.stored(blocks, donor)
+    each = [like(update, names, part) for update, part in zip(updates, tensors, strict=True)]
+    return Aligned(each, clients.alignments(), clients.report())
 
 
 def aggregate(
@@ -117,13 +117,13 @@ def aggregate(
 
     shares = weights_of(weights, len(updates))
     how = Matching(config, names, spaces, layers, evidence, guard, spec)
-    found = Round.of(updates, anchor, shares, how, activations)
-    gains = found.gains()
+    clients = Round.of(updates, anchor, shares, how, activations)
+    gains = clients.gains()
     tensors: dict[str, Tensor] = {}
-    for donor, moved in found.units():
+    for donor, moved in clients.units():
         mean = {
             block: linear([blocks[block] for blocks in moved], weight=shares) if x.is_floating_point() else x
             for block, x in donor.items()
         }
-        tensors |= found.stored(mean if gains is None else gains.written.applied(mean), donor)
+        tensors |= clients.stored(mean if gains is None else gains.written.applied(mean), donor)
     return like(updates[0], names, tensors)

@@ -103,8 +103,8 @@ class Aligning(_Strategy):
         if not good or any(len(r.content.array_records) != 1 or not r.content.metric_records for r in good):
             return super().aggregate_train(server_round, replies)
         first = next(iter(good[0].content.array_records.values()))
-        found = self._aligned(server_round, good)
-        for reply, update in zip(good, found.updates, strict=True):
+        aligned = self._aligned(server_round, good)
+        for reply, update in zip(good, aligned.updates, strict=True):
             key = next(iter(reply.content.array_records))
             reply.content[key] = _record(first, update)
         arrays, metrics = super().aggregate_train(server_round, replies)
@@ -114,7 +114,7 @@ class Aligning(_Strategy):
                 if held[key].numpy().dtype.kind != "f":
                     arrays[key] = held[key]
         if metrics is not None:
-            distance = found.report["distance"]
+            distance = aligned.report["distance"]
             for what in ("before", "after"):
                 metrics[f"distance-{what}"] = distance[what] / distance["norm"] if distance["norm"] else 0.0
         return arrays, metrics
@@ -132,8 +132,8 @@ class Aligning(_Strategy):
         models = updates if isinstance(anchor, str) else [anchor, *updates]
         seen = None
         if self.probe is not None:
-            told = {"config": self.matching["config"], "spec": self.matching["spec"]}
-            seen = [activations_of(model, self.probe, **told) for model in models]
+            how = {"config": self.matching["config"], "spec": self.matching["spec"]}
+            seen = [activations_of(model, self.probe, **how) for model in models]
         return align_updates(updates, anchor=anchor, weights=weights, activations=seen, **self.matching)
 
     def _by_name(self, record: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,11 +34,11 @@ def named(parameters: Parameters, names: Sequence[str] | None, ref: str) -> Mapp
     return dict(zip(names, parameters, strict=True))
 
 
-def like(given: Parameters, names: Sequence[str] | None, found: Mapping[str, Tensor]) -> Any:
+def like(original: Parameters, names: Sequence[str] | None, tensors: Mapping[str, Tensor]) -> Any:
     """Tensors in the form of what was given: its container, its order, its kind of array, its devices."""
-    if isinstance(given, Mapping):
-        return {name: _as(old, found[name]) for name, old in given.items()}
-    return [_as(old, found[name]) for name, old in zip(names or (), given, strict=True)]
+    if isinstance(original, Mapping):
+        return {name: _as(old, tensors[name]) for name, old in original.items()}
+    return [_as(old, tensors[name]) for name, old in zip(names or (), original, strict=True)]
 
 
 def _as(old: Any, new: Tensor) -> Any:
@@ -59,16 +59,16 @@ def recognised(
     Raises:
         IsomergeError: an unknown architecture, or a name, type or shape that does not fit.
     """
-    found = [
-        recognise(in_memory(named(given, names, ref), config, ref=ref), spec_file=spec)
-        for ref, given in each.items()
+    models = [
+        recognise(in_memory(named(parameters, names, ref), config, ref=ref), spec_file=spec)
+        for ref, parameters in each.items()
     ]
-    first = found[0].checkpoint
-    for other in (model.checkpoint for model in found[1:]):
-        for one, two in ((first, other), (other, first)):
-            if lacking := [name for name in one.tensors if name not in two.tensors]:
+    first = models[0].checkpoint
+    for other in (model.checkpoint for model in models[1:]):
+        for a, b in ((first, other), (other, first)):
+            if lacking := [name for name in a.tensors if name not in b.tensors]:
                 raise IsomergeError(
-                    f"{two.ref}: tensor {lacking[0]} is missing, but {one.ref} has it: send whole state_dicts "
+                    f"{b.ref}: tensor {lacking[0]} is missing, but {a.ref} has it: send whole state_dicts "
                     f"of one model"
                 )
         for name, info in first.tensors.items():
@@ -78,5 +78,5 @@ def recognised(
                     f"{other.ref}: tensor {name} is {theirs.dtype} {list(theirs.shape)}, but {info.dtype} "
                     f"{list(info.shape)} in {first.ref}: all parameters must be of one model"
                 )
-    check_compatible(found[0], found[1:])
-    return found
+    check_compatible(models[0], models[1:])
+    return models

@@ -54,10 +54,10 @@ def weights_of(weights: Sequence[float] | None, count: int) -> list[float]:
     """
     if count < 1:
         raise IsomergeError("there are no updates to average: wait for at least one client")
-    found = [1.0] * count if weights is None else [float(w) for w in weights]
-    if len(found) != count or not all(isfinite(w) and w >= 0 for w in found) or not sum(found):
-        raise IsomergeError(f"weights: {count} numbers of examples are needed, not all zero, got {found}")
-    return found
+    shares = [1.0] * count if weights is None else [float(w) for w in weights]
+    if len(shares) != count or not all(isfinite(w) and w >= 0 for w in shares) or not sum(shares):
+        raise IsomergeError(f"weights: {count} numbers of examples are needed, not all zero, got {shares}")
+    return shares
 
 
 @dataclass
@@ -131,19 +131,19 @@ class Round:
         """A unit's tensors by name, in the stored types; integers are the donor's."""
 
         first = self.models[0]
-        found = {}
+        tensors = {}
         for block, x in blocks.items():
             for canonical, part in block.split(x if x.is_floating_point() else donor[block]):
                 name = first.names[canonical]
-                found[name] = cast(part, first.checkpoint.tensors[name].dtype, name).clone()
-        return found
+                tensors[name] = cast(part, first.checkpoint.tensors[name].dtype, name).clone()
+        return tensors
 
     def alignments(self) -> list[Alignment]:
         """What moved every update, after all units."""
 
-        found = [Alignment(self.models[0].spec)]
-        found += [s.alignment(elements_of_results(r)) for s, r in zip(self.solvers, self.results, strict=True)]
-        return [found[at] for at in self.places]
+        alignments = [Alignment(self.models[0].spec)]
+        alignments += [s.alignment(elements_of_results(r)) for s, r in zip(self.solvers, self.results, strict=True)]
+        return [alignments[at] for at in self.places]
 
     def report(self) -> dict[str, Any]:
         """Distances to the donor, after all units."""
@@ -187,7 +187,7 @@ def _paired(
             f"update, "
             "after the anchor's where it is parameters"
         )
-    if len({given.fingerprint for given in activations}) > 1:
+    if len({rows.fingerprint for rows in activations}) > 1:
         raise IsomergeError("activations are of different examples: run every model on the same ones")
     if spaces.startswith("paper"):
         raise IsomergeError(f"spaces {spaces} is an algorithm of weights alone: leave activations out")

@@ -31,24 +31,24 @@ def choose_anchors(
         IsomergeError: an unknown choice, vectors of another width, or that do not span the space.
     """
     if isinstance(how, Tensor):
-        found = how.detach().to("cpu", torch.float64)
+        vectors = how.detach().to("cpu", torch.float64)
     elif how == "identity":
-        found = torch.eye(width, dtype=torch.float64)
+        vectors = torch.eye(width, dtype=torch.float64)
     elif how == "random":
-        found = GROUPS["GL"].sample((), width, torch.Generator().manual_seed(seed), condition=CONDITION)
+        vectors = GROUPS["GL"].sample((), width, torch.Generator().manual_seed(seed), condition=CONDITION)
     elif how == "tokens":
-        found = _pivots(atoms, width)
+        vectors = _pivots(atoms, width)
     else:
         raise IsomergeError(f"anchors {how!r} are not known: take {', '.join(KINDS)} or a matrix (m, {width})")
-    if found.ndim != 2 or found.shape[1] != width:
-        raise IsomergeError(f"anchors of shape {list(found.shape)} do not fit: expected (m, {width})")
-    if int(torch.linalg.matrix_rank(found)) < width:
+    if vectors.ndim != 2 or vectors.shape[1] != width:
+        raise IsomergeError(f"anchors of shape {list(vectors.shape)} do not fit: expected (m, {width})")
+    if int(torch.linalg.matrix_rank(vectors)) < width:
         raise IsomergeError(
-            f"{len(found)} anchors of rank {int(torch.linalg.matrix_rank(found))} do not span the {width} "
+            f"{len(vectors)} anchors of rank {int(torch.linalg.matrix_rank(vectors))} do not span the {width} "
             f"dimensions: "
             "add anchors, or take anchors='identity'"
         )
-    return torch.cat([found, torch.ones(1, width, dtype=torch.float64)]) if ones else found
+    return torch.cat([vectors, torch.ones(1, width, dtype=torch.float64)]) if ones else vectors
 
 
 def _pivots(atoms: Tensor | None, width: int) -> Tensor:

@@ -118,5 +118,5 @@ class RelationalAttention(nn.Module):
                 raise IsomergeError("RelationalAttention: its norm needs the tokens' squared norms: pass norms")
             grams = self.norm(grams, anchors, norms)
         q, k, v = self.circuits.read(grams)
-        found = self.circuits.write(attend(q, k, v, mask, causal, self.chunk))
-        return found if self.output_bias is None else found + self.output_bias
+        written = self.circuits.write(attend(q, k, v, mask, causal, self.chunk))
+        return written if self.output_bias is None else written + self.output_bias

@@ -66,7 +66,7 @@ class RelationalBlock(nn.Module):
     def __init__(self, config: RelationalConfig) -> None:
         """A block at random; see `RelationalConfig`."""
         super().__init__()
-        given = config.anchoring == "given"
+        anchored = config.anchoring == "given"
         self.attention = RelationalAttention(
             config.anchors,
             config.heads,
@@ -74,8 +74,8 @@ class RelationalBlock(nn.Module):
             norm=norm_of(config),
             kv_heads=config.kv_heads,
             value_rank=config.value_rank,
-            query_bias=given and config.biases,
-            key_bias=given and config.biases and config.rotary is not None,
+            query_bias=anchored and config.biases,
+            key_bias=anchored and config.biases and config.rotary is not None,
             output_bias=config.biases,
             rotary=config.rotary,
             chunk=config.chunk,

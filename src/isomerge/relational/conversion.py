@@ -42,14 +42,14 @@ def convert_model(
     atoms = _atoms_of(parts)
     vectors = choose_anchors(anchors, atoms.shape[1], atoms, ones=norm == "layer", seed=seed)
     config = _config(spec, settings, parts, scores, len(vectors), norm=norm, full=full, chunk=chunk)
-    found = RelationalTransformer(config).double()
-    _fill(found, parts, vectors, atoms, scores)
-    _try_out(model, found)
-    return found.to(next(iter(tensors.values())).dtype).eval()
+    relational = RelationalTransformer(config).double()
+    _fill(relational, parts, vectors, atoms, scores)
+    _try_out(model, relational)
+    return relational.to(next(iter(tensors.values())).dtype).eval()
 
 
 @torch.no_grad()
-def _try_out(model: Any, found: RelationalTransformer) -> None:
+def _try_out(model: Any, relational: RelationalTransformer) -> None:
     """Run both on one short random input: tensors do not say all that a model does (multipliers, parallel branches,
     layers without positions).
 
@@ -57,7 +57,7 @@ def _try_out(model: Any, found: RelationalTransformer) -> None:
         IsomergeError: their logits differ.
     """
     first = next(model.parameters())
-    rng, config = torch.Generator().manual_seed(0), found.config
+    rng, config = torch.Generator().manual_seed(0), relational.config
     if config.patch is None:
         x = torch.randint(0, config.vocab or 1, (1, min(TRIED, config.length)), generator=rng)
         ours, theirs = x, {"input_ids": x}
@@ -75,7 +75,7 @@ def _try_out(model: Any, found: RelationalTransformer) -> None:
         wanted = model.eval()(**{name: x.to(first.device) for name, x in theirs.items()}).logits.double().cpu()
     finally:
         model.train(training)
-    apart = float((found.eval()(ours) - wanted).norm() / wanted.norm().clamp_min(1e-300))
+    apart = float((relational.eval()(ours) - wanted).norm() / wanted.norm().clamp_min(1e-300))
     if not apart <= (5e-2 if torch.finfo(first.dtype).bits < 32 else 1e-3):
         raise IsomergeError(
             f"{model.config.model_type} does something that its tensors do not say (a multiplier, parallel "
@@ -186,10 +186,10 @@ def _fill(
     used = {((), role) for role in ("token", "patch", "start", "position", "label", "logit")}
     for number, block in enumerate(model.blocks):
         assert isinstance(block, RelationalBlock)
-        here: Parts = {role: part for (scope, role), part in parts.items() if scope == (number,)}
-        fill_attention(block.attention, here, vectors, scores.scales[number], scores.angles)
-        _fill_neurons(block.mlp, here, inverse)
-        used |= {((number,), role) for role in here}
+        own: Parts = {role: part for (scope, role), part in parts.items() if scope == (number,)}
+        fill_attention(block.attention, own, vectors, scores.scales[number], scores.angles)
+        _fill_neurons(block.mlp, own, inverse)
+        used |= {((number,), role) for role in own}
     head = parts.get(((), "label")) or parts[(), "logit"]
     assert model.head is not None
     assert model.head_bias is not None

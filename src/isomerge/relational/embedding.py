@@ -92,16 +92,16 @@ class Atoms(nn.Module):
             IsomergeError: an input of another kind, or longer than ``length``.
         """
         table = self.table
-        found = table[self._indices(x)] if self.config.vocab else self._patches(x) @ table[: self.inputs]
-        self._check_length(found.shape[1])
+        coefficients = table[self._indices(x)] if self.config.vocab else self._patches(x) @ table[: self.inputs]
+        self._check_length(coefficients.shape[1])
         starts = self.config.starts
         if starts:
-            first = table[self.inputs : self.inputs + starts].expand(len(found), -1, -1)
-            found = torch.cat([first, found], 1)
+            first = table[self.inputs : self.inputs + starts].expand(len(coefficients), -1, -1)
+            coefficients = torch.cat([first, coefficients], 1)
         if not self.config.places:
-            return found
+            return coefficients
         places = table[self.inputs + starts :]
-        return found + places[: found.shape[1]]
+        return coefficients + places[: coefficients.shape[1]]
 
     def _check_length(self, length: int) -> None:
         if length > self.config.length:

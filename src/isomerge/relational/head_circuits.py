@@ -138,10 +138,10 @@ def _balanced(group: Group, plus: Tensor, minus: Tensor, pairs: bool) -> tuple[T
     sides = [x.flatten(2).double() for x in (plus, minus)]
     if pairs:  # (G, pair, 2, ...)
         sides = [torch.stack(x.chunk(2, 1), 2) for x in sides]
-    found = group.balance(*(x @ x.mT for x in sides))
-    assert found is not None
-    moved = [group.act(found[0], x.mT, dual).mT for x, dual in zip(sides, (False, True), strict=True)]
+    balance = group.balance(*(x @ x.mT for x in sides))
+    assert balance is not None
+    moved = [group.act(balance[0], x.mT, dual).mT for x, dual in zip(sides, (False, True), strict=True)]
     if pairs:
         moved = [x.movedim(2, 1).flatten(1, 2) for x in moved]
-    one, two = (x.reshape(shape) for x, shape in zip(moved, shapes, strict=True))
-    return one.to(plus.dtype), two.to(minus.dtype)
+    a, b = (x.reshape(shape) for x, shape in zip(moved, shapes, strict=True))
+    return a.to(plus.dtype), b.to(minus.dtype)

@@ -36,9 +36,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, c
     """
     if chunk is None:
         return plain(q, k, v, mask, causal)
-    found = ChunkedSoftmax.apply(q, k, v, mask, causal, chunk)
-    assert isinstance(found, Tensor)
-    return found
+    attended = ChunkedSoftmax.apply(q, k, v, mask, causal, chunk)
+    assert isinstance(attended, Tensor)
+    return attended
 
 
 def plain(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
@@ -54,13 +54,13 @@ def plain(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) ->
 
 def _allowed(mask: Tensor | None, causal: bool, rows: slice, columns: slice, device: torch.device) -> Tensor | None:
     """Which queries may read which keys, broadcast against (B, G, g, rows, columns); None: all."""
-    found = None if mask is None else mask[:, None, None, None, columns]
+    allowed = None if mask is None else mask[:, None, None, None, columns]
     if causal and columns.stop > rows.start + 1:
         i = torch.arange(rows.start, rows.stop, device=device)
         j = torch.arange(columns.start, columns.stop, device=device)
         before = j <= i[:, None]
-        found = before if found is None else found & before
-    return found
+        allowed = before if allowed is None else allowed & before
+    return allowed
 
 
 def _chunks(length: int, chunk: int) -> Iterator[slice]:
@@ -71,9 +71,9 @@ def _chunks(length: int, chunk: int) -> Iterator[slice]:
 
 def _scores(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, rows: slice, columns: slice) -> Tensor:
     """The scores of one chunk of queries with one of keys, -inf where nothing may be read."""
-    found = torch.einsum("bkgie,bkje->bkgij", q[..., rows, :], k[..., columns, :])
+    scores = torch.einsum("bkgie,bkje->bkgij", q[..., rows, :], k[..., columns, :])
     open_ = _allowed(mask, causal, rows, columns, q.device)
-    return found if open_ is None else found.masked_fill_(~open_, -INFINITY)
+    return scores if open_ is None else scores.masked_fill_(~open_, -INFINITY)
 
 
 def _readable(length: int, chunk: int, causal: bool, rows: slice) -> Iterator[slice]:

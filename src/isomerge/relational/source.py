@@ -54,15 +54,15 @@ def scores_of(module: nn.Module, *, rotary: bool) -> Scores:
     Raises:
         IsomergeError: rotary angles that are not fixed, or a module without ``scaling``.
     """
-    found: list[Any] = [m for m in module.modules() if isinstance(getattr(m, "scaling", None), float)]
-    if not found:
+    attentions: list[Any] = [m for m in module.modules() if isinstance(getattr(m, "scaling", None), float)]
+    if not attentions:
         raise IsomergeError(
             f"{type(module).__name__} has no attention module with a scaling, as transformers 5 has: update "
             f"transformers"
         )
-    causal = any(getattr(m, "is_causal", False) for m in found)
+    causal = any(getattr(m, "is_causal", False) for m in attentions)
     if not rotary:
-        return Scores(tuple(m.scaling for m in found), causal, None)
+        return Scores(tuple(m.scaling for m in attentions), causal, None)
     turning: Any = next((m for m in module.modules() if hasattr(m, "inv_freq")), None) or _rotary_of(module)
     if getattr(turning, "rope_type", "default") in TURNING:
         raise IsomergeError(
@@ -73,7 +73,7 @@ def scores_of(module: nn.Module, *, rotary: bool) -> Scores:
     # cosine and sine times a factor are scores times its square
     factor = float(getattr(turning, "attention_scaling", 1.0)) ** 2
     angles = turning.inv_freq.detach().double().cpu()
-    return Scores(tuple(m.scaling * factor for m in found), causal, angles)
+    return Scores(tuple(m.scaling * factor for m in attentions), causal, angles)
 
 
 def _rotary_of(module: Any) -> Any:
@@ -143,13 +143,13 @@ def config_of(module: nn.Module) -> dict[str, Any]:
 
 def _places(spec: Spec, local: str) -> set[str]:
     """The modules of layer 0 that have a tensor of this name, as the spec writes them."""
-    found = set()
+    places = set()
     for line in spec.lines:
         for name in _alternatives(line.name):
             full = name.replace("{l}", "0")
             if full.endswith(f".{local}"):
-                found.add(full.removesuffix(f".{local}"))
-    return found
+                places.add(full.removesuffix(f".{local}"))
+    return places
 
 
 def _alternatives(pattern: str) -> list[str]:

@@ -37,7 +37,7 @@ def convert_attention(
     else:
         scores = scores_of(module, rotary=rotary)
     vectors = choose_anchors(choose, query.shape[-1], seed=seed)
-    found = RelationalAttention(
+    attention = RelationalAttention(
         len(vectors),
         query.shape[0] * query.shape[1],
         None if full else query.shape[2],
@@ -48,8 +48,8 @@ def convert_attention(
         rotary=10000.0 if rotary else None,
         chunk=chunk,
     ).double()
-    fill_attention(found, parts, vectors, scores.scales[0], scores.angles)
-    return found.to(next(iter(tensors.values())).dtype).eval()
+    fill_attention(attention, parts, vectors, scores.scales[0], scores.angles)
+    return attention.to(next(iter(tensors.values())).dtype).eval()
 
 
 def full_rotary() -> IsomergeError:

@@ -69,8 +69,8 @@ class TokenGramAttention(nn.Module):
             )
         batch, count, _ = gram.shape
         queries = gram[:, None, None] * self.scores[:, None, None, None]
-        one = torch.eye(count, dtype=gram.dtype, device=gram.device).expand(batch, 1, count, count)
-        weights = plain(queries.expand(batch, len(self.scores), 1, count, count), one, one, mask, causal)
+        identity = torch.eye(count, dtype=gram.dtype, device=gram.device).expand(batch, 1, count, count)
+        weights = plain(queries.expand(batch, len(self.scores), 1, count, count), identity, identity, mask, causal)
         return torch.einsum("h,bhij->bij", self.writes, weights[:, :, 0])
 
 
@@ -106,7 +106,7 @@ def token_gram_attention(queries: Tensor, keys: Tensor, values: Tensor, outputs:
         IsomergeError: a head that tells directions apart.
     """
     q, k, v, o = (x.double() for x in (queries, keys, values, outputs))
-    found = TokenGramAttention(len(q), q.shape[-1]).double()
-    found.scores.copy_(isotropic(q.mT @ k, "QK"))
-    found.writes.copy_(isotropic(v.mT @ o, "VO"))
-    return found.eval()
+    attention = TokenGramAttention(len(q), q.shape[-1]).double()
+    attention.scores.copy_(isotropic(q.mT @ k, "QK"))
+    attention.writes.copy_(isotropic(v.mT @ o, "VO"))
+    return attention.eval()

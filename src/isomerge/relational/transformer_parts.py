@@ -69,12 +69,12 @@ class _Reader:
 
     def read(self, tensors: Mapping[str, Tensor]) -> dict[Key, Part]:
         """See `parts_of`."""
-        found = list(self._leaves(tensors))
+        leaves = list(self._leaves(tensors))
         # weights first, since a bias on the stream is known by its module's weight alone
-        for block, number, atoms, x in found:
+        for block, number, atoms, x in leaves:
             if self._is_weight(atoms):
                 self._weight(block, number, atoms, x)
-        for block, number, atoms, x in found:
+        for block, number, atoms, x in leaves:
             if not self._is_weight(atoms):
                 self._bias(block, number, atoms, x)
         for scope, role in list(self.parts):
@@ -110,9 +110,9 @@ class _Reader:
         return space.group_name in SCALES
 
     def _is_weight(self, atoms: tuple[Atom, ...]) -> bool:
-        here = [a for a in atoms if a.name == self.stream]
+        on_stream = [a for a in atoms if a.name == self.stream]
         others = [a for a in atoms if a.name != self.stream and a.name not in self.scales]
-        return any(a.diag for a in atoms) or (bool(here) and bool(others))
+        return any(a.diag for a in atoms) or (bool(on_stream) and bool(others))
 
     def _refuse(self, block: Block) -> IsomergeError:
         return IsomergeError(
