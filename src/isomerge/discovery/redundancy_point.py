@@ -16,7 +16,7 @@ from isomerge.errors import IsomergeError
 from isomerge.evidence.law import with_streams
 from isomerge.matching.frame import folded_gains
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.axes import Concat, atoms
+from isomerge.symmetry.axes import Concat
 from isomerge.symmetry.language.spec import Line, Spec
 from isomerge.symmetry.stage import find_shifts, shift_shape
 from isomerge.symmetry.units import elements_of
@@ -92,9 +92,7 @@ class Point:
             return set()
         held = {n for n, place in specimen.places.items() if not parameters[place.parameter].requires_grad}
         lines = {n: self.seen.matches[n].line for n in held & self.seen.matches.keys()}
-        return {
-            n for n, line in lines.items() if not {a.name for a in atoms(line.axes or ())} & {*self.spec.spaces}
-        }
+        return {n for n, line in lines.items() if not line.names & {*self.spec.spaces}}
 
     @property
     def size(self) -> int:

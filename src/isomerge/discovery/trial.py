@@ -18,7 +18,6 @@ from isomerge.discovery.bound_specimen import BoundSpecimen, SpecOf
 from isomerge.discovery.proving import CANNOT_ACT, PROVEN
 from isomerge.discovery.specimen import Specimen
 from isomerge.evidence.law import with_streams
-from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.completeness import check_complete
 from isomerge.symmetry.language.spec import Space, Spec
 from isomerge.symmetry.stage import find_shifts
@@ -176,7 +175,7 @@ def try_spec(spec_of: SpecOf, specimens: Sequence[Specimen]) -> Trial:
 
 def _movers(seen: BoundSpecimen) -> dict[str, Space | None]:
     """The spaces that lines have, and the shifts (None), that can move here."""
-    used = {a.name for block in seen.blocks for a in atoms(block.axes or ())}
+    used = {a.name for block in seen.blocks for a in block.atoms}
     movers: dict[str, Space | None] = {n: space for n, space in seen.spec.spaces.items() if n in used - seen.kept}
     movers |= dict.fromkeys(shift.name for shift, _, _ in find_shifts(seen.spec, seen.blocks))
     return {name: space for name, space in movers.items() if _can_move(seen, name)}

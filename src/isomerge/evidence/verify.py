@@ -23,7 +23,6 @@ from isomerge.solve.pairs.product_residuals import judge
 from isomerge.solve.pairs.residuals import every_residual, frame_residual_stream, is_turned
 from isomerge.solve.pairs.stream_descent import StreamSolver
 from isomerge.solve.pairs.written_gains import with_common_gains
-from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.fixed import fixed_parts
 from isomerge.symmetry.units import Unit
@@ -154,7 +153,7 @@ def reconsidered(solver: PairSolver, proof: dict[str, Any], difference: float) -
     block = next(
         (b for b in solver.anchor.blocks if b.key == residual["tensor"] or residual["tensor"] in b.canonical), None
     )
-    if block is None or not _untold(solver.anchor) & {a.name for a in atoms(block.axes or ())}:
+    if block is None or not _untold(solver.anchor) & block.names:
         return proof
     reason = (
         f"fingerprints, which no basis changes, agree to {difference:.2g}, but no basis of the residual streams "
@@ -168,7 +167,7 @@ def _untold(model: Model) -> set[str]:
     """The streams that have fewer rows of embeddings and heads than coordinates: none, or a few latents."""
     spec, rows = model.declared, dict.fromkeys(model.declared.streams, 0)
     for block in model.blocks:
-        axes = tuple(atoms(block.axes or ()))
+        axes = block.atoms
         for name in rows if has_shared_meaning(spec, block) else ():
             if reads_once(spec, axes, name):
                 size = prod(model.checkpoint.tensors[model.stored_names(block)[0]].shape)

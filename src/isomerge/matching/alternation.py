@@ -16,7 +16,7 @@ from torch import Tensor
 from isomerge.matching.gram import Leaf, in_order, signature
 from isomerge.matching.nested import NestedSolver, Solution
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.axes import Atom, leaf_atoms
+from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
 
@@ -31,7 +31,7 @@ def trees(spec: Spec, blocks: Iterable[Block]) -> dict[str, frozenset[str]]:
         spec: the spec with the active spaces.
         blocks: the unit's.
     """
-    found = meeting(spec, (atoms for block in blocks for atoms in leaf_atoms(block.axes or ())))
+    found = meeting(spec, (atoms for block in blocks for atoms in block.parts))
     return found if any(len(names) > 1 for names in found.values()) else {}
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.alignment import Alignment, element_key
-from isomerge.symmetry.axes import Atom, atoms
+from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.units import elements_of
@@ -44,7 +44,7 @@ def gains_over_streams(spec: Spec, blocks: Iterable[Block]) -> Iterator[tuple[st
     """The gains whose scales act: the element key of each scale, the gain, and the scale's atom, dual in a layer
     scale."""
     for block in blocks:
-        here = list(atoms(block.axes or ()))
+        here = block.atoms
         if any(a.diag for a in here):
             for atom in here:
                 if atom.name in spec.gains:
@@ -61,7 +61,7 @@ def lonely_gains(spec: Spec, blocks: Sequence[Block]) -> set[str]:
     """The elements of residual scales that act on one side only: their gains have no reader among the blocks."""
     sides: dict[str, set[bool]] = {}
     for block in blocks:
-        for atom in atoms(block.axes or ()):
+        for atom in block.atoms:
             if atom.name in spec.gains:
                 key = element_key(spec, spec.spaces[atom.name], dict(block.scope))
                 sides.setdefault(key, set()).add(atom.dual)
@@ -77,7 +77,7 @@ def check_folded(spec: Spec, blocks: Sequence[Block], load: Load, ref: str) -> N
     """
     turned = {n for n, space in spec.spaces.items() if space.is_folded}
     for block in blocks:
-        if any(a.diag and a.name in turned for a in atoms(block.axes or ())):
+        if any(a.diag and a.name in turned for a in block.atoms):
             zeros = int((load(block) + block.line.less == 0).sum())
             if zeros:
                 raise IsomergeError(
@@ -254,7 +254,7 @@ def _grams(leaves: Iterable[WeightedLeaf], streams: Sequence[str]) -> Iterable[t
 
 def streams_alone(spec: Spec, blocks: Iterable[Block]) -> set[str]:
     """The streams that have no embedding or head of their own, from which a search could start."""
-    shared = [tuple(atoms(block.axes or ())) for block in blocks if has_shared_meaning(spec, block)]
+    shared = [block.atoms for block in blocks if has_shared_meaning(spec, block)]
     return {name for name in spec.streams if not any(reads_once(spec, here, name) for here in shared)}
 
 
@@ -265,5 +265,5 @@ def has_shared_meaning(spec: Spec, block: Block, *, vectors: bool = False) -> bo
     direction.
     """
     acting = {space.name for space in elements_of(spec, block).values()}
-    names = [a.name for a in atoms(block.axes or ()) if vectors or a.name not in spec.gains]
+    names = [a.name for a in block.atoms if vectors or a.name not in spec.gains]
     return not block.scope and bool(acting & set(spec.streams)) and acting <= spec.residual_names and len(names) > 1

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isomerge.symmetry.axes import Atom, Concat, Product
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.groups.discrete import assign
 from isomerge.symmetry.language.spec import Spec
@@ -60,14 +59,15 @@ def feed_forward(spec: Spec, blocks: Sequence[Block]) -> Layer | None:
     spaces = {n for n, s in spec.spaces.items() if s.role == "ff" and not spec.batch(s)}
     found: dict[str, dict[str, list[tuple[bool, Block, int]]]] = {}
     for block in blocks:
-        for number, names, duals in _leaves(block):
+        for number, atoms in enumerate(block.parts):
+            names = [a.name for a in atoms]
             here = spaces & set(names)
             if len(here) != 1:
                 continue
             (space,) = here
             streams = [n for n in names if n in spec.streams]
             extra = [n for n in names if n != space and n not in spec.residual_names]
-            kind = "bias" if not streams else "reader" if duals[names.index(streams[0])] else "writer"
+            kind = "bias" if not streams else "reader" if atoms[names.index(streams[0])].dual else "writer"
             found.setdefault(space, {}).setdefault(kind, []).append((bool(extra), block, number))
     if len(found) != 1:
         return None
@@ -93,28 +93,6 @@ def feed_forward(spec: Spec, blocks: Sequence[Block]) -> Layer | None:
         tuple(biases.get(extra) for extra in wanted),
         parts["writer"][0][1:],
     )
-
-
-def _leaves(block: Block):
-    """The numbers of a block's leaves with the names of their atoms and whether these are dual; no tensor is
-    needed."""
-
-    def parts(axis) -> list[list[Atom]]:
-        if isinstance(axis, Atom):
-            return [[axis]]
-        if isinstance(axis, Concat):
-            return [found for part in axis.parts for found in parts(part)]
-        assert isinstance(axis, Product)
-        lists: list[list[Atom]] = [[]]
-        for part in axis.parts:
-            lists = [[*x, *y] for x in lists for y in parts(part)]
-        return lists
-
-    rows: list[list[Atom]] = [[]]
-    for axis in block.axes or ():
-        rows = [[*x, *y] for x in rows for y in parts(axis)]
-    for number, here in enumerate(rows):
-        yield number, [a.name for a in here], [a.dual for a in here]
 
 
 def neurons_of(spec: Spec, layer: Layer, place: tuple[Block, int], tensors: Mapping[Block, Tensor]) -> Tensor:

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from isomerge.matching.distances import squared_distance, squared_norm
 from isomerge.matching.frame import folded_gains, gains_over_streams, whole_gain
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.spec import Spec
 
@@ -24,8 +23,7 @@ both: of models that have nothing to do with each other it is one."""
 
 def have_gains(spec: Spec, blocks: Iterable[Block]) -> bool:
     """Whether gains over latents that turn are among what acts on some blocks."""
-    here = {atom.name for block in blocks for atom in atoms(block.axes or ())}
-    return not here.isdisjoint(spec.gains)
+    return any(not block.names.isdisjoint(spec.gains) for block in blocks)
 
 
 def latent_folds(spec: Spec, *models: Blocks) -> list[Alignment] | None:
@@ -42,8 +40,7 @@ def have_one_basis(spec: Spec, anchor: Blocks, source: Blocks) -> bool:
     """Whether what writes the latents of a unit is nearly the same in both models."""
     apart = size = 0.0
     for block, tensor in anchor.items():
-        here = list(atoms(block.axes or ()))
-        if any(a.name in spec.turned_latents and not a.dual and not a.diag for a in here):
+        if not block.writes.isdisjoint(spec.turned_latents):
             apart += squared_distance(tensor, source[block])
             size += (squared_norm(tensor) + squared_norm(source[block])) / 2
     return apart <= RELATED * size

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from isomerge.matching.gram import self_grams, side_widths
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.axes import Atom, leaf_atoms
+from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.groups import GROUPS
 from isomerge.symmetry.groups.general_linear import DEAD, spectral_power
@@ -50,7 +50,7 @@ def may_be_narrow(spec: Spec, space: Space, blocks: Iterable[Block]) -> bool:
     if space.group_name != "GL":
         return False
     widths = {False: 0, True: 0}
-    for part in (part for block in blocks for part in leaf_atoms(block.axes or ())):
+    for part in (part for block in blocks for part in block.parts):
         for atom in (atom for atom in part if atom.name == space.name):
             beside = (a.name for a in part if a.name != space.name and a.name not in space.index)
             widths[atom.dual] += prod(1 if name.isdigit() else spec.sizes.get(name, UNKNOWN) for name in beside)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.returned import HIDDEN_STATES, asks_for, class_of, declared
 
@@ -105,7 +104,7 @@ def headless(spec: Spec, names: Sequence[str], config: Mapping[str, Any], tied: 
     for line in spec.lines:
         if line.indices or line.canonical({}) not in stored:
             continue
-        here = [a for a in atoms(line.axes or ()) if a.name in spec.streams]
+        here = [a for a in line.atoms if a.name in spec.streams]
         if here and all(a.dual for a in here):
             return False
     return not tied

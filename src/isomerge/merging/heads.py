@@ -24,7 +24,6 @@ from isomerge.models.unit_plan import Plan
 from isomerge.run.writing_run import StreamWriter
 from isomerge.solve.baselines.baselines import SOFT
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Line, Spec
 
@@ -104,12 +103,9 @@ def head_lines(spec: Spec) -> frozenset[str]:
     def part(line: Line) -> str:
         return line.name.partition(".")[0]
 
-    def axes(line: Line) -> set[str]:
-        return {atom.name for atom in atoms(line.axes or ())}
-
     outside = [line for line in spec.lines if not line.indices]
-    heads = [line for line in outside if LABELS in axes(line)]
-    language = {part(line) for line in outside if VOCABULARY in axes(line)}
+    heads = [line for line in outside if LABELS in line.names]
+    language = {part(line) for line in outside if VOCABULARY in line.names}
     parts = {part(line) for line in heads} - language
     beside = [line for line in outside if line.optional and part(line) in parts]
     return frozenset(line.name for line in (*heads, *beside))

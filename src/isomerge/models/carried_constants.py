@@ -20,7 +20,6 @@ from isomerge.matching.norm_parts import WORTH
 from isomerge.models.layer_norm_form import free_under_layer_norm, layer_norm_form
 from isomerge.models.recognised import Model
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import Carried
 from isomerge.symmetry.layer_norms import norm_spec
@@ -95,7 +94,7 @@ def _stands_alike(models: tuple[Model, Model], carried: Carried, both: tuple[Sto
         vector = block.axes is not None and len(block.axes) == 1 and not block.lead
         if not vector or block in carried.blocks or block not in theirs:
             continue
-        if streams <= {a.name for a in atoms(block.axes or ())}:
+        if streams <= block.names:
             a, b = (values(block) - values(block).mean() for values in both)
             cross += float(a @ b)
             squares = [squares[0] + float(a.square().sum()), squares[1] + float(b.square().sum())]

@@ -12,7 +12,6 @@ from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model
 from isomerge.models.tied_tensors import has_language_head
-from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import stacks_of
 
 LABELS = "labels"
@@ -141,7 +140,7 @@ def _check_tensors(anchor: Model, other: Model, apart: Collection[str]) -> None:
             if theirs is not None:
                 a, b = one.checkpoint.tensors[name].shape, two.checkpoint.tensors[theirs].shape
                 if tuple(a) != tuple(b):
-                    labels = LABELS in {atom.name for atom in atoms(match.line.axes or ())}
+                    labels = LABELS in match.line.names
                     hint = "; merge with --heads copy, or keep:MODEL, where labels are other ones" if labels else ""
                     raise IsomergeError(
                         f"tensor {match.canonical} has shape {list(a)} in {one.ref} and {list(b)} in {two.ref}: "

@@ -23,7 +23,6 @@ from isomerge.checkpoint.dtypes import torch_dtype
 from isomerge.models.recognised import Model, working_dtype
 from isomerge.models.zero_gains import open_zero_gains
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.units import plan_units
 
@@ -51,10 +50,7 @@ class ExpertFrame:
 
     def writes(self, name: str) -> bool:
         """Whether a tensor writes to a residual stream."""
-        axes = self.model.declared.match(name).line.axes or ()
-        return any(
-            atom.name in self.model.declared.streams and not (atom.dual or atom.diag) for atom in atoms(axes)
-        )
+        return not self.model.declared.match(name).line.writes.isdisjoint(self.model.declared.streams)
 
     @cached_property
     def _together(self) -> dict[str, frozenset[Block]]:
@@ -78,15 +74,13 @@ class ExpertFrame:
         """The blocks of gains, by the names of their axis' atoms and their layer."""
         gains = {}
         for block in self.model.blocks:
-            block_atoms = tuple(atoms(block.axes or ()))
-            if block_atoms and all(atom.diag for atom in block_atoms):
-                gains[frozenset(atom.name for atom in block_atoms), block.scope] = block
+            if block.atoms and all(atom.diag for atom in block.atoms):
+                gains[block.names, block.scope] = block
         return gains
 
     def _gain_of(self, block: Block) -> Block | None:
         """The gain in front of what a block reads; None where it reads no stream."""
-        read = frozenset(atom.name for atom in atoms(block.axes or ()) if atom.dual and not atom.diag)
-        return self._gains.get((read, block.scope))
+        return self._gains.get((block.reads, block.scope))
 
     def _moved(self, blocks: frozenset[Block], alignment: Alignment) -> dict[str, Tensor]:
         """The tensors of a layer's MLP in the base's frame, by canonical name."""

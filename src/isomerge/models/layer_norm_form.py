@@ -32,7 +32,6 @@ from isomerge.matching.reached_parts import reach_stages
 from isomerge.models.free_streams import given_out
 from isomerge.models.recognised import Model
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.bases import Basis
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.spec import Spec
@@ -284,7 +283,7 @@ def opened_streams(model: Model) -> set[str]:
     free = model.form.free
     blocks = [norm.gain for norm in free.norms if norm.opened and norm.gain is not None]
     blocks += [one.first for one in free.carried if not one.shape and one.first is not None]
-    return {a.name for block in blocks for a in atoms(block.axes or ()) if a.name in model.declared.streams}
+    return {a.name for block in blocks for a in block.atoms if a.name in model.declared.streams}
 
 
 def forming(model: Model) -> Alignment:
@@ -357,10 +356,10 @@ def free_under_layer_norm(model: Model) -> LayerNorms:
         states=asks_for(model.config, HIDDEN_STATES),
         tied=lambda block: block.canonical[0] in tables,
     )
-    heads = {a.name for line in tied for a in atoms(line.axes or ())} & {*model.declared.gains}
+    heads = {a.name for line in tied for a in line.atoms} & {*model.declared.gains}
     for norm in free.norms:
         if norm.gain is not None:
-            norm.sealed |= not heads.isdisjoint(a.name for a in atoms(norm.gain.axes or ()))
+            norm.sealed |= not heads.isdisjoint(norm.gain.names)
         _hold(norm, twice)
     return free
 

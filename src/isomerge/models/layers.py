@@ -21,7 +21,6 @@ from isomerge.config.layer_config import FORMS, Layered, check_numbered, stacked
 from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
 from isomerge.models.part_depth import check_read, with_depth
-from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.language.spec import Line, Match, Spec, coverage
 
 
@@ -335,7 +334,7 @@ def _check_tokens(giver: Stack, stack: Stack, names: list[str]) -> None:
     """Refuses tables over other tokens than the donor's, whose tokenizer and config the stack has."""
 
     mine, theirs = giver.spec.sizes.get(TOKENS), stack.spec.sizes.get(TOKENS)
-    table = next((n for n in names if any(x.name == TOKENS for x in atoms(stack.matches[n].line.axes or ()))), None)
+    table = next((n for n in names if TOKENS in stack.matches[n].line.names), None)
     if mine != theirs and table is not None:
         raise IsomergeError(
             f"{stack.checkpoint.ref}: tensor {table} is for {theirs} tokens, but {giver.checkpoint.ref}, whose "

@@ -28,7 +28,6 @@ from isomerge.models.transformers_reading import check_read
 from isomerge.models.untie import untie as untied
 from isomerge.pieces import all_finite
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.completeness import check_complete
 from isomerge.symmetry.language.spec import Match, Spec, by_canonical, coverage
@@ -250,7 +249,7 @@ def _check_numbers(checkpoint: Checkpoint, spec: Spec, matches: Mapping[str, Mat
     moved = {*spec.spaces, *spec.residual_names}
     for name, match in matches.items():
         code = checkpoint.tensors[name].dtype
-        if not code.startswith(("F", "BF")) and moved.intersection(a.name for a in atoms(match.line.axes or ())):
+        if not code.startswith(("F", "BF")) and moved & match.line.names:
             raise IsomergeError(
                 f"{checkpoint.ref}: tensor {name} is stored as {code}, and weights are floating-point numbers: "
                 f"name the checkpoint "

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from isomerge.config.tied_head import is_tied
-from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.language.spec import Line, Spec
 
 # Groups whose elements are their own inverse transpose.
@@ -58,9 +57,7 @@ def broken_ties(spec: Spec, present: Iterable[str], config: Mapping[str, Any]) -
     spaces."""
     ties = {}
     for line, stand_in in _declared_ties(spec, set(present), config):
-        own_spaces, stand_in_spaces = (
-            {a.name for a in atoms(x.axes or ())} & spec.spaces.keys() for x in (line, stand_in)
-        )
+        own_spaces, stand_in_spaces = (x.names & spec.spaces.keys() for x in (line, stand_in))
         broken = (own_spaces ^ stand_in_spaces) | {
             n for n in own_spaces & stand_in_spaces if spec.spaces[n].group_name not in SELF_DUAL
         }

@@ -13,7 +13,6 @@ from isomerge.models.layer_norm_form import free_under_layer_norm
 from isomerge.models.quantised import quantisation_note
 from isomerge.models.recognised import Model
 from isomerge.options import unused
-from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, layer_of, stacks_of
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.norms import LayerNorms
@@ -97,7 +96,7 @@ def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", la
 def _moving_in_all(spec: Spec, others: Sequence[Model], shared: Sequence[Block]) -> Spec:
     """The spec without the spaces and shifts that another model of the run keeps, as its class returns what is in
     them: a pooler's neurons are inside of a classifier, and outputs of the base model."""
-    movable = {atom.name for block in shared for atom in atoms(block.axes or ())} & spec.spaces.keys()
+    movable = {atom.name for block in shared for atom in block.atoms} & spec.spaces.keys()
     kept = {name for name in movable for other in others if name not in other.spec.spaces}
     kept |= {name for name, space in spec.spaces.items() if kept & set(space.index)}
     for other in others:

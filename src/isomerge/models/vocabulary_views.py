@@ -23,7 +23,7 @@ from isomerge.config.tied_head import is_tied
 from isomerge.config.vocabulary_keys import KeyPath, counts, renumbered, with_values
 from isomerge.errors import IsomergeError
 from isomerge.models.token_vectors import matching_pursuit, nearest, summed
-from isomerge.symmetry.axes import Atom, atoms
+from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.language.spec import Match, Spec, coverage
 
 AXIS = "vocab"
@@ -102,8 +102,8 @@ class _Tables:
         read = False
         for name, match in self.matches.items():
             axes, info = match.line.axes, self.checkpoint.tensors[name]
-            every = list(atoms(axes or ()))
-            read |= len(every) > 1 and any(x.name == AXIS for x in every) and not any(x.dual for x in every)
+            every = match.line.atoms
+            read |= len(every) > 1 and AXIS in match.line.names and not any(x.dual for x in every)
             second = any(AXIS in x.name and x.name not in (AXIS, *OTHERS) for x in every)
             # what no symmetry moves: integers, such as the experts of every token
             hashed = axes is None and tuple(info.shape[:1]) == (self.size,) and info.dtype.startswith(("I", "U"))
@@ -135,7 +135,7 @@ class _Tables:
     def _table(self, name: str, match: Match) -> _Table | None:
 
         axes = match.line.axes or ()
-        at = [k for k, axis in enumerate(axes) if any(atom.name == AXIS for atom in atoms((axis,)))]
+        at = [k for k, names in enumerate(match.line.names_by_axis) if AXIS in names]
         if not at:
             return None
         if len(at) > 1 or not isinstance(axes[at[0]], Atom):

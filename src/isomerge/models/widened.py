@@ -24,7 +24,7 @@ from isomerge.models.tied_tensors import tied_lines
 from isomerge.models.transformers_reading import reading_of
 from isomerge.models.untie import untie
 from isomerge.models.widening import How, Stream, Widening, Widths, check_growth, tied_factors
-from isomerge.symmetry.axes import atoms, size
+from isomerge.symmetry.axes import size
 from isomerge.symmetry.language.spec import Match, Spec, by_canonical, coverage
 
 
@@ -192,7 +192,7 @@ def _layer_scales(narrow: Narrow, plan: Widening) -> dict[str, str]:
     gains = {
         (atom.name, scope(match)): name
         for name, match in narrow.matches.items()
-        for atom in atoms(match.line.axes or ())
+        for atom in match.line.atoms
         if atom.diag and atom.dual and atom.name in plan.of_branches
     }
     wanted = {name: (plan.layer_scale(match), scope(match)) for name, match in narrow.matches.items()}

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from isomerge.config.widths import TOKENS
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.axes import Atom, atoms, size, views
+from isomerge.symmetry.axes import Atom, size, views
 from isomerge.symmetry.language.spec import Line, Match, Spec
 from isomerge.symmetry.layer_norms import CENTRED
 
@@ -103,7 +103,7 @@ class Widening:
     def layer_scale(self, match: Match) -> str:
         """The scale of the gain behind what a tensor writes, where that needs it: its new rows are a mean of what
         stands behind it. Empty where there is none."""
-        writes = [a.name for a in atoms(match.line.axes or ()) if not (a.dual or a.diag)]
+        writes = [a.name for a in match.line.atoms if not (a.dual or a.diag)]
         if not any(name in self.streams and self.streams[name].how == "means" for name in writes):
             return ""
         return next((name for name in writes if name in self.of_branches), "")
@@ -184,7 +184,7 @@ class Widening:
     @cached_property
     def of_branches(self) -> set[str]:
         """The scales of gains on what branches write: a writer has them beside the stream."""
-        every = (a for line in self.narrow.lines for a in atoms(line.axes or ()))
+        every = (a for line in self.narrow.lines for a in line.atoms)
         return {a.name for a in every if a.diag and a.dual} & {*self.narrow.gains}
 
 
@@ -244,7 +244,7 @@ def check_growth(narrow: Spec, wide: Spec, matches: Mapping[str, Match]) -> None
     Raises:
         IsomergeError: naming the size.
     """
-    used = {a.name for m in matches.values() for a in atoms(m.line.axes or ())} & narrow.sizes.keys()
+    used = {a.name for m in matches.values() for a in m.line.atoms} & narrow.sizes.keys()
     grown = {name for name in used if wide.sizes.get(name, 0) != narrow.sizes[name]}
     for name in sorted(used):
         have, want = narrow.sizes[name], wide.sizes.get(name, 0)
@@ -302,13 +302,13 @@ def tied_factors(
     """
     factors = []
     for head, table in ties:
-        reads = [a for a in atoms(head.axes or ()) if a.dual and a.name in streams]
-        if not reads or not any(not a.dual and a.name in streams for a in atoms(table.axes or ())):
+        reads = [a for a in head.atoms if a.dual and a.name in streams]
+        if not reads or not any(not a.dual and a.name in streams for a in table.atoms):
             continue
         stream = streams[reads[0].name]
         ratio = stream.wide / stream.narrow
         factor = stream.read * ratio**widths.head / (stream.factor * ratio**-widths.embedding)
-        scales = [a.name for a in atoms(head.axes or ()) if a.name in narrow.gains]
+        scales = [a.name for a in head.atoms if a.name in narrow.gains]
         if abs(factor - 1) > 1e-12:
             factors.append(Tied(head, table, factor, scales[0] if scales else ""))
     return factors
@@ -321,7 +321,7 @@ def norms_of(narrow: Spec, streams: Iterable[str]) -> list[str]:
     plain = {
         line.name.rpartition(".")[0] + "."
         for line in narrow.lines
-        if not line.indices and line.axes is not None and [a.name for a in atoms(line.axes)] in streamed
+        if not line.indices and line.axes is not None and [a.name for a in line.atoms] in streamed
     }
     return [
         name

@@ -20,7 +20,6 @@ from torch import Tensor
 from isomerge.matching.frame import gains_over_streams, lonely_gains, whole_gain
 from isomerge.models.opened_gains import OpenedGains
 from isomerge.models.recognised import Model
-from isomerge.symmetry.axes import leaf_atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.stage import Stage
 from isomerge.symmetry.units import elements_of
@@ -84,7 +83,7 @@ def _adds(model: Model, key: str, gain: _Gain) -> bool:
     for block in model.blocks:
         if block == gain.block or key not in elements_of(spec, block):
             continue
-        for leaf in leaf_atoms(block.axes or ()):
+        for leaf in block.parts:
             if any(atom.name == name and atom.dual == gain.dual and not atom.diag for atom in leaf):
                 return bool(hidden.applied({block: model.assemble(block, torch.float64)})[block].any())
     return False

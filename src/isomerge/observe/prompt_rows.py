@@ -22,7 +22,6 @@ from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model
 from isomerge.observe.live.modules import load_module
 from isomerge.progress import Observer, quiet
-from isomerge.symmetry.axes import atoms
 
 RUNS = ("hidden", "hidden_avg", "hidden_last")
 """Ways that run the base model: `hidden` looks at a prompt's last token, as `hidden_last` does, `hidden_avg` at the
@@ -139,7 +138,7 @@ def _embedded(base: Model, layers: int) -> Callable[[list[list[int]]], Tensor]:
 def _table(base: Model) -> str:
     """The table of embeddings: what reads tokens and writes to the stream."""
     for name, match in base.matches.items():
-        axes = tuple(atoms(match.line.axes or ()))
+        axes = match.line.atoms
         writes = any(atom.name in base.declared.streams and not (atom.dual or atom.diag) for atom in axes)
         if writes and any(atom.name == TOKENS[0] for atom in axes):
             return name

@@ -51,7 +51,7 @@ from isomerge.solve.canonical.canonical_frame import (
     with_gains,
 )
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.axes import Atom, leaf_atoms
+from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Space, Spec
 from isomerge.symmetry.norm_stage import SCALE, is_norm_key
@@ -120,7 +120,7 @@ class Canonicaliser:
         of another."""
         shared = [unit for unit in self.plan.units if any(self._is_seen(b) for b in unit.blocks)]
         blocks = [b for unit in shared for b in unit.blocks if self._is_seen(b)]
-        telling = (leaf for b in blocks for leaf in leaf_atoms(b.axes or ()) if self._tells_signs(leaf))
+        telling = (leaf for b in blocks for leaf in b.parts if self._tells_signs(leaf))
         seen = [{a.name for a in leaf} for leaf in telling]
         spaces = self.streams.spaces
         left = [name for name in spaces if name in self.frame.streams]
@@ -143,7 +143,7 @@ class Canonicaliser:
         others' axes know them."""
         local, units = self.local, self.plan.units
         met = _joined(tree for unit in units for tree in trees(local, unit.blocks).values())
-        seen = {leaf for block in self.blocks for leaf in leaf_atoms(block.axes or ())}
+        seen = {leaf for block in self.blocks for leaf in block.parts}
         signed = {name for name, space in local.spaces.items() if space.group.compact in ORIENTED}
 
         def own(leaf: tuple[Atom, ...]) -> bool:
@@ -186,7 +186,7 @@ class Canonicaliser:
         """Whether a block's third moments tell signs of streams: embeddings and heads, and of streams that have
         none, all that nothing inside layers acts on (biases, and maps of other streams in layers)."""
         acting = {space.name for space in elements_of(self.frame, block).values()}
-        said = any(map(self._tells_signs, leaf_atoms(block.axes or ())))
+        said = any(map(self._tells_signs, block.parts))
         alone = said and acting & self.alone and acting <= self.frame.residual_names
         return has_shared_meaning(self.frame, block) or bool(alone)
 

@@ -37,7 +37,6 @@ from isomerge.quotient.storage import Look
 from isomerge.quotient.stream_anchors import EVERY, LENGTHS, Draws, anchors_of
 from isomerge.solve.canonical.canonical_frame import free_folding
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.axes import atoms, leaf_atoms
 from isomerge.symmetry.blocks import Block, Blocks, layer_of
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.units import elements_of
@@ -215,7 +214,7 @@ def _bases(model: Model, draws: Draws, fold: Alignment, salt: str) -> RelationsB
     bases: RelationsByDraw = {}
     anchors = draws.get(EVERY, {})
     for stream in sorted(given_out(model)):
-        maps = [b for b in model.blocks if any(a.name == stream for a in atoms(b.axes or ()))]
+        maps = [b for b in model.blocks if stream in b.names]
         if stream in anchors:
             rows = anchors[stream].rows
             x = rows @ signs(f"{stream} basis", WAYS, rows.shape[1], salt).to(rows).mT
@@ -229,7 +228,7 @@ def _bases(model: Model, draws: Draws, fold: Alignment, salt: str) -> RelationsB
 
 def _keeps_lengths(spec: Spec, block: Block) -> bool:
     """Whether all that acts on a matrix, but for gains, keeps lengths."""
-    acting = {a.name for leaf in leaf_atoms(block.axes or ()) for a in leaf if a.name in spec.spaces}
+    acting = {a.name for leaf in block.parts for a in leaf if a.name in spec.spaces}
     return len(block.axes or ()) > 1 and all(spec.spaces[n].keeps_lengths for n in acting - {*spec.gains})
 
 
@@ -247,7 +246,7 @@ def _chained(spec: Spec, blocks: Iterable[Block]) -> bool:
     """Whether factors, or bases, meet over one axis of a tensor: in front of a convolution and behind it, say. The
     spectrum of each then depends on the gauge of the other."""
     loose = {name for name, space in spec.spaces.items() if not space.keeps_lengths}
-    return any(len(loose & {a.name for a in leaf}) > 1 for block in blocks for leaf in leaf_atoms(block.axes or ()))
+    return any(len(loose & {a.name for a in leaf}) > 1 for block in blocks for leaf in block.parts)
 
 
 def _halves(model: Model) -> bool:

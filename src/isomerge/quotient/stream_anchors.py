@@ -23,7 +23,7 @@ from isomerge.models.recognised import Model
 from isomerge.quotient.draws import by_norm, chosen, signs, sketch
 from isomerge.solve.canonical.canonical_frame import read_moved
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.axes import Atom, atoms, leaf_atoms
+from isomerge.symmetry.axes import Atom, atoms
 from isomerge.symmetry.blocks import Block, Blocks, leaves
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import find_shifts
@@ -137,11 +137,11 @@ def _ends(spec: Spec, axes: Sequence[Atom]) -> tuple[Atom, Atom] | None:
 def _through_maps(model: Model, dtype: torch.dtype, fold: Alignment, draws: Draws, salt: str) -> None:
     """Adds the anchors of streams that have no tables, from those of the streams that they begin as maps of."""
     spec = model.spec
-    maps = [b for b in model.blocks if not b.scope and any(_ends(spec, leaf) for leaf in leaf_atoms(b.axes or ()))]
+    maps = [b for b in model.blocks if not b.scope and any(_ends(spec, leaf) for leaf in b.parts)]
     while True:
         known = {*draws[EVERY]}
         for block in maps:
-            written = {ends[0].name for leaf in leaf_atoms(block.axes or ()) if (ends := _ends(spec, leaf))}
+            written = {ends[0].name for leaf in block.parts if (ends := _ends(spec, leaf))}
             if written <= known:
                 continue
             whole = read_moved(model, block, dtype, fold)
@@ -222,7 +222,7 @@ def fixed_streams(spec: Spec, blocks: Sequence[Block]) -> dict[str, bool]:
     marks: dict[str, set[bool]] = {}
     behind: dict[str, set[bool]] = {}
     for block in blocks:
-        block_atoms = list(atoms(block.axes or ()))
+        block_atoms = block.atoms
         acting = [spec.spaces[a.name] for a in block_atoms if a.name in spec.spaces]
         if not block.scope or all(s.residual for s in acting) or any(a.name in spec.streams for a in block_atoms):
             continue

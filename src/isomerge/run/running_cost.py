@@ -17,7 +17,6 @@ from isomerge.models.model_inputs import Inputs
 from isomerge.models.recognised import Model
 from isomerge.observe.live.accelerator import CPU
 from isomerge.solve.match_options import Matching
-from isomerge.symmetry.axes import Axis, atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.units import Unit
 
@@ -160,16 +159,11 @@ def _read_at(model: Model, block: Block) -> list[int]:
     if block.lead or axes is None:
         return []
     shape = model.checkpoint.tensors[model.stored_names(block)[0]].shape
-    streams = [any(a.name in spec.streams for a in atoms((axis,))) for axis in axes]
+    streams = [not names.isdisjoint(spec.streams) for names in block.names_by_axis]
     if len(axes) == 1:
         return [shape[0]] if streams[0] and not block.canonical[0].endswith("bias") else []
-
-    def mobile(axis: Axis) -> bool:
-        return any(a.name in spec.spaces for a in atoms((axis,)))
-
-    return [n for n, axis, in_stream in zip(shape, axes, streams, strict=False) if mobile(axis) and not in_stream][
-        :2
-    ]
+    mobile = [not names.isdisjoint(spec.spaces) for names in block.names_by_axis]
+    return [n for n, moves, in_stream in zip(shape, mobile, streams, strict=False) if moves and not in_stream][:2]
 
 
 def matching_memory(models: Sequence[Model], matching: Matching, *, anchor: str = "first") -> tuple[float, float]:

@@ -31,8 +31,7 @@ from isomerge.matching.frame import folded_gains, is_folded_bias
 from isomerge.models.recognised import Model
 from isomerge.models.stored_form import StoredForm
 from isomerge.symmetry.alignment import Alignment, Stage, element_key
-from isomerge.symmetry.axes import Atom, leaf_atoms
-from isomerge.symmetry.axes import atoms as every_atom
+from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, Blocks, leaves
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.norm_stage import NormStage
@@ -143,12 +142,11 @@ class RoundingOf:
     def _norm_biases(self) -> dict[str, Block]:
         """The bias of every norm whose gain has a scale, by the scale's element key; what layer scales multiply is
         none."""
-        lines = (every_atom(line.axes or ()) for line in self.spec.lines)
-        layer_scales = {a.name for line_atoms in lines for a in line_atoms if a.diag and a.dual}
+        layer_scales = {a.name for line in self.spec.lines for a in line.atoms if a.diag and a.dual}
         return {
             key: block
             for block in self.model.blocks
-            if block.axes and all(_is_folded_vector(self.spec, atoms) for atoms in leaf_atoms(block.axes))
+            if block.axes and all(_is_folded_vector(self.spec, atoms) for atoms in block.parts)
             for key, space in elements_of(self.spec, block).items()
             if space.name in self.spec.gains and space.name not in layer_scales
         }

@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 
 from torch import Tensor
@@ -170,6 +170,49 @@ def leaf_atoms(axes: tuple[Axis, ...]) -> Iterator[tuple[Atom, ...]]:
                 yield from leaf_atoms((*axes[:at], block, *axes[at + 1 :]))
             return
     yield tuple(atoms(axes))
+
+
+class TypedAxes:
+    """What the axes say of a tensor, such as of a line of a spec or of a block: nothing of a tensor of any shape.
+
+    A name is an atom's, also a number's (``3``).
+    """
+
+    axes: tuple[Axis, ...] | None
+
+    @cached_property
+    def atoms(self) -> tuple[Atom, ...]:
+        """All atoms of the axes, in order."""
+        return tuple(atoms(self.axes or ()))
+
+    @cached_property
+    def parts(self) -> tuple[tuple[Atom, ...], ...]:
+        """The atoms of every part of the concatenations, as `views` numbers them; one part where there is none."""
+        return tuple(leaf_atoms(self.axes or ()))
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of all atoms."""
+        return frozenset(atom.name for atom in self.atoms)
+
+    @cached_property
+    def names_by_axis(self) -> tuple[frozenset[str], ...]:
+        """The names of each axis' atoms."""
+        return tuple(frozenset(atom.name for atom in atoms((axis,))) for axis in self.axes or ())
+
+    @cached_property
+    def reads(self) -> frozenset[str]:
+        """The names of the dual atoms, which it is contracted over; gains read nothing."""
+        return frozenset(atom.name for atom in self.atoms if atom.dual and not atom.diag)
+
+    @cached_property
+    def writes(self) -> frozenset[str]:
+        """The names of the atoms that are neither dual nor of a gain; numbers are among them."""
+        return frozenset(atom.name for atom in self.atoms if not (atom.dual or atom.diag))
+
+    def axis_of(self, name: str | None) -> int:
+        """The first axis that has a name, which must be among the `names`."""
+        return next(k for k, names in enumerate(self.names_by_axis) if name in names)
 
 
 def size(axis: Axis, sizes: Mapping[str, int]) -> int | None:

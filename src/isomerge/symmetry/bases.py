@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.bases import TableBasis
 from isomerge.symmetry.language.spec import Spec
@@ -48,7 +47,7 @@ class Basis:
             tensor: the block.
             a: invertible, [width, width].
         """
-        axis = next(k for k, axis in enumerate(block.axes or ()) if self.along in {x.name for x in atoms((axis,))})
+        axis = block.axis_of(self.along)
         moved = tensor.double().movedim(axis, -1)
         made = moved @ a.double() if block == self.table else torch.linalg.solve(a.double(), moved.mT).mT
         return made.movedim(-1, axis).to(tensor).contiguous()

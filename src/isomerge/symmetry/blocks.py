@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.axes import Atom, Axis, atoms, views
+from isomerge.symmetry.axes import Atom, Axis, TypedAxes, atoms, views
 from isomerge.symmetry.language.spec import Line, Match, Spec
 
 
 @dataclass(frozen=True)
-class Block:
+class Block(TypedAxes):
     """One line at one scope (layer): ``key`` is unique in a checkpoint and equal for two checkpoints."""
 
     key: str

@@ -222,12 +222,10 @@ def _raised(block: Block, holder: Holder, tensor: Tensor, v: Tensor) -> Tensor:
 
 def _rows(block: Block, holder: Holder, tensor: Tensor) -> Tensor:
     """The view of the rows, and of the coordinates, that hold it."""
-    names = [{a.name for a in atoms((axis,))} for axis in block.axes or ()]
     layer = None if holder.row is None else (holder.row, holder.row + 1)
     for axis, rows in ((holder.along, holder.rows), (holder.over, holder.coordinates), (holder.at, layer)):
         if rows is not None:
-            at = next(k for k, here in enumerate(names) if axis in here)
-            tensor = tensor[(slice(None),) * at + (slice(*rows),)]
+            tensor = tensor[(slice(None),) * block.axis_of(axis) + (slice(*rows),)]
     return tensor
 
 
@@ -246,8 +244,7 @@ def _read(spec: Spec, held: Held, weight: Tensor, v: Tensor, names: set[str]) ->
         return rows @ v.expand(rows.shape[-1])
 
     if held.holder.via_part is None:
-        axes = [{a.name for a in atoms((axis,))} for axis in held.via.axes or ()]
-        axis = next(k for k, here in enumerate(axes) if names <= here)
+        axis = next(k for k, here in enumerate(held.via.names_by_axis) if names <= here)
         return through(weight.movedim(axis, -1))
     for (view,), here, number in leaves(spec, held.via, weight):
         if number == held.holder.via_part:

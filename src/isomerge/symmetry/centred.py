@@ -14,7 +14,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from isomerge.symmetry.axes import Atom, leaf_atoms
+from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, Blocks, leaves
 from isomerge.symmetry.language.levels import HeadNorm, Normed
 from isomerge.symmetry.language.spec import Spec
@@ -120,7 +120,7 @@ class Centred:
 
     @property
     def _atoms(self) -> list[tuple[Atom, ...]]:
-        leaf = list(leaf_atoms(self.block.axes or ()))
+        leaf = self.block.parts
         return [tuple(leaf[part]) for part in self.parts]
 
     @property
@@ -155,7 +155,7 @@ def centred_in(spec: Spec, blocks: Sequence[Block]) -> list[Centred]:
 
 
 def _centred(spec: Spec, norm: HeadNorm, number: int, line: Normed, block: Block, at: Mapping[str, int]) -> Centred:
-    leaf = list(leaf_atoms(block.axes or ()))
+    leaf = block.parts
     parts = tuple(part for part in line.parts if part < len(leaf))  # a part of length zero is left out
     reads = any(a.name in spec.streams for a in leaf[parts[0]])
     layer = f"[{','.join(map(str, at.values()))}]" if at else ""

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from itertools import product
 
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.language.spec import Line, Match, Space, Spec
 
 Scope = tuple[tuple[str, int], ...]
@@ -33,7 +32,7 @@ def check_complete(spec: Spec, matches: Mapping[str, Match]) -> None:
     for space in spec.spaces.values():
         lines = [line for line in spec.lines if _has(line, space.name)]
         if space.name in spec.gains:
-            gains = [line for line in lines if any(a.diag and a.name == space.name for a in atoms(line.axes or ()))]
+            gains = [line for line in lines if any(a.diag and a.name == space.name for a in line.atoms)]
             readers = [line for line in lines if line not in gains]
             _check_gain(spec, space, [line for line in gains if not line.optional], readers, places)
         elif spec.scope(space):
@@ -125,7 +124,7 @@ def _scope(spec: Spec, match: Match) -> Scope:
 
 
 def _has(line: Line, space: str) -> bool:
-    return space in line.indices or any(a.name == space for a in atoms(line.axes or ()))
+    return space in line.indices or space in line.names
 
 
 def _numbered(places: Places, line: Line) -> tuple[str, ...]:

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.language.spec import Match, Spec
 
 
@@ -27,7 +26,7 @@ def check_fixed(spec: Spec) -> None:
         if not lines:
             raise IsomergeError(f"{spec.origin}: fixed {part.beginnings[0]}: no line begins with this name")
         for line in lines:
-            here = {a.name for a in atoms(line.axes or ())} | set(line.indices)
+            here = line.names | set(line.indices)
             if moving := sorted(here & spec.spaces.keys() - spec.residual_names):
                 raise IsomergeError(
                     f"{spec.origin}: line {line.name} is of a fixed part, but space {moving[0]} moves it: take "

@@ -119,7 +119,7 @@ def _under_pre_norms(
             continue
         if scales is None:  # a part of a concatenation, or other axes beside it: not known here
             return LayerNorms()
-        merging |= any(a.name in _merged(spec, scales) for a in atoms(((block.axes or ())[k],)))
+        merging |= not block.names_by_axis[k].isdisjoint(_merged(spec, scales))
         if scales and scales[0].name in branch:
             key = element_key(spec, spec.spaces[scales[0].name], dict(block.scope))
             _add_to_layer_scale(layer_scales.setdefault(key, Norm()), block, k, atom)
@@ -194,7 +194,7 @@ def _before_layers(spec: Spec, stream: str) -> list[Line]:
     """The lines of a stream that a norm outside of layers reads before these do; none without such a norm."""
     lines: list[Line] = []
     for line in spec.lines:
-        here = list(atoms(line.axes or ()))
+        here = line.atoms
         if line.indices and any(a.name == stream for a in here):
             return []
         if any(a.name == stream and a.diag for a in here):
@@ -329,7 +329,7 @@ def _under_ordered_norms(
             norm.sealed |= (not norm.goes_on and not last) or (
                 last and order.read_elsewhere and bool(norm.gain.layers)
             )
-        norm.ends = last and not any(a.name in spec.gains for a in atoms(norm.gain.axes or ()))
+        norm.ends = last and norm.gain.names.isdisjoint(spec.gains)
     if order.before:
         read = {norm.bias for norm in norms.values()}
         first = {bias_of(name) for name in order.begins}
@@ -401,7 +401,7 @@ def _merged(spec: Spec, scales: Sequence[Atom]) -> list[str]:
 
 
 def _scales(spec: Spec, block: Block, stream: str) -> list[Atom]:
-    here = list(atoms(block.axes or ()))
+    here = block.atoms
     gains = spec.gains_over(stream)
     return [a for a in here if a.name in gains] if any(a.name == stream for a in here) else []
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import prod
 
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.axes import atoms, leaf_atoms
 from isomerge.symmetry.groups import SCALES
 from isomerge.symmetry.language.carries import Carry
 from isomerge.symmetry.language.spec import Shift, Spec
@@ -23,7 +22,7 @@ def check_legality(spec: Spec) -> None:
     """
     used: set[str] = set()
     for line in spec.lines:
-        here = {a.name for a in atoms(line.axes or ())} | set(line.indices)
+        here = line.names | set(line.indices)
         for name in sorted(here & spec.spaces.keys()):
             if line.infinite:
                 raise IsomergeError(
@@ -35,7 +34,7 @@ def check_legality(spec: Spec) -> None:
                 raise IsomergeError(
                     f"{spec.origin}: line {line.name} uses space {name}, but has no index {lacking[0]}"
                 )
-        for leaf in leaf_atoms(line.axes or ()):
+        for leaf in line.parts:
             names = [a.name for a in leaf]
             for name in (n for n in names if n in spec.spaces):
                 if twice := [i for i in spec.spaces[name].index if names.count(i) > 1]:
@@ -103,7 +102,7 @@ def _check_carried(spec: Spec) -> None:
 def _check_coordinates(spec: Spec, carry: Carry) -> None:
     """Where a vector is held by some coordinates of a longer axis, these are as many as it has."""
     line = next(line for line in spec.lines if plain(line.name) == plain(carry.first.name))
-    own = [a.name for a in atoms(line.axes or ()) if a.name not in (carry.first.along, "1")]
+    own = [a.name for a in line.atoms if a.name not in (carry.first.along, "1")]
     long = prod(spec.sizes.get(name, 0) for name in own)
     for holder in carry.others:
         if holder.over is None or holder.coordinates is None:
@@ -119,7 +118,7 @@ def _check_coordinates(spec: Spec, carry: Carry) -> None:
 def _check_paid(spec: Spec, shift: Shift) -> None:
     """Every part of the weight that a bias pays for reads what the table holds."""
     line = next(line for line in spec.lines if line.name == shift.via)
-    parts = [{a.name for a in part} for part in leaf_atoms(line.axes or ())]
+    parts = [{a.name for a in part} for part in line.parts]
     held = {a.name for a in shift_atoms(spec, shift)} - {shift.along}
     for part in shift.reads:
         if part >= len(parts) or not held <= parts[part]:

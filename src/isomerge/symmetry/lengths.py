@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.reaches import Length
 from isomerge.symmetry.language.spec import Spec
@@ -54,9 +53,8 @@ class Lengths:
     @property
     def _axis(self) -> int | None:
         """The axis of the slices; none of a weight that is one."""
-        axes = enumerate(self.weight.axes or ())
-        along = (k for k, axis in axes if any(a.name == self.length.along for a in atoms((axis,))))
-        return next(along, None)
+        along = self.length.along
+        return self.weight.axis_of(along) if along in self.weight.names else None
 
     def _sizes(self, tensors: Mapping[Block, Tensor]) -> Tensor:
         """The lengths of all slices, [slices]; float64."""

@@ -9,7 +9,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from isomerge.symmetry.axes import Atom, leaf_atoms, length
+from isomerge.symmetry.axes import Atom, length
 from isomerge.symmetry.bases import Basis
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import Carried
@@ -198,7 +198,7 @@ class Norm:
         """The readers that may make of a bias which the norm keeps what they like, such as keys without biases:
         softmax drops what is added to all of them."""
         free = {one.reader: one.part for one in self.unstored if one.into is None}
-        return {reader for reader in free if len(list(leaf_atoms(reader.axes or ()))) == 1}
+        return {reader for reader in free if len(reader.parts) == 1}
 
     def is_invertible(self, tensors: Mapping[Block, Tensor]) -> bool:
         """Whether no gain is zero, of those in some tensors."""

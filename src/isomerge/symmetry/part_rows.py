@@ -8,7 +8,7 @@ from math import prod
 
 from torch import Tensor
 
-from isomerge.symmetry.axes import Atom, leaf_atoms
+from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.language.spec import Spec
 
@@ -73,4 +73,4 @@ class Reader:
 
 def _names(spec: Spec, block: Block, part: int) -> tuple[Atom, ...]:
     """The atoms of a part of a block, in the order of its axes."""
-    return list(leaf_atoms(block.axes or ()))[part]
+    return block.parts[part]

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.names import MOST_LAYERS
 from isomerge.symmetry.language.spec import Line, Spec
@@ -114,11 +113,7 @@ def order_of(spec: Spec, stream: str) -> Order:
 
 
 def _is_of(spec: Spec, stream: str, line: Line) -> bool:
-    return (
-        any(a.name == stream for a in atoms(line.axes or ()))
-        or spec.sees_otherwise(stream, line)
-        or spec.reads_slices(stream, line)
-    )
+    return stream in line.names or spec.sees_otherwise(stream, line) or spec.reads_slices(stream, line)
 
 
 def _numbered(spec: Spec, line: Line) -> bool:
@@ -177,7 +172,7 @@ class _Walk:
     def step(self, line: Line, first: bool) -> None:
         """One line."""
         here = (line.name, first)
-        mine = [a for a in atoms(line.axes or ()) if a.name == self.stream]
+        mine = [a for a in line.atoms if a.name == self.stream]
         stem, _, last = line.name.rpartition(".")
         if line.name in self.seen:
             self._see(here)
@@ -192,7 +187,7 @@ class _Walk:
                 self.pending.append(here)  # what stands in a layer writes the stream
             else:
                 self.turns.add(stem)
-        elif not line.indices and any(a.dual and a.name in self.others for a in atoms(line.axes or ())):
+        elif not line.indices and any(a.dual and a.name in self.others for a in line.atoms):
             self.turns.add(stem)  # what lies between two streams may not be linear
         elif all(a.dual for a in mine):
             self._read(here)
@@ -272,19 +267,19 @@ def _in_first_layer(line: Line) -> bool:
 
 
 def _is_vector(line: Line, stream: str) -> bool:
-    return line.axes is not None and len(line.axes) == 1 and {a.name for a in atoms(line.axes)} >= {stream}
+    return len(line.axes or ()) == 1 and stream in line.names
 
 
 def _is_over_several(spec: Spec, stream: str, line: Line) -> bool:
     """Whether a line's axis has several of a stream's vectors, such as neighbouring patches that are normed as one:
     what a writer has along the ones that norm does not take away."""
-    beside = {a.name for a in atoms(line.axes or ())} - {stream, *spec.gains}
+    beside = line.names - {stream, *spec.gains}
     return _is_vector(line, stream) and any(spec.sizes.get(name, 0) != 1 for name in beside)
 
 
 def depth_of(spec: Spec, line: Line) -> int | None:
     """How many layers a line's stack has, where the config says so: one that runs again and again is one."""
-    if any(a.name in spec.again for a in atoms(line.axes or ())):
+    if not line.names.isdisjoint(spec.again):
         return 1
     least, most = spec.depths.get(spec.stack_of(line), (None, None))
     return least if least == most else None

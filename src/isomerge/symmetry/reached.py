@@ -225,7 +225,7 @@ def _alone(line: Line) -> Block:
 def _probed(spec: Spec, probe: Probe, at: Callable[[Part | None], Block | None]) -> Probed:
     token = at(probe.token)
     assert token is not None
-    read = frozenset(a.name for a in atoms(token.axes or ()))
+    read = token.names
     maps = (*probe.query.parts, *probe.key.parts)
     weight, bias, keys, dropped = (_rows(spec, part, at, read, probe.along) for part in maps)
     return Probed(probe, token, weight, bias, keys, dropped)
@@ -241,7 +241,7 @@ def _reached(
     bias, through, gain, norm = (at(part) for part in (reach.bias, reach.through, reach.gain, reach.then))
     assert bias is not None
     assert through is not None
-    read = frozenset(a.name for a in atoms(bias.axes or ()))
+    read = bias.names
     readers = tuple(_reader(spec, reach, k, one, at, read) for k, one in enumerate(reach.readers))
     shift, then = (None if one is None else named.get(bias_of(one.canonical[0])) for one in (gain, norm))
     if norm is not None:

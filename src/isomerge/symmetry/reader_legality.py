@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.axes import atoms, leaf_atoms
 from isomerge.symmetry.language.bases import TableBasis
 from isomerge.symmetry.language.levels import HeadNorm
 from isomerge.symmetry.language.reaches import Length, Mute, Part, Probe, Reach
@@ -50,7 +49,7 @@ def _axes(spec: Spec, what: str, part: Part, but: frozenset[str] = frozenset()) 
 def _leaf(spec: Spec, name: str) -> list[frozenset[str]]:
     """The axes of all parts of a line; none of a line that there is not."""
     lines = [line for line in spec.lines if plain(line.name) == plain(name)]
-    leaf = list(leaf_atoms(lines[0].axes or ())) if lines else []
+    leaf = lines[0].parts if lines else []
     return [frozenset(a.name for a in each if not a.name.isdigit()) for each in leaf]
 
 
@@ -114,7 +113,7 @@ def _check_basis(spec: Spec, basis: TableBasis) -> None:
     if any(basis.along not in _axes(spec, what, part) for part in parts):
         raise IsomergeError(f"{spec.origin}: {what} is along {basis.along}, but not all its tensors are")
     named = {plain(part.name) for part in parts}
-    here = [line for line in spec.lines if basis.along in {a.name for a in atoms(line.axes or ())}]
+    here = [line for line in spec.lines if basis.along in line.names]
     strange = [line.name for line in here if plain(line.name) not in named]
     strange += ["a space"] if basis.along in spec.spaces else []
     if strange:

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from isomerge.errors import IsomergeError, visible
 from isomerge.symmetry.axes import Atom, leaf_atoms
-from isomerge.symmetry.axes import atoms as every_atom
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.groups import GROUPS
 from isomerge.symmetry.groups.discrete import Sign
@@ -165,7 +164,7 @@ class Stage(Mapping[str, "Tensor"]):
         """Whether something acts on a block that is no renumbering: only then must what is stored less one be
         whole."""
         scope, spaces = dict(block.scope), self.spec.spaces
-        here = (a.name for a in every_atom(block.axes or ()) if self.element(a.name, scope) is not None)
+        here = (a.name for a in block.atoms if self.element(a.name, scope) is not None)
         return any(spaces[name].group_name not in MONOMIAL for name in here)
 
     def act_on_view(self, view: Tensor, atoms: tuple[Atom, ...], scope: Mapping[str, int]) -> None:
@@ -357,7 +356,7 @@ def projection(
     for (view,), axes, number in leaves(spec, via, weight):
         if number in parts:
             names = [a.name for a in axes]
-            out = [names.index(a.name) for a in every_atom(into.axes or ())]
+            out = [names.index(a.name) for a in into.atoms]
             bias = [names.index(a.name) for a in atoms]
             rest = [k for k in range(view.ndim) if k not in (*out, *bias)]
             ordered = view.permute(*out, *bias, *rest).flatten(0, len(out) - 1).flatten(1, len(bias))

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isomerge.symmetry.axes import atoms, leaf_atoms
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.reaches import Mute
 from isomerge.symmetry.language.spec import Spec
@@ -216,8 +215,8 @@ def unheard_shape(spec: Spec, key: str, blocks: Sequence[Block]) -> tuple[int, .
             for part in (mute.values.weight, mute.out)
         )
         if weight is not None and out is not None:
-            names = [a.name for a in list(leaf_atoms(weight.axes or ()))[mute.values.weight.number]]
-            written = {a.name for a in atoms(out.axes or ())} - {*spec.streams}
+            names = [a.name for a in weight.parts[mute.values.weight.number]]
+            written = out.names - {*spec.streams}
             values = [name for name in names if name in written]
             read = Rows(weight, mute.values.weight.number, spec, frozenset({*names} - {*values}), values[-1])
             return read.sizes[:2]
@@ -243,11 +242,9 @@ def _unheard(
     shift = named.get(bias_of(gain.canonical[0]))
     if bias is None and shift is None:
         return None
-    stream = {a.name for a in atoms(gain.axes or ())}
-    values = [
-        a.name for a in list(leaf_atoms(weight.axes or ()))[mute.values.weight.number] if a.name not in stream
-    ]
-    (width,) = stream & {a.name for a in atoms(out.axes or ())}
+    stream = gain.names
+    values = [a.name for a in weight.parts[mute.values.weight.number] if a.name not in stream]
+    (width,) = stream & out.names
     key = UNHEARD + mute.name + (f"[{','.join(map(str, at.values()))}]" if at else "")
     read = Rows(weight, mute.values.weight.number, spec, frozenset(stream), values[-1])
     written = Rows(out, 0, spec, frozenset(values), width)
@@ -260,7 +257,7 @@ def _norm_before(
 ) -> tuple[Block | None, bool]:
     """The gain of the norm that values read by the order of lines, and whether the output is added to what it
     gives."""
-    axes = {a.name for a in atoms(weight.axes or ())}
+    axes = weight.names
     order = next((order for stream, order in orders.items() if stream in axes), None)
     first, layer = not any(weight.layers), weight.layers[0] if weight.layers else None
     place = None if order is None else order.reads.get((weight.line.name, first))

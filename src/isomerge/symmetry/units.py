@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from isomerge.symmetry.alignment import element_key
-from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Space, Spec
 from isomerge.symmetry.stage import find_shifts
@@ -31,7 +30,7 @@ class Unit:
 
 def elements_of(spec: Spec, block: Block) -> dict[str, Space]:
     """The element keys that act on a block, with their spaces."""
-    names = dict.fromkeys(a.name for a in atoms(block.axes or ()) if a.name in spec.spaces)
+    names = dict.fromkeys(a.name for a in block.atoms if a.name in spec.spaces)
     return {element_key(spec, spec.spaces[n], dict(block.scope)): spec.spaces[n] for n in names}
 
 

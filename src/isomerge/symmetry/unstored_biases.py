@@ -14,7 +14,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from isomerge.symmetry.axes import Atom, atoms, leaf_atoms
+from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import projection
@@ -35,9 +35,9 @@ class UnstoredBias:
     """The bias that pays for it, and the map through which; None where nothing does."""
 
     @property
-    def streams(self) -> set[str]:
+    def streams(self) -> frozenset[str]:
         """The names of the atoms along the stream."""
-        return {a.name for a in atoms(((self.reader.axes or ())[self.axis],))}
+        return self.reader.names_by_axis[self.axis]
 
     def rows(self, weight: Tensor) -> Tensor:
         """Which of a reader's rows it is: bool, of the weight's shape, 1 long along the stream."""
@@ -79,7 +79,7 @@ class UnstoredBias:
     @property
     def entries(self) -> int:
         """How many numbers it has."""
-        named = list(leaf_atoms(self.reader.axes or ()))[self.part]
+        named = self.reader.parts[self.part]
         return prod(self.spec.sizes.get(a.name, 1) for a in named if a.name not in self.streams)
 
     def _view(self, delta: Tensor) -> tuple[Tensor, tuple[Atom, ...]]:

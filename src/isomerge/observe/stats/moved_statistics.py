@@ -17,7 +17,7 @@ from torch import Tensor
 from isomerge.errors import IsomergeError
 from isomerge.observe.stats.taps import Tap
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.axes import Atom, atoms, length
+from isomerge.symmetry.axes import Atom, length
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.groups import SCALES
 from isomerge.symmetry.language.spec import Shift, Space
@@ -102,7 +102,7 @@ def check_closed(alignment: Alignment, block: Block, ref: str = "") -> None:
 
 def _mixing_space(stage: Stage, block: Block) -> str | None:
     """The first space whose element at a block is not monomial."""
-    for name in dict.fromkeys(a.name for a in atoms(block.axes or ()) if a.name in stage.spec.spaces):
+    for name in dict.fromkeys(a.name for a in block.atoms if a.name in stage.spec.spaces):
         space = stage.spec.spaces[name]
         g = stage.element(name, dict(block.scope))
         if g is not None and space.group_name not in COORDINATEWISE and not _is_monomial(space, g, stage):

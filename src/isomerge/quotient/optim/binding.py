@@ -17,7 +17,6 @@ from isomerge.models.layer_norm_form import free_under_layer_norm
 from isomerge.models.recognised import Model
 from isomerge.models.tied_tensors import SELF_DUAL, has_language_head
 from isomerge.observe.live.modules import parameter_names
-from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Line, Match, Space, Spec
 from isomerge.symmetry.layer_norms import NORMS, under_layer_norm
@@ -141,8 +140,8 @@ def _broken_by_sharing(module: nn.Module, spec: Spec) -> dict[str, str]:
     return broken
 
 
-def _acting(spec: Spec, line: Line) -> set[str]:
-    return {atom.name for atom in atoms(line.axes or ())} & spec.spaces.keys()
+def _acting(spec: Spec, line: Line) -> frozenset[str]:
+    return line.names & spec.spaces.keys()
 
 
 def _frozen(spec: Spec, blocks: list[Block], frozen: set[str]) -> dict[str, str]:
@@ -193,7 +192,7 @@ def _one_sided(spec: Spec, blocks: list[Block]) -> dict[str, str]:
     """Spaces of one side, such as that of a last norm which nothing reads; shifts without their tensors."""
     sides: dict[str, set[bool]] = {name: set() for name in spec.spaces}
     for block in blocks:
-        for atom in atoms(block.axes or ()):
+        for atom in block.atoms:
             if atom.name in sides:
                 sides[atom.name].add(atom.dual)
     there = {shift.name for shift, _, _ in find_shifts(spec, blocks)}
@@ -207,8 +206,6 @@ def _one_sided(spec: Spec, blocks: list[Block]) -> dict[str, str]:
 def scopes_of(spec: Spec, space: Space, blocks: Collection[Block]) -> list[tuple[int, ...]]:
     """The layers in which a space acts, in order."""
     scopes = {
-        tuple(dict(block.scope)[i] for i in spec.scope(space))
-        for block in blocks
-        if any(atom.name == space.name for atom in atoms(block.axes or ()))
+        tuple(dict(block.scope)[i] for i in spec.scope(space)) for block in blocks if space.name in block.names
     }
     return sorted(scopes)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from isomerge.quotient.optim.binding import Binding
 from isomerge.quotient.optim.views import View
-from isomerge.symmetry.axes import Atom, atoms, views
+from isomerge.symmetry.axes import Atom, views
 from isomerge.symmetry.blocks import Block
 
 LAYER = "layer of a stack"
@@ -101,7 +101,7 @@ def _is_moved(binding: Binding, block: Block) -> bool:
     """Whether an active space or shift moves a block, or a shift reads it."""
     shifts = binding.spec.shifts
     used = {n for shift in shifts for n in (shift.bias, shift.into, shift.via, shift.beside)}
-    return block.line.name in used or any(atom.name in binding.spec.spaces for atom in atoms(block.axes or ()))
+    return block.line.name in used or not block.names.isdisjoint(binding.spec.spaces)
 
 
 def _leaves(binding: Binding, line: str, blocks: list[Block], whole: Tensor) -> list[Leaf]:

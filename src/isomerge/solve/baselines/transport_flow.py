@@ -29,7 +29,6 @@ from isomerge.solve.baselines.stream_maps import StreamMaps
 from isomerge.solve.baselines.transport_settings import TransportSettings
 from isomerge.solve.pairs.pair import PairSolver
 from isomerge.symmetry.alignment import element_key, scope_of
-from isomerge.symmetry.axes import atoms as flat
 from isomerge.symmetry.blocks import Block, leaves
 
 NOTE = "transport maps do not preserve the source's function: the aligned source is no model of its own"
@@ -129,7 +128,7 @@ class TransportFlow:
         """Blocks that share maps inside a layer, in the order of the first."""
         groups: dict[Any, list[Block]] = {}
         for block in self.blocks:
-            hidden = [a.name for a in flat(block.axes or ()) if a.name in self.local.spaces]
+            hidden = [a.name for a in block.atoms if a.name in self.local.spaces]
             key = (block.scope, self._root(hidden[0])) if hidden else block.key
             groups.setdefault(key, []).append(block)
         yield from groups.values()

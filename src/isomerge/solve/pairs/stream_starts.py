@@ -25,7 +25,6 @@ from isomerge.matching.frame import (
 from isomerge.solve.canonical.canonical_units import CanonicalUnits
 from isomerge.solve.pairs.unit_pair import UnitPair
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.units import Unit
 
@@ -82,11 +81,7 @@ class _Start:
         alone = set(frame.streams) - self.elements.keys()
         if not alone:
             return {}
-        units = [
-            unit
-            for unit in self.units
-            if any(alone & {a.name for a in atoms(block.axes or ())} for block in unit.blocks)
-        ]
+        units = [unit for unit in self.units if any(alone & block.names for block in unit.blocks)]
         crosses = streams_beside(frame, self._turned_leaves(units), self.elements)
         unknown = {
             name: len(c) - int(torch.linalg.matrix_rank(c, rtol=KNOWN)) for name, c in sorted(crosses.items())

@@ -23,7 +23,6 @@ from isomerge.solve.pairs.common_gains import CommonGains
 from isomerge.solve.pairs.pair import PairSolver
 from isomerge.solve.unfinished_run import UnfinishedRun
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import find_shifts
@@ -124,7 +123,7 @@ def _storable(block: Block, element: Tensor, form: StoredForm) -> Tensor:
     dtype = form.written_dtype(block)
     if dtype is None:
         return element
-    dual = any(a.diag and a.dual for a in atoms(block.axes or ()))  # of a layer scale, whose writers it divides
+    dual = any(a.diag and a.dual for a in block.atoms)  # of a layer scale, whose writers it divides
     gain = element.reciprocal() if dual else element
     gain = (gain - block.line.less).to(dtype).double() + block.line.less
     return gain.reciprocal() if dual else gain

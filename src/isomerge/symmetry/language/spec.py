@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.axes import Axis, atoms, shape, show
+from isomerge.symmetry.axes import Axis, TypedAxes, atoms, shape, show
 from isomerge.symmetry.groups import GROUPS, Group
 from isomerge.symmetry.language.bases import TableBasis
 from isomerge.symmetry.language.carries import Carry, Rows
@@ -66,7 +66,7 @@ class Space:
 
 
 @dataclass(frozen=True)
-class Line:
+class Line(TypedAxes):
     """One tensor line: a name pattern and its axes (None: any shape, untouched)."""
 
     name: str
@@ -456,7 +456,7 @@ class Spec:
         A tie is why where a scale is written but not active, and a tied line has it as well
         (`isomerge.models.tied_tensors`).
         """
-        tied = {a.name for line in self.lines if line.tied for a in atoms(line.axes or ())}
+        tied = {a.name for line in self.lines if line.tied for a in line.atoms}
         found = {}
         for line in self.lines:
             for axis in line.axes or ():
