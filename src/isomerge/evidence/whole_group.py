@@ -14,6 +14,7 @@ from isomerge.models.free_streams import given_out, without_streams
 from isomerge.models.layer_norm_form import free_under_layer_norm
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import block_size
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.norms import LayerNorms, free_dimensions
 from isomerge.symmetry.stage import find_shifts, shift_shape
@@ -36,7 +37,7 @@ def whole_group(model: Model) -> dict[str, int]:
     spec, free = _largest(model), free_under_layer_norm(model)
     sizes = {"spaces": 0, "gains": 0, "streams": 0}
     for key, dimension in _dimensions(model, spec).items():
-        name = key.partition("[")[0]
+        name = ElementKey.of(key).name
         sizes["streams" if name in spec.streams else "gains" if name in spec.gains else "spaces"] += dimension
     shifts = sum(prod(shift_shape(spec, shift)) for shift, _, _ in find_shifts(spec, model.blocks))
     norms = free_dimensions(free, model.declared, lambda block: block_size(model, block))

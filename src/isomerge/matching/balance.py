@@ -119,6 +119,6 @@ def _meet(spec: Spec, tensors: Mapping[Block, Tensor]) -> bool:
 
 def _moved(spec: Spec, key: str, g: Tensor) -> float:
     """How far an element is from the identity."""
-    space = spec.spaces[key.partition("[")[0]]
+    space = spec.space_of(key)
     batch = tuple(g.shape[: len(spec.batch(space))])
     return float((g - space.group.identity(batch, spec.sizes[space.name])).abs().max())

@@ -22,6 +22,7 @@ from isomerge.matching.rotations import rotations_and_factors
 from isomerge.matching.selection import Selection
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.groups import SCALES
 from isomerge.symmetry.language.spec import Space, Spec
 from isomerge.symmetry.stage import find_shifts
@@ -151,7 +152,7 @@ def _best(
 ) -> Moved:
     """The best of several candidates by the distance itself; the identity where nothing gains."""
     spec = selection.spec
-    fixed = Alignment(spec, {k: g for k, g in found.alignment.items() if k.partition("[")[0] in votes})
+    fixed = Alignment(spec, {k: g for k, g in found.alignment.items() if ElementKey.of(k).name in votes})
     stay = Moved(fixed, fixed.applied(source), found.dead)
     bar = (apart if apart is not None and not fixed else distance(anchor, stay.blocks)) * (1 - GAIN)
     best = found.alignment

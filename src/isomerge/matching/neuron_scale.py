@@ -99,7 +99,7 @@ def neuron_optimum(spec: Spec, anchor: Blocks, moved: Blocks, *, budget: float =
 
     elements: dict[str, Tensor] = {}
     for base_key, fibre_key in scaled_pairs(spec, moved):
-        base, fibre = (spec.spaces[key.partition("[")[0]] for key in (base_key, fibre_key))
+        base, fibre = (spec.space_of(key) for key in (base_key, fibre_key))
         if _flops(spec, fibre.name, moved) > budget:
             continue
         rows = neurons_of(spec, fibre.name, anchor, moved)

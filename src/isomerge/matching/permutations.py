@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.spec import Spec
 
 RENUMBERED = {"Perm", "SignedPerm", "GL", "O", "OFixingOnes"}
@@ -46,11 +47,11 @@ def in_declared_groups(spec: Spec, permutations: Mapping[str, Tensor]) -> Alignm
         permutations: int64 [*batch, n] by element key.
     """
     for name in (*spec.streams, *spec.latents):
-        if any(key.partition("[")[0] == name for key in permutations):
+        if any(ElementKey.of(key).name == name for key in permutations):
             spec = spec.with_group(name, "Perm")
     found = {}
     for key, p in permutations.items():
-        group = spec.spaces[key.partition("[")[0]].group_name
+        group = spec.space_of(key).group_name
         found[key] = permutation_matrix(p) if group in MATRICES else p
     return Alignment(spec, found)
 

@@ -42,7 +42,7 @@ def related_neurons(spec: Spec, anchor: Blocks, source: Blocks) -> Alignment | N
     if len(pairs) != 1 or keys != set(pairs[0]) or find_shifts(spec, list(anchor)):
         return None
     base_key, fibre_key = pairs[0]
-    fibre = spec.spaces[fibre_key.partition("[")[0]]
+    fibre = spec.space_of(fibre_key)
     batch = spec.batch(fibre)
     if len(batch) != 1 or spec.sizes[batch[0]] < SMALLEST:
         return None

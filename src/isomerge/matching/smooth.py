@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.groups.discrete import assign
 from isomerge.symmetry.groups.polar import nearer_orthogonal
 from isomerge.symmetry.language.spec import Spec
@@ -48,7 +49,7 @@ class SmoothElements:
         self.rotations: dict[str, Tensor] = {}
         self.gauges: dict[str, Tensor] = {}
         for key in keys:
-            space = spec.spaces[key.partition("[")[0]]
+            space = spec.space_of(key)
             batch = tuple(spec.sizes[i] for i in spec.batch(space))
             n = spec.sizes[space.name]
             if space.group_name in ROTATIONS:
@@ -67,7 +68,7 @@ class SmoothElements:
     def acting(self) -> Spec:
         """The spec in which `elements` act: learned permutations are matrices there."""
         spec = self.spec
-        for name in {key.partition("[")[0] for key in self.scores}:
+        for name in {ElementKey.of(key).name for key in self.scores}:
             spec = spec.with_group(name, "O")
         return spec
 
@@ -79,7 +80,7 @@ class SmoothElements:
         """The elements as functions of the parameters, with gradients."""
         found = {**self.rotations, **{key: straight_through(z) for key, z in self.scores.items()}}
         for key, x in self.gauges.items():
-            found[key] = _element(self.spec.spaces[key.partition("[")[0]].group_name, x)
+            found[key] = _element(self.spec.space_of(key).group_name, x)
         return found
 
     def restrain(self) -> None:
@@ -88,7 +89,7 @@ class SmoothElements:
         half = math.log(CONDITION) / 2
         with torch.no_grad():
             for key, x in self.gauges.items():
-                name = self.spec.spaces[key.partition("[")[0]].group_name
+                name = self.spec.space_of(key).group_name
                 if name == "GL":
                     even, odd = (x + x.mT) / 2, (x - x.mT) / 2
                     values, vectors = torch.linalg.eigh(even)
@@ -105,10 +106,10 @@ class SmoothElements:
         found = {}
         with torch.no_grad():
             for key, x in self.rotations.items():
-                group = self.spec.spaces[key.partition("[")[0]].group
+                group = self.spec.space_of(key).group
                 found[key] = group.solve(x.double().cpu())[0]
             for key, x in self.gauges.items():
-                found[key] = _element(self.spec.spaces[key.partition("[")[0]].group_name, x.double().cpu())
+                found[key] = _element(self.spec.space_of(key).group_name, x.double().cpu())
             for key, z in self.scores.items():
                 found[key] = assign(z.cpu())
         return found
@@ -196,7 +197,7 @@ class RiemannianAdam:
                 lie = r.grad @ r.mT  # dL/dR of exp(S) R at S = 0 is G R^T, of which the skew part is the gradient
                 skew = self._adam(key, (lie - lie.mT) / 2) * (self.rates[0] * rate)
                 skew = (skew - skew.mT) / 2
-                if self.elements.spec.spaces[key.partition("[")[0]].group_name == "OFixingOnes":
+                if self.elements.spec.space_of(key).group_name == "OFixingOnes":
                     skew = skew - skew.mean(-1, keepdim=True)
                     skew = skew - skew.mean(-2, keepdim=True)
                 r.copy_(torch.linalg.matrix_exp(-skew) @ r)

@@ -24,6 +24,7 @@ from isomerge.models.recognised import Model, working_dtype
 from isomerge.models.zero_gains import open_zero_gains
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.units import plan_units
 
 
@@ -58,7 +59,7 @@ class ExpertFrame:
         alignment = self.alignment
         assert alignment is not None
         for stage in alignment.stages:
-            open_zero_gains([self.model], {key.partition("[")[0] for key in stage} & {*stage.spec.gains})
+            open_zero_gains([self.model], {ElementKey.of(key).name for key in stage} & {*stage.spec.gains})
         blocks = self.model.blocks
         units = plan_units(alignment.spec, blocks, alignment.together(blocks))
         unit_of = {block.key: frozenset(unit.blocks) for unit in units for block in unit.blocks}

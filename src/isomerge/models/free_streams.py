@@ -16,6 +16,7 @@ from isomerge.matching.selection import Selection
 from isomerge.matching.stream_groups import ROLE, choose_frame, headless, returned_streams
 from isomerge.models.recognised import Model
 from isomerge.models.tied_tensors import tied_lines
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.returned import class_of
 
@@ -132,7 +133,7 @@ def without_streams(frame: Spec, streams: Collection[str]) -> Spec:
 
 def readable(frame: Spec, unread: Collection[str]) -> tuple[Spec, list[str]]:
     """The frame with no stream acted on by what needs a gain folded that no tensor reads; and notes."""
-    names, notes = {key.partition("[")[0] for key in unread}, []
+    names, notes = {ElementKey.of(key).name for key in unread}, []
     for stream in frame.streams:
         space = frame.spaces[stream]
         gains = sorted(n for n in frame.gains if n in names and stream in frame.spaces[n].index)

@@ -21,6 +21,7 @@ from isomerge.matching.frame import gains_over_streams, lonely_gains, whole_gain
 from isomerge.models.opened_gains import OpenedGains
 from isomerge.models.recognised import Model
 from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.stage import Stage
 from isomerge.symmetry.units import elements_of
 
@@ -78,7 +79,7 @@ def _adds(model: Model, key: str, gain: _Gain) -> bool:
     """Whether something is added behind a gain where it is zero: the bias of a norm."""
 
     spec = model.spec
-    name = key.partition("[")[0]
+    name = ElementKey.of(key).name
     hidden = Stage(spec, {key: _factor(~gain.zero, 0.0)})
     for block in model.blocks:
         if block == gain.block or key not in elements_of(spec, block):

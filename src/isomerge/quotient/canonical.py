@@ -53,6 +53,7 @@ from isomerge.solve.canonical.canonical_frame import (
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.element_key import SHIFT, ElementKey
 from isomerge.symmetry.language.spec import Space, Spec
 from isomerge.symmetry.norm_stage import SCALE, is_norm_key
 from isomerge.symmetry.units import Unit, elements_of
@@ -245,7 +246,7 @@ class Canonicaliser:
                 sums[key] = (third, size) if before is None else (before[0] + third, before[1] + size)
         elements: dict[str, Tensor] = {}
         for key, (turn, second) in bases.items():
-            space = spec.spaces.get(key.partition("[")[0])
+            space = spec.spaces.get(ElementKey.of(key).name)
             if space is not None:
                 elements[key], gaps = element(key, space, turn, second, *sums.get(key, (None, None)))
                 self.gaps += gaps
@@ -264,14 +265,15 @@ def _joined(trees_of_units: Iterable[frozenset[str]]) -> set[frozenset[str]]:
 def is_settled(g: Alignment, tolerance: float) -> bool:
     """Whether every element is the identity: orders and whole biases exactly, all else to a tolerance on its
     entries."""
-    norms = any(is_norm_key(key.rpartition(":")[2]) for key in g)  # their rounding is in every bias behind them
-    constant = {f"shift.{shift.name}" for shift in g.spec.shifts if shift.constant}
-    for numbered, x in g.items():
-        key = numbered.rpartition(":")[2]
-        space = g.spec.spaces.get(key.partition("[")[0])
+    # their rounding is in every bias behind them
+    norms = any(is_norm_key(ElementKey.of(key).name) for key in g)
+    constant = {SHIFT + shift.name for shift in g.spec.shifts if shift.constant}
+    for key, x in g.items():
+        name = ElementKey.of(key).name
+        space = g.spec.spaces.get(name)
         if space is None:
-            still = x.new_ones(()) if key.startswith(SCALE) else x.new_zeros(())
-            near = tolerance if norms or key.partition("[")[0] in constant else 0.0
+            still = x.new_ones(()) if name.startswith(SCALE) else x.new_zeros(())
+            near = tolerance if norms or name in constant else 0.0
         else:
             still = space.group.identity(tuple(x.shape[: len(g.spec.batch(space))]), g.spec.sizes[space.name])
             near = tolerance if x.is_floating_point() else 0.0

@@ -7,6 +7,7 @@ from typing import Any
 
 from isomerge.quotient.representative import Gap
 from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.element_key import ElementKey
 
 CLOSE = 1e-6
 """A gap below this is told of: float32 weights carry about a tenth of it as rounding."""
@@ -31,7 +32,7 @@ class Canonical:
         moves the weights, as a share of their norm; ``ambiguous`` are the choices that rounding may make."""
         worst: dict[tuple[str, str], Gap] = {}
         for gap in sorted(self.gaps, key=lambda gap: gap.value):
-            worst.setdefault((gap.element.partition("[")[0], gap.kind), gap)
+            worst.setdefault((ElementKey.of(gap.element).name, gap.kind), gap)
         shown = [self._shown(gap) for gap in worst.values()]
         close = [self._shown(gap) for gap in sorted(self.gaps, key=lambda g: g.value) if gap.value < CLOSE]
         close = [

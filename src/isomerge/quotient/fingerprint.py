@@ -38,6 +38,7 @@ from isomerge.quotient.stream_anchors import EVERY, LENGTHS, Draws, anchors_of
 from isomerge.solve.canonical.canonical_frame import free_folding
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks, layer_of
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.units import elements_of
 
@@ -126,7 +127,7 @@ def _made(model: Model, observer: Observer, dtype: torch.dtype, salt: str) -> Fi
         if meet:  # what reads a latent has no relation to the stream: spectra speak for it
             for key, x in of_unit.items():
                 values = x.data.flatten().sort(descending=True).values
-                by_draw["", unit.blocks[0].key, f"{key.partition('[')[0]}:spectrum"] = (
+                by_draw["", unit.blocks[0].key, f"{ElementKey.of(key).name}:spectrum"] = (
                     unit.blocks[0],
                     Related(values, ()),
                 )

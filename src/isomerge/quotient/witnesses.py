@@ -17,6 +17,7 @@ from torch import Tensor
 from isomerge.quotient.record import Fingerprint
 from isomerge.quotient.relations import CIRCUITS
 from isomerge.quotient.stream_anchors import DRAWS, table_of
+from isomerge.symmetry.element_key import ElementKey
 
 DAMPING = 0.1
 """Of the mean eigenvalue of a Gram, added before it is inverted: directions that anchors hardly span are noise."""
@@ -173,7 +174,7 @@ def _spectra(f: Fingerprint) -> Places:
     by_role: Places = {}
     for key, x in f.spectra.items():
         if x.layer is not None:
-            by_role.setdefault((x.role, x.stack, key.partition("[")[0]), []).append((x.layer, x.data.double()))
+            by_role.setdefault((x.role, x.stack, ElementKey.of(key).name), []).append((x.layer, x.data.double()))
     return {key: _scaled(sorted(layers, key=lambda p: p[0])) for key, layers in by_role.items()}
 
 

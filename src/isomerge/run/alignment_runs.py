@@ -40,6 +40,7 @@ from isomerge.solve.pairs.solutions import prepare_solutions
 from isomerge.solve.rounding import RoundingOf, check_rounding, told_rounding
 from isomerge.solve.standing import Kinship, Standing, chosen_spaces, leaves_alone, none_matched, standings
 from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.norm_stage import norm_keys
 from isomerge.symmetry.stage import find_shifts
 from isomerge.symmetry.units import Unit, elements_of, plan_units
@@ -210,14 +211,14 @@ def run_apply(
     movable = {key for block in model.blocks for key in elements_of(spec, block)}
     movable |= {key for _, key, _ in find_shifts(spec, model.blocks)}
     movable |= norm_keys(free_under_layer_norm(model))
-    if strange := sorted({key.rpartition(":")[2] for key in alignment} - movable):
+    if strange := sorted({ElementKey.of(key).in_stage for key in alignment} - movable):
         raise IsomergeError(
             f"{model.ref}: the alignment {name} moves {strange[0]}, which this model does not have: it was made "
             f"for another one"
         )
     notes = _check_moves(alignment, model, name)
     for stage in alignment.stages:
-        open_zero_gains([model], {key.partition("[")[0] for key in stage} & {*stage.spec.gains})
+        open_zero_gains([model], {ElementKey.of(key).name for key in stage} & {*stage.spec.gains})
     rows: list[dict[str, Any]] = []
     units = plan_units(spec, model.blocks, alignment.together(model.blocks))
     total = model.checkpoint.nbytes
@@ -248,7 +249,7 @@ def _check_moves(alignment: Alignment, model: Model, name: str) -> list[str]:
 
     Returns what is to be said of streams that it gives out beside its predictions.
     """
-    moved = {key.rpartition(":")[2].partition("[")[0] for key in alignment}
+    moved = {ElementKey.of(key).name for key in alignment}
     if lost := sorted((moved & model.declared.spaces.keys()) - model.spec.spaces.keys()):
         raise IsomergeError(
             f"{model.ref}: the alignment {name} moves {lost[0]}, which the head's tie to the embeddings does "

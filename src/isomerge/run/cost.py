@@ -14,6 +14,7 @@ from isomerge.pieces import PIECE
 from isomerge.run.running_cost import Running, matching_memory, widest_unit
 from isomerge.solve.many.effort import mean_effort
 from isomerge.solve.match_options import WEIGHTS, Matching
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.units import Unit
 
 # Passes over both models that matching the residual streams takes, as a rule of thumb.
@@ -185,5 +186,5 @@ def _matching(plan: Plan, models: Sequence[Model], *, guard: bool) -> tuple[floa
 
 def _widest(plan: Plan, unit: Unit) -> int:
     """The size of the largest space of a unit: of its cross-Gram, and of what is solved."""
-    names = (key.partition("[")[0] for key in unit.elements if not key.startswith("shift."))
+    names = (ElementKey.of(key).name for key in unit.elements if not ElementKey.of(key).is_shift)
     return max((plan.selection.spec.sizes[name] for name in names), default=0)

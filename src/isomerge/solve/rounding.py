@@ -33,6 +33,7 @@ from isomerge.models.stored_form import StoredForm
 from isomerge.symmetry.alignment import Alignment, Stage, element_key
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, Blocks, leaves
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.norm_stage import NormStage
 from isomerge.symmetry.norms import gain_along
@@ -82,7 +83,7 @@ class RoundingOf:
         local = spec.restrict([n for n in spec.spaces if n not in spec.residual_names])
         gauged = fold.applied(stored)
         to_gauge = canonical_gauge(local, gauged)[0]
-        to_gauge = Alignment(local, {k: e for k, e in to_gauge.items() if not k.startswith("shift.")})
+        to_gauge = Alignment(local, {k: e for k, e in to_gauge.items() if not ElementKey.of(k).is_shift})
         gauged, pulled = (
             to_gauge.applied(fold.applied(stored)),
             to_gauge.applied(fold.applied(pulled)),

@@ -26,6 +26,7 @@ from isomerge.models.unit_plan import Plan, make_plan, unit_bytes
 from isomerge.options.fusing import AUTO
 from isomerge.progress import Observer, quiet
 from isomerge.symmetry.blocks import Blocks, leaves
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.units import Unit, elements_of
 
 Kinship = Callable[[Model, Model], "bool | None"]
@@ -140,7 +141,7 @@ def _looked_at(plan: Plan, anchor: Model, *, sample: bool) -> list[Unit]:
     units = [u for u in plan.units if u.elements or u.votes or plan.free(u).norms] or list(plan.units)
     if not sample:
         return units
-    units = [u for u in units if u.votes or any(not key.startswith("shift.") for key in u.elements)] or units
+    units = [u for u in units if u.votes or any(not ElementKey.of(key).is_shift for key in u.elements)] or units
     few = units[:: max(1, len(units) // SAMPLE)][:SAMPLE]
     return sorted(few, key=lambda unit: unit_bytes(anchor, unit))[: -(-len(few) // 2)]
 

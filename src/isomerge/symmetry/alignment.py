@@ -22,6 +22,7 @@ from torch import Tensor
 
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.layer_norms import NORMS, layer_norms
 from isomerge.symmetry.norm_stage import NormStage, is_norm_key, stage_of
@@ -41,8 +42,8 @@ class Alignment(Mapping[str, "Tensor"]):
     def __init__(self, spec: Spec, elements: Mapping[str, Tensor] | None = None) -> None:
         parts: dict[int, dict[str, Tensor]] = {1: {}}
         for key, g in (elements or {}).items():
-            number, _, name = key.rpartition(":")
-            parts.setdefault(int(number or 1), {})[name] = g
+            parsed = ElementKey.of(key)
+            parts.setdefault(int(parsed.stage or 1), {})[parsed.in_stage] = g
         self.spec = spec
         self.stages: tuple[Stage, ...] = tuple(_stage(spec, parts[number]) for number in sorted(parts))
 
@@ -135,10 +136,10 @@ class Alignment(Mapping[str, "Tensor"]):
         identity."""
         found: dict[str, tuple[str, int, int]] = {}
         for key, g in self.elements.items():
-            name = key.rpartition(":")[2].partition("[")[0]
+            name = ElementKey.of(key).name
             if is_norm_key(name):
                 name, group, here, still = NORMS, "shift", 1, not bool(g.any())
-            elif name.startswith("shift."):
+            elif ElementKey.of(key).is_shift:
                 group, here, still = "shift", 1, not bool(g.any())
             else:
                 space = self.spec.spaces[name]

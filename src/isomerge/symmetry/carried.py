@@ -16,10 +16,11 @@ from torch import Tensor
 
 from isomerge.symmetry.axes import Axis, atoms
 from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.carries import Carry, Holder
 from isomerge.symmetry.language.names import numbers
 from isomerge.symmetry.language.spec import Shift, Spec
-from isomerge.symmetry.stage import bias_view, free_part, numbers_in, paid_through
+from isomerge.symmetry.stage import bias_view, free_part, paid_through
 
 CARRY = "norm.carry."
 """What the keys of their elements begin with."""
@@ -144,10 +145,10 @@ def carried_in_unit(spec: Spec, keys: Collection[str], blocks: Sequence[Block]) 
     found = []
     for carry in spec.carries:
         for key in keys:
-            name, _, rest = key.removeprefix(CARRY).partition("[")
-            if name == carry.name:
-                indices = [index for number in numbers(carry.first.name) for index in number.indices]
-                at = dict(zip(indices, numbers_in(key, rest, len(indices)), strict=True))
+            if ElementKey.of(key).name == CARRY + carry.name:
+                at = ElementKey.of(key).scope(
+                    [index for number in numbers(carry.first.name) for index in number.indices]
+                )
                 if (one := _carried(spec, carry, at, blocks)) is not None:
                     found.append(one)
     return found
@@ -162,7 +163,7 @@ def _carried(spec: Spec, carry: Carry, at: Mapping[str, int], blocks: Sequence[B
     if line is None or line.axes is None:
         return None
     others = tuple(held for holder in carry.others for held in _held(holder, by_name, at))
-    key = CARRY + carry.name + (f"[{','.join(map(str, at.values()))}]" if at else "")
+    key = ElementKey.at(CARRY + carry.name, at.values())
     first = by_name.get(name)
     traded = () if first is None else _traded(spec, first, blocks)
     return Carried(key, carry, spec, line.axes, first, others, traded)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, Blocks, leaves
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.levels import HeadNorm, Normed
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.probed import Moves
@@ -158,6 +159,5 @@ def _centred(spec: Spec, norm: HeadNorm, number: int, line: Normed, block: Block
     leaf = block.parts
     parts = tuple(part for part in line.parts if part < len(leaf))  # a part of length zero is left out
     reads = any(a.name in spec.streams for a in leaf[parts[0]])
-    layer = f"[{','.join(map(str, at.values()))}]" if at else ""
-    key = f"{CENTRED if reads else OFFSET}{norm.name}.{number}{layer}"
+    key = ElementKey.at(f"{CENTRED if reads else OFFSET}{norm.name}.{number}", at.values())
     return Centred(key, norm.name, block, parts, norm.over, spec)

@@ -24,6 +24,7 @@ from isomerge.symmetry.axes import Atom, Concat, atoms, leaf_atoms, length, view
 from isomerge.symmetry.bases import bases_in
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import carried
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.spec import Line, Spec
 from isomerge.symmetry.norms import LayerNorms, Norm, TiedTrade
 from isomerge.symmetry.post_norms import Order, Place, depth_of, generic, is_last, order_of
@@ -151,7 +152,7 @@ def _under_pre_norms(
         first = _before_layers(spec, stream)
         writers = {block: k for block, k in writers.items() if block.line in first}
     for key, norm in norms.items():
-        norm.sealed |= seen.normed and key.partition("[")[0] in outer
+        norm.sealed |= seen.normed and ElementKey.of(key).name in outer
     kept = [norm for key, norm in norms.items() if key not in mixed]
     _add_biases(spec, kept, blocks, writers)
     writers = {} if stream in spec.within else _unseen(spec, stream, seen, writers)

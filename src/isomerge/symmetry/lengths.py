@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from isomerge.symmetry.blocks import Block, Blocks
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.reaches import Length
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.probed import Moves
@@ -47,8 +48,7 @@ class Lengths:
     @property
     def element_keys(self) -> list[str]:
         """Of the one element: the logarithms of what slices are multiplied by, [slices]."""
-        layer = f"[{','.join(map(str, self.at))}]" if self.at else ""
-        return [LENGTH + self.length.name + layer]
+        return [ElementKey.at(LENGTH + self.length.name, self.at)]
 
     @property
     def _axis(self) -> int | None:

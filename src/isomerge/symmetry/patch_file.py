@@ -13,6 +13,7 @@ from torch import Tensor
 from isomerge.arithmetic import aligned
 from isomerge.errors import IsomergeError
 from isomerge.files import check_file, write_tensors
+from isomerge.symmetry.element_key import SHIFT, ElementKey
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.norm_stage import check_norm_element, is_norm_key, kind_of
 from isomerge.symmetry.stage import FIXED, shift_shape
@@ -80,7 +81,7 @@ def read_patch(path: Path, spec: Spec) -> tuple[Spec, dict[str, Tensor]]:
     _check_stages(elements, path)
     active = _with_groups(spec, meta["spaces"], meta["sizes"], elements, path)
     for key, g in elements.items():
-        _check_element(active, key.rpartition(":")[2], g, path)
+        _check_element(active, ElementKey.of(key).in_stage, g, path)
     return active, elements
 
 
@@ -125,11 +126,12 @@ def _is_space(entry: Any) -> bool:
 def _check_stages(elements: Mapping[str, Tensor], path: Path) -> None:
     """Refuse a stage whose elements have no order: moves of norms beside others."""
     kinds: dict[str, str] = {}
-    for number, _, key in (key.rpartition(":") for key in elements):
-        if kinds.setdefault(number or "1", kind_of(key)) != kind_of(key):
+    for key in map(ElementKey.of, elements):
+        kind = kind_of(key.in_stage)
+        if kinds.setdefault(key.stage or "1", kind) != kind:
             raise IsomergeError(
-                f"{path}: stage {number or 1} has elements of two kinds, {key} among them: this alignment is "
-                f"damaged, make it again"
+                f"{path}: stage {key.stage or 1} has elements of two kinds, {key.in_stage} among them: this "
+                "alignment is damaged, make it again"
             )
 
 
@@ -138,11 +140,10 @@ def _check_element(spec: Spec, key: str, g: Tensor, path: Path) -> None:
 
     if is_norm_key(key):
         good = check_norm_element(spec, key, g)
-    elif key.startswith("shift."):
-        shift = next(s for s in spec.shifts if s.name == key.removeprefix("shift.").partition("[")[0])
-        wanted = shift_shape(spec, shift)
+    elif ElementKey.of(key).is_shift:
+        wanted = shift_shape(spec, spec.shift_of(key))
         good = tuple(g.shape) == wanted and bool(g.isfinite().all())
-    elif (name := key.partition("[")[0]) not in spec.spaces:
+    elif (name := ElementKey.of(key).name) not in spec.spaces:
         good = False
     else:
         space = spec.spaces[name]
@@ -159,13 +160,10 @@ def _with_groups(
     spec: Spec, spaces: dict[str, Any], sizes: dict[str, int], elements: Mapping[str, Tensor], path: Path
 ) -> Spec:
     """The spec with exactly the patch's spaces active, checked against what the patch was made for."""
-    for key in (k.rpartition(":")[2] for k in elements):
-        if is_norm_key(key):
-            continue
-        name = key.removeprefix("shift.").partition("[")[0]
-        known = spec.spaces if not key.startswith("shift.") else {s.name for s in spec.shifts}
-        if name not in known:
-            raise IsomergeError(f"{path}: element {key} is of no space of the spec for {spec.model_type}")
+    for key in map(ElementKey.of, elements):
+        known = spec.spaces if not key.is_shift else {SHIFT + shift.name for shift in spec.shifts}
+        if not is_norm_key(key.name) and key.name not in known:
+            raise IsomergeError(f"{path}: element {key.in_stage} is of no space of the spec for {spec.model_type}")
     for name in spaces:
         wanted = [n for n in (name, *spaces[name][1]) if n in sizes and sizes[n] != spec.sizes.get(n)]
         if wanted:

@@ -20,6 +20,7 @@ from torch import Tensor
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.centred import CENTRED, OFFSET, Centred, centred_in
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.reaches import Map, Part, Probe, Reach
 from isomerge.symmetry.language.spec import Line, Spec
 from isomerge.symmetry.lengths import LENGTH, Lengths, lengths_in
@@ -210,7 +211,7 @@ def element_shape(spec: Spec, key: str) -> tuple[int, ...] | None:
     if key.startswith(UNHEARD):
         return unheard_shape(spec, key, blocks)
     for one in reached_in(spec, blocks):
-        if key.partition("[")[0] in {each.partition("[")[0] for each in one.element_keys}:
+        if ElementKey.of(key).name in {ElementKey.of(each).name for each in one.element_keys}:
             return one.shape(key)
     return None
 

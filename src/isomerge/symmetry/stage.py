@@ -19,9 +19,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from isomerge.errors import IsomergeError, visible
+from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Atom, leaf_atoms
 from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.element_key import SHIFT, ElementKey
 from isomerge.symmetry.groups import GROUPS
 from isomerge.symmetry.groups.discrete import Sign
 from isomerge.symmetry.language.spec import Shift, Space, Spec
@@ -29,8 +30,7 @@ from isomerge.symmetry.language.spec import Shift, Space, Spec
 
 def element_key(spec: Spec, space: Space, scope: Mapping[str, int]) -> str:
     """``name`` or ``name[layer]``: one stacked element."""
-    values = [str(scope[i]) for i in spec.scope(space)]
-    return f"{space.name}[{','.join(values)}]" if values else space.name
+    return ElementKey.at(space.name, (scope[i] for i in spec.scope(space)))
 
 
 def scope_of(spec: Spec, key: str) -> dict[str, int]:
@@ -39,25 +39,7 @@ def scope_of(spec: Spec, key: str) -> dict[str, int]:
     Raises:
         IsomergeError: a key that is none, as in a file that was edited.
     """
-    name, _, rest = key.partition("[")
-    return dict(
-        zip(spec.scope(spec.spaces[name]), numbers_in(key, rest, len(spec.scope(spec.spaces[name]))), strict=True)
-    )
-
-
-def numbers_in(key: str, rest: str, count: int) -> list[int]:
-    """The ``count`` numbers of an element's key behind its ``[``.
-
-    Raises:
-        IsomergeError: others than that.
-    """
-    parts = [part for part in rest.removesuffix("]").split(",") if part]
-    if len(parts) != count or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
-        raise IsomergeError(
-            f"an alignment moves {visible(key)}, which names no layer of this architecture: its file was "
-            f"changed; make it again"
-        )
-    return [int(part) for part in parts]
+    return ElementKey.of(key).scope(spec.scope(spec.space_of(key)))
 
 
 def joined(one: Spec, two: Spec) -> Spec:
@@ -218,12 +200,12 @@ class Stage(Mapping[str, "Tensor"]):
     def __matmul__(self, other: Stage) -> Stage:
         """``(g @ h)`` acts like h first, then g."""
 
-        linear = {k: g for k, g in other.elements.items() if not k.startswith("shift.")}
+        linear = {k: g for k, g in other.elements.items() if not ElementKey.of(k).is_shift}
         for key, g in self.elements.items():
-            if key.startswith("shift."):
+            if ElementKey.of(key).is_shift:
                 continue
             g = self._relabel(key, g, other, inverse=True)
-            group = self.spec.spaces[key.partition("[")[0]].group
+            group = self.spec.space_of(key).group
             linear[key] = group.compose(g, linear[key]) if key in linear else g
         return Stage(joined(other.spec, self.spec), {**linear, **compose_shifts(self, other)})
 
@@ -234,27 +216,29 @@ class Stage(Mapping[str, "Tensor"]):
         rotated = {
             name
             for key in other.elements
-            if (name := key.partition("[")[0]) in other.spec.spaces
+            if (name := ElementKey.of(key).name) in other.spec.spaces
             and other.spec.spaces[name].group_name not in MONOMIAL
         }
         return not any(rotated & set(self._bases(key)) for key in self.elements)
 
     def _bases(self, key: str) -> tuple[str, ...]:
         """The indices of the space of an element."""
-        space = self.spec.spaces.get(key.partition("[")[0])
+        space = self.spec.spaces.get(ElementKey.of(key).name)
         return space.index if space is not None else ()
 
     def split(self) -> tuple[Stage, ...]:
         """The stage as one or two whose inverses are stages: fibres over a rotated base come before it."""
         if self.follows(self):
             return (self,)
-        first = {key: g for key, g in self.elements.items() if key.startswith("shift.") or self._over_rotated(key)}
-        rest = {key: g for key, g in self.elements.items() if key not in first}
+        rest = {
+            k: g for k, g in self.elements.items() if not ElementKey.of(k).is_shift and not self._over_rotated(k)
+        }
+        first = {k: g for k, g in self.elements.items() if k not in rest}
         return Stage(self.spec, first), Stage(self.spec, rest)
 
     def _over_rotated(self, key: str) -> bool:
         rotated = {b for b in self._bases(key) if b in self.spec.spaces}
-        here = {k.partition("[")[0] for k in self.elements}
+        here = {ElementKey.of(k).name for k in self.elements}
         return any(b in here and self.spec.spaces[b].group_name not in MONOMIAL for b in rotated)
 
     def inverse(self) -> Stage:
@@ -267,8 +251,8 @@ class Stage(Mapping[str, "Tensor"]):
         """The inverse of the spaces alone, without the shifts."""
         linear = {}
         for key, g in self.elements.items():
-            if not key.startswith("shift."):
-                group = self.spec.spaces[key.partition("[")[0]].group
+            if not ElementKey.of(key).is_shift:
+                group = self.spec.space_of(key).group
                 linear[key] = self._relabel(key, group.inverse(g), self, inverse=False)
         return Stage(self.spec, linear)
 
@@ -282,7 +266,7 @@ class Stage(Mapping[str, "Tensor"]):
         With ``inverse`` the labels after ``moved_by`` become the labels before it; without, the other way round.
         """
 
-        space = self.spec.spaces[key.partition("[")[0]]
+        space = self.spec.space_of(key)
         scope = scope_of(self.spec, key)
         batch = self.spec.batch(space)
         for at, base in enumerate(batch):
@@ -307,8 +291,7 @@ class Stage(Mapping[str, "Tensor"]):
 
 def shift_key(shift: Shift, scope: Mapping[str, int]) -> str:
     """``shift.name[layer]``."""
-    values = ",".join(str(v) for v in scope.values())
-    return f"shift.{shift.name}[{values}]" if values else f"shift.{shift.name}"
+    return ElementKey.at(SHIFT + shift.name, scope.values())
 
 
 def find_shifts(spec: Spec, blocks: list[Block]) -> list[tuple[Shift, str, dict[str, Block]]]:
@@ -459,14 +442,12 @@ def shift_scope(spec: Spec, shift: Shift, key: str) -> dict[str, int]:
 
     line = next(line for line in spec.lines if line.name == shift.bias)
     names = [i for i in line.indices if i not in spec.sizes]
-    _, _, rest = key.partition("[")
-    return dict(zip(names, numbers_in(key, rest, len(names)), strict=True))
+    return ElementKey.of(key).scope(names)
 
 
 def carried_shift(g: Stage, spec: Spec, key: str, delta: Tensor) -> Tensor:
     """A shift of ``spec`` in the coordinates after the spaces of ``g`` have acted."""
-    name = key.removeprefix("shift.").partition("[")[0]
-    shift = next(s for s in spec.shifts if s.name == name)
+    shift = spec.shift_of(key)
     moved = delta.clone()
     view, here = moved, shift_atoms(spec, shift)
     if shift.along is not None:  # what moves this axis renumbers it, which a constant does not feel
@@ -478,10 +459,10 @@ def carried_shift(g: Stage, spec: Spec, key: str, delta: Tensor) -> Tensor:
 
 def compose_shifts(g: Stage, h: Stage) -> dict[str, Tensor]:
     """Shifts of ``g @ h``: h's own, and g's pulled back through h's spaces."""
-    found = {k: v for k, v in h.elements.items() if k.startswith("shift.")}
+    found = {k: v for k, v in h.elements.items() if ElementKey.of(k).is_shift}
     back = h.inverse_spaces()
     for key, delta in g.elements.items():
-        if key.startswith("shift."):
+        if ElementKey.of(key).is_shift:
             pulled = carried_shift(back, g.spec, key, delta)
             found[key] = found[key] + pulled if key in found else pulled
     return found
@@ -489,4 +470,4 @@ def compose_shifts(g: Stage, h: Stage) -> dict[str, Tensor]:
 
 def invert_shifts(g: Stage) -> dict[str, Tensor]:
     """Shifts of the inverse: the negative, in the coordinates after g."""
-    return {k: -carried_shift(g, g.spec, k, v) for k, v in g.elements.items() if k.startswith("shift.")}
+    return {k: -carried_shift(g, g.spec, k, v) for k, v in g.elements.items() if ElementKey.of(k).is_shift}

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from isomerge.symmetry.blocks import Block, Blocks
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.reaches import Mute
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.part_rows import Rows
@@ -209,7 +210,7 @@ def unheard_in(spec: Spec, blocks: Sequence[Block]) -> list[Unheard]:
 
 def unheard_shape(spec: Spec, key: str, blocks: Sequence[Block]) -> tuple[int, ...] | None:
     """The shape of an element, given a block of every line; None where no statement has it."""
-    for mute in (mute for mute in spec.mutes if key.partition("[")[0] == UNHEARD + mute.name):
+    for mute in (mute for mute in spec.mutes if ElementKey.of(key).name == UNHEARD + mute.name):
         weight, out = (
             next((block for block in blocks if part.is_of(block.canonical[0])), None)
             for part in (mute.values.weight, mute.out)
@@ -245,7 +246,7 @@ def _unheard(
     stream = gain.names
     values = [a.name for a in weight.parts[mute.values.weight.number] if a.name not in stream]
     (width,) = stream & out.names
-    key = UNHEARD + mute.name + (f"[{','.join(map(str, at.values()))}]" if at else "")
+    key = ElementKey.at(UNHEARD + mute.name, at.values())
     read = Rows(weight, mute.values.weight.number, spec, frozenset(stream), values[-1])
     written = Rows(out, 0, spec, frozenset(values), width)
     own = None if bias is None else Rows(bias, mute.values.bias.number, spec, frozenset(stream), values[-1])

@@ -112,7 +112,7 @@ class TransportFlow:
 
         permutations = {name: self.maps.tensors[key].argmax(0) for name, key in self.stream.start.items()}
         for key, nested in self.neurons.elements.items():
-            space = self.spec.spaces[key.partition("[")[0]]
+            space = self.spec.space_of(key)
             bases = [b for b in space.index if b in self.spec.spaces]
             batch = [d for d in nested.dims if d[-1] not in "+-"]
             data = nested.arrange((*batch, *(f"{b}{end}" for b in bases for end in "-+"), *nested.dims[-2:]))

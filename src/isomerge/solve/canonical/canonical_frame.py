@@ -16,6 +16,7 @@ from isomerge.models.recognised import Model
 from isomerge.models.zero_gains import open_zero_gains
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import carried_shift
 from isomerge.symmetry.units import Unit
@@ -121,7 +122,7 @@ def behind(turn: Alignment, gauge: Alignment) -> Alignment:
     turned = dict(gauge.elements)
     for key in turned:
         for stage in turn.stages:
-            if key.startswith("shift."):
+            if ElementKey.of(key).is_shift:
                 turned[key] = carried_shift(stage, gauge.spec, key, turned[key])
             else:
                 turned[key] = stage.renumbered(gauge.spec, key, turned[key])

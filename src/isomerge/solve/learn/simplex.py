@@ -33,6 +33,7 @@ from isomerge.solve.learn.settings import LearnSettings
 from isomerge.solve.many.mean_solver import ManySolver
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import Stage
 
@@ -136,7 +137,7 @@ class MatchedSimplex:
         local = self.plan.selection.inner
         frame = self.plan.selection.frame or local
         keys = [k for unit in self.plan.units if self.plan.is_matched(unit) for k in unit.elements]
-        keys = [k for k in dict.fromkeys(keys) if k.partition("[")[0] in local.spaces]
+        keys = [k for k in dict.fromkeys(keys) if ElementKey.of(k).name in local.spaces]
         return (Alignment(frame) @ Alignment(local)).spec, [*frame.streams, *keys]
 
     # ------------------------------------------------------------------ points

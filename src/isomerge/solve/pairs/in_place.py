@@ -21,6 +21,7 @@ from isomerge.solve.pairs.pair import PairSolver, overflow_told
 from isomerge.solve.pairs.written_gains import with_common_gains
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Blocks
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.units import Unit, elements_of
 
 
@@ -76,7 +77,7 @@ def without_stretching(solver: PairSolver, whole: Alignment) -> Alignment:
 
     def left() -> Alignment:
         return Alignment(
-            whole.spec, {k: g for k, g in whole.elements.items() if k.rpartition(":")[2] not in dropped}
+            whole.spec, {k: g for k, g in whole.elements.items() if ElementKey.of(k).in_stage not in dropped}
         )
 
     for unit in solver.plan.units:
@@ -126,4 +127,4 @@ def _gained(solver: PairSolver, unit: Unit, whole: Alignment) -> dict[str, Tenso
 
     with overflow_told(solver, unit):
         gained = move_unit(selection, anchor, source, kept, guard=True, carries=carries).alignment
-    return {key: g for key, g in gained.items() if key.partition("[")[0] not in kept}
+    return {key: g for key, g in gained.items() if ElementKey.of(key).name not in kept}

@@ -17,6 +17,7 @@ from isomerge.solve.pairs.midpoint import Judged, Midpoint
 from isomerge.solve.pairs.rematch import FunctionalMatch, solve_again, voted_elements
 from isomerge.solve.pairs.unit_pair import UnitPair
 from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.groups import GROUPS
 from isomerge.symmetry.units import Unit
 
@@ -79,9 +80,9 @@ class Moves:
     def head_keys(self, unit: Unit) -> list[str]:
         """The permutations of heads that are one unit's own."""
         spaces = self.solver.local.spaces
-        mine = [key for key in unit.elements if not key.startswith("shift.")]
+        mine = [key for key in unit.elements if not ElementKey.of(key).is_shift]
         return [
-            k for k in mine if (s := spaces[k.partition("[")[0]]).role in ("h", "g") and s.group.compact == "Perm"
+            k for k in mine if (s := spaces[ElementKey.of(k).name]).role in ("h", "g") and s.group.compact == "Perm"
         ]
 
     def heads(self, unit: Unit, *, swaps: bool = False) -> Iterator[Trial]:

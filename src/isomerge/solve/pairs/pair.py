@@ -27,6 +27,7 @@ from isomerge.solve.pairs.common_gains import CommonGains
 from isomerge.solve.rounding import RoundingOf
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.layer_norms import NORMS, norm_spec
 from isomerge.symmetry.norm_stage import is_norm_key, norm_stages
@@ -247,7 +248,7 @@ class PairSolver:
         errors = self.errors(g, source, nearer)
         if self.rounding is not None and not self.rounding.carries(errors):
             return there
-        result.elements |= {key.rpartition(":")[2]: c for key, c in norms.items()}
+        result.elements |= {ElementKey.of(key).in_stage: c for key, c in norms.items()}
         for block, row in zip(unit.blocks, result.blocks, strict=True):
             row["spaces"] = [*row["spaces"], *([NORMS] if nearer[block] is not there.blocks[block] else [])]
         return _There(nearer, None, errors)

@@ -20,6 +20,7 @@ from isomerge.solve.pairs.pair import PairSolver
 from isomerge.solve.pairs.residuals import peak, whole
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import bias_view, find_shifts, free_part, paid_through
 from isomerge.symmetry.units import Unit, elements_of
@@ -60,7 +61,7 @@ def judge(solver: PairSolver, unit: Unit, tolerance: float, roundoff: float) -> 
         stuck |= set(dead) - {sides.key for sides in tied(spec, tensors)}
     match = compact_solution(spec, a, b, {name: solver.votes[name] for name in unit.votes})
     match.act(b)
-    orders = {k: g for k, g in match.elements.items() if spec.spaces[k.partition("[")[0]].group_name == "Perm"}
+    orders = {k: g for k, g in match.elements.items() if spec.space_of(k).group_name == "Perm"}
     Alignment(spec, orders).act(stored_b)
     mean = sum(squared_norm(t) for t in stored_a.values()) / max(len(stored_a), 1)
     errors = _errors(spec, stored_a, stored_b, roundoff)
@@ -104,7 +105,7 @@ def _plain(
     spec: Spec, a: Blocks, b: Blocks, errors: dict[Block, float], tolerance: float, mean: float
 ) -> list[Difference]:
     """The leaves that no product covers, measured as `relative_residuals` does."""
-    covered = {(sides.key.partition("[")[0]) for sides in tied(spec, a)}
+    covered = {ElementKey.of(sides.key).name for sides in tied(spec, a)}
     gaps = []
     for block, tensor in a.items():
         floor = max(1e-6 * mean, 1e-300)

@@ -29,6 +29,7 @@ from isomerge.solve.pairs.midpoint import Midpoint, unpadded_batches
 from isomerge.solve.pairs.stream_descent import StreamSolver
 from isomerge.solve.pairs.unit_pair import UnitPair
 from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.units import Unit
 
 # Rows that the functional cost is computed from (docs/lab/experiments.md: about a thousand suffice).
@@ -56,7 +57,7 @@ def solve_again(
     """
     spec = solver.local
     first = Alignment(spec, dict(fixed or {}))
-    names = {key.partition("[")[0] for key in first}
+    names = {ElementKey.of(key).name for key in first}
     rest = spec.without(names)
     moved = turned.moved(first)
     of_blocks, of_taps = (

@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Axis, TypedAxes, atoms, shape, show
+from isomerge.symmetry.element_key import SHIFT, ElementKey
 from isomerge.symmetry.groups import GROUPS, Group
 from isomerge.symmetry.language.bases import TableBasis
 from isomerge.symmetry.language.carries import Carry, Rows
@@ -356,6 +357,15 @@ class Spec:
     def describes(self) -> bool:
         """Whether anything is said of the tensors but their names."""
         return any(line.axes is not None for line in self.lines)
+
+    def space_of(self, key: str) -> Space:
+        """The space of an element, by its key."""
+        return self.spaces[ElementKey.of(key).name]
+
+    def shift_of(self, key: str) -> Shift:
+        """The additive gauge of an element, by its key."""
+        name = ElementKey.of(key).name
+        return next(shift for shift in self.shifts if SHIFT + shift.name == name)
 
     def scope(self, space: Space) -> tuple[str, ...]:
         """The indices of a space that number layers (no axis, no size)."""
