@@ -9,8 +9,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from isomerge.cli.app import main
@@ -49,7 +51,9 @@ def test_every_command_is_told_in_a_line() -> None:
     """Typer would cut what is longer."""
     assert TAGLINE
     assert {name: said for name, said in COMMANDS.items() if not 0 < len(said) <= 60 or said.endswith("...")} == {}
-    assert set(COMMANDS) == {command.name for command in app.registered_commands}
+    commands: Any = typer.main.get_command(app)
+    assert list(COMMANDS) == [command.name for command in commands.commands.values()]
+    assert {command.short_help for command in commands.commands.values()} == set(COMMANDS.values())
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the device that is always full is Linux's")

@@ -52,6 +52,13 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         sys.modules.pop(package, None)
 
 
+def test_every_method_has_its_file() -> None:
+    """By it a method is found without loading the others."""
+    own = {name: method.function.__module__ for name, method in registry.methods().items() if method.built_in}
+    assert own == {name: f"isomerge.fusion.{registry.FILES.get(name, name)}" for name in own}
+    assert registry.FILES.keys() <= own.keys()
+
+
 def test_a_package_s_method_is_loaded_when_it_is_named(install) -> None:
     install("scratch_pull", "pulled")
     registry.method("linear")

@@ -1,85 +1,65 @@
-"""All commands as one typer program."""
+"""All commands as one typer program; each is loaded when it is named."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from importlib import import_module
+from typing import Any
 
 import typer
 
-from isomerge.cli.align import align
-from isomerge.cli.apply import apply
-from isomerge.cli.architectures import architectures
-from isomerge.cli.barrier import barrier
-from isomerge.cli.canon import canon
-from isomerge.cli.demo import demo
-from isomerge.cli.diff import diff
-from isomerge.cli.discover import discover
-from isomerge.cli.evaluate import evaluate
-from isomerge.cli.extract_lora import extract_lora
-from isomerge.cli.fingerprint import fingerprint
-from isomerge.cli.fsck import fsck
-from isomerge.cli.generate import generate
-from isomerge.cli.inspect import inspect
-from isomerge.cli.merge import merge
-from isomerge.cli.merge_lora import merge_lora
-from isomerge.cli.methods import methods
 from isomerge.cli.overview import COMMANDS, TAGLINE
-from isomerge.cli.prove import prove
-from isomerge.cli.relational import relational
-from isomerge.cli.report import report
-from isomerge.cli.stats import stats
 from isomerge.cli.stopping import Commands
-from isomerge.cli.surgery import surgery
-from isomerge.cli.task_mask import restore_task, task_mask
-from isomerge.cli.transplant_tokenizer import transplant_tokenizer
-from isomerge.cli.tune import tune
-from isomerge.cli.verify import verify
-from isomerge.cli.widen import widen
-from isomerge.cli.written import Writing
+from isomerge.cli.written import FUNCTIONS, Writing
 
-app = typer.Typer(
-    name="isomerge",
-    cls=Commands,
-    help=TAGLINE,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-_FUNCTIONS = (
-    merge,
-    tune,
-    methods,
-    architectures,
-    align,
-    apply,
-    diff,
-    verify,
-    fsck,
-    canon,
-    widen,
-    transplant_tokenizer,
-    relational,
-    fingerprint,
-    barrier,
-    evaluate,
-    report,
-    stats,
-    generate,
-    extract_lora,
-    merge_lora,
-    task_mask,
-    restore_task,
-    surgery,
-    inspect,
-    discover,
-    prove,
-    demo,
-)
-for function in _FUNCTIONS:
-    name = "eval" if function is evaluate else function.__name__.replace("_", "-")  # which is Python's own word
-    app.command(name, cls=Writing, short_help=COMMANDS[name])(function)
+MODULES = {"eval": "evaluate", "restore-task": "task_mask"}
+"""The modules of this package with commands that are called otherwise than they."""
+SETTINGS: Mapping[str, Any] = {
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+
+
+class NamedCommands(Mapping[str, Any]):
+    """The commands by name. One that nobody names is not even imported: all of them together take as long as a
+    small merge."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in COMMANDS:
+            raise KeyError(name)
+        if name not in self._loaded:
+            word = name.replace("-", "_")
+            module = import_module(f"isomerge.cli.{MODULES.get(name, word)}")
+            alone = typer.Typer(**SETTINGS)
+            alone.callback()(_root)  # with it typer makes a group, also of a single command
+            alone.command(name, cls=Writing, short_help=COMMANDS[name])(getattr(module, FUNCTIONS.get(name, word)))
+            group: Any = typer.main.get_command(alone)
+            self._loaded[name] = group.commands[name]
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class Program(Commands):
+    """The group of all commands."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        commands: Any = NamedCommands()  # typer says a dictionary, and asks for names, `get` and `items` alone
+        self.commands = commands
+
+
+app = typer.Typer(name="isomerge", cls=Program, help=TAGLINE, **SETTINGS)
 
 
 def _version(value: bool) -> None:

@@ -15,8 +15,9 @@ leading axes number matrices (experts in one tensor), ``depth`` where its layer 
 Ranges, choices, the number of models and how large a result can be are said by
 `isomerge.fusion.method_options.limited`.
 
-Adding a method is one file in this folder; or a package with an entry point of the group ``isomerge.methods``
-(`isomerge.plug_ins`), whose name is the method's; or a module or file that a command imports (``--import``).
+Adding a method is one file in this folder, called as the method is (or see `FILES`); or a package with an entry
+point of the group ``isomerge.methods`` (`isomerge.plug_ins`), whose name is the method's; or a module or file that
+a command imports (``--import``).
 """
 
 from __future__ import annotations
@@ -45,6 +46,20 @@ PLACE = ("stacked", "depth")
 """What a method may ask of where its tensor stands: see ``stacked`` and ``depth``."""
 STATISTICS = {"fishers": "fisher", "grams": "regmean", "factors": "kfac"}
 """From the parameter that asks for statistics to the kind that `isomerge stats` writes."""
+
+FILES = {
+    "breadcrumbs_ties": "breadcrumbs",
+    "dare_linear": "dare",
+    "dare_ties": "dare",
+    "della_linear": "della",
+    "fisher_kfac": "fisher",
+    "iso_c": "isotropic",
+    "iso_cts": "isotropic",
+    "ramplus_tl": "ram",
+    "svd_task_arithmetic": "task_singular_vectors",
+    "tsv_m": "task_singular_vectors",
+}
+"""The files of this folder that hold methods called otherwise than they: a method is loaded when it is named."""
 
 
 @dataclass(frozen=True)
@@ -134,12 +149,12 @@ class Method:
     def values(self, parameters: Mapping[str, Any], count: int) -> dict[str, Any]:
         """All options by the users' names, defaults filled in, one value for each of ``count`` models where there
         is one per model."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for option in self.options.values():
             value = parameters.get(option.name, option.default)
-            one = option.per_model and not isinstance(value, Sequence)
-            found[option.name] = [value] * count if one else value
-        return found
+            repeated = option.per_model and not isinstance(value, Sequence)
+            values[option.name] = [value] * count if repeated else value
+        return values
 
     def fuse(
         self,
@@ -165,17 +180,17 @@ class Method:
             notes: takes what the method has to tell.
         """
         values = self.values(parameters, len(tensors))
-        given: dict[str, Any] = {option.keyword: values[option.name] for option in self.options.values()}
+        arguments: dict[str, Any] = {option.keyword: values[option.name] for option in self.options.values()}
         if self.random:
-            given["rng"] = rng
+            arguments["rng"] = rng
         if self.statistics:
-            given[self.statistics] = statistics
+            arguments[self.statistics] = statistics
         if self.widening:
-            given["out"] = out
+            arguments["out"] = out
         if self.noted:
-            given["notes"] = notes
-        given.update((name, parameters[name]) for name in self.placed if name in parameters)
-        return self.function(tensors, *([base] if self.base != "none" else []), **given)
+            arguments["notes"] = notes
+        arguments.update((name, parameters[name]) for name in self.placed if name in parameters)
+        return self.function(tensors, *([base] if self.base != "none" else []), **arguments)
 
 
 _METHODS: dict[str, Method] = {}
@@ -188,10 +203,10 @@ def _register(method: Method) -> Callable[..., Any]:
         IsomergeError: another module has a method of that name.
     """
     if not method.built_in:
-        _load_all()  # a name of isomerge's own is refused where it is taken
+        _load(method.name)  # a name of isomerge's own is refused where it is taken
     there = _METHODS.get(method.name)
     if there is not None and not is_one(method.function, there.function):
-        takers = [_module_of(one) for one in (method, there)]
+        takers = [_module_of(taker) for taker in (method, there)]
         raise IsomergeError(
             f"merge method {method.name}: {' and '.join(takers)} both register that name; rename one"
         )
@@ -288,21 +303,27 @@ def kind_of(function: Callable[..., Any], parameter: inspect.Parameter) -> type:
     said = parameter.annotation  # a text, where the module has `from __future__ import annotations`
     text = said.__name__ if isinstance(said, type) else str(said)
     words = {word.strip() for word in text.split("|")} - {"None"}
-    found = next((kind for kind in KINDS if words == {kind.__name__}), None)
-    if found is None:
+    known = next((kind for kind in KINDS if words == {kind.__name__}), None)
+    if known is None:
         raise TypeError(f"{function.__name__}: {parameter.name} must be annotated as bool, int, float or str")
-    return found
+    return known
+
+
+def _load(name: str) -> None:
+    """Import the file of isomerge's own method of that name, where there is one."""
+    file = FILES.get(name, name)
+    if any(module.name == file for module in pkgutil.iter_modules(package.__path__)):
+        importlib.import_module(f"{package.__name__}.{file}")
 
 
 @cache
 def _load_all() -> None:
-
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
 
 
 def methods() -> dict[str, Method]:
-    """All methods that are loaded, by name: isomerge's own, and those of modules that were imported."""
+    """All methods, by name: isomerge's own, every one of them loaded, and those of modules that were imported."""
     _load_all()
     return dict(sorted(_METHODS.items()))
 
@@ -331,9 +352,10 @@ def method(name: str) -> Method:
 
 
 def _looked_up(name: str) -> Method:
-    known, points = methods(), plug_ins(METHODS)
+    _load(name)
+    points = plug_ins(METHODS)
     takers = [origin(point) for point in points.get(name, ())]
-    if name in known and known[name].built_in:
+    if name in _METHODS and _METHODS[name].built_in:
         takers.insert(0, "isomerge itself")
     if len(takers) > 1:
         raise IsomergeError(
@@ -341,18 +363,17 @@ def _looked_up(name: str) -> Method:
         )
     if name in points:
         load(points[name][0])
-        known = methods()
-        if name not in known:
+        if name not in _METHODS:
             raise IsomergeError(
                 f"merge method {name}: the plug-in of {takers[0]} registers no method of that name; decorate a "
                 f"function {name} with isomerge.fusion.registry.merge_method"
             )
-    if name not in known:
-        there = sorted({*known, *points})
+    if name not in _METHODS:
+        there = sorted({*methods(), *points})
         near = get_close_matches(str(name).lower(), there, 1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise IsomergeError(f"--method {name}: no such merge method{hint}; there are {', '.join(there)}")
-    return known[name]
+    return _METHODS[name]
 
 
 def source(method: Method) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from isomerge.errors import IsomergeError
-from isomerge.run.cluster.ray_engine import RayEngine
 from isomerge.run.local_engine import Engine, LocalEngine
 
 ENGINES = ("local", "ray")
@@ -30,6 +29,8 @@ def engine_of(name: str, address: str | None = None) -> Iterator[Engine]:
             raise IsomergeError(f"--address {address} is that of a Ray cluster: add --engine ray")
         yield LocalEngine()
         return
+    # Ray's engine is loaded when it is named: few have a cluster
+    from isomerge.run.cluster.ray_engine import RayEngine
 
     engine = RayEngine(address)
     try:
