@@ -5,15 +5,21 @@ from __future__ import annotations
 import ast
 import json
 import pkgutil
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 import isomerge
 from depth import thorough
+from isomerge.cli.overview import COMMANDS
+from isomerge.fusion import registry
 from sources import FILES, ROOT, nodes
+from toys import save_toy
 
 HEAVY = ["torch", "transformers", "numpy", "scipy", "matplotlib", "sklearn", "safetensors", "huggingface_hub"]
 LIGHT = (
@@ -27,6 +33,27 @@ LATE = {
     "matplotlib", "PIL", "rich", "IPython", "pyarrow", "jinja2", "markupsafe", "tqdm",
 }  # fmt: skip
 """Packages that take long to load, or that not everybody has: imported where they are used."""
+MOST = 340
+"""Modules of isomerge that a merge of two models loads, where nothing is aligned and no page is written."""
+ON_DEMAND = {
+    "isomerge.discovery": "a text of the user's own is proven",
+    "isomerge.evidence.report.contents": "a notebook shows a report",
+    "isomerge.evidence.report.loss_figures": "the same",
+    "isomerge.evidence.report.page": "the same",
+    "isomerge.merging.forward_fusion": "a method runs the models",
+    "isomerge.merging.fusion_statistics": "a method asks for statistics",
+    "isomerge.merging.matched_models": "models are matched",
+    "isomerge.merging.measured": "there are data",
+    "isomerge.observe.data.opening_data": "there are data",
+    "isomerge.observe.live.generated": "models make their data",
+    "isomerge.quotient.kinship": "models are in different bases",
+    "isomerge.run.cluster.ray_engine": "--engine names Ray",
+    "isomerge.solve.baselines.transport_settings": "--match names optimal transport",
+    "isomerge.solve.many.effort": "there is no anchor",
+    "isomerge.solve.pairs.written_gains": "streams were turned",
+}
+"""What of isomerge's own is imported inside functions, and when it is needed: the doors of parts that a plain merge
+does without. A part has few of them; inside of it imports stand at the top."""
 SHOW = f"import json, sys; print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
 
 
@@ -107,7 +134,7 @@ def test_no_module_loads_what_is_late() -> None:
 
 
 def imported_inside_functions(path: Path) -> set[str]:
-    """The packages that the functions of a file import."""
+    """The packages that the functions of a file import, of isomerge's own the modules."""
     inside = [
         node
         for function in nodes(path)
@@ -116,18 +143,92 @@ def imported_inside_functions(path: Path) -> set[str]:
     ]
     names = [alias.name for node in inside if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module or "" for node in inside if isinstance(node, ast.ImportFrom)]
-    return {name.partition(".")[0] for name in names}
+    return {name if name.startswith("isomerge.") else name.partition(".")[0] for name in names}
+
+
+def on_demand(name: str) -> set[str]:
+    """The doors of `ON_DEMAND` that an import goes through."""
+    return {door for door in ON_DEMAND if name == door or name.startswith(f"{door}.")}
 
 
 def test_functions_import_only_what_is_late() -> None:
-    """Everywhere but in light modules, imports stand at the top."""
-    inside = {}
+    """Everywhere but in light modules, imports stand at the top, but for what is late or loaded on demand."""
+    inside, doors = {}, set()
     for path in FILES:
         name = ".".join(("isomerge", *path.relative_to(ROOT).with_suffix("").parts))
         if not is_light(name.removesuffix(".__init__")) and path.name != "__init__.py":
-            inside[name] = imported_inside_functions(path) - LATE
+            names = imported_inside_functions(path) - LATE
+            doors |= {door for imported in names for door in on_demand(imported)}
+            inside[name] = {imported for imported in names if not on_demand(imported)}
     assert len(inside) > 300
     assert {name: packages for name, packages in inside.items() if packages} == {}
+    assert doors == ON_DEMAND.keys()
+
+
+PLAIN_MERGE = """
+import json, sys
+from isomerge.cli.app import main
+from isomerge.symmetry.language import expansion
+
+expanded, statements = set(), expansion.statements
+expansion.statements = lambda text, origin: expanded.add(origin) or statements(text, origin)
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+with open("loaded.json", "w") as file:
+    json.dump({"modules": sorted(sys.modules), "texts": sorted(expanded)}, file)
+"""
+
+
+def loaded_by(folder: Path, *arguments: str) -> tuple[set[str], list[str]]:
+    """What a command in a folder has loaded when it ends, and the spec texts that it has expanded."""
+    command = [sys.executable, "-c", PLAIN_MERGE, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((folder / "loaded.json").read_text())
+    return set(report["modules"]), report["texts"]
+
+
+@pytest.fixture(scope="module")
+def llamas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, one trained on, and a stranger."""
+    folder = tmp_path_factory.mktemp("llamas")
+    save_toy("llama", folder / "first", seed=0)
+    save_toy("llama", folder / "strangers", seed=1)
+    shutil.copytree(folder / "first", folder / "relatives")
+    file = folder / "relatives" / "model.safetensors"
+    tensors = {name: tensor + 1e-4 * torch.randn_like(tensor) for name, tensor in load_file(file).items()}
+    save_file(tensors, file, {"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("models", ["relatives", "strangers"])
+def test_a_plain_merge_loads_what_it_needs(models: str, llamas: Path, tmp_path: Path) -> None:
+    """Of isomerge a part of the modules, of methods and commands those that are named, of spec texts the models' own;
+    and whether models have a common base is asked of strangers."""
+    merge = ["merge", str(llamas / "first"), str(llamas / models), "-o", "out", "--no-align", "--no-report"]
+    modules, texts = loaded_by(tmp_path, *merge)
+    own = {name.removeprefix("isomerge.") for name in modules if name.startswith("isomerge.")}
+    assert 100 < len(own) < MOST
+    parts = (
+        "discovery",
+        "solve.baselines",
+        "solve.many",
+        "federated",
+        "relational",
+        "tuning",
+        "run.cluster",
+        "api",
+    )
+    parts = parts if models == "strangers" else (*parts, "quotient")
+    assert sorted(name for name in own for part in parts if f"{name}.".startswith(f"{part}.")) == []
+    assert {"solve.learn.learner", "evidence.report.page"}.isdisjoint(own)
+    assert {"ray", "matplotlib", "scipy", "transformers", "jinja2"}.isdisjoint(modules)
+    methods = {f"fusion.{registry.FILES.get(name, name)}" for name in registry.methods()}
+    assert methods & own == {"fusion.linear"}
+    assert {f"cli.{name.replace('-', '_')}" for name in COMMANDS} & own == {"cli.merge"}
+    assert texts == ["llama.spec"]
 
 
 def test_public_names() -> None:

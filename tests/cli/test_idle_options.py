@@ -272,7 +272,7 @@ def test_tokens_of_images_are_noted(
     from isomerge.solve import match_inputs
 
     images = Examples({"pixel_values": torch.zeros(1, 3, 8, 8)}, labelled=False)
-    monkeypatch.setattr(match_inputs, "open_data", lambda *_, **__: images)
+    monkeypatch.setattr("isomerge.observe.data.opening_data.open_data", lambda *_, **__: images)
     for length, count in ((9, 1), (128, 0)):
         with noting():
             match_inputs.data_for(library.open(place / "a"), "x", length=length)

@@ -105,7 +105,7 @@ def test_a_proof_is_demanded_once(gpt2: Path, tmp_path: Path, monkeypatch: pytes
     text, config = text_of("gpt2"), config_of(gpt2)
     spec, tried = written(tmp_path, text), []
     real = proof.try_spec
-    monkeypatch.setattr(proof, "try_spec", lambda *args: tried.append(1) or real(*args))
+    monkeypatch.setattr("isomerge.discovery.trial.try_spec", lambda *args: tried.append(1) or real(*args))
     for number, (edited, count) in enumerate([(text, 1), (text, 1), (f"# a comment\n\n{text}   ", 1)]):
         spec.write_text(edited)
         isomerge.align(gpt2, onto=gpt2, out=tmp_path / f"out{number}", spec=spec)

@@ -326,7 +326,6 @@ def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> Non
     from isomerge.cli.console import distance_table, scan_table, stream_table, tell_verdict, warn_fixed
     from isomerge.cli.evidence import evidence_lines
     from isomerge.merging.finishing import other_models
-    from isomerge.merging.measured import measured_line
 
     warned = [*job.fusion.notes, *other_models(report["checksums"])]
     for note in warned:
@@ -346,6 +345,8 @@ def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> Non
     if "layer_scan" in report:
         scan_table(voice, report["layer_scan"], report["measured"]["unit"])
     if report["measured"] is not None:
+        from isomerge.merging.measured import measured_line
+
         voice.say(measured_line(report["measured"]))
     names = report["models"]
     if report["kept_from_first"]:

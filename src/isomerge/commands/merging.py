@@ -34,12 +34,10 @@ from isomerge.options import (
 )
 from isomerge.options.unused import MATCHING, note_idle
 from isomerge.progress import Observer, quiet
-from isomerge.quotient.kinship import kinship
 from isomerge.run.absolute_names import lasting_ref
 from isomerge.run.arguments import defaults_in
 from isomerge.run.cost import estimate
-from isomerge.solve.many.mean_solutions import check_anchor
-from isomerge.solve.match_checks import files_of_matching, matching_of
+from isomerge.solve.match_checks import check_anchor, files_of_matching, matching_of
 from isomerge.solve.match_inputs import check_data
 from isomerge.solve.match_options import Matching
 from isomerge.solve.standing import check_align
@@ -223,11 +221,19 @@ def planned_merge(
                 lasting_ref(m) if isinstance(m, (str, Path)) else f.ref
                 for m, f in zip(job.models, opened, strict=True)
             ]
-            more = {"matching": match, "stats": job.stats, "source_bases": origins, "kinship": kinship}
+            more = {"matching": match, "stats": job.stats, "source_bases": origins, "kinship": _kinship}
             more |= {"scan": merge.scan, "parents": merge.parents, "vocabulary": merge.vocabulary}
             more |= {"checksums": job.checksums}
             options = MergeOptions(**how, **more, recipe=partial(merge.recipe, named))
             yield Merging(MergePlan(opened, output, job.fusion, options), merge.looks, job.recipe is not None)
+
+
+def _kinship(anchor: Model, model: Model) -> bool | None:
+    """See `isomerge.quotient.kinship.kinship`, which is asked of models in another basis alone."""
+    # and loaded for them: most merges are of relatives in one basis
+    from isomerge.quotient.kinship import kinship
+
+    return kinship(anchor, model)
 
 
 def _of_one_vocabulary(merge: Merge, *, allow_pickle: bool) -> Merge:

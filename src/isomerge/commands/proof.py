@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.archs import spec_for
-from isomerge.discovery.building import real_config, specimens
-from isomerge.discovery.proofs import recall, remember
-from isomerge.discovery.trial import try_spec
 from isomerge.errors import IsomergeError
 
 
@@ -26,6 +23,10 @@ def demand_proof(spec: str | Path, ref: str, config: Mapping[str, Any], *, own: 
     Raises:
         IsomergeError: the law refutes the text, or it cannot be tried.
     """
+    # a text of the user's own is rare, and trying it takes all that `isomerge discover` has
+    from isomerge.discovery.building import real_config, specimens
+    from isomerge.discovery.proofs import recall, remember
+    from isomerge.discovery.trial import try_spec
 
     text, spec_of = text_of(spec)
     assert text is not None

@@ -21,9 +21,10 @@ from isomerge.models.unit_plan import Plan, make_plan
 from isomerge.observe.stats.taps import Activations
 from isomerge.progress import quiet
 from isomerge.run.streaming import elements_of_results
-from isomerge.solve.canonical.canonical_units import SHARES, CanonicalUnits
+from isomerge.solve.canonical.canonical_units import CanonicalUnits
 from isomerge.solve.many.mean_solutions import shares_of, undisguised
 from isomerge.solve.many.mean_solver import ManySolver
+from isomerge.solve.match_options import SHARES
 from isomerge.solve.pairs.pair import Blocks, PairSolver, UnitResult, rows_of
 from isomerge.solve.pairs.stream_descent import StreamSolver
 from isomerge.solve.pairs.written_gains import CommonGains, gains_of_merge

@@ -15,7 +15,6 @@ from isomerge.evidence.parents import parents_of
 from isomerge.evidence.report.facts import short_names
 from isomerge.merging.head_folders import separate_heads
 from isomerge.merging.heads import write_kept
-from isomerge.merging.measured import measured
 from isomerge.merging.merge_plan import MergePlan
 from isomerge.merging.roles import MERGED, in_weights, role_text
 from isomerge.plug_ins.command import with_used
@@ -46,10 +45,13 @@ def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], moves:
         more |= folders
         report["head_folders"] = sorted({name.rpartition("/")[0] for name in links})
     taught = [*report["streams"], report.get("mean") or {}]
-    report["measured"], notes = measured(
-        plan, stream, learned=any(stream_row.get("learned") for stream_row in taught)
-    )
-    report["notes"] += notes
+    report["measured"] = None
+    if plan.options.matching.data is not None or plan.options.matching.learn is not None:
+        # models are run where there are data alone
+        from isomerge.merging.measured import measured
+
+        report["measured"], notes = measured(plan, stream, learned=any(each.get("learned") for each in taught))
+        report["notes"] += notes
     if (scan := plan.options.scan) is not None:
         report["layer_scan"] = dict(scan)
         more[SCAN_PICTURE] = scan_picture(scan)

@@ -21,7 +21,7 @@ from isomerge.models.unit_plan import make_plan
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.aligned_modules import state_of
 from isomerge.observe.live.modules import load_module
-from isomerge.run.streaming import stream_units
+from isomerge.run.streaming import UnitSolver, stream_units
 from isomerge.run.writing_run import StreamWriter
 from isomerge.solve.baselines.transport_solver import TransportSolver
 from isomerge.solve.match_inputs import open_given
@@ -32,7 +32,7 @@ from isomerge.symmetry.blocks import Block
 
 def fuse_forward(
     stream: StreamWriter,
-    solvers: Sequence[PairSolver | TransportSolver],
+    used: Sequence[UnitSolver],
     fuser: Fuser,
     matching: Matching,
     key: str,
@@ -43,8 +43,10 @@ def fuse_forward(
     """Fuse by running the aligned models, and write the result; returns what moved the sources.
 
     Methods of statistics gather them on the aligned models; others give the merged parameters themselves.
-    ``repair`` are the data of REPAIR, which then has the last word.
+    ``repair`` are the data of REPAIR, which then has the last word. Of what is ``used`` to bring units together,
+    those count that move whole models.
     """
+    solvers = [solver for solver in used if isinstance(solver, PairSolver | TransportSolver)]
     fusion, donor = fuser.fusion, stream.donor
     device = matching.settings.device if matching.settings else "cpu"
     stored = [solvers[0].anchor, *(solver.source for solver in solvers)] if solvers else [donor]

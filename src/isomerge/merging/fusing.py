@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Generator, Tensor
@@ -19,18 +19,20 @@ from isomerge.fusion.fusion import Fusion
 from isomerge.fusion.linear import linear
 from isomerge.fusion.method_options import Option
 from isomerge.fusion.net import Watched, check_explained, resolution_of
-from isomerge.merging.fusion_statistics import FusionStatistics
 from isomerge.models.recognised import Model
 from isomerge.models.stored_form import StoredForm
 from isomerge.models.unit_plan import Plan
 from isomerge.pieces import all_finite, pieces
 from isomerge.run.first_reading import FirstReading, FirstReadings
 from isomerge.run.unit_work import Fused
+from isomerge.solve.pairs.common_gains import CommonGains
 from isomerge.solve.pairs.pair import Blocks, UnitResult
-from isomerge.solve.pairs.written_gains import CommonGains
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, layer_of, stacked_axes, stacks_of
 from isomerge.symmetry.units import Unit
+
+if TYPE_CHECKING:
+    from isomerge.merging.fusion_statistics import FusionStatistics
 
 NAMED = 3
 """Tensors that a note names."""

@@ -22,7 +22,7 @@ from isomerge.models.model_inputs import Inputs
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import Plan
 from isomerge.run.writing_run import StreamWriter
-from isomerge.solve.baselines.baselines import SOFT
+from isomerge.solve.match_names import SOFT
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Line, Spec

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.dtypes import STORED_FLOATS
 from isomerge.errors import IsomergeError
 from isomerge.fusion.fusion import Fusion
 from isomerge.fusion.registry import STATISTICS
-from isomerge.merging.fusion_statistics import FusionStatistics
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import Plan
-from isomerge.solve.baselines.baselines import SOFT
-from isomerge.solve.many.mean_solutions import check_anchor
+from isomerge.solve.match_checks import check_anchor
+from isomerge.solve.match_names import SOFT
 from isomerge.solve.match_options import OURS, Matching
+
+if TYPE_CHECKING:
+    from isomerge.merging.fusion_statistics import FusionStatistics
 
 
 def check_aligned(align: bool, matching: Matching, fusion: Fusion, count: int, anchor: str = "first") -> None:
@@ -191,6 +193,9 @@ def statistics_of(
 
     kind = STATISTICS[fusion.method.statistics]
     if files:
+        # few methods ask for statistics
+        from isomerge.merging.fusion_statistics import FusionStatistics
+
         return FusionStatistics.open(files, models[fusion.start :], [kind])
     if matching.data is not None:
         return None

@@ -40,12 +40,12 @@ from isomerge.run.run_verdict import (
 )
 from isomerge.run.running_cost import fusing_memory
 from isomerge.run.writing_run import Output, run_key
-from isomerge.solve.baselines.baselines import SOFT
 from isomerge.solve.match_checks import check_matching, check_statistics_files, with_data_for_method
 from isomerge.solve.match_inputs import inputs_key
+from isomerge.solve.match_names import SOFT
 from isomerge.solve.match_options import GENERATE, OURS
+from isomerge.solve.pairs.common_gains import CommonGains
 from isomerge.solve.pairs.pair import PairSolver
-from isomerge.solve.pairs.written_gains import CommonGains
 from isomerge.solve.standing import chosen_spaces, leaves_alone, none_matched, standings
 
 

@@ -8,18 +8,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from isomerge.evidence.distance import summarise
 from isomerge.fusion.fusion import Fusion, fusion_of
-from isomerge.merging.endpoints import write_endpoints
 from isomerge.merging.finishing import finish
-from isomerge.merging.forward_fusion import fuse_forward
 from isomerge.merging.head_folders import apart_names
 from isomerge.merging.merge_options import MergeOptions
 from isomerge.merging.merge_plan import MergePlan
 from isomerge.merging.roles import roles_of, weights_of
 from isomerge.merging.transplant import TransplantSolver
 from isomerge.models.recognised import Model
-from isomerge.models.table_bases import read_onto
 from isomerge.run.run_report import report_of
 from isomerge.run.run_verdict import (
     noted,
@@ -27,14 +23,10 @@ from isomerge.run.run_verdict import (
 )
 from isomerge.run.streaming import UnitSolver, elements_of_results, prepare_votes, stream_units, write_alone
 from isomerge.run.writing_run import Output, StreamWriter
-from isomerge.solve.baselines.baselines import SOFT, prepare_transport
-from isomerge.solve.baselines.transport_solver import TransportSolver
-from isomerge.solve.many.mean_solutions import prepare_mean
 from isomerge.solve.match_inputs import check_data, with_generated
+from isomerge.solve.match_names import SOFT
 from isomerge.solve.match_options import OURS
-from isomerge.solve.pairs.pair import PairSolver, UnitResult, rows_of
-from isomerge.solve.pairs.solutions import prepare_solutions
-from isomerge.solve.pairs.written_gains import prepare_gains
+from isomerge.solve.pairs.pair import UnitResult
 from isomerge.symmetry.alignment import Alignment
 
 
@@ -90,9 +82,12 @@ def run_plan(plan: MergePlan, choose: Choice | None = None) -> dict[str, Any]:
             used = choose(plan, stream, used)
             how |= {"tune": choose.report}
         if plan.runs:
+            # few methods run the models
+            from isomerge.merging.forward_fusion import fuse_forward
+
             results = fuse_forward(
                 stream,
-                [solver for solver in used if isinstance(solver, PairSolver | TransportSolver)],
+                used,
                 plan.fuser,
                 options.matching,
                 key,
@@ -146,18 +141,11 @@ def _matched(plan: MergePlan, stream: StreamWriter) -> tuple[Sequence[UnitSolver
     used: Sequence[UnitSolver] = solvers
     streams: list[dict[str, Any]] = []
     mean = None
-    if not plan.matches:
-        pass
-    elif options.anchor == "none":
-        _carry(plan)
-        mean = prepare_mean(stream, solvers, matching, plan.fusion.weights(len(plan.models)))
-    elif matching.match in SOFT:
-        solvers, before = _moved_first(plan, stream)
-        used, streams = prepare_transport(stream, solvers, matching)
-        streams = [{**stream_row, **more} for stream_row, more in zip(streams, before, strict=True)]
-    else:
-        _carry(plan)
-        streams = prepare_solutions(stream, solvers, matching)
+    if plan.matches:
+        # every solver there is: a merge of models as they are stored does without
+        from isomerge.merging.matched_models import match_models
+
+        used, streams, mean = match_models(plan, stream)
     if not streams and mean is None:
         prepare_votes(stream, solvers)
     _take_gains(plan, stream)
@@ -177,36 +165,16 @@ def _matched(plan: MergePlan, stream: StreamWriter) -> tuple[Sequence[UnitSolver
     return used, how
 
 
-def _carry(plan: MergePlan) -> None:
-    """Have the sources read with the first model's constants, where these may stand elsewhere."""
-    matching = plan.options.matching
-    if matching.match == OURS and matching.learn is None and plan.plan.norms and not any(plan.origins):
-        for solver in (solver for solver in plan.solvers if not solver.left):
-            read_onto(solver.anchor, solver.source)
-
-
-def _moved_first(plan: MergePlan, stream: StreamWriter) -> tuple[list[PairSolver], list[dict[str, Any]]]:
-    """The pairs that are transported: as they are stored, or with the sources where the paper's algorithm moves
-    them; and what to tell of that, source by source."""
-    if plan.first is None:
-        return plan.solvers, [{} for _ in plan.solvers]
-    how: dict[str, Any] = {"guard": False, "device": plan.options.matching.matching_device}
-    pairs = [PairSolver(plan.target, source, plan.first, plan.dtype, **how) for source in plan.sources]
-    models, results = write_endpoints(stream, pairs, plan.key(), name="first")
-    moved = [PairSolver(plan.target, model, plan.plan, plan.dtype, **how) for model in models[1:]]
-    before = [
-        {"first": {"spaces": plan.first_spaces, "distance": summarise(rows_of(of_solver))}} for of_solver in results
-    ]
-    return moved, before
-
-
 def _take_gains(plan: MergePlan, stream: StreamWriter) -> None:
     """Where streams were turned: the gains that all models have in common, in which they are fused and written.
 
     Methods that run the aligned models are given them with the anchor's.
     """
-    if plan.runs or plan.options.matching.match != OURS:
+    if plan.runs or plan.options.matching.match != OURS or plan.plan.selection.frame is None:
         return
+    # where streams are turned, which is rare where nothing is matched
+    from isomerge.solve.pairs.written_gains import prepare_gains
+
     plan.gains = plan.fuser.gains = prepare_gains(stream, plan.solvers)
     for solver in plan.solvers:
         solver.gains = plan.gains

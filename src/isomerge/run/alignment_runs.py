@@ -31,9 +31,9 @@ from isomerge.run.run_verdict import (
 )
 from isomerge.run.streaming import elements_of_results, prepare_votes, stream_units, write_alone
 from isomerge.run.writing_run import Output, StreamWriter, run_key
-from isomerge.solve.baselines.baselines import SOFT
 from isomerge.solve.match_checks import check_matching, check_statistics_files
 from isomerge.solve.match_inputs import inputs_key, with_generated
+from isomerge.solve.match_names import SOFT
 from isomerge.solve.match_options import OURS, WEIGHTS, Matching
 from isomerge.solve.pairs.pair import PairSolver, rows_of
 from isomerge.solve.pairs.solutions import prepare_solutions

@@ -12,7 +12,6 @@ from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import Plan, block_size
 from isomerge.pieces import PIECE
 from isomerge.run.running_cost import Running, matching_memory, widest_unit
-from isomerge.solve.many.effort import mean_effort
 from isomerge.solve.match_options import WEIGHTS, Matching
 from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.units import Unit
@@ -148,6 +147,9 @@ def estimate(
     more = related = 1.0
     kept, passes = (8.0 * numel, 2.0 * PASSES) if wide else (0.0, 0.0)
     if anchor == "none" and matched:
+        # merges without an anchor are rare, and their solver knows how long it takes
+        from isomerge.solve.many.effort import mean_effort
+
         effort = mean_effort(len(models), PASSES if wide else None)
         once = sources * (PASSES if wide else 1)
         more, related = effort.matchings / once, effort.related / once

@@ -13,16 +13,15 @@ from isomerge.models.recognised import Model
 from isomerge.observe.data.live_data import as_data
 from isomerge.observe.data.refused_data import check_given
 from isomerge.observe.live.accelerator import CPU, check_device
-from isomerge.observe.live.generated import check_kinds
 from isomerge.observe.read_files import paths_read
 from isomerge.observe.stats.statistics_header import check_statistics
 from isomerge.options import MatchingOptions
 from isomerge.options.unused import note
-from isomerge.solve.baselines.baselines import SOFT, check_match, reads_activations
-from isomerge.solve.canonical.canonical_units import SHARES
 from isomerge.solve.learn.settings import NO_EFFORT, settings_of
-from isomerge.solve.match_options import GENERATE, OURS, Matching
+from isomerge.solve.match_names import SOFT, check_match, reads_activations
+from isomerge.solve.match_options import GENERATE, OURS, SHARES, Matching
 
+ANCHORS = ("first", "none")
 LOOKING = ("stats_src", "evidence", "functional", "input_metric", "search", "learn", "match")
 """Options that say how a match looks at data."""
 LEARNING = (
@@ -51,6 +50,8 @@ def check_matching(matching: Matching, sources: int, spaces: str = "", *, models
     """
     check_match(matching)
     if models and GENERATE in (matching.data, matching.learn):
+        from isomerge.observe.live.generated import check_kinds
+
         check_kinds(models)
     if matching.match not in (OURS, *SOFT) and spaces.startswith("paper"):
         raise IsomergeError(
@@ -84,6 +85,24 @@ def check_matching(matching: Matching, sources: int, spaces: str = "", *, models
         raise IsomergeError("--search needs examples to judge by: add --data DATA")
     if matching.search is not None and not (isfinite(matching.search) and matching.search > 0):
         raise IsomergeError(f"--search {matching.search}: give a time in seconds")
+
+
+def check_anchor(anchor: str, matching: Matching, spaces: str) -> None:
+    """Refuse what a common mean cannot be matched by, before anything is read.
+
+    Raises:
+        IsomergeError: naming the options.
+    """
+    if anchor not in ANCHORS:
+        raise IsomergeError(f"--anchor {anchor}: choose from {', '.join(ANCHORS)}")
+    if anchor == "first":
+        return
+    if matching.match != OURS:
+        raise IsomergeError(f"--match {matching.match} matches onto one anchor: leave --anchor none out")
+    if matching.input_metric:
+        raise IsomergeError("--input-metric moves one model at a time: leave --anchor none out")
+    if matching.search is not None:
+        raise IsomergeError("--search moves one model at a time: leave --anchor none out, or learn with --learn")
 
 
 def check_statistics_files(matching: Matching, models: Sequence[Model]) -> None:

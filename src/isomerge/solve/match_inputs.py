@@ -12,8 +12,6 @@ from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model
 from isomerge.observe.data.examples import Examples
-from isomerge.observe.data.opening_data import check_limit, open_data
-from isomerge.observe.live.generated import Generation, run_generate
 from isomerge.observe.read_files import data_key, file_stamp, shown
 from isomerge.options.unused import note
 from isomerge.solve.match_options import GENERATE, Matching
@@ -40,6 +38,8 @@ def open_given(
     """
     bounds = [n for n in (limit, matching.limit) if n is not None]
     if isinstance(ref, Examples):
+        from isomerge.observe.data.opening_data import check_limit
+
         check_limit(min(bounds, default=None))
         return ref.head(min(bounds)) if bounds else ref
     option = option or ("--data" if ref is matching.data or ref is not matching.learn else "--learn")
@@ -63,6 +63,9 @@ def data_for(
 
     if isinstance(ref, Examples):
         return ref if limit is None else ref.head(limit)
+    # a reader for every kind of data, and most merges have none
+    from isomerge.observe.data.opening_data import open_data
+
     with companion_folder(checkpoint) as folder:
         examples = open_data(str(ref), folder, limit=limit, length=length, config=checkpoint.config, option=option)
     if length != TOKENS and "pixel_values" in examples.tensors and "input_ids" not in examples.tensors:
@@ -92,6 +95,8 @@ def with_generated(matching: Matching, models: Sequence[Model], run: UnfinishedR
     """
     if GENERATE not in (matching.data, matching.learn):
         return matching
+    from isomerge.observe.live.generated import Generation, run_generate
+
     file = run.blob("generated.safetensors")
     if run.done(GENERATE) is None:
         options = Generation(

@@ -12,7 +12,10 @@ from isomerge.solve.learn.settings import LearnSettings
 GENERATE = "generate"
 """As data: examples that the models make themselves (`isomerge.observe.live.generated`)."""
 OURS = "isomerge"
-"""Our own solvers, as a way to match; the others are in `isomerge.solve.baselines.baselines`."""
+"""Our own solvers, as a way to match; the others are in `isomerge.solve.match_names`."""
+
+# How much weights and activations count. Weights decide where activations leave a choice.
+SHARES = {"weights": (1.0, 0.0), "activations": (1e-3, 1.0), "both": (1.0, 1.0)}
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Matching:
     functional: bool = True
     """Where data are given, match neurons once more by what averaging a pair would cost."""
     match: str = OURS
-    """By what: our own solvers, or a published baseline (`isomerge.solve.baselines.baselines`)."""
+    """By what: our own solvers, or a published baseline (`isomerge.solve.match_names`)."""
     transport: tuple[tuple[str, str], ...] = ()
     """Settings of a fusion by optimal transport, as texts (`isomerge.solve.baselines.transport_settings`)."""
     for_method: bool = False

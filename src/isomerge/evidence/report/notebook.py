@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from isomerge.errors import IsomergeError
-from isomerge.evidence.report.contents import subtitle_of, title_of
 from isomerge.evidence.report.facts import facts_of, short_names
 from isomerge.evidence.report.figure import Table
 from isomerge.evidence.report.folder import Written, earlier_alignment
 from isomerge.evidence.report.loss_facts import losses_of
-from isomerge.evidence.report.loss_figures import loss_figure, plane_figure
-from isomerge.evidence.report.page import distance_figures, fragment_of, loss_figures
 from isomerge.evidence.report.verdict import verdict_of
 
 
@@ -101,6 +98,9 @@ def fragment(report: Mapping[str, Any]) -> str:
     Raises:
         IsomergeError: the report is damaged.
     """
+    # every command returns a report, and few of them are shown by a notebook: the page is loaded then
+    from isomerge.evidence.report.page import fragment_of
+
     command = report.get("command")
     if command in ("merge", "align", "diff"):
         return _of_distances(report)
@@ -113,6 +113,8 @@ def fragment(report: Mapping[str, Any]) -> str:
 
 
 def _of_distances(report: Mapping[str, Any]) -> str:
+    from isomerge.evidence.report.contents import subtitle_of, title_of
+    from isomerge.evidence.report.page import distance_figures, fragment_of, loss_figures
 
     facts = facts_of(report)
     written = Written(facts, earlier=earlier_alignment(facts))
@@ -121,6 +123,8 @@ def _of_distances(report: Mapping[str, Any]) -> str:
 
 
 def _of_losses(report: Mapping[str, Any]) -> str:
+    from isomerge.evidence.report.loss_figures import loss_figure, plane_figure
+    from isomerge.evidence.report.page import fragment_of
 
     losses = losses_of(report)
     figures = [*([loss_figure(losses)] if losses.lines else []), *([plane_figure(losses)] if losses.planes else [])]

@@ -5,75 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from isomerge.errors import IsomergeError
 from isomerge.progress import Observer
 from isomerge.solve.baselines.rebasin import match_by_rebasin
 from isomerge.solve.baselines.rebasin_activations import match_by_activations
-from isomerge.solve.baselines.transport_settings import TransportSettings, changed
 from isomerge.solve.baselines.transport_solver import (
     METHODS,
     TransportSolver,
     match_by_transport,
     transport_solutions,
 )
-from isomerge.solve.match_options import OURS, Matching
+from isomerge.solve.match_names import transport_of
+from isomerge.solve.match_options import Matching
 from isomerge.solve.pairs.match_evidence import MatchEvidence
 from isomerge.solve.pairs.pair import PairSolver
 from isomerge.solve.unfinished_run import UnfinishedRun
 from isomerge.symmetry.alignment import Alignment
-
-EXACT = ("git-rebasin", "git-rebasin-acts", "otfusion")
-"""Their result is an element of the symmetry group."""
-SOFT = ("ot-wts", "ot-acts", "ot-acts-emd")
-"""Their result is a fusion: the transported source is another function."""
-MATCHES = (OURS, *EXACT, *SOFT)
-
-
-def check_match(matching: Matching) -> None:
-    """Refuse an unknown way to match, and options that only ours has.
-
-    Raises:
-        IsomergeError: naming the option.
-    """
-    if matching.match not in MATCHES:
-        raise IsomergeError(f"--match {matching.match}: choose from {', '.join(MATCHES)}")
-    transport = transport_of(matching)
-    if matching.match == OURS:
-        return
-    others = {
-        "--stats-src": matching.stats, "--learn": matching.learn, "--search": matching.search,
-        "--input-metric": matching.input_metric,
-    }  # fmt: skip
-    if idle := [name for name, value in others.items() if value]:
-        raise IsomergeError(f"{idle[0]} does not go with --match {matching.match}: leave one of them out")
-    if reads_activations(matching) and matching.data is None:
-        raise IsomergeError(f"--match {matching.match} compares activations here: add --data DATA")
-    if transport is not None:
-        transport.check(activations=matching.data is not None)
-
-
-def transport_of(matching: Matching) -> TransportSettings | None:
-    """The settings of a fusion by optimal transport, with what was said of them; None of other ways to match.
-
-    Raises:
-        IsomergeError: an unknown setting, or one for another way to match.
-    """
-    if matching.match in SOFT:
-        return changed(METHODS[matching.match], matching.transport)
-    if matching.transport:
-        raise IsomergeError(
-            f"--transport {matching.transport[0][0]} is a setting of --match {', '.join(SOFT)}: choose one of "
-            f"them, or leave it out"
-        )
-    return None
-
-
-def reads_activations(matching: Matching) -> bool:
-    """Whether a baseline looks at activations, and not at weights alone."""
-    if matching.match == "git-rebasin-acts":
-        return True
-    settings = transport_of(matching)
-    return settings is not None and (settings.cost == "activations" or settings.residual.startswith("weighted"))
 
 
 def prepare_baseline(run: UnfinishedRun, solvers: Sequence[PairSolver], matching: Matching) -> list[dict[str, Any]]:

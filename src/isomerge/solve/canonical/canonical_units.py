@@ -25,6 +25,7 @@ from isomerge.models.unit_plan import Plan
 from isomerge.observe.live.accelerator import CPU, at_home, on
 from isomerge.observe.stats.taps import Activations, Tap
 from isomerge.solve.canonical.canonical_frame import folding, read_moved
+from isomerge.solve.match_options import SHARES
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, Blocks, leaves
@@ -34,8 +35,6 @@ from isomerge.symmetry.units import Unit
 Key = Block | Tap
 Tensors = dict[Key, "Tensor"]
 """One unit of one model; not to be changed."""
-# How much weights and activations count. Weights decide where activations leave a choice.
-SHARES = {"weights": (1.0, 0.0), "activations": (1e-3, 1.0), "both": (1.0, 1.0)}
 
 
 def moved(g: Alignment, tensors: Mapping[Key, Tensor]) -> Tensors:

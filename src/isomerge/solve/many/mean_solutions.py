@@ -15,32 +15,13 @@ from isomerge.solve.learn.simplex import MatchedSimplex
 from isomerge.solve.learn.together import learn_together
 from isomerge.solve.many.mean_solver import ManySolver
 from isomerge.solve.many.unit_mean import solve_unit_means
-from isomerge.solve.match_options import OURS, Matching
+from isomerge.solve.match_options import Matching
 from isomerge.solve.pairs.match_evidence import MatchEvidence
 from isomerge.solve.pairs.pair import PairSolver
 from isomerge.solve.unfinished_run import UnfinishedRun
 from isomerge.symmetry.alignment import Alignment
 
-ANCHORS = ("first", "none")
 DONE = "common mean"
-
-
-def check_anchor(anchor: str, matching: Matching, spaces: str) -> None:
-    """Refuse what a common mean cannot be matched by, before anything is read.
-
-    Raises:
-        IsomergeError: naming the options.
-    """
-    if anchor not in ANCHORS:
-        raise IsomergeError(f"--anchor {anchor}: choose from {', '.join(ANCHORS)}")
-    if anchor == "first":
-        return
-    if matching.match != OURS:
-        raise IsomergeError(f"--match {matching.match} matches onto one anchor: leave --anchor none out")
-    if matching.input_metric:
-        raise IsomergeError("--input-metric moves one model at a time: leave --anchor none out")
-    if matching.search is not None:
-        raise IsomergeError("--search moves one model at a time: leave --anchor none out, or learn with --learn")
 
 
 def shares_of(weights: Sequence[float]) -> list[float]:

@@ -93,7 +93,7 @@ def match_in_metric(
     Args:
         solver: whose streams are matched.
         statistics: of the anchor and of the source, each in its own coordinates.
-        evidence: a key of `isomerge.solve.canonical.canonical_units.SHARES`; activations count as they did.
+        evidence: a key of `isomerge.solve.match_options.SHARES`; activations count as they did.
     """
     metrics, elements = input_metrics(solver, statistics), {}
     for unit in solver.pair.plan.units:

@@ -12,7 +12,8 @@ import torch
 from torch import Generator, Tensor
 
 from isomerge.matching.frame import stream_crosses
-from isomerge.solve.canonical.canonical_units import SHARES, Tap
+from isomerge.solve.canonical.canonical_units import Tap
+from isomerge.solve.match_options import SHARES
 from isomerge.solve.pairs.midpoint import Judged, Midpoint
 from isomerge.solve.pairs.rematch import FunctionalMatch, solve_again, voted_elements
 from isomerge.solve.pairs.unit_pair import UnitPair

@@ -24,7 +24,8 @@ from isomerge.matching.functional import (
 from isomerge.matching.local import unit_keys
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.stats.taps import enough
-from isomerge.solve.canonical.canonical_units import SHARES, weights_of
+from isomerge.solve.canonical.canonical_units import weights_of
+from isomerge.solve.match_options import SHARES
 from isomerge.solve.pairs.midpoint import Midpoint, unpadded_batches
 from isomerge.solve.pairs.stream_descent import StreamSolver
 from isomerge.solve.pairs.unit_pair import UnitPair

@@ -57,7 +57,7 @@ class StreamSolver:
         pair: the two models and the plan over their shared blocks; ``plan.selection.frame`` must be set.
         observer: told of progress, and of the objective as it falls.
         activations: centred ones of the anchor and of the source, each in its own coordinates.
-        evidence: with activations, what counts: a key of `isomerge.solve.canonical.canonical_units.SHARES`.
+        evidence: with activations, what counts: a key of `isomerge.solve.match_options.SHARES`.
     """
 
     def __init__(

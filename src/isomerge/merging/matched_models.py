@@ -1,0 +1,62 @@
+"""The models of a merge matched by passes over whole models, before any unit is brought together: by our solvers,
+by those of a common mean, or by published ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from isomerge.evidence.distance import summarise
+from isomerge.merging.endpoints import write_endpoints
+from isomerge.merging.merge_plan import MergePlan
+from isomerge.models.table_bases import read_onto
+from isomerge.run.streaming import UnitSolver
+from isomerge.run.writing_run import StreamWriter
+from isomerge.solve.baselines.baselines import prepare_transport
+from isomerge.solve.many.mean_solutions import prepare_mean
+from isomerge.solve.match_names import SOFT
+from isomerge.solve.match_options import OURS
+from isomerge.solve.pairs.pair import PairSolver, rows_of
+from isomerge.solve.pairs.solutions import prepare_solutions
+
+
+def match_models(
+    plan: MergePlan, stream: StreamWriter
+) -> tuple[Sequence[UnitSolver], list[dict[str, Any]], dict[str, Any] | None]:
+    """Match the models of a plan in which any is matched.
+
+    Returns:
+        What brings the units together; a report per source, where streams (or all, by other ways) were matched; and
+        the report of the common mean, of a merge without an anchor.
+    """
+    matching, solvers = plan.options.matching, plan.solvers
+    if plan.options.anchor == "none":
+        _carry(plan)
+        return solvers, [], prepare_mean(stream, solvers, matching, plan.fusion.weights(len(plan.models)))
+    if matching.match in SOFT:
+        solvers, before = _moved_first(plan, stream)
+        used, maps = prepare_transport(stream, solvers, matching)
+        return used, [{**report, **more} for report, more in zip(maps, before, strict=True)], None
+    _carry(plan)
+    return solvers, prepare_solutions(stream, solvers, matching), None
+
+
+def _carry(plan: MergePlan) -> None:
+    """Have the sources read with the first model's constants, where these may stand elsewhere."""
+    matching = plan.options.matching
+    if matching.match == OURS and matching.learn is None and plan.plan.norms and not any(plan.origins):
+        for solver in (solver for solver in plan.solvers if not solver.left):
+            read_onto(solver.anchor, solver.source)
+
+
+def _moved_first(plan: MergePlan, stream: StreamWriter) -> tuple[list[PairSolver], list[dict[str, Any]]]:
+    """The pairs that are transported: as they are stored, or with the sources where the paper's algorithm moves
+    them; and what to tell of that, source by source."""
+    if plan.first is None:
+        return plan.solvers, [{} for _ in plan.solvers]
+    how: dict[str, Any] = {"guard": False, "device": plan.options.matching.matching_device}
+    pairs = [PairSolver(plan.target, source, plan.first, plan.dtype, **how) for source in plan.sources]
+    models, results = write_endpoints(stream, pairs, plan.key(), name="first")
+    moved = [PairSolver(plan.target, model, plan.plan, plan.dtype, **how) for model in models[1:]]
+    reports = [{"first": {"spaces": plan.first_spaces, "distance": summarise(rows_of(rows))}} for rows in results]
+    return moved, reports
