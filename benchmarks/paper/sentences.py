@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.paper.results import mean_spread
+from benchmarks.harness import mean_spread
 
 
 @dataclass(frozen=True)

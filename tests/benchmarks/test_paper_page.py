@@ -1,17 +1,15 @@
-"""The sentences of the page: what numbers must make it say, and what must not be said of them."""
+"""The paper's page: made of the committed results, what numbers must make it say, and what must not be said of them."""
 
 from __future__ import annotations
 
 import json
+from itertools import product
 
 import pytest
 
 import benchmarks.paper.__main__ as driver
-from benchmarks.paper import page, sentences
-from benchmarks.paper.results import Results
-from benchmarks.paper.vision import table2_section
-from benchmarks.paper.vision.endpoints import PAIRS
-from benchmarks.paper.vision.fusions import PAPER_ROWS
+from benchmarks import harness
+from benchmarks.paper import figures, page, sentences, table1, table1_page, text, vits
 
 
 @pytest.mark.parametrize(
@@ -45,92 +43,152 @@ def test_time_is_added_up_wherever_it_is_told():
     assert [sentences.duration(s) for s in (40, 600, 7200)] == ["40 s", "10 min", "2.0 h"]
 
 
-def test_every_step_is_listed_whatever_its_results_say():
-    lines = driver.listing()
-    assert [line[:28].rstrip() for line in lines[:-1]] == [step.name[:28] for step in driver.STEPS]
-    assert not lines[-1].endswith(" 0 s")
-
-
-def accuracies(path, columns):
-    """Results of Table 2 where every row is the same; accuracies by column and pair."""
-    found = Results(path, {})
-    for row in PAPER_ROWS:
-        for name, values in columns.items():
-            for pair, accuracy in zip(PAIRS, values, strict=True):
-                found.put(f"{row}/{name}/{pair}", {"accuracy": accuracy, "loss": 1.0})
-    return found
-
-
-def test_an_effect_within_the_spread_is_not_claimed(tmp_path):
-    columns = {
-        "none": (0.1, 0.2, 0.3),
-        "paper-no-rescale": (0.3, 0.1, 0.3),
-        "paper": (0.3, 0.1, 0.3),
-        "all": (0.8, 0.8, 0.8),
-    }
-    text = " ".join(table2_section.said_of_table2(accuracies(tmp_path / "r.json", columns)))
-    assert "| Simple | +2.59 | +3.33 ± 15.28 |" in text
-    assert "effect does not show here** for Simple, Fisher" in text
-    assert "ahead of the paper's by more than the spread in 6 of 6 rows" in text
-    assert "Behind" not in text
-
-
-def test_a_column_that_is_behind_is_named(tmp_path):
-    columns = {
-        "none": (0.1, 0.1, 0.1),
-        "paper-no-rescale": (0.5, 0.5, 0.5),
-        "paper": (0.5, 0.5, 0.5),
-        "all": (0.4, 0.4, 0.4),
-    }
-    text = " ".join(table2_section.said_of_table2(accuracies(tmp_path / "r.json", columns)))
-    assert "matching raises the accuracy of Simple, Fisher" in text
-    assert "does not show" not in text
-    assert "**Behind the paper's**: Simple (-10.00 ± 0.00)" in text
-
-
-def test_a_page_becomes_a_section():
-    assert page.nested("# A\n\ntext # no heading\n\n## B\n") == "## A\n\ntext # no heading\n\n### B\n"
-    assert page.nested("### A\n#### B").splitlines() == ["## A", "### B"]
-    assert page.nested("| a |\n").startswith("## Table 1: text\n")
+def test_the_page_is_what_the_committed_results_say():
+    assert page.page() == page.PAGE.read_text()
 
 
 @pytest.fixture
-def folders(tmp_path, monkeypatch):
+def elsewhere(tmp_path, monkeypatch):
+    """A place for results; what was read of the committed ones is forgotten."""
+    monkeypatch.setattr(figures, "PAPER", tmp_path)
+    figures.cells.cache_clear()
+    yield tmp_path
+    figures.cells.cache_clear()
+
+
+def test_a_heading_whose_cells_are_not_measured_is_left_out(elsewhere, capsys):
+    text = page.page()
+    assert "## Table 2" not in text
+    assert "### More than two models" in text  # from the barrier benchmark
+    assert "## Table 2: merging two ViTs is left out: 'table2' was not measured" in capsys.readouterr().out
+
+
+def table2_of(folder, columns):
+    """Results of Table 2 where every row is the same; accuracies by column and pair."""
+    pairs = {name: dict(zip(vits.PAIRS, values, strict=True)) for name, values in columns.items()}
+    cells = {
+        f"{row}/{name}/{pair}": {"accuracy": pairs[name][pair], "loss": 1.0}
+        for row, name, pair in product(vits.PAPER_ROWS, columns, vits.PAIRS)
+    }
+    (folder / "table2.json").write_text(json.dumps({"cells": cells}))
+
+
+def test_an_effect_within_the_spread_is_not_claimed(elsewhere):
+    paper, ours = (0.3, 0.1, 0.3), dict.fromkeys(page.OURS, (0.8, 0.8, 0.8))
+    table2_of(elsewhere, {"none": (0.1, 0.2, 0.3), "paper-no-rescale": paper, "paper": paper, **ours})
+    words = page.what_matching_adds()
+    assert "| Simple | +2.59 | +3.33 ± 15.28 |" in words["gains"]
+    assert "effect does not show here** for Simple, Fisher" in words["verdicts"]
+    assert "ahead of the paper's by more than the spread in 6 of 6 rows" in words["verdicts"]
+    assert "Behind" not in words["verdicts"]
+
+
+def test_a_column_that_is_behind_is_named(elsewhere):
+    paper, ours = (0.5, 0.5, 0.5), dict.fromkeys(page.OURS, (0.4, 0.4, 0.4))
+    table2_of(elsewhere, {"none": (0.1, 0.1, 0.1), "paper-no-rescale": paper, "paper": paper, **ours})
+    verdicts = page.what_matching_adds()["verdicts"]
+    assert "matching raises the accuracy of Simple, Fisher" in verdicts
+    assert "does not show" not in verdicts
+    assert "**Behind the paper's**: Simple (-10.00 ± 0.00)" in verdicts
+
+
+def table1_of(folder):
+    """Cells of Brown for two seeds: the paper's matching adds a point to micro F1, and a hundredth with seed 1."""
+    task, cells = text.TASKS["brown"], {}
+    for seed in (0, 1):
+        for domain in task.domains:
+            f = {"macro": 10.0, "micro": 20.0 + (domain == "news")}
+            cells[table1.key(task, seed, "end", domain)] = dict.fromkeys((*task.domains, *task.held_out), f)
+        for group in text.groups(task):
+            tested = (*group.inside, *group.outside)
+            cells[table1.key(task, seed, "ensemble", group.name)] = {d: {"macro": 1.0, "micro": 2.0} for d in tested}
+            for method, column in product(table1.METHODS, table1.COLUMNS):
+                f = {"macro": 30.0, "micro": 40.0 + seed + (column == "paper") * (1 + seed / 100)}
+                cells[table1.key(task, seed, group.name, method, column)] = {
+                    "scores": dict.fromkeys(tested, f), "own_head": dict.fromkeys(group.inside, f),
+                    "distances": [] if column == "none" else [[4.0, 3.0]],
+                    "seconds": {"matching": 1, "statistics": 2, "merging": 3},
+                }  # fmt: skip
+    return cells
+
+
+def test_table_1_says_what_its_cells_say(elsewhere):
+    task, cells = text.TASKS["brown"], table1_of(elsewhere)
+    preset = table1.Preset("two", 1, 1, 1, 1, 1.0, 1, 1, (0, 1), 1, 1)
+    inside = table1_page.section(cells, preset, task, "inside", "micro", "Inside")
+    assert "| Simple | 30.00 ± 0.00 / 40.50 ± 0.71 | 30.00 ± 0.00 / 41.50 ± 0.71 |" in inside
+    assert "the paper's matching: Simple +1.00 ± 0.01" in inside
+    assert "(distance -25.00 %)" in inside
+    assert "better: Simple with the paper's matching" in inside
+    assert "with ours" not in inside.partition("better:")[2].partition("Our better column")[0]
+    assert "| ensemble of the members | 1.00 ± 0.00 / 2.00 ± 0.00 |" in inside
+    outside = table1_page.section(cells, preset, task, "outside", "micro", "Outside")
+    assert "| better member, by these very tests | 10.00 ± 0.00 / 21.00 ± 0.00 |" in outside
+    assert "| members, on average | 10.00 ± 0.00 / 20.33 ± 0.00 |" in outside
+    assert table1_page.OWN_HEAD in inside
+    assert table1_page.OWN_HEAD not in outside
+    one = table1_page.section(
+        cells, table1.Preset("one", 1, 1, 1, 1, 1.0, 1, 1, (0,), 1, 1), task, "inside", "micro", ""
+    )
+    assert "One seed says nothing of chance." in one
+    del cells[table1.key(task, 1, "news+learned+adventure", "fisher", "ours")]
+    with pytest.raises(KeyError, match="fisher/ours"):
+        table1_page.section(cells, preset, task, "outside", "micro", "Outside")
+
+
+@pytest.fixture
+def driven(tmp_path, monkeypatch):
     """A driver whose results and data are elsewhere."""
-    monkeypatch.setattr(driver, "RESULTS", tmp_path / "results")
-    monkeypatch.setattr(driver, "DATA", tmp_path / "data")
-    monkeypatch.setattr(driver, "STARTED", tmp_path / "data" / "paper" / "started")
-    (tmp_path / "results").mkdir()
+    monkeypatch.setattr(harness, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(driver, "MADE", tmp_path / "data")
+    monkeypatch.setattr(driver, "TIMES", tmp_path / "results" / "paper" / "steps.json")
+    (tmp_path / "results" / "paper").mkdir(parents=True)
     return tmp_path
 
 
-def test_committed_results_are_set_aside_once(folders):
-    cells = json.dumps({"cells": {"a": {"seconds": 4}}})
-    committed, other = folders / "results" / "table2.json", folders / "results" / "steps.json"
-    committed.write_text(cells)
-    other.write_text("{}")
+def test_committed_results_are_set_aside_once(driven):
+    committed = driver.BENCHMARKS["table 2"].path
+    committed.write_text("committed")
+    driver.TIMES.write_text("{}")
     driver.set_aside()
     assert not committed.exists()
-    assert other.exists()
-    assert (folders / "data" / "paper" / "before" / "table2.json").read_text() == cells
+    assert driver.TIMES.exists()
+    assert (driven / "data" / "before" / "table2.json").read_text() == "committed"
     committed.write_text("measured anew")
     driver.set_aside()  # a run that was stopped goes on with what it has
     assert committed.read_text() == "measured anew"
 
 
-def test_steps_tell_how_long_they_took(folders):
-    step = next(s for s in driver.STEPS if s.results == "table2.json")
-    assert step.recorded() is None
-    (folders / "results" / "table2.json").write_text(
-        json.dumps({"cells": {"a": {"seconds": 4}, "b": {"seconds": 3}}})
-    )
-    assert step.recorded() == 7
-    driver.note(step.name, 11.0)  # a whole run is the better witness
-    assert step.recorded() == 11
+def test_steps_remember_what_they_took_unless_there_was_nothing_to_do(driven, monkeypatch):
+    clock = iter([0.0, 60.0, 100.0, 110.0, 200.0, 240.0])
+    monkeypatch.setattr(driver.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setitem(driver.STEPS, "page", ("-c", ""))
+    took = []
+    for _ in range(3):
+        driver.run("page", 1)
+        took.append(driver.times()["page"])
+    assert took == [60.0, 60.0, 40.0]
+    assert any(line.split() == ["page", "40", "s"] for line in driver.listing())
 
 
-def test_every_step_is_there():
-    for step in driver.STEPS:
-        name = step.command[1] if step.command[0] == "-m" else step.command[0].removesuffix(".py").replace("/", ".")
-        path = driver.ROOT / (name.replace(".", "/"))
-        assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), name
+def test_a_step_that_fails_is_named(driven, monkeypatch):
+    monkeypatch.setitem(driver.STEPS, "page", ("-c", "raise SystemExit(3)"))
+    with pytest.raises(SystemExit, match="page failed"):
+        driver.run("page", 1)
+    assert driver.times() == {}
+
+
+def test_every_step_is_a_command_that_is_there():
+    for name, command in driver.STEPS.items():
+        if command[:2] == ("-m", "benchmarks.paper"):
+            assert command[2] == name
+            assert name in driver.COMMANDS
+        elif command[0] == "-m":
+            assert (harness.ROOT / command[1].replace(".", "/") / "__main__.py").is_file(), name
+        else:
+            assert (harness.ROOT / command[0]).is_file(), name
+
+
+def test_committed_cells_are_those_that_a_whole_run_measures():
+    for name, benchmark in driver.BENCHMARKS.items():
+        assert set(benchmark.results().cells) == set(benchmark.cells(benchmark.parsed([]))), name

@@ -1,0 +1,358 @@
+"""The ViTs of Table 2, Figures 3 to 6 and the reviewers' questions: how pairs are matched and merged, and every cell.
+
+Three ViTs that were trained from scratch on Fashion-MNIST from seeds 0, 1 and 2 (`benchmarks/barrier/train.py`), in
+three pairs; the first of a pair is the anchor. A merge is tested on all 10,000 test images (loss in nats and
+accuracy); matching and statistics see training images alone. Matched models are kept in
+`benchmarks/data/paper/vision/aligned`, so that all tables share them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import isomerge
+from benchmarks.harness import DATA, Benchmark, Cells
+from isomerge.models.recognised import recognise
+
+BARRIER = DATA / "barrier"
+MADE = DATA / "paper" / "vision"  # aligned models and statistics; ignored by git
+FAMILY = "vit-fashion"
+TRAIN = str(BARRIER / "fashion" / "train.safetensors")
+TEST = str(BARRIER / "fashion" / "test.safetensors")
+PAIRS = ("0-1", "0-2", "1-2")
+DEPTH = 4
+BATCH = 500
+ENDPOINTS = {"models": FAMILY, "pairs": list(PAIRS), "tested_on": "all 10000 test images of Fashion-MNIST"}
+
+LOOK = {"data": TRAIN, "limit": 512}
+LEARN = {"learn": TRAIN, "limit": 10_000, "spaces": "all", "seed": 0}
+MATCHINGS: dict[str, dict[str, Any]] = {
+    "none": {},
+    # the seed paper's Algorithm 1, Hungarian assignment and Eq. 12
+    "paper": {"spaces": "paper"},
+    "paper-no-rescale": {"spaces": "paper-no-rescale"},
+    "paper-joint": {"spaces": "paper-joint"},
+    # published baselines
+    "git-rebasin": {"match": "git-rebasin"},
+    "git-rebasin-inside": {"match": "git-rebasin", "spaces": "default"},
+    "otfusion": {"match": "otfusion"},
+    "otfusion-ffn": {"match": "otfusion", "spaces": "ff"},
+    # ours: weights alone; 512 images; gradients
+    "default": {"spaces": "default"},
+    "all": {"spaces": "all"},
+    "activations": {"spaces": "all", **LOOK},
+    "learned": {**LEARN, "learn_target": "labels", "steps": 300},
+    # ours with parts left away
+    "activations-ffn": {"spaces": "residual,ffn", **LOOK},
+    "activations-attention": {"spaces": "residual,attention", **LOOK},
+    "activations-inside": {"spaces": "default", **LOOK},
+    # general linear maps of heads, nothing else
+    "linear": {"spaces": "qk,ov"},
+}
+PARTS = {  # an algorithm without some of its elements: (matching, spaces that stay)
+    "paper-ffn": ("paper", {"ff"}),
+    "paper-attention": ("paper", {"qk", "ov"}),
+    "rotations": ("paper-no-rescale", {"qk", "ov"}),
+    "joint-attention": ("paper-joint", {"qk", "ov"}),
+}
+
+STATISTICS = {"kinds": "fisher,regmean", "fisher_labels": "sampled", "limit": 1000, "seed": 0}
+PAPER_ROWS = ("simple", "fisher", "regmean", "ot-acts-emd", "ot-acts", "ot-wts")
+OUR_ROWS = ("repair", "regression")
+ROWS: dict[str, dict[str, Any]] = {
+    "simple": {},
+    "fisher": {"method": "fisher"},
+    "regmean": {"method": "regmean"},
+    "ot-acts-emd": {"match": "ot-acts-emd", "spaces": "all", **LOOK},
+    "ot-acts": {"match": "ot-acts", "spaces": "all", **LOOK},
+    "ot-wts": {"match": "ot-wts", "spaces": "all"},
+    "repair": {"repair": TRAIN, "limit": 1024},
+    "regression": {"method": "regression", "data": TRAIN, "limit": 1024},
+}
+FUSIONS = {"statistics": STATISTICS, "transport_images": 512, "repair_and_regression_images": 1024}
+
+COLUMNS = ("none", "paper-no-rescale", "paper", "all", "activations", "learned")
+ABLATED = ("none", "paper-ffn", "paper-attention", "paper-no-rescale", "paper")
+ABLATED_OURS = ("activations-ffn", "activations-attention", "activations-inside", "activations")
+DISTANT = ("none", "otfusion-ffn", "otfusion", "git-rebasin-inside", "git-rebasin", "paper-no-rescale", "paper")
+DISTANT += ("default", "all", "activations", "learned")
+LINES = ("none", "paper-attention", "paper-ffn", "paper")
+LINES_OURS = ("all", "activations", "learned")
+POINTS, LINE_IMAGES = 25, 2000
+PARTLY = ("paper", "activations", "learned")
+HEADS = {"average": "averaged", "copy": "the anchor's", "keep:2": "the matched source's"}
+HEADS_MATCHED = ("none", "paper", "all", "activations", "learned")
+OPTIMA = {
+    "none": "no matching",
+    "rotations": "rotations (the paper without rescaling)",
+    "paper-attention": "rotations, then rescaling (the paper, Eq. 12)",
+    "joint-attention": "rotations and rescaling together (certified optimum)",
+    "linear": "invertible maps (GL)",
+}
+
+
+def prepare(asked: Namespace | None = None) -> None:
+    """One thread, and the folder of what is made."""
+    torch.set_num_threads(1)
+    MADE.mkdir(parents=True, exist_ok=True)
+
+
+def ends(pair: str) -> tuple[Path, Path]:
+    """The anchor and the source of a pair.
+
+    Raises:
+        SystemExit: a model is not trained yet; the sentence says how it is.
+    """
+    anchor, source = (BARRIER / FAMILY / f"seed-{number}" for number in pair.split("-"))
+    for folder in (anchor, source):
+        if not (folder / "model.safetensors").is_file():
+            number = folder.name.removeprefix("seed-")
+            sys.exit(f"{folder} is not trained yet: python benchmarks/barrier/train.py {FAMILY} --seed {number}")
+    return anchor, source
+
+
+# ------------------------------------------------------------------------------------------------------- matching
+
+
+def portable(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without the folders of one machine."""
+    return {key: Path(word).name if word == TRAIN else word for key, word in settings.items()}
+
+
+def options(matching: str) -> Any:
+    """What a matching is, for the cell that tells what it took."""
+    if matching in MATCHINGS:
+        return portable(MATCHINGS[matching])
+    whole, spaces = PARTS[matching]
+    return [whole, sorted(spaces)]
+
+
+def place(key: str) -> tuple[str, int | None]:
+    """The space and the layer of an element's key, ``2:qk[3]``; no layer where it acts in all of them."""
+    space, bracket, index = key.rpartition(":")[2].partition("[")
+    return space, int(index.split(",")[0].rstrip("]")) if bracket else None
+
+
+def part(alignment: isomerge.Alignment, stays: Callable[[str, int | None], bool]) -> isomerge.Alignment:
+    """An alignment without the elements whose space and layer do not stay; it is a symmetry as before."""
+    return isomerge.Alignment(alignment.spec, {key: g for key, g in alignment.items() if stays(*place(key))})
+
+
+def in_layers(alignment: isomerge.Alignment, layers: Collection[int]) -> isomerge.Alignment:
+    """The elements of these layers, and those of the residual stream with its gains."""
+    streams = alignment.spec.residual_names
+    return part(alignment, lambda space, layer: space in streams or layer is None or layer in layers)
+
+
+def move(matching: str, pair: str) -> dict[str, Any]:
+    """Align a pair, keep the moved model, and tell what that took and how far apart the two are."""
+    anchor, source = ends(pair)
+    folder = MADE / "aligned" / matching / pair
+    whole, spaces = PARTS.get(matching, (matching, None))
+    with tempfile.TemporaryDirectory(dir=MADE) as temporary:
+        out = Path(temporary) / "moved"
+        began, worked = time.perf_counter(), time.process_time()
+        alone = {"out": out} if spaces is None else {}
+        alignment, report = isomerge.align(source, onto=anchor, align=True, **alone, **MATCHINGS[whole])
+        if spaces is not None:
+            isomerge.apply(part(alignment, lambda space, layer: space in spaces), source, out=out)
+        seconds, work = time.perf_counter() - began, time.process_time() - worked
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        out.rename(folder)
+    return {
+        "options": options(matching),
+        "seconds": round(seconds, 2),
+        "processor_seconds": round(work, 2),
+        "distance_stored": report["distance"]["before"],
+        "distance": isomerge.diff(anchor, folder, spaces="none")["distance"]["before"],
+    }
+
+
+def is_moved(cell: Mapping[str, Any], settings: Mapping[str, str]) -> bool:
+    """Whether a matching was measured as it is defined, and the model that it moved is there."""
+    matching, pair = settings["matching"], settings["pair"]
+    return cell["options"] == options(matching) and (MADE / "aligned" / matching / pair).is_dir()
+
+
+def aligned(matching: str, pair: str) -> Path:
+    """The source of a pair, matched; done on the first call, read from disk afterwards."""
+    if matching == "none":
+        return ends(pair)[1]
+    results, key = MATCHING.results(), f"{matching}/{pair}"
+    if not (results.has(key) and is_moved(results.get(key), {"matching": matching, "pair": pair})):
+        results.put(key, move(matching, pair))
+    return MADE / "aligned" / matching / pair
+
+
+# -------------------------------------------------------------------------------------------------------- merging
+
+
+def measured(folder: Path) -> dict[str, float]:
+    """Loss and accuracy on the test images."""
+    (model,) = isomerge.evaluate([folder], data=TEST, batch_size=BATCH)["models"]
+    return {"loss": model["loss"], "accuracy": model["accuracy"]}
+
+
+def statistics(model: Path) -> Path:
+    """Fisher information and Grams of a model, gathered on the first call. They are of the model as it is: the
+    matched source is run, since a diagonal Fisher cannot follow a rotation."""
+    out = MADE / "statistics" / f"{'-'.join(model.parts[-2:])}.safetensors"
+    if not out.is_file() or out.stat().st_mtime < (model / "model.safetensors").stat().st_mtime:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        isomerge.stats(model, data=TRAIN, out=out, overwrite=True, **STATISTICS)
+    return out
+
+
+def merged(
+    pair: str, matching: str, row: str, layers: Collection[int] | None = None, **more: Any
+) -> dict[str, Any]:
+    """One merge of an anchor with a source that is matched, in all layers or in some. The fusions by optimal
+    transport transport what was matched before."""
+    (anchor, _), source = ends(pair), aligned(matching, pair)
+    began = time.perf_counter()
+    how = {**ROWS[row], **more}
+    with tempfile.TemporaryDirectory(dir=MADE) as temporary:
+        if layers is not None:
+            source = moved_in(layers, ends(pair)[1], source / "alignment.safetensors", Path(temporary) / "moved")
+        if how.get("method") in ("fisher", "regmean"):
+            how["stats"] = [statistics(anchor), statistics(source)]
+        out = Path(temporary) / "merged"
+        isomerge.merge([anchor, source], out=out, align="match" in how, **how)
+        return {**measured(out), "seconds": round(time.perf_counter() - began, 2)}
+
+
+def moved_in(layers: Collection[int], source: Path, file: Path, out: Path) -> Path:
+    """A source that is moved by a stored alignment in these layers alone."""
+    whole = isomerge.Alignment.load(file, recognise(source).declared)
+    isomerge.apply(in_layers(whole, layers), source, out=out)
+    return out
+
+
+def unmerged(pair: str, what: str) -> Any:
+    """Loss and accuracy of the models of a pair, or of the mean of their probabilities."""
+    if what == "endpoints":
+        return [measured(folder) for folder in ends(pair)]
+    report = isomerge.barrier(*ends(pair), data=TEST, spaces="none", points=3, batch_size=BATCH)
+    return {name: report["ensemble"][name] for name in ("loss", "accuracy")}
+
+
+def table2_cell(**settings: Any) -> Any:
+    """A merge, or what is merged."""
+    return unmerged(**settings) if "what" in settings else merged(**settings)
+
+
+def line(pair: str, matching: str) -> dict[str, Any]:
+    """The losses along the line from the anchor to the matched source."""
+    anchor, source, began = ends(pair)[0], aligned(matching, pair), time.perf_counter()
+    settings = {"points": POINTS, "limit": LINE_IMAGES, "batch_size": BATCH}
+    (losses,) = isomerge.barrier(anchor, source, data=TEST, spaces="none", **settings)["lines"]
+    kept = {name: losses[name] for name in ("points", "losses", "accuracies", "barrier", "midpoint")}
+    return {**kept, "seconds": round(time.perf_counter() - began, 2)}
+
+
+# ---------------------------------------------------------------------------------------------------------- cells
+
+
+def layer_choices(depth: int, step: int) -> dict[str, list[tuple[int, ...]]]:
+    """The layers that Figure 6 matches: each one alone, the last ones, the first ones."""
+    counts, layers = range(0, depth + 1, step), tuple(range(depth))
+    return {
+        "single": [(layer,) for layer in layers],
+        "tail": [layers[depth - count :] for count in counts],
+        "head": [layers[:count] for count in counts],
+    }
+
+
+CHOICES = layer_choices(DEPTH, 1)
+
+
+def layers_key(layers: Collection[int]) -> str:
+    """A set of layers in a cell's key."""
+    return "+".join(map(str, sorted(layers))) or "none"
+
+
+def over_pairs(settings: Mapping[str, Mapping[str, Any]]) -> Callable[[Namespace], Cells]:
+    """The cells ``KEY/PAIR`` of all pairs."""
+    return lambda asked: {f"{key}/{pair}": {"pair": pair, **s} for key, s in settings.items() for pair in PAIRS}
+
+
+def said(cell: Any) -> str:
+    """What is printed of a cell that was measured."""
+    if "distance" in cell:
+        return f"{cell['distance_stored']:.2f} -> {cell['distance']:.2f}"
+    if "barrier" in cell:
+        return f"barrier {cell['barrier']['entezari']:.3f}"
+    models = cell if isinstance(cell, list) else [cell]
+    return ", ".join(f"{100 * model['accuracy']:.2f} % {model['loss']:.3f} nats" for model in models)
+
+
+def benchmark(
+    name: str,
+    cells: Mapping[str, Mapping[str, Any]],
+    settings: Mapping[str, Any],
+    measure: Any = merged,
+    **more: Any,
+) -> Benchmark:
+    """One results file of the paper over all pairs of ViTs."""
+    whole = {**ENDPOINTS, **settings}
+    return Benchmark(f"paper/{name}", over_pairs(cells), measure, settings=whole, before=prepare, said=said, **more)
+
+
+def simple(matchings: Collection[str], key: str = "{}", **more: Any) -> dict[str, dict[str, Any]]:
+    """The plain mean, by matching."""
+    return {key.format(name): {"matching": name, "row": "simple", **more} for name in matchings}
+
+
+MATCHING = benchmark(
+    "matching", {name: {"matching": name} for name in (*MATCHINGS, *PARTS) if name != "none"}, {}, move, complete=is_moved
+)  # fmt: skip
+TABLE2 = benchmark(
+    "table2",
+    {what: {"what": what} for what in ("endpoints", "ensemble")}
+    | {f"{row}/{name}": {"matching": name, "row": row} for name in COLUMNS for row in ROWS},
+    {**FUSIONS, "matchings": {name: portable(MATCHINGS[name]) for name in COLUMNS}},
+    table2_cell,
+)
+FIGURE3 = benchmark(  # what Table 2 does not have
+    "ablation",
+    {
+        f"{row}/{name}": {"matching": name, "row": row}
+        for name in (*ABLATED, *ABLATED_OURS)
+        for row in PAPER_ROWS
+        if name not in COLUMNS
+    },
+    FUSIONS,
+)
+FIGURE4 = benchmark("distances", simple([name for name in DISTANT if name not in COLUMNS]), {})
+FIGURE5 = benchmark(
+    "lines",
+    {name: {"matching": name} for name in (*LINES, *LINES_OURS)},
+    {"points": POINTS, "tested_on": f"{LINE_IMAGES} test images"},
+    line,
+)
+FIGURE6 = benchmark(
+    "layers",
+    {
+        f"{name}/{layers_key(layers)}": {"matching": name, "row": "simple", "layers": layers}
+        for name in PARTLY
+        for kind in CHOICES.values()
+        for layers in kind
+    },
+    {},
+)
+QUESTIONS = benchmark(
+    "reviewers",
+    {k: s for heads in HEADS for k, s in simple(HEADS_MATCHED, f"classifier/{heads}/{{}}", heads=heads).items()}
+    | simple(OPTIMA, "optimum/{}"),
+    {},
+)
