@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from benchmarks import harness
 from benchmarks.harness import DATA, RESULTS, ROOT, Benchmark, write_whole
 from benchmarks.paper import others, page, runtimes, table1, vits
 from benchmarks.paper.sentences import duration
@@ -89,8 +90,8 @@ def set_aside() -> None:
         return
     (MADE / "before").mkdir(parents=True, exist_ok=True)
     for benchmark in BENCHMARKS.values():
-        if benchmark.path.is_file():
-            benchmark.path.replace(MADE / "before" / benchmark.path.name)
+        if (path := harness.RESULTS / f"{benchmark.name}.json").is_file():
+            path.replace(MADE / "before" / path.name)
     started.touch()
 
 

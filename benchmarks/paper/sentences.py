@@ -1,4 +1,4 @@
-"""What numbers say, in words and Markdown: means with spreads, differences over pairs, and whether they count.
+"""What numbers say, in words: means with spreads, differences over pairs, and whether they count.
 
 A difference counts when its mean over pairs (or seeds) is larger than its spread, the standard deviation of the
 differences. With three pairs this is a rule of thumb, not a test.
@@ -6,7 +6,7 @@ differences. With three pairs this is a rule of thumb, not a test.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,12 +65,6 @@ def value(values: Sequence[float], digits: int = 2) -> str:
         return "–"
     mean, spread = mean_spread(values)
     return f"{mean:.{digits}f} ± {spread:.{digits}f}" if len(values) > 1 else f"{mean:.{digits}f}"
-
-
-def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a table."""
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    return [*lines, *(f"| {' | '.join(row)} |" for row in rows), ""]
 
 
 def listed(words: Sequence[str]) -> str:
