@@ -135,12 +135,15 @@ class Outcome:
                 elif name not in digests:
                     yield kind, f"{case}: {kind}: {name} is missing"
                 elif digests[name].kept != old[name]:
-                    yield kind, f"{case}: {kind}: {name} differs{_named(digests[name].unlike(old[name]))}"
+                    yield kind, f"{case}: {kind}: {name} differs{_where(digests[name], old[name])}"
 
 
-def _named(parts: list[str]) -> str:
+def _where(digest: Digest, kept: str) -> str:
+    if not digest.parts:
+        return f": {digest.whole}, not {kept.strip()}"
+    parts = digest.unlike(kept)
     if not parts:
-        return " (its layout, or the number of its parts)"
+        return " in its layout, or in the number of its parts"
     return f" in {', '.join(parts[:6])}{f' and {len(parts) - 6} more' if len(parts) > 6 else ''}"
 
 
@@ -255,7 +258,7 @@ def _outcome(case: Case, folder: Path) -> Outcome:
         if "SAME_BYTES_PRINT" in os.environ:
             print(f"--- {case.name}: {' '.join(case.command)}\n{out}{err}--- exit code {code}", file=sys.stderr)
         said = {"stdout": _of_text(out, folder), "stderr": _of_text(err, folder)}
-        found.words.update({"exit code": Digest.of({str(code): b""}), **said})
+        found.words.update({"exit code": Digest(str(code), {}), **said})
     for path in sorted(set(folder.rglob("*")) - before if case.command else before):
         if path.is_file() and path.suffix != ".lock":
             digests = file_digests(path, path.relative_to(folder).as_posix(), folder)
@@ -361,8 +364,8 @@ def outcomes(wanted: Mapping[str, list[str]], jobs: int) -> Iterator[tuple[str, 
             yield from found.items()
 
 
-def chosen(pattern: str, part: str) -> dict[str, list[str]]:
-    """By group: the names of the cases that match, and of these the K-th of every N."""
+def chosen(patterns: list[str], part: str) -> dict[str, list[str]]:
+    """By group: the names of the cases that match a pattern, of every N-th case from the K-th on."""
     from same_bytes_cases import groups
 
     number, _, count = part.partition("/")
@@ -370,7 +373,7 @@ def chosen(pattern: str, part: str) -> dict[str, list[str]]:
     names = [names[k] for k in range(int(number) - 1, len(names), int(count))]
     found: dict[str, list[str]] = {}
     for group, case in names:
-        if fnmatchcase(case, pattern) or pattern in case:
+        if any(fnmatchcase(case, pattern) or pattern in case for pattern in patterns):
             found.setdefault(group, []).append(case)
     return found
 
@@ -382,18 +385,22 @@ def written(file: Path, cases: Mapping[str, Any], on: Mapping[str, str]) -> None
 
 
 def serve() -> None:
-    """Answer names of cases, one to a line of stdin, by what they make: what the tests talk to."""
+    """Answer the name of a case, a line of stdin, by what differs from the file: what the tests talk to."""
     from same_bytes_cases import groups
 
-    print(json.dumps(machine()), flush=True)
+    kept = json.loads(FILE.read_text())["cases"]
+    print(
+        json.dumps({"machine": machine(), "cases": [case for group in groups().values() for case in group.cases]})
+    )
+    sys.stdout.flush()
     with tempfile.TemporaryDirectory(dir=_memory()) as place:
         _set_cache(Path(place))
         room = Room(Path(place).resolve())
         for line in sys.stdin:
-            group, case = line.rstrip("\n").split("\t")
-            made = room.run(groups()[group], groups()[group].cases[case])
-            kept = json.loads(FILE.read_text())["cases"].get(case, {})
-            print(json.dumps(list(made.unlike(case, kept))), flush=True)
+            case = line.rstrip("\n")
+            group = groups()[case.partition(": ")[0]]
+            made = room.run(group, group.cases[case])
+            print(json.dumps([sentence for _, sentence in made.unlike(case, kept[case])]), flush=True)
 
 
 def main(words: list[str] | None = None) -> int:
@@ -407,7 +414,7 @@ def main(words: list[str] | None = None) -> int:
     what.add_argument("--list", action="store_true", help="print the names of the cases")
     what.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
-        "--only", default="*", metavar="PATTERN", help="cases whose name matches, or has this in it"
+        "--only", nargs="+", default=["*"], metavar="PATTERN", help="cases whose names match, or have this in them"
     )
     parser.add_argument("--part", default="1/1", metavar="K/N", help="every N-th case, from the K-th on")
     parser.add_argument("--jobs", type=int, default=1, help="processes (1)")
@@ -432,7 +439,7 @@ def _compare(asked: argparse.Namespace, wanted: Mapping[str, list[str]]) -> int:
         return 2
     document = json.loads(asked.file.read_text()) if asked.file.exists() else {"machine": {}, "cases": {}}
     kept, on = document["cases"], machine()
-    whole = asked.only == "*" and asked.part == "1/1"
+    whole = asked.only == ["*"] and asked.part == "1/1"
     begins = asked.write == "all" and (whole or not kept)
     if on["trial"] != document["machine"].get("trial") and not begins:
         print(f"{asked.file} was written on {document['machine']}; this machine computes otherwise ({on}):")

@@ -48,7 +48,7 @@ class Group:
     def add(self, name: str, command: str = "", *needs: str) -> None:
         """A command of a name; ``OUT`` in it is the case's own place, and ``OUT:x`` that of the needed case x."""
         whole, place = f"{self.name}: {name}", _place(name)
-        for needed in needs:
+        for needed in sorted(needs, key=len, reverse=True):  # a name may begin with another
             command = command.replace(f"OUT:{needed}", _place(needed))
         words = tuple(command.replace("OUT", place).split())
         self.cases[whole] = Case(whole, words, tuple(f"{self.name}: {needed}" for needed in needs))
@@ -191,14 +191,14 @@ def _toy(toy: str) -> Group:
     group.add("align default", "align b --onto a -o OUT --align --spaces default --json OUT.json")
     moved = "align b --onto a -o OUT --align --spaces all --save-alignment OUT.safetensors --json OUT.json -v"
     group.add("align all", moved)
-    group.add("apply", "apply OUT:align all.safetensors a -o OUT", "align all")
+    group.add("apply", "apply OUT:align all.safetensors b -o OUT", "align all")
     group.add("merge", "merge a b -o OUT --align --spaces paper --no-report")
     group.add(
         "ties", "merge near far -o OUT --method ties --base-model a -p density=0.6 --no-report --json OUT.json"
     )
     group.add("canon", "canon b -o OUT --json OUT.json")
-    group.add("verify", "verify a OUT:apply --json OUT.json", "apply")
-    group.add("fingerprint", "fingerprint a near OUT:apply -o OUT.fingerprint.json --json OUT.json", "apply")
+    group.add("verify", "verify b OUT:apply --json OUT.json", "apply")
+    group.add("fingerprint", "fingerprint b near OUT:apply -o OUT.fingerprint.json --json OUT.json", "apply")
     return group
 
 
@@ -393,7 +393,6 @@ def _with_adapters(folder: Path) -> None:
 
 EXPERTS = {
     "mixtral": {"architecture": "mixtral"},
-    "qwen3": {"architecture": "qwen3_moe"},
     "shared": {
         "architecture": "granitemoeshared",
         "shared_experts": [{"source_model": "a", "residual_scale": 0.5}],
@@ -409,7 +408,7 @@ def _experts() -> Group:
     group.add("wider", "widen a -o OUT --set hidden_size=40 --set num_hidden_layers=3 --json OUT.json")
     group.add("wider neurons", "widen a -o OUT --set intermediate_size=64 -v")
     group.add(
-        "wider, aligned", "align OUT:wider --onto OUT:wider b -o OUT --align --spaces default", "wider", "wider b"
+        "wider, aligned", "align OUT:wider b --onto OUT:wider -o OUT --align --spaces default", "wider", "wider b"
     )
     group.add("wider b", "widen b -o OUT --like OUT:wider", "wider")
     group.add("refused", "widen a -o OUT --set hidden_size=-3")
