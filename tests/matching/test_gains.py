@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isomerge.matching.gain_gauge import GainGauge
+from isomerge.solve.pairs.written_gains import GainGauge
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.language.spec import Spec, coverage
 from isomerge.symmetry.language.spec_text import parse_spec

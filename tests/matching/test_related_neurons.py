@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isomerge.matching import local, neuron_scale, related_neurons, sketch
+from isomerge.matching import local, neuron_scale, sketch
 from isomerge.matching.distances import distance
 from isomerge.matching.factors import Factors
 from isomerge.matching.local import match_unit, move_unit
@@ -28,8 +28,8 @@ CONFIG = {"hidden_size": WIDTH, "num_attention_heads": 1, "head_dim": 2, "interm
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few directions and no least size, so that small cases go the whole way."""
-    monkeypatch.setattr(related_neurons, "SMALLEST", 2)
-    monkeypatch.setattr(related_neurons, "DIRECTIONS", 8)
+    monkeypatch.setattr(neuron_scale, "SMALLEST", 2)
+    monkeypatch.setattr(neuron_scale, "DIRECTIONS", 8)
     monkeypatch.setattr(sketch, "DIRECTIONS", 8)
     monkeypatch.setattr(sketch, "STEP", 4)
     monkeypatch.setattr(sketch, "WORTH", 1.0)
@@ -77,7 +77,7 @@ def test_what_is_proven_is_optimal(seed: int, noise: float, twist: str, half: bo
     spec, a, b = pair(seed, noise, twist, mlp_bias=bool(seed % 2))
     if half:
         a, b = ({block: t.float() for block, t in side.items()} for side in (a, b))
-    found = related_neurons.related_neurons(spec, a, b)
+    found = neuron_scale.related_neurons(spec, a, b)
     rows = neuron_scale.neurons_of(spec, "u", a, b)
     proven = neuron_scale._proven(rows, 0, Factors.of("Scale"))  # pyright: ignore[reportPrivateUsage]
     if twist == "twice" and noise == 0:
@@ -100,11 +100,11 @@ def test_what_is_proven_is_optimal(seed: int, noise: float, twist: str, half: bo
 def test_related_neurons_are_proven(noise: float) -> None:
     """Twins and near ones are, strangers are not, nor where gates say nothing."""
     spec, a, b = pair(3, noise)
-    found = related_neurons.related_neurons(spec, a, b)
+    found = neuron_scale.related_neurons(spec, a, b)
     assert found is not None
     assert distance(a, moved(found, b)) <= (1e-20 if not noise else 0.01) * distance(a, b)
-    assert related_neurons.related_neurons(spec, a, pair(4, noise)[2]) is None
-    assert related_neurons.related_neurons(*pair(3, 0.05, "gates")) is None
+    assert neuron_scale.related_neurons(spec, a, pair(4, noise)[2]) is None
+    assert neuron_scale.related_neurons(*pair(3, 0.05, "gates")) is None
 
 
 def test_the_long_way_round_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,19 +129,19 @@ def test_the_long_way_round_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_dead_neurons_are_left_to_the_gauges() -> None:
     """They have no balanced factor, and are told."""
     spec, a, b = pair(3, 0.0, "dead")
-    assert related_neurons.related_neurons(spec, a, b) is None
+    assert neuron_scale.related_neurons(spec, a, b) is None
     spec, a, b = pair(3, 0.0)
-    assert related_neurons.related_neurons(spec, a, b) is not None
+    assert neuron_scale.related_neurons(spec, a, b) is not None
 
 
 def test_a_bound_that_forgets_the_gates_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mutant that trusts the nearest gates whatever the rest costs: the property above can fail."""
-    monkeypatch.setattr(related_neurons, "MARGIN", -1e9)
-    monkeypatch.setattr(related_neurons, "directions_for", lambda *given: 8)
+    monkeypatch.setattr(neuron_scale, "MARGIN", -1e9)
+    monkeypatch.setattr(neuron_scale, "directions_for", lambda *given: 8)
     wrong = 0
     for seed in range(80):
         spec, a, b = pair(seed, 0.05, "gates", 3)
-        found, exact = related_neurons.related_neurons(spec, a, b), neuron_optimum(spec, a, b)
+        found, exact = neuron_scale.related_neurons(spec, a, b), neuron_optimum(spec, a, b)
         if found is not None and exact is not None:
             wrong += distance(a, moved(found, b)) > distance(a, moved(exact, b)) * 1.001
     assert wrong

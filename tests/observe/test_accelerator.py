@@ -13,7 +13,7 @@ import torch
 import isomerge
 from depth import EVERY
 from isomerge.errors import IsomergeError
-from isomerge.matching import related_neurons, sketch
+from isomerge.matching import neuron_scale, sketch
 from isomerge.solve.many import passes as many_passes
 from isomerge.solve.pairs import stream_descent as streams
 from observe.pretended_device import NAME, pretended
@@ -67,7 +67,7 @@ LEARNING: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", [n for n in LEARNING if EVERY or n != "gpt2"])
 def test_a_device_learns(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Models, what they are moved by and the assignments that are proven without all pairs: nothing stays behind."""
-    for module in (sketch, related_neurons):
+    for module in (sketch, neuron_scale):
         monkeypatch.setattr(module, "SMALLEST", 4)
     a, b = pair(name, tmp_path)
     data = tmp_path / "data.jsonl"

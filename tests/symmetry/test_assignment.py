@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from isomerge.symmetry.groups import assignment, auction
+from isomerge.symmetry.groups import assignment
 from isomerge.symmetry.groups.assignment import assign, distinct_best, optimal_columns
 
 KINDS = ["unrelated", "related", "ties", "twice", "near", "norms", "identity", "constant", "chain"]
@@ -65,7 +65,6 @@ def test_whatever_is_returned_is_optimal(seed: int, n: int, kind: str, dtype: ty
     p = drawn(seed, n, kind, dtype)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(assignment, "ROWS", 7)
-        patch.setattr(auction, "ROWS", 7)
         answers = [optimal_columns(p), distinct_best(p)]
         patch.setattr(assignment, "MANY", 2)
         answers.append(optimal_columns(p))
@@ -93,18 +92,18 @@ def test_prices_are_nearly_dual() -> None:
     """At an auction's prices most rows have a best column of their own, which fewer than half had before, and the
     dual value is above the optimum by no more than epsilon for each row."""
     p = drawn(0, 400, "unrelated")
-    prices = auction.auction_prices(p).astype(np.float64)
+    prices = assignment.auction_prices(p).astype(np.float64)
     before, after = (len(np.unique((p - v).argmax(1))) for v in (0, prices))
     assert before < 200 < 300 < after
     dual = float((p - prices).max(1).sum() + prices.sum())
-    assert 0 <= dual - best(p) <= 400 * max(auction.STEPS) * p.std()
+    assert 0 <= dual - best(p) <= 400 * max(assignment.STEPS) * p.std()
 
 
 @pytest.mark.parametrize("scale", [1e-38, 1.0, 1e31])
 def test_auctions_end(scale: float) -> None:
     """Rows that all want one column, ties, and profits at both ends of float32: few bids, and finite prices."""
     for kind in ("constant", "twice", "ties", "norms"):
-        prices = auction.auction_prices((drawn(1, 60, kind) * scale).astype(np.float32))
+        prices = assignment.auction_prices((drawn(1, 60, kind) * scale).astype(np.float32))
         assert np.isfinite(prices).all()
 
 

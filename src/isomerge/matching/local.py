@@ -1,27 +1,39 @@
-"""Matching one unit: the element that brings the source's blocks onto the anchor's."""
+"""Matching one unit: the element that brings the source's blocks onto the anchor's.
+
+Latents that are turned: what is written, normed and read inside one layer (DeepSeek's), matched by rotations.
+
+A latent is a residual stream of one layer. Its norm's gains fold into what reads it, ``W diag(g)``, and then any
+rotation of the latent leaves the function as it is: writers ``R W``, gains of ones, readers ``W R^T``. The anchor's
+gains are taken on afterwards. Between models in one basis that costs what gains differ by, and a rotation has
+little to give; so with a guard both are tried where they are unrelated, and the nearer is taken.
+
+Rotations and their factors from one pass over the weights: the attention of the seed paper's Algorithm 1.
+
+Rotating keeps lengths, and ``<x2, R x1> = tr(R^T C)`` with the cross-Gram C: all four numbers of Eq. 12 follow from
+what Eq. 10 needs already, so that nothing is moved in between.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.matching.alternation import alternate, trees
 from isomerge.matching.balance import canonical_gauge
-from isomerge.matching.distances import distance, squared_distance
+from isomerge.matching.distances import distance, squared_distance, squared_norm
 from isomerge.matching.experts import solve_leaves
-from isomerge.matching.gram import Leaf, cross_grams, in_order, paired_leaves
-from isomerge.matching.latents import have_gains, have_one_basis, latent_folds
+from isomerge.matching.frame import folded_gains, gains_over_streams, whole_gain
+from isomerge.matching.gram import Leaf, cross_grams, in_order, paired_leaves, sides, signature
 from isomerge.matching.nested import NestedSolver
-from isomerge.matching.neuron_scale import neuron_candidate
-from isomerge.matching.refine import match_trades, refine
-from isomerge.matching.related_neurons import related_neurons
-from isomerge.matching.rotations import rotations_and_factors
+from isomerge.matching.neuron_scale import neuron_candidate, related_neurons
+from isomerge.matching.refine import match_trades, refine, scaling_step
 from isomerge.matching.selection import Selection
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.blocks import Block, Blocks
+from isomerge.symmetry.blocks import Block, Blocks, leaves
 from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.groups import SCALES
 from isomerge.symmetry.language.spec import Space, Spec
@@ -291,3 +303,109 @@ def unit_keys(spec: Spec, blocks: Blocks) -> dict[str, str]:
                     f"{key}){fix}"
                 )
     return keys
+
+
+RELATED = 0.1
+"""The part of their squared norms by which two models' writers of a latent differ, up to which it has one basis in
+both: of models that have nothing to do with each other it is one."""
+
+
+def have_gains(spec: Spec, blocks: Iterable[Block]) -> bool:
+    """Whether gains over latents that turn are among what acts on some blocks."""
+    return any(not block.names.isdisjoint(spec.gains) for block in blocks)
+
+
+def latent_folds(spec: Spec, *models: Blocks) -> list[Alignment] | None:
+    """What folds the gains over latents into what reads them, in a unit of each of some models; None where a gain
+    is zero, which hides what it multiplies."""
+    for tensors in models:
+        for _, block, scale in gains_over_streams(spec, tensors):
+            if bool((whole_gain(spec, block, scale, tensors[block]) == 0).any()):
+                return None
+    return [folded_gains(spec, list(tensors), tensors.__getitem__) for tensors in models]
+
+
+def have_one_basis(spec: Spec, anchor: Blocks, source: Blocks) -> bool:
+    """Whether what writes the latents of a unit is nearly the same in both models."""
+    apart = size = 0.0
+    for block, tensor in anchor.items():
+        if not block.writes.isdisjoint(spec.turned_latents):
+            apart += squared_distance(tensor, source[block])
+            size += (squared_norm(tensor) + squared_norm(source[block])) / 2
+    return apart <= RELATED * size
+
+
+def rotations_and_factors(
+    spec: Spec,
+    anchor: Mapping[Block, Tensor],
+    source: Mapping[Block, Tensor],
+    *,
+    joint: bool,
+    rotate: bool = True,
+) -> Alignment | None:
+    """Algorithm 1 on one unit where every tensor is acted on by one space at most, and no space lies over another.
+
+    Args:
+        spec: the spec with the matched spaces active.
+        anchor, source: the unit's blocks, float32 or float64; not changed.
+        joint: solve a rotation and its factor together (certified global) in place of one after the other.
+        rotate: whether there is a rotation, or a factor alone.
+
+    Returns:
+        None where the unit is another, or nothing continuous acts.
+    """
+    keys = {key: space for block in anchor for key, space in elements_of(spec, block).items()}
+    names = [space.name for space in keys.values()]
+    together = (signature(spec, atoms) for block, t in anchor.items() for _, atoms, _ in leaves(spec, block, t))
+    if (
+        len(set(names)) < len(names)
+        or any(set(spec.batch(space)) & set(names) for space in keys.values())
+        or not all(space.group.dimension(spec.sizes[space.name]) for space in keys.values())
+        or any(len(spaces) > 1 for spaces in together)
+    ):
+        return None
+    how = {"joint": joint, "rotate": rotate}
+    return Alignment(spec, {key: _element(spec, space, anchor, source, **how) for key, space in keys.items()})
+
+
+def _element(
+    spec: Spec,
+    space: Space,
+    anchor: Mapping[Block, Tensor],
+    source: Mapping[Block, Tensor],
+    *,
+    joint: bool,
+    rotate: bool,
+) -> Tensor:
+    """A compact element (Eq. 10) and its factor (Eq. 12), or both at once."""
+    group = space.group
+    alpha, beta, plus, minus = crosses_and_squares(spec, space, anchor, source)
+    g = group.solve(plus + minus)[0] if rotate else group.identity(tuple(plus.shape[:-2]), plus.shape[-1])
+    # the moved source's: its squares are the same, and a compact element acts on both sides alike
+    step = scaling_step(space, alpha, beta, group.act(g, plus, False), group.act(g, minus, False), joint)
+    return g if step is None else group.compose(step, g)
+
+
+def crosses_and_squares(
+    spec: Spec, space: Space, anchor: Mapping[Block, Tensor], source: Mapping[Block, Tensor]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of the plain and the dual sides of a space: the source's squares [*batch], and the cross-Grams [*batch, n,
+    n], float64.
+
+    Products are summed in the dtype of the weights, so that no copy of them is made: float32 leaves 1e-7 of a Gram,
+    and the optimum is flat.
+    """
+
+    n, batch = spec.sizes[space.name], spec.batch(space)
+    shape = tuple(spec.sizes[i] for i in batch)
+    squares = [torch.zeros(shape, dtype=torch.float64) for _ in range(2)]
+    crosses = [torch.zeros(*shape, n, n, dtype=torch.float64) for _ in range(2)]
+    for dual, (x, y), order in sides(spec, space, anchor, source):
+        u, v = (t.permute(order).reshape(*shape, n, -1) for t in (x, y))
+        crosses[dual] += u @ v.mT
+        # along the last axis first, which is in order in memory
+        lengths = torch.linalg.vector_norm(y, dim=-1, keepdim=True).double().square()
+        if y.ndim - 1 in order[: len(batch)]:
+            lengths = y.double().square()
+        squares[dual] += lengths.permute(order).reshape(*shape, -1).sum(-1)
+    return squares[0], squares[1], crosses[0], crosses[1]

@@ -12,8 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from isomerge.archs import infer_model_types, spec_for, without_spec
-from isomerge.archs.as_stored import spec_as_stored
+from isomerge.archs import infer_model_types, spec_as_stored, spec_for, without_spec
 from isomerge.checkpoint.dtypes import BITS
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.config.agreement import as_transformers_reads
