@@ -217,6 +217,10 @@ class Benchmark:
             (folder or RESULTS) / f"{self.name}.json", self.settings, inside=self.inside, about=self.about
         )
 
+    def document(self) -> dict[str, Any]:
+        """The whole committed file: cells, and what stands beside them."""
+        return json.loads((RESULTS / f"{self.name}.json").read_text(encoding="utf-8"))
+
     def main(self, arguments: list[str] | None = None) -> None:
         """`main` for this benchmark alone; the help is the docstring of the module that measures."""
         main(self, arguments=arguments, about=sys.modules[self.measure.__module__].__doc__)

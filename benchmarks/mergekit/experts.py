@@ -1,26 +1,24 @@
-"""The same documents through mergekit-moe 0.1.5 and through isomerge: the largest difference of any weight.
+"""Documents of mergekit-moe through both tools.
 
-    python benchmarks/mergekit/experts.py [--python ENV/bin/python]   # writes benchmarks/results/mergekit-moe.json
-
-mergekit runs in an environment of its own (see compare.py, which makes one). It runs the base model in bfloat16
-where prompts are looked at; for the comparison of formulas it is made to run it in float32, and one row
-(`hidden-bfloat16`) is as it comes. Outputs that transformers can load are compared as it loads them, so that names and
-stacking do not count; DeepSeek's, which it cannot, by their names.
+Outputs that transformers can load are compared as it loads them, so that names and stacking do not count;
+DeepSeek's, which it cannot, by their names.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import subprocess
-import sys
-import tempfile
+import shutil
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-RESULTS = HERE.parent / "results" / "mergekit-moe.json"
+import yaml
+
+import isomerge
+from benchmarks.harness import DATA, Benchmark
+from benchmarks.mergekit.environment import ROUNDING, run_reference
+from benchmarks.mergekit.methods import stored
+
+FOLDER = DATA / "mergekit" / "experts"
 SHAPE = {
     "vocab_size": 260, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6, "intermediate_size": 80,
     "num_key_value_heads": 2, "max_position_embeddings": 128, "tie_word_embeddings": False, "bos_token_id": 1,
@@ -28,9 +26,6 @@ SHAPE = {
 }  # fmt: skip
 KINDS = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 MORE: dict[str, dict[str, Any]] = {"mistral": {"sliding_window": None}, "qwen3": {"head_dim": 8}}
-LARGEST = 1e-6
-"""Difference of float32 weights, and of rows of length one, that rounding explains."""
-
 NOTES = {
     "mixtral-llama-hidden_avg": (
         "expected: prompts of several lengths are padded by mergekit, and its mean counts the padding; isomerge runs "
@@ -42,41 +37,47 @@ NOTES = {
     ),
 }
 
-ONE = {"positive_prompts": ["w3 w4 w5", "w6 w7 w8 w9"], "negative_prompts": ["w10 w11"]}
-TWO = {"positive_prompts": ["w20 w21 w22 w23 w24"]}
-THREE = {"positive_prompts": ["w30", "w31 w32"], "negative_prompts": ["w3 w4", "w33 w34 w35"]}
+FIRST = {"positive_prompts": ["w3 w4 w5", "w6 w7 w8 w9"], "negative_prompts": ["w10 w11"]}
+SECOND = {"positive_prompts": ["w20 w21 w22 w23 w24"]}
+THIRD = {"positive_prompts": ["w30", "w31 w32"], "negative_prompts": ["w3 w4", "w33 w34 w35"]}
 EVEN = [{"positive_prompts": [f"w{k} w{k + 1}", f"w{k + 5} w{k + 6}"]} for k in (3, 14, 25)]
 SHARED = {"positive_prompts": ["w12 w13 w14"], "residual_scale": 0.1}
 
 
 def document(kind: str, gate: str, prompts: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     """A document of mergekit-moe for models of a kind."""
-    experts = [{"source_model": f"{kind}-{k}", **each} for k, each in enumerate(prompts)]
-    return {"base_model": f"{kind}-0", "gate_mode": gate, "dtype": "float32", "experts": experts, **more}
+    experts = [{"source_model": str(FOLDER / f"{kind}-{k}"), **each} for k, each in enumerate(prompts)]
+    return {
+        "base_model": str(FOLDER / f"{kind}-0"),
+        "gate_mode": gate,
+        "dtype": "float32",
+        "experts": experts,
+        **more,
+    }
 
 
 def documents() -> dict[str, dict[str, Any]]:
     """All cases, by their names."""
-    three = [ONE, TWO, THREE]
-    scaled = [ONE, {**TWO, "residual_scale": 0.5}, THREE]
+    three = [FIRST, SECOND, THIRD]
+    scaled = [FIRST, {**SECOND, "residual_scale": 0.5}, THIRD]
     gates = ("hidden", "cheap_embed", "random", "uniform_random")
-    found = {f"mixtral-{k}-{gate}": document(k, gate, three) for k in ("llama", "mistral") for gate in gates}
-    found["mixtral-llama-hidden_avg-even"] = document("llama", "hidden_avg", EVEN)
-    found["mixtral-llama-hidden_avg"] = document("llama", "hidden_avg", three)
-    found["mixtral-llama-scaled"] = document("llama", "hidden", scaled, experts_per_token=3)
-    found["mixtral-llama-hidden-bfloat16"] = document("llama", "hidden", three)
-    plain = {"source_model": "llama-2", "residual_scale": 0.1}
+    content = {f"mixtral-{k}-{gate}": document(k, gate, three) for k in ("llama", "mistral") for gate in gates}
+    content["mixtral-llama-hidden_avg-even"] = document("llama", "hidden_avg", EVEN)
+    content["mixtral-llama-hidden_avg"] = document("llama", "hidden_avg", three)
+    content["mixtral-llama-scaled"] = document("llama", "hidden", scaled, experts_per_token=3)
+    content["mixtral-llama-hidden-bfloat16"] = document("llama", "hidden", three)
+    plain = {"source_model": str(FOLDER / "llama-2"), "residual_scale": 0.1}
     for gate in ("hidden", "random"):
-        found[f"deepseek-llama-{gate}"] = document("llama", gate, three, shared_experts=[plain])
+        content[f"deepseek-llama-{gate}"] = document("llama", gate, three, shared_experts=[plain])
     for kind in ("qwen2", "llama"):
         for gate in ("hidden", "cheap_embed", "random"):
-            gated = [{"source_model": f"{kind}-1", **SHARED}]
-            found[f"qwen-{kind}-{gate}"] = document(
+            gated = [{"source_model": str(FOLDER / f"{kind}-1"), **SHARED}]
+            content[f"qwen-{kind}-{gate}"] = document(
                 kind, gate, three, shared_experts=gated, architecture="qwen moe"
             )
     for gate in ("hidden", "cheap_embed", "random"):
-        found[f"qwen3-{gate}"] = document("qwen3", gate, three)
-    return found
+        content[f"qwen3-{gate}"] = document("qwen3", gate, three)
+    return content
 
 
 def write_models(folder: Path) -> None:
@@ -101,45 +102,6 @@ def write_models(folder: Path) -> None:
                     weight.data.uniform_(0.5, 1.5)
             model.save_pretrained(folder / f"{kind}-{seed}")
             tokenizer.save_pretrained(folder / f"{kind}-{seed}")
-
-
-def reference(folder: Path) -> None:
-    """mergekit's side: every document of a folder; imports nothing of isomerge."""
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    import torch
-    import yaml
-    from mergekit.moe import router  # pyright: ignore[reportMissingImports]
-    from mergekit.moe.config import MoEMergeConfig  # pyright: ignore[reportMissingImports]
-    from mergekit.options import MergeOptions  # pyright: ignore[reportMissingImports]
-    from mergekit.scripts.moe import build  # pyright: ignore[reportMissingImports]
-
-    torch.set_num_threads(1)
-    load = router.AutoModelForCausalLM
-
-    class InFloat32:
-        @staticmethod
-        def from_pretrained(*args: Any, **more: Any) -> Any:
-            return load.from_pretrained(*args, **{**more, "torch_dtype": torch.float32})
-
-    os.chdir(folder)
-    for file in sorted(Path().glob("*.yml")):
-        options = MergeOptions(write_model_card=False, random_seed=1, quiet=True)
-        options.apply_global_options()
-        torch.manual_seed(1)
-        router.AutoModelForCausalLM = load if "bfloat16" in file.name else InFloat32
-        out = Path("theirs") / file.stem
-        out.mkdir(parents=True)
-        try:
-            build(MoEMergeConfig.model_validate(yaml.safe_load(file.read_text())), str(out), options, device="cpu")
-        except (Exception, SystemExit) as error:  # whatever it is, it is a result
-            file.with_suffix(".error").write_text(f"{type(error).__name__}: {error}")
-
-
-def stored(folder: Path) -> dict[str, Any]:
-    """The tensors of a checkpoint as they are stored."""
-    from safetensors.torch import load_file
-
-    return {n: t.double() for file in sorted(folder.glob("*.safetensors")) for n, t in load_file(file).items()}
 
 
 def loaded(folder: Path) -> dict[str, Any]:
@@ -175,17 +137,25 @@ def as_granite(theirs: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def compared(name: str, folder: Path) -> dict[str, Any]:
-    """One document through both tools; mergekit's result is there already."""
-    import isomerge
+@cache
+def prepared() -> None:
+    """The models, the documents, and what mergekit makes of them."""
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True)
+    write_models(FOLDER)
+    for name, content in documents().items():
+        (FOLDER / f"{name}.yml").write_text(yaml.safe_dump(content, sort_keys=False))
+    run_reference(FOLDER, "experts")
 
+
+def compared(name: str) -> dict[str, Any]:
+    """One document through both tools."""
+    prepared()
     row: dict[str, Any] = {"document": name}
-    error = folder / f"{name}.error"
-    if error.exists():
+    if (error := FOLDER / f"{name}.error").exists():
         return {**row, "error": f"mergekit: {error.read_text()}", "agrees": False}
-    ours_at, theirs_at = folder / "ours" / name, folder / "theirs" / name
-    report = isomerge.merge(folder / f"{name}.yml", out=ours_at, seed=1)
-    row["architecture"] = report["architecture"]
+    ours_at, theirs_at = FOLDER / "ours" / name, FOLDER / "theirs" / name
+    row["architecture"] = isomerge.merge(FOLDER / f"{name}.yml", out=ours_at, seed=1)["architecture"]
     if name.startswith("deepseek"):
         ours, theirs = stored(ours_at), as_granite(stored(theirs_at))
     else:
@@ -197,38 +167,13 @@ def compared(name: str, folder: Path) -> dict[str, Any]:
     rest = max(gap for key, gap in gaps.items() if key not in routers)
     worst = max(gaps[key] for key in routers)
     note = {"note": NOTES[name]} if name in NOTES else {}
-    return {**row, "routers": worst, "other_tensors": rest, "agrees": max(worst, rest) <= LARGEST, **note}
+    return {**row, "routers": worst, "other_tensors": rest, "agrees": max(worst, rest) <= ROUNDING, **note}
 
 
-def main() -> None:
-    """Compare all documents, and write the table."""
-    words = argparse.ArgumentParser()
-    words.add_argument("--python")
-    words.add_argument("--reference", type=Path)
-    given = words.parse_args()
-    if given.reference is not None:
-        return reference(given.reference)
-    import yaml
-
-    if given.python is None:
-        from compare import environment
-
-        given.python = environment()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_models(folder)
-        for case, content in documents().items():
-            (folder / f"{case}.yml").write_text(yaml.safe_dump(content, sort_keys=False))
-        subprocess.run([given.python, __file__, "--reference", folder], check=True)
-        here = Path.cwd()
-        os.chdir(folder)
-        rows = [compared(case, folder) for case in documents()]
-        os.chdir(here)
-    RESULTS.write_text(json.dumps({"mergekit": "0.1.5", "within": LARGEST, "documents": rows}, indent=1) + "\n")
-    for row in rows:
-        print(*row.values())
-    sys.exit(any(not row["agrees"] and row["document"] not in NOTES for row in rows))
-
-
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(
+    "mergekit-moe",
+    lambda asked: {name: {"name": name} for name in documents()},
+    compared,
+    inside="documents",
+    about=lambda cells: {"mergekit": "0.1.5", "within": ROUNDING},
+)

@@ -1,44 +1,25 @@
-"""Recipes whose modules differ, through mergekit 0.1.5 and through isomerge: encoder, decoder and what T5's share.
-
-    python benchmarks/mergekit/modules.py --python ENV/bin/python     # writes benchmarks/results/mergekit-modules.json
-
-ENV is an environment with mergekit (`benchmarks/mergekit/compare.py` makes one). The models are tiny random ones, in
-float32; a difference is the largest of any weight.
-"""
+"""Recipes whose modules differ, through both tools: encoder, decoder and what T5's share; tiny random models."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
-import tempfile
+import shutil
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
-from safetensors.torch import load_file
 
-RESULTS = Path(__file__).parents[1] / "results" / "mergekit-modules.json"
+import isomerge
+from benchmarks.harness import DATA, Benchmark
+from benchmarks.mergekit.environment import run_reference
+from benchmarks.mergekit.methods import stored
+
 SHAPE = {
     "vocab_size": 64, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4,
     "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "decoder_start_token_id": 0,
 }  # fmt: skip
 MODULES = ("encoder", "decoder", "shared")
-THEIRS = """
-import json, sys, torch, yaml
-from mergekit.config import MergeConfiguration
-from mergekit.merge import run_merge
-from mergekit.options import MergeOptions
-
-torch.set_num_threads(1)
-for name in json.loads(sys.argv[1]):
-    config = MergeConfiguration.model_validate(yaml.safe_load(open(name + ".yml")))
-    try:
-        run_merge(config, name + "-theirs", MergeOptions())
-    except Exception as error:  # a model card that it cannot look up comes after the weights
-        print(name, repr(error)[:200], file=sys.stderr)
-"""
 
 
 def module(weights: dict[str, Any], **parameters: Any) -> dict[str, Any]:
@@ -104,48 +85,43 @@ RECIPES = {
 }
 
 
-def weights_of(folder: Path) -> dict[str, torch.Tensor]:
-    """All tensors of a checkpoint."""
-    return {name: x for file in folder.glob("*.safetensors") for name, x in load_file(file).items()}
-
-
-def main() -> None:
-    """Merge by both and compare."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", required=True)
-    asked = parser.parse_args()
+@cache
+def prepared() -> Path:
+    """A folder with the models, the recipes, and what mergekit makes of them."""
     from transformers import T5Config, T5ForConditionalGeneration
 
-    import isomerge
-
-    rows = {}
-    with tempfile.TemporaryDirectory() as room:
-        folder = Path(room)
-        for seed, name in enumerate("abc"):
-            torch.manual_seed(seed)
-            T5ForConditionalGeneration(T5Config(**SHAPE)).save_pretrained(folder / name)
-        for name, content in RECIPES.items():
-            (folder / f"{name}.yml").write_text(yaml.safe_dump(content, sort_keys=False))
-        command = [asked.python, "-c", THEIRS, json.dumps(list(RECIPES))]
-        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
-        for name, content in RECIPES.items():
-            absolute = yaml.safe_dump(content, sort_keys=False)
-            for model in "abc":
-                absolute = absolute.replace(f"model: {model}\n", f"model: {folder / model}\n")
-            (folder / "ours.yml").write_text(absolute)
-            report = isomerge.merge(folder / "ours.yml", out=folder / f"{name}-ours")
-            ours, theirs = (weights_of(folder / f"{name}-{who}") for who in ("ours", "theirs"))
-            gap = max(float((ours[n] - theirs[n]).abs().max()) for n in theirs)
-            same = ours.keys() == theirs.keys()
-            rows[name] = {
-                "difference": gap,
-                "tensors": len(ours),
-                "same_tensors": same,
-                "steps": len(report.get("steps", ())),
-            }
-            print(name, rows[name], flush=True)
-    RESULTS.write_text(json.dumps({"mergekit": "0.1.5", "rows": rows}, indent=1) + "\n")
+    folder = DATA / "mergekit" / "modules"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for seed, name in enumerate("abc"):
+        torch.manual_seed(seed)
+        T5ForConditionalGeneration(T5Config(**SHAPE)).save_pretrained(folder / name)
+    for name, content in RECIPES.items():
+        text = yaml.safe_dump(content, sort_keys=False)
+        for model in "abc":
+            text = text.replace(f"model: {model}\n", f"model: {folder / model}\n")
+        (folder / f"{name}.yml").write_text(text)
+    run_reference(folder)
+    return folder
 
 
-if __name__ == "__main__":
-    main()
+def compared(name: str) -> dict[str, Any]:
+    """One recipe through both tools."""
+    folder = prepared()
+    report = isomerge.merge(folder / f"{name}.yml", out=folder / "ours" / name)
+    ours, theirs = (stored(folder / tool / name) for tool in ("ours", "theirs"))
+    return {
+        "difference": max(float((ours[n] - theirs[n]).abs().max()) for n in theirs),
+        "tensors": len(ours),
+        "same_tensors": ours.keys() == theirs.keys(),
+        "steps": len(report.get("steps", ())),
+    }
+
+
+BENCHMARK = Benchmark(
+    "mergekit-modules",
+    lambda asked: {name: {"name": name} for name in RECIPES},
+    compared,
+    inside="rows",
+    about=lambda cells: {"mergekit": "0.1.5"},
+)

@@ -1,26 +1,20 @@
-"""All measurements of speed and memory, one after the other, and the tables of docs/lab/performance.md.
+"""Speed and memory: all measurements, and the tables of docs/lab/performance.md (Linux; an hour on two quiet cores).
 
-python -m benchmarks.performance               # an hour on two quiet cores
-python -m benchmarks.performance --tables      # the tables alone, from the results that there are
+    python -m benchmarks.performance                       # what is missing
+    python -m benchmarks.performance --only 'startup/*'    # one kind anew
+    python -m benchmarks.performance --only 'startup/*' 'alignment/roberta-base*memory' --check    # against what is committed
+    python -m benchmarks.performance --page                # the tables alone, from the results that there are
+
+Every row is a process of its own: none pays for the memory of another. `--large` adds a pair of so many billions.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from benchmarks.harness import main, quiet
+from benchmarks.performance import alignment, bounds, merging, methods, scaling, split, startup
 
-from benchmarks.performance.tables import write_tables
-
-MODULES = ("startup", "alignment", "merging", "methods", "split", "scaling")
-
-
-def main() -> None:
-    """Each in a process of its own: none pays for the memory of another."""
-    if "--tables" not in sys.argv[1:]:
-        for module in MODULES:
-            subprocess.run([sys.executable, "-m", f"benchmarks.performance.{module}"], check=True)
-    write_tables()
-
+BENCHMARKS = tuple(part.BENCHMARK for part in (startup, alignment, merging, methods, split, scaling, bounds))
 
 if __name__ == "__main__":
-    main()
+    quiet()
+    main(*BENCHMARKS, about=__doc__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -30,15 +31,15 @@ class Llama:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of the tensors, in the order of the layers."""
         d, kv = self.width, self.width * self.key_heads // self.heads
-        found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocabulary, d)}
+        shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocabulary, d)}
         for layer in range(self.layers):
             p = f"model.layers.{layer}."
-            found |= {p + "input_layernorm.weight": (d,), p + "post_attention_layernorm.weight": (d,)}
+            shapes |= {p + "input_layernorm.weight": (d,), p + "post_attention_layernorm.weight": (d,)}
             rows = {"q": d, "k": kv, "v": kv, "o": d}
-            found |= {f"{p}self_attn.{n}_proj.weight": (size, d) for n, size in rows.items()}
-            found |= {f"{p}mlp.{n}_proj.weight": (self.neurons, d) for n in ("gate", "up")}
-            found[p + "mlp.down_proj.weight"] = (d, self.neurons)
-        return {**found, "model.norm.weight": (d,), "lm_head.weight": (self.vocabulary, d)}
+            shapes |= {f"{p}self_attn.{n}_proj.weight": (size, d) for n, size in rows.items()}
+            shapes |= {f"{p}mlp.{n}_proj.weight": (self.neurons, d) for n in ("gate", "up")}
+            shapes[p + "mlp.down_proj.weight"] = (d, self.neurons)
+        return {**shapes, "model.norm.weight": (d,), "lm_head.weight": (self.vocabulary, d)}
 
     @property
     def parameters(self) -> int:
@@ -61,6 +62,19 @@ class Llama:
             "tie_word_embeddings": False,
             "torch_dtype": "bfloat16",
         }
+
+
+def in_proportion(width: int, layers: int, vocabulary: int) -> Llama:
+    """Sizes in Llama's proportions: heads of 64 coordinates, four to a key head."""
+    return Llama(width, width * 11 // 4, layers, width // 64, max(width // 256, 1), vocabulary)
+
+
+def write_tokens(file: Path, model: Llama, count: int, length: int) -> Path:
+    """So many examples of random tokens."""
+    rng = random.Random(0)
+    rows = [{"input_ids": [rng.randrange(model.vocabulary) for _ in range(length)]} for _ in range(count)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
 
 
 def write(folder: Path, model: Llama, seed: int, *, shards: int = 1, noise: float = 0.0, draw: int = 0) -> Path:

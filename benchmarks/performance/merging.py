@@ -1,8 +1,5 @@
 """Merging a 0.84-billion-parameter pair: against mergekit 0.1.5, against `cp`, and with alignment (Linux).
 
-    python -m benchmarks.performance.merging                # writes results/performance/merging.json
-    python -m benchmarks.performance.merging --repeats 3 1  # of what is short, and of what is long
-
 The models are made on the first run (benchmarks/data/performance): a random Llama in bfloat16, four shards, and two
 fine-tunes of it. All rows run in turns, with the same threads, with the inputs in the page cache. mergekit runs in
 an environment of its own, which is made as well.
@@ -10,29 +7,30 @@ an environment of its own, which is made as well.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import yaml
 
+from benchmarks.harness import DATA, Benchmark, Section, markdown
+from benchmarks.mergekit.environment import mergekit_python
 from benchmarks.performance.llamas import Llama, write
-from benchmarks.performance.processes import in_turns, measure, ratio, summaries
+from benchmarks.performance.processes import PROGRAM, measure
 
-ROOT = Path(__file__).parents[2]
-DATA = ROOT / "benchmarks" / "data"
 FOLDER = DATA / "performance"
-RESULTS = ROOT / "benchmarks" / "results" / "performance" / "merging.json"
 MODEL = Llama(width=2048, neurons=5504, layers=14, heads=16, key_heads=16, vocabulary=32000)
 MODELS = {"base": 0.0, "one": 0.1, "two": 0.1}
 """Noise over the base, in standard deviations of its weights."""
 METHODS: dict[str, dict[str, Any]] = {"linear": {"weight": 1.0}, "ties": {"weight": 1.0, "density": 0.5}}
+REPEATS = {"linear": 3, "ties": 1}
+"""Of what is short, and of what is long."""
+THREADS = os.cpu_count() or 1
 WORK = """
 import sys, time
 import isomerge, torch
@@ -42,6 +40,15 @@ isomerge.merge(models, out=out, align=align == "align", dtype="bfloat16")
 print(time.perf_counter() - start)
 """
 """Prints the seconds of the work alone: without the interpreter's start and torch's import."""
+Run = dict[str, Any]
+
+
+def make_models(folder: Path = FOLDER, model: Llama = MODEL) -> list[Path]:
+    """The base and its two fine-tunes, made once."""
+    return [
+        write(folder / name, model, 0, shards=4, noise=noise, draw=number)
+        for number, (name, noise) in enumerate(MODELS.items())
+    ]
 
 
 def write_recipe(method: str, *, align: bool = False) -> Path:
@@ -57,127 +64,140 @@ def write_recipe(method: str, *, align: bool = False) -> Path:
     return file
 
 
-def rows_of(method: str, threads: int) -> dict[str, Callable[[], dict[str, Any]]]:
+def rows_of(method: str) -> dict[str, Callable[[], Run]]:
     """What is measured with a method: a name, and one run of it."""
-    recipe = str(write_recipe(method))
-    ours, theirs = (
-        str(Path(sys.executable).parent / "isomerge"),
-        str(DATA / "mergekit-env" / "bin" / "mergekit-yaml"),
-    )
+    recipe, threads = str(write_recipe(method)), str(THREADS)
+    theirs = str(mergekit_python().parent / "mergekit-yaml")
     commands: dict[str, Sequence[str]] = {
-        "isomerge": (ours, "merge", recipe, "{out}", "-j", str(threads)),
+        "isomerge": (PROGRAM, "merge", recipe, "{out}", "-j", threads),
         "mergekit": (theirs, recipe, "{out}"),
         "mergekit, 500M shards": (theirs, recipe, "{out}", "--out-shard-size", "500M"),
     }
     one, two = (str(FOLDER / name) for name in ("one", "two"))
     if method == "linear":
-        commands["isomerge, the work alone"] = (sys.executable, "-c", WORK, "plain", one, two, "{out}")
-        commands["the bare loop"] = (sys.executable, "-m", "benchmarks.performance.bare_loop", one, two, "{out}")
-        commands["cp of one model"] = ("cp", "-r", one, "{out}")
-        commands["cp of both models"] = ("cp", "-r", one, two, "{out}")
-        commands["isomerge, aligned"] = (
-            ours,
-            "merge",
-            str(write_recipe(method, align=True)),
-            "{out}",
-            "-j",
-            str(threads),
-        )
-    return {name: partial(_run, name, command, threads) for name, command in commands.items()}
+        aligned = str(write_recipe(method, align=True))
+        commands |= {
+            "isomerge, the work alone": (sys.executable, "-c", WORK, "plain", one, two, "{out}"),
+            "the bare loop": (sys.executable, "-m", "benchmarks.performance.bare_loop", one, two, "{out}"),
+            "cp of one model": ("cp", "-r", one, "{out}"),
+            "cp of both models": ("cp", "-r", one, two, "{out}"),
+            "isomerge, aligned": (PROGRAM, "merge", aligned, "{out}", "-j", threads),
+        }
+    return {name: partial(_run, name, command) for name, command in commands.items()}
 
 
-def _run(name: str, command: Sequence[str], threads: int) -> dict[str, Any]:
+def _run(name: str, command: Sequence[str]) -> Run:
     out = FOLDER / "out" / "".join(c if c.isalnum() else "-" for c in name)
     shutil.rmtree(out, ignore_errors=True)
     out.unlink(missing_ok=True)
-    if "both" in name:
-        out.mkdir(parents=True)
-    out.parent.mkdir(exist_ok=True)
+    out.mkdir(parents=True) if "both" in name else out.parent.mkdir(exist_ok=True)
     command = [str(out) if word == "{out}" else word for word in command]
     inputs = [FOLDER / name for name in MODELS]
-    return measure(command, threads=threads, log=out.with_suffix(".log"), inputs=inputs)
+    return measure(command, threads=THREADS, log=out.with_suffix(".log"), inputs=inputs)
+
+
+def summaries(runs: Sequence[Run]) -> dict[str, Run]:
+    """Per row: medians of all figures, the range of the seconds, and the largest peak."""
+    rows: dict[str, Run] = {}
+    for name in dict.fromkeys(run["row"] for run in runs):
+        same = [run for run in runs if run["row"] == name]
+        seconds = [run["seconds"] for run in same]
+        rows[name] = {"runs": len(same), "seconds": median(seconds), "range": [min(seconds), max(seconds)]}
+        for figure in ("cpu_seconds", "work_seconds"):
+            if all(figure in run for run in same):
+                rows[name][figure] = median(run[figure] for run in same)
+        rows[name]["peak_anonymous_bytes"] = max(run["peak_anonymous_bytes"] for run in same)
+    return rows
+
+
+def ratio(runs: Sequence[Run], slow: str, fast: str, figure: str = "seconds") -> dict[str, float]:
+    """How many times one row's figure is another's seconds, run by run: median, least and most."""
+    times = {(run["row"], run["repeat"]): run for run in runs}
+    each = [run[figure] / times[fast, run["repeat"]]["seconds"] for run in runs if run["row"] == slow]
+    return {"median": round(median(each), 2), "least": round(min(each), 2), "most": round(max(each), 2)}
 
 
 def difference(ours: Path, theirs: Path) -> dict[str, float]:
     """The largest difference of any weight, and the root mean square over that of the weights."""
     from safetensors import safe_open
 
+    def tensors(folder: Path) -> dict[str, Path]:
+        places = {}
+        for file in sorted(folder.glob("*.safetensors")):
+            with safe_open(file, "pt") as opened:
+                places |= dict.fromkeys(opened.keys(), file)
+        return places
+
     largest, squares, all_squares = 0.0, 0.0, 0.0
-    places = [
-        {name: file for file in sorted(folder.glob("*.safetensors")) for name in _names(file)}
-        for folder in (ours, theirs)
-    ]
-    if places[0].keys() != places[1].keys():
+    mine, other = tensors(ours), tensors(theirs)
+    if mine.keys() != other.keys():
         raise RuntimeError("the tools wrote different tensors")
-    for name in places[0]:
-        pair = []
-        for place in places:
-            with safe_open(place[name], "pt") as file:
-                pair.append(file.get_tensor(name).float())
-        a, b = pair
+    for name in mine:
+        with safe_open(mine[name], "pt") as first, safe_open(other[name], "pt") as second:
+            a, b = first.get_tensor(name).float(), second.get_tensor(name).float()
         all_squares += float(a.norm()) ** 2
         a -= b
         largest, squares = max(largest, float(a.abs().max())), squares + float(a.norm()) ** 2
     return {"largest": largest, "relative": (squares / all_squares) ** 0.5}
 
 
-def _names(file: Path) -> list[str]:
-    from safetensors import safe_open
-
-    with safe_open(file, "pt") as opened:
-        return list(opened.keys())
-
-
-def make_environment() -> None:
-    """mergekit's own environment; its maker is a script beside its recipes."""
-    sys.path.insert(0, str(ROOT / "benchmarks" / "mergekit"))
-    from compare import environment  # type: ignore[import-not-found]
-
-    environment()
-
-
-def run(repeats: dict[str, int], threads: int) -> dict[str, Any]:
-    """Every method by every tool."""
-    found: dict[str, Any] = {
-        "parameters": MODEL.parameters,
-        "threads": threads,
-        "cores": os.cpu_count(),
-        "methods": {},
-    }
-    for method, count in repeats.items():
-        runs = in_turns(rows_of(method, threads), count)
-        gap = difference(FOLDER / "out" / "isomerge", FOLDER / "out" / "mergekit")
-        entry = {"summary": summaries(runs), "against_mergekit": gap, "runs": runs}
-        entry["ratios"] = {slow: ratio(runs, slow, "isomerge") for slow in ("mergekit", "mergekit, 500M shards")}
-        if method == "linear":
-            cps = [run for run in runs if run["row"].startswith("cp")]
-            work = [{**r, "seconds": r["work_seconds"]} for r in runs if "work_seconds" in r]
-            entry["ratios"] |= {
-                copy: ratio([*cps, *work], "isomerge, the work alone", copy)
-                for copy in ("cp of one model", "cp of both models")
-            }
-        found["methods"][method] = entry
-        shutil.rmtree(FOLDER / "out")
-    return found
+def measured(method: str) -> dict[str, Any]:
+    """A method by every tool, in turns: what else the machine does slows all alike."""
+    make_models()
+    runs = []
+    for number in range(REPEATS[method]):
+        for name, run in rows_of(method).items():
+            runs.append({"row": name, "repeat": number, **run()})
+            print(runs[-1], flush=True)
+    gap = difference(FOLDER / "out" / "isomerge", FOLDER / "out" / "mergekit")
+    ratios = {slow: ratio(runs, slow, "isomerge") for slow in ("mergekit", "mergekit, 500M shards")}
+    if method == "linear":
+        work = "isomerge, the work alone"
+        ratios |= {
+            copy: ratio(runs, work, copy, "work_seconds") for copy in ("cp of one model", "cp of both models")
+        }
+    shutil.rmtree(FOLDER / "out")
+    return {"summary": summaries(runs), "against_mergekit": gap, "runs": runs, "ratios": ratios}
 
 
-def main() -> None:
-    """Measure and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, nargs=2, default=(3, 1), metavar=("LINEAR", "TIES"))
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="measure these anew")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    chosen = parser.parse_args()
-    make_environment()
-    for number, (name, noise) in enumerate(MODELS.items()):
-        write(FOLDER / name, MODEL, 0, shards=4, noise=noise, draw=number)
-    repeats = dict(zip(METHODS, chosen.repeats, strict=True))
-    found = run({method: repeats[method] for method in chosen.methods}, chosen.threads)
-    if RESULTS.exists():
-        found["methods"] = {**json.loads(RESULTS.read_text())["methods"], **found["methods"]}
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(found, indent=2) + "\n")
+def table(cells: dict[str, Any]) -> str:
+    """Against mergekit and `cp`."""
+    loads = [load for entry in cells.values() for run in entry["runs"] for load in run["load"]]
+    whole, rows, ratios = BENCHMARK.document(), [], []
+    for method, entry in cells.items():
+        for name, row in entry["summary"].items():
+            seconds = f"{row['seconds']:.1f} ({row['range'][0]:.1f}–{row['range'][1]:.1f})"
+            memory = f"{row['peak_anonymous_bytes'] / 1e6:.0f}"
+            rows.append([f"`{method}`", name, str(row["runs"]), seconds, f"{row['cpu_seconds']:.1f}", memory])
+        for name, r in entry["ratios"].items():
+            words = f"isomerge's work / {name}" if name.startswith("cp") else f"{name} / isomerge"
+            ratios.append([f"`{method}`", words, f"{r['median']:.1f}", f"{r['least']:.1f}–{r['most']:.1f}"])
+    gaps = ", ".join(f"`{m}` {e['against_mergekit']['relative']:.1g}" for m, e in cells.items())
+    head = ["method", "command", "runs", "seconds", "processor seconds", "memory (MB)"]
+    lines = [
+        f"Two fine-tunes of a random {whole['parameters'] / 1e9:.2f}-billion-parameter Llama in bfloat16 (and the base, for "
+        f"`ties` at density 0.5), {whole['threads']} threads, all rows in turns, inputs in the page cache, machine of {whole['cores']} "
+        f"cores shared with others (load {min(loads):.1f} to {max(loads):.1f}). Seconds are those of the whole command, "
+        "median and range; processor seconds are user and system; memory is the peak of anonymous memory.",
+        "",
+        *markdown(head, rows),
+        *markdown(["method", "ratio of seconds, run by run", "median", "range"], ratios),
+        f"How far the outputs of the two tools differ, as a share of the norm: {gaps}. mergekit computes in "
+        f"bfloat16, as the recipe's `dtype` says; isomerge computes in float32 and rounds once, when it writes.",
+    ]
+    return "\n".join(lines)
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(
+    "performance/merging",
+    lambda asked: {method: {"method": method} for method in METHODS},
+    measured,
+    inside="methods",
+    about=lambda cells: {"parameters": MODEL.parameters, "threads": THREADS, "cores": os.cpu_count()},
+    sections=(Section("lab/performance.md", "merging", table),),
+    ratios=lambda entry: {
+        f"isomerge against {name}": r["median"] if name.startswith("cp") else 1 / r["median"]
+        for name, r in entry["ratios"].items()
+    },
+    said=lambda entry: str(entry["ratios"]),
+)

@@ -1,103 +1,102 @@
 """Speed and peak memory of every merge method that needs no data, on a 0.84-billion-parameter pair (Linux).
 
-    python -m benchmarks.performance.methods            # what is missing in results/performance/methods.json
-    python -m benchmarks.performance.methods wudi doge  # these alone
-
-Two fine-tunes of a random Llama in bfloat16 and their base, as `benchmarks.performance.merging` makes them, merged as
-they are (``--no-align``) by the method's defaults, once each, with the inputs in the page cache. Methods that take
-singular values or iterate over whole matrices run on a pair of 0.21 billion parameters of half the width in their place
-(`MATRICES`); what is not done after `LIMITS` is stopped, and its row says so. What was measured is kept.
+Two fine-tunes of a random Llama in bfloat16 and their base, as `merging` makes them, merged as they are
+(``--no-align``) by the method's defaults, once each, with the inputs in the page cache. Methods that take singular
+values or iterate over whole matrices run on a pair of 0.21 billion parameters of half the width in their place
+(`MATRICES`); what is not done after `LIMIT` is stopped, and its row says so.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
-import sys
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from benchmarks.performance.llamas import Llama, write
-from benchmarks.performance.merging import FOLDER, MODEL, MODELS, ROOT
-from benchmarks.performance.processes import measure
-from isomerge.fusion.registry import Method, method, methods
+from benchmarks.harness import Benchmark, Cells, Section, markdown
+from benchmarks.performance.llamas import Llama
+from benchmarks.performance.merging import FOLDER, MODEL, make_models
+from benchmarks.performance.processes import PROGRAM, measure
+from isomerge.fusion.registry import method, methods
 
-RESULTS = ROOT / "benchmarks" / "results" / "performance" / "methods.json"
 SMALL = Llama(width=1024, neurons=2752, layers=12, heads=8, key_heads=8, vocabulary=32000)
 MATRICES = ("iso_c", "iso_cts", "tsv_m", "svd_task_arithmetic", "knots", "wudi", "doge")
 """Methods whose time grows with the cube of a side: 64 times as long for a side four times as long."""
-LIMITS = {"full": 360.0, "small": 360.0}
+LIMIT = 360.0
 """Processor seconds after which a run is stopped: three minutes of two cores."""
-SAID = {"slerp": ("t=0.5",), "nearswap": ("t=0.001",)}
-"""Parameters that have no default."""
+PARAMETERS = {"slerp": ("t=0.5",), "nearswap": ("t=0.001",)}
+"""Those that have no default."""
+THREADS = 2
 
 
-def pair(kind: str) -> Path:
-    """The folder of the base and its two fine-tunes, made once."""
-    folder, model = (FOLDER, MODEL) if kind == "full" else (FOLDER / "small", SMALL)
-    for number, (name, noise) in enumerate(MODELS.items()):
-        write(folder / name, model, 0, shards=4, noise=noise, draw=number)
-    return folder
-
-
-def command(how: Method, folder: Path, out: Path, threads: int) -> Sequence[str]:
-    """The merge, as a user calls it."""
-    models = [str(folder / "one"), str(folder / "two")][: how.models[1]]
-    base = ["--base-model", str(folder / "base")] if how.base == "required" else []
-    said = [word for value in SAID.get(how.name, ()) for word in ("-p", value)]
-    ours = str(Path(sys.executable).parent / "isomerge")
-    return [
-        ours,
+def measured(name: str, pair: str) -> dict[str, Any]:
+    """One run of a method, as a user calls it."""
+    how = method(name)
+    base, *models = make_models(*((FOLDER, MODEL) if pair == "full" else (FOLDER / "small", SMALL)))
+    out = FOLDER / "out" / name
+    shutil.rmtree(out, ignore_errors=True)
+    words = ["--base-model", str(base)] if how.base == "required" else []
+    words += [word for parameter in PARAMETERS.get(name, ()) for word in ("-p", parameter)]
+    chosen = map(str, models[: how.models[1]])
+    command = [
+        PROGRAM,
         "merge",
-        *models,
+        *chosen,
         "--method",
-        how.name,
-        *base,
-        *said,
+        name,
+        *words,
         "--no-align",
         "-j",
-        str(threads),
+        str(THREADS),
         "-o",
         str(out),
     ]
-
-
-def row(how: Method, kind: str, threads: int) -> dict[str, Any]:
-    """One run of a method."""
-    folder, out = pair(kind), FOLDER / "out" / how.name
-    shutil.rmtree(out, ignore_errors=True)
-    inputs = [folder / name for name in MODELS]
+    log = FOLDER / "out" / f"{name}.log"
     try:
-        found = measure(
-            command(how, folder, out, threads), threads=threads, log=FOLDER / "out" / f"{how.name}.log",
-            inputs=inputs, limit=LIMITS[kind],
-        )  # fmt: skip
+        return {"pair": pair, **measure(command, threads=THREADS, log=log, inputs=[base, *models], limit=LIMIT)}
     finally:
-        for left in (FOLDER / "out").glob(f"*{how.name}*"):
+        for left in (FOLDER / "out").glob(f"*{name}*"):
             if left.is_dir():
                 shutil.rmtree(left)
-    return {"pair": kind, **found}
 
 
-def main() -> None:
-    """Measure what is missing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("methods", nargs="*", help="these anew; without any, all that were not measured")
-    parser.add_argument("--threads", type=int, default=2)
-    asked = parser.parse_args()
-    found: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"rows": {}}
-    found |= {"threads": asked.threads, "cores": os.cpu_count()}
-    found |= {"parameters": {"full": MODEL.parameters, "small": SMALL.parameters}}
+def table(cells: dict[str, Any]) -> str:
+    """Every method that needs no data."""
+    whole = BENCHMARK.document()
+    sizes = {pair: f"{count / 1e9:.2f}" for pair, count in whole["parameters"].items()}
+    loads = [load for row in cells.values() for load in row["load"]]
+    rows = []
+    for name, row in sorted(sorted(cells.items()), key=lambda cell: (cell[1]["pair"], cell[1]["cpu_seconds"])):
+        busy = f"stopped after {row['cpu_seconds']:.0f}" if row.get("stopped") else f"{row['cpu_seconds']:.0f}"
+        memory = f"{row['peak_anonymous_bytes'] / 1e6:.0f}"
+        rows.append([f"`{name}`", sizes[row["pair"]], busy, f"{row['seconds']:.0f}", memory])
+    lines = [
+        f"Two fine-tunes of a random Llama in bfloat16 and their base, merged as they are (`--no-align`) by each "
+        f"method's defaults, {whole['threads']} threads, one run each, on a machine of {whole['cores']} cores that "
+        f"others used as well (load {min(loads):.1f} to {max(loads):.1f}): processor seconds count, and wall seconds "
+        f"are an upper bound. Methods of whole matrices have a pair of {sizes['small']} billion parameters.",
+        "",
+        *markdown(["method", "billion parameters", "processor seconds", "seconds", "memory (MB)"], rows)[:-1],
+    ]
+    return "\n".join(lines)
+
+
+def cells(asked: argparse.Namespace) -> Cells:
+    """Every built-in method that reads neither statistics nor data, those of whole matrices last."""
     free = [name for name, how in methods().items() if how.built_in and not (how.statistics or how.forward)]
-    missing = sorted((name for name in free if name not in found["rows"]), key=lambda name: name in MATRICES)
-    for name in asked.methods or missing:
-        found["rows"][name] = row(method(name), "small" if name in MATRICES else "full", asked.threads)
-        print(name, found["rows"][name], flush=True)
-        RESULTS.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    ordered = sorted(free, key=lambda name: name in MATRICES)
+    return {name: {"name": name, "pair": "small" if name in MATRICES else "full"} for name in ordered}
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(
+    "performance/methods",
+    cells,
+    measured,
+    inside="rows",
+    about=lambda cells: {
+        "threads": THREADS,
+        "cores": os.cpu_count(),
+        "parameters": {"full": MODEL.parameters, "small": SMALL.parameters},
+    },
+    sections=(Section("lab/performance.md", "methods", table),),
+)

@@ -6,12 +6,13 @@ import mmap
 import os
 import resource
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
+PROGRAM = str(Path(sys.executable).parent / "isomerge")
 PAUSE = 0.02
 """Seconds between two looks at the memory."""
 AT_HAND = 6 << 30
@@ -111,7 +112,7 @@ def measure(
     if process.returncode and not stopped:
         raise RuntimeError(f"{' '.join(map(str, command))} failed: see {log}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "seconds": round(seconds, 3),
         "cpu_seconds": round(
             after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
@@ -121,45 +122,8 @@ def measure(
         "load": [round(load, 2), round(os.getloadavg()[0], 2)],
     }
     if stopped:
-        return {**found, "stopped": True}
+        return {**figures, "stopped": True}
     last = log.read_text().strip().rpartition("\n")[2]
     if last.replace(".", "", 1).isdigit():
-        found["work_seconds"] = round(float(last), 3)
-    return found
-
-
-def in_turns(rows: dict[str, Callable[[], dict[str, Any]]], repeats: int) -> list[dict[str, Any]]:
-    """Every row ``repeats`` times, A B C A B C: what else the machine does slows all alike."""
-    found = []
-    for number in range(repeats):
-        for name, run in rows.items():
-            found.append({"row": name, "repeat": number, **run()})
-            print(found[-1], flush=True)
-    return found
-
-
-def summaries(runs: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Per row: medians of all figures, the range of the seconds, and the largest peak."""
-    found: dict[str, dict[str, Any]] = {}
-    for name in dict.fromkeys(run["row"] for run in runs):
-        here = [run for run in runs if run["row"] == name]
-        seconds = [run["seconds"] for run in here]
-        found[name] = {"runs": len(here), "seconds": median(seconds), "range": [min(seconds), max(seconds)]}
-        for figure in ("cpu_seconds", "work_seconds"):
-            if all(figure in run for run in here):
-                found[name][figure] = median(run[figure] for run in here)
-        if any("peak_anonymous_bytes" in run for run in here):
-            found[name]["peak_anonymous_bytes"] = max(run["peak_anonymous_bytes"] for run in here)
-    return found
-
-
-def ratio(runs: Sequence[dict[str, Any]], slow: str, fast: str, figure: str = "seconds") -> dict[str, float]:
-    """How many times one row's figure is another's, run by run: median, least and most."""
-    pairs = [
-        (a[figure], b[figure])
-        for a in runs
-        for b in runs
-        if (a["row"], b["row"]) == (slow, fast) and a["repeat"] == b["repeat"]
-    ]
-    each = [a / b for a, b in pairs]
-    return {"median": round(median(each), 2), "least": round(min(each), 2), "most": round(max(each), 2)}
+        figures["work_seconds"] = round(float(last), 3)
+    return figures

@@ -1,7 +1,4 @@
-"""Where the time of an aligned merge goes: the 0.84-billion-parameter pair of `benchmarks.performance.merging`, one
-thread.
-
-    python -m benchmarks.performance.split       # writes results/performance/split.json; a minute or two
+"""Where the time of an aligned merge goes: the 0.84-billion-parameter pair of `merging`, one thread.
 
 Processor seconds by the profiler of Python. The floor is what no match can do without: both models read, one
 cross-Gram per space, distances before and after, the source moved, and the result fused and written.
@@ -10,7 +7,6 @@ cross-Gram per space, distances before and after, the source moved, and the resu
 from __future__ import annotations
 
 import cProfile
-import json
 import os
 import pstats
 import shutil
@@ -20,8 +16,8 @@ from typing import Any
 import torch
 
 import isomerge
-from benchmarks.performance.llamas import write
-from benchmarks.performance.merging import FOLDER, MODEL, MODELS, RESULTS, write_recipe
+from benchmarks.harness import Benchmark, Section, markdown
+from benchmarks.performance.merging import FOLDER, make_models, write_recipe
 
 PARTS = {
     "both models read and widened": (("unit_work.py", "_load"),),
@@ -54,29 +50,43 @@ def seconds_of(stats: pstats.Stats, file: str, name: str) -> float:
     )
 
 
-def main() -> None:
-    """Profile one run and write the parts."""
+def measure() -> dict[str, Any]:
+    """Profile one run."""
     torch.set_num_threads(1)
-    for number, (name, noise) in enumerate(MODELS.items()):
-        write(FOLDER / name, MODEL, 0, shards=4, noise=noise, draw=number)
+    make_models()
     out = FOLDER / "out" / "split"
     shutil.rmtree(out, ignore_errors=True)
     profile = cProfile.Profile(time.process_time)
     profile.runcall(isomerge.merge, write_recipe("linear", align=True), out=out)
+    shutil.rmtree(out.parent)
     stats = pstats.Stats(profile)
     parts = {name: round(sum(seconds_of(stats, *f) for f in functions), 2) for name, functions in PARTS.items()}
     total = round(stats.total_tt, 2)  # type: ignore[attr-defined]
     parts["all else"] = round(total - sum(parts.values()), 2)
-    found = {
-        "total": total,
-        "floor": round(sum(parts[name] for name in FLOOR), 2),
-        "parts": parts,
-        "cores": os.cpu_count(),
-    }
-    RESULTS.with_name("split.json").write_text(json.dumps(found, indent=2) + "\n")
-    shutil.rmtree(out.parent)
-    print(json.dumps(found, indent=2))
+    floor = round(sum(parts[name] for name in FLOOR), 2)
+    return {"total": total, "floor": floor, "parts": parts, "cores": os.cpu_count()}
 
 
-if __name__ == "__main__":
-    main()
+def table(cells: dict[str, Any]) -> str:
+    """Parts of an aligned merge."""
+    (row,) = cells.values()
+    total = row["total"]
+    rows = [[name, f"{seconds:.1f}", f"{seconds / total:.0%}"] for name, seconds in row["parts"].items()]
+    lines = [
+        f"The same pair aligned (default spaces) and merged in one thread: {total:.0f} processor seconds.",
+        "",
+        *markdown(["part", "processor seconds", "share"], rows),
+        f"The first five are what no match can do without, {row['floor']:.1f} s: all of it takes "
+        f"{total / row['floor']:.1f} times as long.",
+    ]
+    return "\n".join(lines)
+
+
+BENCHMARK = Benchmark(
+    "performance/split",
+    lambda asked: {"linear, aligned": {}},
+    measure,
+    inside="merges",
+    sections=(Section("lab/performance.md", "split", table),),
+    ratios=lambda row: {"times the floor": row["total"] / row["floor"]},
+)

@@ -1,26 +1,20 @@
-"""How long the command line takes to answer, against an empty interpreter.
-
-python -m benchmarks.performance.startup      # writes results/performance/startup.json; a minute
-"""
+"""How long the command line takes to answer, against an empty interpreter."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.performance.processes import environment
+from benchmarks.harness import Benchmark, Section, markdown
+from benchmarks.performance.processes import PROGRAM, environment
 
-ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "benchmarks" / "results" / "performance" / "startup.json"
-PROGRAM = str(Path(sys.executable).parent / "isomerge")
+EMPTY = (sys.executable, "-c", "pass")
 ROWS = {
-    "python -c pass": (sys.executable, "-c", "pass"),
+    "python -c pass": EMPTY,
     "isomerge --help": (PROGRAM, "--help"),
     "isomerge merge --help": (PROGRAM, "merge", "--help"),
     "import isomerge": (sys.executable, "-c", "import isomerge"),
@@ -29,25 +23,40 @@ ROWS = {
 RUNS = 15
 
 
-def main() -> None:
-    """All rows in turns; medians, and medians of the ratios to the first."""
-    seconds: dict[str, list[float]] = {name: [] for name in ROWS}
-    settings = environment(os.cpu_count() or 1)
+def measure(command: tuple[str, ...]) -> dict[str, Any]:
+    """Seconds of a command, in turns with an empty interpreter: medians, and the median of the ratios."""
+    settings, times = environment(os.cpu_count() or 1), []
     for _ in range(RUNS):
-        for name, command in ROWS.items():
+        pair = []
+        for words in (EMPTY, command):
             start = time.perf_counter()
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=settings)
-            seconds[name].append(time.perf_counter() - start)
-    empty = seconds["python -c pass"]
-    found: dict[str, Any] = {}
-    for name, here in seconds.items():
-        ratios = [a / b for a, b in zip(here, empty, strict=True)]
-        found[name] = {"seconds": round(median(here), 4), "range": [round(min(here), 4), round(max(here), 4)]}
-        found[name]["ratio"] = round(median(ratios), 2)
-        print(name, found[name])
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({"runs": RUNS, "rows": found}, indent=2) + "\n")
+            subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=settings)
+            pair.append(time.perf_counter() - start)
+        times.append(pair)
+    seconds = [mine for _, mine in times]
+    return {
+        "seconds": round(median(seconds), 4),
+        "range": [round(min(seconds), 4), round(max(seconds), 4)],
+        "ratio": round(median(mine / empty for empty, mine in times), 2),
+    }
 
 
-if __name__ == "__main__":
-    main()
+def table(cells: dict[str, Any]) -> str:
+    """Against an empty interpreter."""
+    rows = []
+    for name, row in cells.items():
+        low, high = (1000 * x for x in row["range"])
+        rows.append([f"`{name}`", f"{1000 * row['seconds']:.0f} ({low:.0f}–{high:.0f})", f"{row['ratio']:.1f}"])
+    head = ["command", "ms (range)", "times `python -c pass`"]
+    return "\n".join([f"Medians of {RUNS} runs in turns.", "", *markdown(head, rows)[:-1]])
+
+
+BENCHMARK = Benchmark(
+    "performance/startup",
+    lambda asked: {name: {"command": command} for name, command in ROWS.items()},
+    measure,
+    inside="rows",
+    about=lambda cells: {"runs": RUNS},
+    sections=(Section("lab/performance.md", "startup", table),),
+    ratios=lambda row: {"times an empty interpreter": row["ratio"]},
+)

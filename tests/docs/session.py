@@ -84,7 +84,7 @@ class Session:
                     shutil.copytree(source, Path(arguments[-1]) / Path(source).name)
             elif (
                 program == "mergekit-yaml"
-            ):  # not installed here; benchmarks/mergekit/compare.py shows that it gives the same
+            ):  # not installed here; `python -m benchmarks.mergekit` shows that it gives the same
                 sys.argv = ["isomerge", "merge", *arguments]
                 main()
             else:
