@@ -1,4 +1,4 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Three commands do everything on a fresh machine: `make demo`, `make test` and `make test-slow`.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 JOBS ?= 2
 
-.PHONY: demo test test-all test-browser check format docs fetch bench bench-paper bench-performance bench-verify bench-trust bench-determinism barrier clean
+.PHONY: demo test test-slow test-all test-browser check format docs fetch bench bench-paper bench-performance bench-verify bench-trust bench-determinism barrier clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -35,17 +35,25 @@ check: $(VENV)/.developer
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 
+# Outputs are cheap: no flushes to the disk, and one picture for all (tests/conftest.py).
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist worksteal -rs --cheap-outputs
+
+# Five minutes: what is cheap, and ten runs end to end (tests/tiers.py).
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) -rs
+	$(PYTEST) --tier fast
+
+# All else, the documentation included.
+test-slow: $(VENV)/.developer docs
+	$(PYTEST) --tier slow
 	$(BIN)/python benchmarks/determinism.py --settings compatible --threads 2 --check
 
 # The same tests and outputs under every setting of MKL and torch (benchmarks/results/determinism.json; a quarter of an hour).
 bench-determinism: $(VENV)/.developer
 	$(BIN)/python benchmarks/determinism.py
 
-# Every toy through every law: `make test` takes the architectures that combine what others have through the main ones.
+# Both tiers, and every toy through every law: else the architectures that combine what others have go through the main ones.
 test-all: check
-	ISOMERGE_ALL_TOYS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) -rs
+	ISOMERGE_ALL_TOYS=1 $(PYTEST)
 
 # The documentation site, in build/docs: pages made from the code first; a broken link fails.
 docs: $(VENV)/.docs

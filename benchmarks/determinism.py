@@ -1,7 +1,7 @@
 """The same bytes under every setting of MKL and torch, and how far settings are from each other.
 
     python benchmarks/determinism.py                  # all that is missing in results/determinism.json
-    python benchmarks/determinism.py --settings compatible --threads 2 --check      # two settings of `make test`: its own, and this
+    python benchmarks/determinism.py --settings compatible --threads 2 --check      # two settings of the tests: the usual one, and this
 
 Under each setting the tests of determinism run (tensors at other offsets, jobs, engines), and every command of
 `tests/solve/test_offsets.py` writes its output from the same inputs; the largest difference from the first

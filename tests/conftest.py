@@ -15,12 +15,22 @@ from hypothesis import settings
 import isomerge  # noqa: F401 - before torch computes: it sets the arithmetic that tests of bytes rely on
 from depth import EVERY
 
+pytest_plugins = ["bypasses", "tiers"]
 # the same examples on every machine, and no test that depends on the machine's speed
 settings.register_profile("isomerge", deadline=None, derandomize=True, max_examples=50, database=None)
 settings.load_profile("isomerge")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 re._MAXCACHE = 1 << 15  # pyright: ignore[reportAttributeAccessIssue]  # patterns of hundreds of architectures, which transformers compiles at every loading
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--cheap-outputs`, which `make test` asks for."""
+    parser.addoption(
+        "--cheap-outputs",
+        action="store_true",
+        help="what hundreds of merges would pay for over and over: no flushes to the disk, and one picture for all",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -68,81 +78,19 @@ def own_proofs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-MATCHED = {"models", "observe", "data", "solve", "run", "merging", "fusion", "checkpoint"}
-"""Rooms whose tests are about matching: their models are matched without a look at how they stand, as under
-``--align``."""
-LOOKED_AT = {"test_verdict", "test_live", "test_own_modules"}
-"""Of these rooms the tests of that look."""
-
-
-@pytest.fixture(autouse=True)
-def matched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No model is taken to be aligned already, so that small perturbations and identities are matched as everything
-    else."""
-    room, name = request.path.parent.name, request.path.stem
-    if room not in MATCHED or name in LOOKED_AT:
-        return
-    # all that look are imported before: what is imported while the look is replaced would keep the replacement
-    from isomerge.api import comparing  # noqa: F401
-    from isomerge.commands import measuring  # noqa: F401
-    from isomerge.merging import merge_plan
-    from isomerge.run import alignment_runs as commands
-    from isomerge.solve import standing
-
-    def misplaced(anchor: Any, models: Any, *_: object, **__: object) -> list[standing.Standing]:
-        return [standing.Standing(anchor.ref, model.ref, 1.0, False, "", same_basis=True) for model in models]
-
-    for home in (commands, merge_plan, standing):
-        monkeypatch.setattr(home, "standings", misplaced)
-
-
-TRIED = {"test_trial", "test_prove", "test_plain_torch", "test_own_modules"}
-"""Tests of texts that are proven before they are used; others invent types of models, of which no tiny one can be
-made."""
-
-
-@pytest.fixture(autouse=True)
-def trusted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spec texts of tests are taken as proven where something else is tested."""
-    if request.path.stem not in TRIED and request.path.parent.name != "docs":
-        monkeypatch.setattr("isomerge.commands.opening.demand_proof", lambda *args, **more: None)
-
-
-IN_PYTHONS_WORDS = {"test_python_words", "test_notebooks"}
-"""Tests of what errors of Python's functions call options."""
-
-
-@pytest.fixture(autouse=True)
-def one_wording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors call options as the command line does, at both doors, so that a test may try a sentence at either; what
-    Python makes of every option is tried in `tests/cli/test_python_words.py`."""
-    if request.path.stem not in IN_PYTHONS_WORDS:
-        monkeypatch.setattr("isomerge.run.arguments.in_python", lambda *args: "")
-
-
-IN_FEW_SWEEPS = {
-    "test_aggregate", "test_commands", "test_decides", "test_fingerprint", "test_from_elsewhere", "test_in_place", "test_inputs", "test_jobs",
-    "test_live", "test_paper_commands", "test_parcels", "test_reprs", "test_statistics", "test_statistics_files",
-    "test_timm", "test_verdict", "test_zero_gains",
-}  # fmt: skip
-"""Tests that match streams of unrelated models, which take forty sweeps to settle, where it does not matter how far:
-what is the same after forty is the same after four."""
-
-
-@pytest.fixture(autouse=True)
-def in_few_sweeps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Streams are given a few sweeps."""
-    if request.path.stem in IN_FEW_SWEEPS:
-        monkeypatch.setattr("isomerge.solve.pairs.stream_descent.SWEEPS", 4)
-
-
 @pytest.fixture(scope="session", autouse=True)
-def cheap_outputs() -> Iterator[None]:
-    """What hundreds of merges would pay for over and over: flushes to the disk, and a picture each.
+def cheap_outputs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With `--cheap-outputs`: no flushes to the disk, and one picture for all outputs.
 
-    One picture is drawn and serves all; `tests/evidence` draws its own, and `tests/run/test_trust.py` watches the
-    flushes.
+    `tests/evidence` draws its own pictures, and `tests/run/test_trust.py` watches the flushes.
     """
+    with pytest.MonkeyPatch.context() as patch:
+        if request.config.getoption("--cheap-outputs"):
+            _make_cheap(patch)
+        yield
+
+
+def _make_cheap(patch: pytest.MonkeyPatch) -> None:
     from isomerge.evidence.distances_figure import distances_picture, layer_distances
     from isomerge.run import writing_run as run
 
@@ -155,10 +103,8 @@ def cheap_outputs() -> Iterator[None]:
             drawn.append(distances_picture(report))
         return drawn[0]
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "distances_picture", picture)
-        patch.setattr(os, "fsync", lambda fd: None)
-        yield
+    patch.setattr(run, "distances_picture", picture)
+    patch.setattr(os, "fsync", lambda fd: None)
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,5 @@
-"""How much is tried: `make test` takes ten minutes on two cores, `make test-all` takes what it needs.
-
-Left for `make test-all` are more architectures of what one or two show, and what takes long and has cheaper kin in
-`make test`.
-"""
+"""How much is tried: more architectures of what one or two show, and what takes long and has cheaper kin, are left for
+`make test-all`. Which of the other tests are in `make test` follows from their times (`tiers.py`)."""
 
 from __future__ import annotations
 

@@ -61,6 +61,7 @@ def test_the_first_number_is_the_layer(pair: tuple[Path, Path], tmp_path: Path) 
     assert not any(torch.allclose(middle, model["stages.1.mix.0.weight"]) for model in (a, b))
 
 
+@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -17,6 +17,8 @@ from plain_models import TimmViT
 from timm_models import SHAPE, answers, made, timm_at_hand
 from toys import config_of, randomise, relative
 
+pytestmark = pytest.mark.in_few_sweeps("how far streams of strangers settle does not matter here")
+
 TINY = "vit_tiny_patch16_224"
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": (TINY, {}),

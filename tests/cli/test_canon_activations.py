@@ -47,6 +47,7 @@ def test_limits(stored: Callable, texts: Path, tmp_path: Path) -> None:
     assert {x.shape[0] for x in load_file(file).values()} == {3}
 
 
+@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 def test_refused(stored: Callable, texts: Path, tmp_path: Path) -> None:
     """Before anything is computed."""
     a = stored("llama", 0)

@@ -23,6 +23,8 @@ from isomerge.cli.program import app
 from solve.disguises import disguise, files_of, perturb
 from toys import config_of, outputs, relative, tensors
 
+pytestmark = pytest.mark.in_few_sweeps("how far streams of strangers settle does not matter here")
+
 NAMES = ["gpt2", "bert", "llama"]
 
 

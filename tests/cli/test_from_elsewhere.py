@@ -16,6 +16,8 @@ from isomerge.archs import spec_texts
 from isomerge.errors import IsomergeError
 from isomerge.run.absolute_names import absolute_data, absolute_path, absolute_ref
 
+pytestmark = pytest.mark.in_few_sweeps("how far streams of strangers settle does not matter here")
+
 TEXTS = '{"input_ids": [1, 2, 3, 4]}\n{"input_ids": [4, 3, 2, 1]}\n'
 RUNS: dict[str, list[str]] = {
     "models": ["a", "./x/../b"],

@@ -16,6 +16,8 @@ import isomerge as library
 from depth import EVERY
 from isomerge.errors import IsomergeError
 
+pytestmark = pytest.mark.in_few_sweeps("how far streams of strangers settle does not matter here")
+
 MATCHES = ("git-rebasin", "git-rebasin-acts", "otfusion", "ot-wts", "ot-acts", "ot-acts-emd")
 METHODS = ("linear", "fisher", "regmean", "regression", "multislerp")
 TABLE = [
@@ -180,6 +182,7 @@ def test_layers_by_validation(models: list[Path], seen: Path, tmp_path: Path, is
     assert f"{scan['chosen']} (chosen)" in said.out
 
 
+@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 @pytest.mark.parametrize(
     ("how", "words"),
     [

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import save_file
+
+pytestmark = pytest.mark.in_few_sweeps("how far streams of strangers settle does not matter here")
 
 NOTE = "as by --data with --no-functional"
 

@@ -6,7 +6,11 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from solve.disguises import perturb, turn
+
+pytestmark = pytest.mark.in_few_sweeps("how far streams of strangers settle does not matter here")
 
 
 def test_merge(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:

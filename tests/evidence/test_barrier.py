@@ -261,6 +261,7 @@ def test_a_headless_model_is_told_before_labels_are_asked_for(tmp_path: Path) ->
             isomerge.barrier(model, model, data=examples)
 
 
+@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 def test_options_are_checked_first(digits: Path, tmp_path: Path) -> None:
     """Before a weight is read: what cannot be done."""
     a, b = example_models()

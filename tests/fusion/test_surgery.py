@@ -138,10 +138,10 @@ def test_doubts_and_refusals(tmp_path: Path) -> None:
     same = isomerge.surgery(one, one, data=data, out=tmp_path / "same", steps=5, rate=1.0)
     assert "no nearer" in same["notes"][0]
     wrong: list[tuple[Any, dict[str, Any], str]] = [
-        (one, {"rank": 0}, "--rank 0"),
-        (one, {"rate": 0.0}, "--rate 0"),
-        (one, {"judge_share": 1.0}, "--judge-share 1"),
-        (one, {"steps": 0}, "--steps 0"),
+        (one, {"rank": 0}, "rank=0"),
+        (one, {"rate": 0.0}, "rate=0"),
+        (one, {"judge_share": 1.0}, "judge_share=1"),
+        (one, {"steps": 0}, "steps=0"),
         (body, {}, "reads input_ids"),
         (one, {"data": data.head(1)}, "cannot be split"),
     ]

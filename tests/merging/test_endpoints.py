@@ -183,7 +183,7 @@ def test_a_layer_that_one_model_lacks(tmp_path: Path) -> None:
     how = {"repair": tmp_path / "data.safetensors", "spaces": "default"}
     isomerge.merge(folders, out=tmp_path / "out", **how)
     assert (tmp_path / "out" / "model.safetensors").is_file()
-    with pytest.raises(IsomergeError, match=r"0: tensor pooler.dense.weight is missing.*--repair.*name .*0 first"):
+    with pytest.raises(IsomergeError, match=r"0: tensor pooler.dense.weight is missing.*repair=.*name .*0 first"):
         isomerge.merge(folders[::-1], out=tmp_path / "no", **how)
     assert not (tmp_path / "no").exists()
 

@@ -185,7 +185,7 @@ def test_wrong_recipes(old: str, new: str, words: str, tmp_path: Path) -> None:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "method": ({"method": "slerp"}, "--method slerp: adapters are merged by svd"),
+    "method": ({"method": "slerp"}, "merge_lora(..., method='slerp'): adapters are merged by svd"),
     "weights": ({"weights": [1.0]}, "2 finite numbers are needed"),
     "density": ({"method": "ties"}, "keeps a share of the entries"),
     "share": ({"method": "ties", "density": 2.0}, "from 0 to 1"),

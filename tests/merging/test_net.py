@@ -102,7 +102,7 @@ def test_a_run_that_goes_on(models: list[Path], tmp_path: Path, monkeypatch: pyt
     seen: list[str] = []
 
     def stop(unit: str, done: int, total: int) -> None:
-        seen.append(unit)
+        seen.extend([unit] if "aligned already" not in unit else [])
         if len(seen) == 4:
             raise KeyboardInterrupt
 

@@ -16,6 +16,8 @@ from isomerge.errors import IsomergeError
 from isomerge.run.fsck import fsck
 from isomerge.symmetry.language.spec_text import parse_spec
 
+pytestmark = pytest.mark.trusted("a type of models is invented, of which no tiny one can be made")
+
 TEXT = "model toy\nsize ff = 4\nspace ff: Perm\nup.weight ff in\ndown.weight out ff'\nbound * infinite\n"
 
 

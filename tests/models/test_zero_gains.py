@@ -16,6 +16,8 @@ from solve.disguises import disguise, single
 from solve.test_gains import READERS, changed
 from toys import outputs, relative, tensors
 
+pytestmark = pytest.mark.in_few_sweeps("how far streams of strangers settle does not matter here")
+
 CHANNELS = [1, 5]
 ROUNDED = 1e-5
 """Of outputs and forms of models stored in float32."""

@@ -20,6 +20,8 @@ from observe.pretended_device import NAME, pretended
 from solve.disguises import disguise, files_of, perturb, single
 from toys import outputs, relative, tensors
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 RUNS: dict[str, dict[str, Any]] = {
     "llama": {"spaces": "qk,residual"},
     "t5-gated": {},

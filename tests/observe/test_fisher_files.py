@@ -47,6 +47,7 @@ def rewritten(path: Path, out: Path, tensors: Callable = lambda t: None, header:
     return out
 
 
+@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 def test_kinds_are_what_is_asked_for(tmp_path: Path) -> None:
     """By key; kfac brings its other factor, and nothing more is computed or kept."""
     a, path = single("vit", tmp_path / "a"), tmp_path / "s"

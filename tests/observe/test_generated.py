@@ -115,6 +115,7 @@ def test_white_is_what_the_processor_takes_for_it(tmp_path: Path) -> None:
     assert len(pixels.unique()) == 17
 
 
+@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 @pytest.mark.parametrize(
     ("names", "options", "says"),
     [

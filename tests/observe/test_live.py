@@ -21,6 +21,8 @@ from observe.test_modules import CONVERTED
 from solve.disguises import single, untied
 from toys import TRIED, inputs, load_toy, overwrite, relative
 
+pytestmark = pytest.mark.in_few_sweeps("how far streams of strangers settle does not matter here")
+
 
 @pytest.mark.parametrize("name", ["vit", "gpt2-untied", "llama", "t5-gated", "bert", "deberta-conv"])
 def test_aligned_module_is_what_apply_writes(name: str, tmp_path: Path) -> None:

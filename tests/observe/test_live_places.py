@@ -25,6 +25,8 @@ from observe.test_statistics import examples_for, gathered
 from solve.disguises import single
 from toys import TRIED, outputs, relative
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 FEW = ["mixtral", "deepseek_v3", "dinov2-swiglu"]
 
 

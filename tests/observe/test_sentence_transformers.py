@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import torch
 import transformers as tf
 from safetensors.torch import load_file, save_file
@@ -20,6 +21,8 @@ from isomerge.evidence.law import random_alignment
 from isomerge.models.recognised import recognise
 from toy_settings import BODY_OF_THREE
 from toys import randomise, relative
+
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
 
 TEXTS = ["the cat sat on a mat", "two dogs bark"]
 MODULES = ["Transformer", "Pooling", "Dense", "Normalize"]

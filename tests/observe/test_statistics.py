@@ -34,6 +34,11 @@ from isomerge.solve.match_options import Matching
 from solve.disguises import files_of, perturb, single, turn
 from toys import config_of, load_toy, outputs, relative, save_toy, write_toy
 
+pytestmark = [
+    pytest.mark.in_few_sweeps("how far streams of strangers settle does not matter here"),
+    pytest.mark.matched("written for models that are matched whatever they are, as under --align"),
+]
+
 LAW = ["gpt2-untied", "bert", "t5-gated", "qwen3", *more("llama", "vit", "dinov2", "llama-mha")]
 
 
@@ -273,6 +278,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
             read_activations(bad, model)
 
 
+@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 def test_the_command(tmp_path: Path) -> None:
     """isomerge.stats writes a file that reads back, and refuses what it would overwrite."""
     a = single("vit", tmp_path / "a")

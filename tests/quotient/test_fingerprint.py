@@ -30,6 +30,8 @@ from solve.disguises import disguise, perturb, turn, write_like
 from toys import FEW, config_of, overwrite, save_toy, tensors
 from unet_models import UNETS
 
+pytestmark = pytest.mark.in_few_sweeps("how far streams of strangers settle does not matter here")
+
 # Kinship is told by circuits that meet anchors in a stream: Mamba has none, Parakeet's stream begins behind
 # channels that may change places, and what a UNet's blocks hand on is no stream.
 NO_KIN = {"mamba", "falcon_mamba", "mamba2", "parakeet_ctc", "parakeet_tdt", "parakeet_rnnt", *UNETS}

@@ -19,6 +19,8 @@ from isomerge.run.arguments import checked
 from solve.disguises import single
 from toys import tensors
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 
 def test_numbers_of_numpy_and_torch() -> None:
     """One value, or one per model."""
@@ -85,6 +87,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_kinds(case: str, tmp_path: Path) -> None:
     """One sentence."""

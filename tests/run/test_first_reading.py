@@ -19,6 +19,8 @@ from isomerge.run import first_reading, unit_work
 from isomerge.run.first_reading import first_readings
 from solve.disguises import perturb, single
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 BASES = ("task_arithmetic", "ties")
 """Methods that need a base; one is fused in pieces, the other reads its tensors in passes of its own."""
 

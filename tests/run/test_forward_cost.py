@@ -24,6 +24,8 @@ from isomerge.run.barrier_options import BarrierOptions
 from isomerge.run.forward_cost import barrier_cost, generate_cost, held_while_aligning, stats_cost
 from solve.disguises import single
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 assert program  # a fixture: the program in-process
 COMMANDS: dict[str, list[str]] = {
     "stats": ["stats", "A", "--data", "DATA", "-o", "OUT"],
@@ -111,6 +113,7 @@ def test_what_takes_more_is_told_to(given: dict[str, Path], tmp_path: Path) -> N
     assert barrier_cost([model] * 2, replace(line, batch_size=99), seen).memory > base
 
 
+@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 def test_an_alignment_has_what_the_anchor_leaves(given: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its bound is that of the command less the module that is held, and it is told where that is too little."""
     model, seen = recognise(given["A"]), []

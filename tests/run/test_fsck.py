@@ -19,6 +19,8 @@ from isomerge.errors import IsomergeError
 from isomerge.run.report_file import report_bytes, report_state
 from solve.disguises import single
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -22,6 +22,8 @@ from isomerge.run.writing_run import run_key
 from run.parcel_engine import ParcelEngine, use
 from solve.disguises import files_of, single
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:

@@ -25,6 +25,8 @@ from isomerge.models.recognised import recognise
 from isomerge.run.writing_run import Output, StreamWriter
 from solve.disguises import files_of, single
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 KILLED = textwrap.dedent("""
     import os, signal, sys
     import torch

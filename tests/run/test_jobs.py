@@ -20,6 +20,11 @@ from isomerge.solve.pairs.stream_descent import StreamSolver
 from solve.disguises import disguise, files_of, perturb, single
 from toys import save_toy
 
+pytestmark = [
+    pytest.mark.in_few_sweeps("how far streams of strangers settle does not matter here"),
+    pytest.mark.matched("written for models that are matched whatever they are, as under --align"),
+]
+
 MERGES: dict[str, dict[str, Any]] = {
     "gpt2": {},
     "llama": {"spaces": "all"},
@@ -100,6 +105,7 @@ def test_units_have_one_thread_each_without_jobs_too(tmp_path: Path, monkeypatch
     assert weights_of(tmp_path / "unasked") == weights_of(tmp_path / "asked")
 
 
+@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 def test_a_budget_that_is_too_small_is_refused(tmp_path: Path) -> None:
     """Before anything is written, naming the unit; a larger one gives the same bytes."""
     a = single("gpt2", tmp_path / "a")
@@ -116,6 +122,7 @@ def test_a_budget_that_is_too_small_is_refused(tmp_path: Path) -> None:
         isomerge.merge([a, b], out=tmp_path / "none", jobs=0)
 
 
+@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 def test_a_budget_bounds_what_passes_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The residual streams' passes keep the units that the budget leaves room for, and read the others again: the
     same bytes."""

@@ -30,6 +30,8 @@ from isomerge.symmetry.norm_stage import BETWEEN, FOLD, GAIN, MADE, ONES, SCALE,
 from run.near_twins import assert_told, near_twin
 from toys import Toy, outputs, overwrite, relative, save_toy, tensors
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 ToyMaker = Callable[..., Toy]
 MODELS = [
     "gpt2",

@@ -16,6 +16,8 @@ from isomerge.observe.live.modules import load_module
 from solve.disguises import perturb, turn
 from toys import inputs, save_toy
 
+pytestmark = pytest.mark.in_few_sweeps("how far streams of strangers settle does not matter here")
+
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
@@ -92,6 +94,7 @@ def test_data_in_every_form(folders: dict[str, Path], tmp_path: Path) -> None:
         assert all(torch.equal(x, found["file"][key]) for key, x in found[name].items()), name
 
 
+@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 @pytest.mark.parametrize(
     ("data", "words"),
     [

@@ -20,6 +20,8 @@ from isomerge.observe.live.modules import load_module
 from run.own_modules import CLASSES, SPEC, TOKENS, SmallReader, reader
 from toys import save_toy
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 WORDS = [f"w{k}" for k in range(29)]
 TEXTS = [" ".join(WORDS[(3 * k + j * j) % 29] for j in range(6 + k % 5)) for k in range(24)]
 

@@ -28,6 +28,8 @@ from solve.disguises import disguise, files_of, single
 from toy_settings import BODY_OF_THREE
 from toys import config_of, outputs, randomise, relative, save_toy, tensors
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 
 def equal(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
     """Same names, dtypes and values."""
@@ -227,6 +229,7 @@ def test_overwrite(pair: Callable, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 def test_overwrite_never_removes_what_is_read_or_what_was_no_model(
     pair: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,6 +273,7 @@ def test_overwrite_never_removes_what_is_read_or_what_was_no_model(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["outer", "work"]
 
 
+@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 def test_overwrite_never_removes_what_is_read_beside_models(pair: Callable, tmp_path: Path) -> None:
     """Data and alignments in folders of the output."""
     a, b = pair("gpt2")
@@ -410,6 +414,7 @@ def test_a_model_that_is_written_to_meanwhile(
     assert [p.name for p in tmp_path.iterdir()] == ["b"]
 
 
+@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 @pytest.mark.parametrize("align", [True, False])
 def test_overflow_is_an_error(align: bool, pair: Callable, tmp_path: Path) -> None:
     """A value beyond float16 is refused by name; nothing is left behind."""
@@ -620,6 +625,7 @@ def test_layers_of_two_stacks(pair: Callable) -> None:
     assert {key.partition("[")[2].rstrip("]") for key in alignment} == {"2", "1"}
 
 
+@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 def test_layers_beyond_every_stack(pair: Callable) -> None:
     """A layer that no stack has is refused."""
     a, b = pair("t5-gated")

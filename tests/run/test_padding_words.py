@@ -22,6 +22,8 @@ from run.near_twins import assert_told, near_twin
 from run.twins import assert_known_everywhere
 from toys import Toy, outputs, relative, tensors
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 ToyMaker = Callable[..., Toy]
 Outputs = Callable[[Path], torch.Tensor]
 KINDS = ["markuplm", *more("lilt", "layoutlmv3", "xlm-roberta")]

@@ -34,6 +34,11 @@ from isomerge.run.unit_work import UnitWork
 from run.parcel_engine import ParcelEngine, use
 from solve.disguises import disguise, files_of, perturb, single
 
+pytestmark = [
+    pytest.mark.in_few_sweeps("how far streams of strangers settle does not matter here"),
+    pytest.mark.matched("written for models that are matched whatever they are, as under --align"),
+]
+
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "aligned": ("gpt2", {}),
     "streams, many": ("llama", {"spaces": "all", "anchor": "none"}),
@@ -266,6 +271,7 @@ def test_a_machine_that_may_not_read_a_checkpoint_is_named(tmp_path: Path, monke
     assert not set(done[:3]) & set(rest)
 
 
+@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 def test_engines_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unknown ones, an address without a cluster, and Ray that is not installed: sentences, before anything is
     written."""

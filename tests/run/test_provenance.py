@@ -17,6 +17,8 @@ import isomerge
 from isomerge.errors import IsomergeError
 from solve.disguises import single
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 METHODS: dict[str, dict[str, Any]] = {
     "linear": {},
     "karcher": {},
@@ -128,6 +130,7 @@ REFUSED: dict[str, Callable[[dict[str, Path]], Any]] = {
 }
 
 
+@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_share_is_not_guessed(case: str, models: dict[str, Path], tmp_path: Path) -> None:
     """A base that is merged where all others have a value of their own, and mergekit refuses it."""

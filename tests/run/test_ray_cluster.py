@@ -27,6 +27,8 @@ from isomerge.run.cluster import ray_engine
 from solve.disguises import disguise, files_of, perturb, single
 from toys import overwrite, tensors
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 
 def gated(tensors: list[torch.Tensor], *, folder: str) -> torch.Tensor:
     """The mean; the worker says where it is, and waits until it may go on."""

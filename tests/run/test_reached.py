@@ -32,6 +32,8 @@ from isomerge.symmetry.reached import REACHES
 from run.near_twins import assert_told, near_twin
 from toys import Toy, config_of, outputs, overwrite, relative, save_toy, tensors
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 ToyMaker = Callable[..., Toy]
 FIXED = ["siglip_vision_model", "electra", *more("siglip2", "rembert", "roformer")]
 """Of which all that is free of a stranger's becomes the anchor's."""

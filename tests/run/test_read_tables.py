@@ -21,6 +21,8 @@ from run.near_twins import assert_told, near_twin
 from run.twins import assert_known_everywhere
 from toys import Toy, outputs, relative, tensors
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 ToyMaker = Callable[..., Toy]
 TABLES = {
     "markuplm": (["unit", "tc", "sc"], "embeddings.xpath_embeddings.xpath_unitseq2_inner.bias"),

@@ -15,6 +15,11 @@ from isomerge.observe.data.examples import Examples
 from run.own_modules import SPEC, batches, disguised, reader
 from toys import save_toy
 
+pytestmark = [
+    pytest.mark.in_few_sweeps("how far streams of strangers settle does not matter here"),
+    pytest.mark.matched("written for models that are matched whatever they are, as under --align"),
+]
+
 LONGEST = 240
 
 

@@ -20,6 +20,8 @@ from isomerge.run.running_cost import Running, matching_memory
 from isomerge.solve.match_checks import matching_of
 from solve.disguises import single
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "vit", "t5-gated"])
 def test_widths_are_those_of_the_module(name: str, tmp_path: Path) -> None:
@@ -68,6 +70,7 @@ def test_what_takes_more_is_told_to(tmp_path: Path) -> None:
     assert found["functional"] < found["recomputed"] < found["learned"]
 
 
+@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 @pytest.mark.parametrize(
     ("command", "how"),
     [

@@ -31,6 +31,8 @@ from run.twins import assert_known_everywhere, assert_replayed_and_undone
 from solve.disguises import turn
 from toys import Toy, config_of, load_toy, outputs, overwrite, relative, tensors
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 ToyMaker = Callable[..., Toy]
 NAMES = ["gemma3n_text", *more("gemma3n", "gemma3n-tied")]
 LEAST = 1e-3

@@ -20,6 +20,8 @@ from isomerge.cli.app import main
 from isomerge.errors import DiskFullError, IsomergeError
 from solve.disguises import files_of, single
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:

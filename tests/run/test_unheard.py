@@ -29,6 +29,8 @@ from run.test_layer_norm_moves import check_known, inner_moves
 from run.twins import assert_replayed_and_undone
 from toys import Toy, outputs, overwrite, relative, tensors
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 ToyMaker = Callable[..., Toy]
 NAMES = ["stablelm-heads", *more("stablelm-unbiased", "nemotron-heads", "nomic_bert", "xlnet")]
 """With biases of values; without; with more values than the stream is wide, each for two query heads; behind norms that

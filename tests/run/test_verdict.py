@@ -18,6 +18,8 @@ from isomerge.solve.standing import standings
 from solve.disguises import disguise, perturb, single, turn
 from toys import outputs, relative, tensors
 
+pytestmark = pytest.mark.in_few_sweeps("how far streams of strangers settle does not matter here")
+
 NAMES = ["bert", "gpt2", "t5-gated", "mixtral", *depth.more("llama", "vit", "deberta-shared")]
 
 

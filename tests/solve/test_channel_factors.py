@@ -23,6 +23,8 @@ from run.near_twins import assert_told
 from run.twins import assert_known_everywhere
 from toys import Toy, config_of, outputs, overwrite, relative, tensors, write_toy
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 ToyMaker = Callable[..., Toy]
 NAMES = ["convbert", *more("convbert-wide")]
 FILTERS = "depthwise.weight"
@@ -152,6 +154,7 @@ def test_a_fine_tune_keeps_its_bytes(toy: ToyMaker, tmp_path: Path) -> None:
     assert all(float((g - 1).abs().max()) < 0.1 for g in here)
 
 
+@pytest.mark.trusted("a type of models is invented, of which no tiny one can be made")
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [

@@ -15,6 +15,8 @@ from solve.disguises import disguise, perturb, single
 from toy_runs import GEMMA_TYPES
 from toys import FEW, STREAMS_ALONE, outputs, relative, save_toy
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 
 def merged_outputs(
     name: str, folder: Path, condition: float, dtype: torch.dtype = torch.float32

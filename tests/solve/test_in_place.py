@@ -14,6 +14,11 @@ from depth import more
 from isomerge.solve.pairs import in_place
 from toys import outputs, relative, save_toy
 
+pytestmark = [
+    pytest.mark.in_few_sweeps("how far streams of strangers settle does not matter here"),
+    pytest.mark.matched("written for models that are matched whatever they are, as under --align"),
+]
+
 
 def aligned(folder: Path, name: str) -> tuple[dict[str, Any], Path]:
     """Two unrelated models of one kind, the second aligned onto the first with its streams; the report and where it

@@ -26,6 +26,11 @@ from solve.disguises import single
 from toy_settings import CAUSAL_OF_THREE
 from toys import config_of, randomise
 
+pytestmark = [
+    pytest.mark.in_few_sweeps("how far streams of strangers settle does not matter here"),
+    pytest.mark.matched("written for models that are matched whatever they are, as under --align"),
+]
+
 
 def ids(seed: int, count: int = 12) -> torch.Tensor:
     """Random token ids."""

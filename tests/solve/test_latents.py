@@ -30,6 +30,8 @@ from run.near_twins import assert_told, near_twin
 from run.twins import assert_known_everywhere
 from toys import Toy, outputs, overwrite, relative, tensors, write_toy
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 ToyMaker = Callable[..., Toy]
 NAMES = [
     "deepseek_v3",

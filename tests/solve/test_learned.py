@@ -31,6 +31,8 @@ from isomerge.solve.pairs.stream_descent import StreamSolver
 from solve.disguises import single
 from toys import config_of, inputs, outputs, relative
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 
 @pytest.fixture(autouse=True)
 def few_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,6 +345,7 @@ def test_no_memory_for_the_backward_pass() -> None:
         learning.backward(Large())  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 def test_refusals(digits: str, tmp_path: Path) -> None:
     """Contradictions are told before anything is read or written."""
     a, b = example_models()

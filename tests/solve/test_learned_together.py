@@ -28,6 +28,8 @@ from solve.disguises import single
 from solve.test_many import acted, merge, solver_of
 from toys import config_of, load_toy, outputs, relative, write_toy
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 LEARNING = "learning, loss"
 """What is told of steps."""
 

@@ -31,6 +31,8 @@ from solve.disguises import single, turn
 from solve.test_search import solved
 from toys import outputs, relative
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 
 @pytest.fixture(autouse=True)
 def few_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,6 +165,7 @@ def test_one_run_gives_rows_and_grams(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(loads) == 3  # two with both, one with rows alone
 
 
+@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 @pytest.mark.parametrize(
     ("options", "says"),
     [

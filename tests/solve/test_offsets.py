@@ -17,6 +17,8 @@ from isomerge.checkpoint.reader import Checkpoint
 from observe.test_fisher_information import labelled
 from solve.disguises import disguise, perturb, single
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 PADS = range(8, 64, 8) if EVERY else (8,)
 NAMES = ["bert", *(["t5-gated", "gpt2", "llama", "vit", "mixtral"] if EVERY else [])]
 Inputs = dict[str, Path]

@@ -12,6 +12,8 @@ import isomerge
 from depth import more
 from toys import Toy, outputs, relative, write_toy
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 ROUTERS = ["mixtral", *more("qwen3_moe", "gpt_oss")]
 
 

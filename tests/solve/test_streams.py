@@ -20,6 +20,8 @@ from isomerge.solve.pairs.stream_descent import StreamSolver
 from solve.disguises import files_of, perturb, single, turn
 from toys import outputs, relative, save_toy, tensors
 
+pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+
 NAMED = "default,residual"
 """By name, streams turn that a class returns beside its predictions; of others this is ``all``."""
 TWINS = [
@@ -257,6 +259,7 @@ def test_heads_that_the_anchor_lacks_are_turned(name: str, head: str, tmp_path: 
     assert relative(found[1], found[0]) <= 1e-5
 
 
+@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 @pytest.mark.parametrize("name", ["gpt2", *more("llama")])
 def test_apply_replays_the_bytes(name: str, tmp_path: Path) -> None:
     """A saved alignment with stages, on the source: the same weights, bit for bit; a model of other gains is
