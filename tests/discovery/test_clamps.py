@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from isomerge.discovery.clamps import MOST, SHARE, lower_clamps
+from isomerge.discovery.redundancy import MOST, SHARE, lower_clamps
 
 
 class _Cutting(nn.Module):

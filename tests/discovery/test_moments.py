@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isomerge.discovery.moments import combination, relations
-from isomerge.discovery.rotary_moments import Rotation, pair_expressions, rotation_of
+from isomerge.discovery.queries import Rotation, pair_expressions, rotation_of
 
 seeds = st.integers(0, 1000)
 

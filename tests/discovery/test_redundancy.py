@@ -17,13 +17,10 @@ from isomerge.commands.proof import text_of
 from isomerge.discovery import redundancy
 from isomerge.discovery.bound_specimen import BoundSpecimen
 from isomerge.discovery.building import real_config
-from isomerge.discovery.completeness import try_completeness
-from isomerge.discovery.form_tangents import form_of, form_tangents
-from isomerge.discovery.inner_axes import inner_axes
-from isomerge.discovery.redundancy import Redundancy, measure_redundancy, tiny_specimen
-from isomerge.discovery.redundancy_point import Point
+from isomerge.discovery.completeness import inner_axes, try_completeness
+from isomerge.discovery.redundancy import Redundancy, measure_redundancy, span_of, tiny_specimen
+from isomerge.discovery.redundancy_point import Point, form_of, form_tangents
 from isomerge.discovery.shrinking import Scale
-from isomerge.discovery.unexplained import span_of
 from isomerge.errors import IsomergeError
 from isomerge.evidence.inspection import inspection
 from isomerge.models.recognised import Model

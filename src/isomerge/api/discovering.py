@@ -10,7 +10,7 @@ from isomerge.checkpoint.companions import files_of_model
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.discovery.checkpoint import covered, read_config
 from isomerge.discovery.discover import discover as find
-from isomerge.discovery.summary import summary
+from isomerge.discovery.discover import summary
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
 from isomerge.files import check_file, check_not_read, write_whole

@@ -1,4 +1,5 @@
-"""Attention: from heads that were found to spaces that are proven."""
+"""Attention: the spaces of heads whose chunks belong together, and the biases that no output depends on: a key's,
+which softmax drops, and a value's, which passes through to the output's."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from torch import Tensor
 from isomerge.config.config_parts import split
 from isomerge.discovery.draft import Draft, SpaceDraft
 from isomerge.discovery.head_chunks import Chunks, HeadsFound, bias_of, find_heads
-from isomerge.discovery.layouts import Names, layout
-from isomerge.discovery.lines import size_keys
+from isomerge.discovery.layouts import Names, layout, leaf_number
+from isomerge.discovery.lines import LineFound, size_keys
 from isomerge.discovery.proving import PROVEN, Court
 from isomerge.discovery.queries import Proposals, QueryNames
 from isomerge.discovery.shrinking import kind_of
@@ -270,3 +271,33 @@ class _Attempt:
                     axes[line.name, axis] = f"({grouped if many else self.h} {self.head})"
         tables = {key: text for key, text in axes.items() if self.head not in text}
         return [part for part in (tables, axes) if part]
+
+
+def prove_shifts(draft: Draft, court: Court, attention: Attention) -> Draft:
+    """The draft with those shifts of an attention's biases that the law proves."""
+    heads, end = attention.heads, "" if attention.number == 1 else str(attention.number)
+    lines = list(draft.lines)
+    output = bias_of(heads.output, lines)
+    for role, name in (("k", f"kb{end}"), ("v", f"vb{end}")):
+        for line in heads.role_lines(role)[:1]:
+            bias = bias_of(line, lines)
+            if bias is None or draft.free(bias, 0):
+                continue
+            text = bias.name + _block(attention, line, role)
+            if role == "v":
+                if output is None or draft.free(output, 0):
+                    continue
+                text += f" -> {output.name} via {heads.output.name}"
+            tried = draft.with_shift(name, text)
+            if court.accepts(tried, name):
+                draft = tried
+    return draft
+
+
+def _block(attention: Attention, line: LineFound, role: str) -> str:
+    """Which concatenated part of a fused bias a role is; of a partly rotated key the part that is not turned."""
+    places = next(c for (n, a), c in attention.heads.roles.items() if n == line.name and a == line.out)
+    number, count = leaf_number([p for p in places if p], role, attention.parts)
+    if role == "k" and attention.parts["k"].startswith(("[c", "[pair")):
+        number += 1
+    return f"#{number}" if count > 1 else ""

@@ -8,26 +8,36 @@ is named.
 Everything is float64 (see `precision`): norms and softmaxes in float32 would leave 1e-6, in which directions hide.
 The overall scale of a residual stream is nearly a symmetry, broken by the norms' eps: its singular value is 1e-4
 of the largest, nine orders of magnitude above that of a true symmetry, and it does not count.
+
+Clamps of a specimen are set where some inputs reach them. A clamp that no input reaches hides that factors of what
+it cuts are no symmetries; one that no input reaches in one channel hides it there. One that cuts most inputs
+leaves too few to tell parameters apart: it stands high.
+
+What no declared group explains is named by the fewest lines of a spec that it moves.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from math import comb
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from isomerge.discovery.bound_specimen import BoundSpecimen
 from isomerge.discovery.building import make_specimen
-from isomerge.discovery.clamps import lower_clamps
 from isomerge.discovery.redundancy_point import ENOUGH, Point
 from isomerge.discovery.shrinking import FALLBACKS, Scale, kind_of
 from isomerge.discovery.specimen import Specimen
 from isomerge.discovery.specimen_inputs import InputsOf
-from isomerge.discovery.unexplained import NONE, Left, beyond, span_of, unexplained
 from isomerge.errors import IsomergeError, first_line
+from isomerge.symmetry.axes import show
+from isomerge.symmetry.language.spec import Line
 
 NULL = 1e-10
 """Pivots of the Jacobian at most this share of the largest one are zero: rounding leaves 1e-15 to 1e-12, what is
@@ -272,3 +282,157 @@ def _null_space(jacobian: Tensor) -> tuple[Tensor, tuple[float, float], float]:
         basis[torch.from_numpy(order[rank:]), torch.arange(count)] = 1
         basis = torch.linalg.qr(basis).Q
     return basis.mT.contiguous(), gap, float(pivots[0])
+
+
+NAMES = ("limit", "swiglu_limit", "clip_qkv")
+"""What modules call the number beyond which they cut."""
+MOST = 0.6
+"""The largest number at which a specimen's clamps are left: some inputs reach it."""
+SHARE = 0.9
+"""Of what the channel that is least in size comes to, where a clamp is to cut in every channel."""
+ROUNDS = 8
+"""How often: where the first layers cut, less arrives at the next."""
+_CLAMPS = {torch.clamp, torch.clip, Tensor.clamp, Tensor.clip}
+
+
+def lower_clamps(specimen: Specimen, *, everywhere: bool = False) -> None:
+    """Set the clamps of a specimen's modules where its inputs reach them.
+
+    Args:
+        specimen: with the inputs that count.
+        everywhere: whether what is cut on both sides is cut in every channel.
+    """
+    held, bound = list(_held(specimen.module)), MOST
+    for _ in range(ROUNDS if held else 0):
+        for module, name in held:
+            setattr(module, name, bound)
+        with torch.no_grad(), _Cut(bound) as seen:
+            specimen.flat_outputs()
+        if seen.least > bound or not everywhere:
+            return
+        bound = SHARE * seen.least
+
+
+def _held(module: nn.Module) -> Iterator[tuple[nn.Module, str]]:
+    """The modules that cut, and what they call the number."""
+    for part in module.modules():
+        for name in NAMES:
+            if isinstance(bound := getattr(part, name, None), float) and MOST < bound < float("inf"):
+                yield part, name
+
+
+class _Cut(TorchFunctionMode):
+    """What is cut at a bound on both sides while it is entered: the least that a channel comes to."""
+
+    def __init__(self, bound: float) -> None:
+        super().__init__()
+        self.bound, self.least = bound, float("inf")
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        arguments = {**dict(zip(("input", "min", "max"), args, strict=False)), **(kwargs or {})}
+        sides = (arguments.get("min"), arguments.get("max"))
+        if func in _CLAMPS and sides == (-self.bound, self.bound) and arguments["input"].numel():
+            sizes = arguments["input"].detach().abs().flatten(0, -2).amax(0)
+            self.least = min(self.least, float(sizes.min()))
+        return func(*args, **(kwargs or {}))
+
+
+NONE = 1e-6
+"""Lengths of parts of vectors of length one at most this are zero: tangents come from differences,
+exact to 1e-8."""
+INDEPENDENT = 1e-9
+"""Squared singular values above this count, of rows of length one; the error of tangents, squared, is 1e-16."""
+TOGETHER = 3
+"""The most lines that are looked at together."""
+GROUPS = 600
+"""The most groups of lines that are looked at: each takes a hundredth of a second."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """Dimensions that no declared group explains, by the lines that they move."""
+
+    dimensions: int
+    lines: tuple[str, ...]
+    along: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """By line: the axes along which what moves is constant (a mean that a norm takes away)."""
+
+    def report(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "dimensions": self.dimensions,
+            "lines": list(self.lines),
+            "constant_along": {k: list(v) for k, v in self.along.items()},
+        }
+
+
+def span_of(rows: Tensor) -> Tensor:
+    """An orthonormal basis [rank, parameters] of what rows span, each of length one before."""
+    sizes = rows.norm(dim=1, keepdim=True)
+    moving = (sizes > NONE**2).squeeze(1)
+    return beyond(rows[moving] / sizes[moving], rows[:0])
+
+
+def beyond(rows: Tensor, known: Tensor) -> Tensor:
+    """An orthonormal basis of what rows of length one span modulo an orthonormal basis of what is known."""
+    if not len(rows):
+        return rows
+    rest = rows - (rows @ known.mT) @ known
+    values, vectors = torch.linalg.eigh(rest @ rest.mT)
+    kept = values > INDEPENDENT
+    basis = (vectors[:, kept].mT @ rest) / values[kept].sqrt()[:, None]
+    return torch.linalg.qr(basis.mT).Q.mT if len(basis) else basis
+
+
+def unexplained(point: Point, null: Tensor, declared: Tensor) -> Iterator[Left]:
+    """What is not explained, by the fewest lines that it can be moved in; what is constant along an axis first."""
+    known, lines = declared, point.lines()
+    for line, axis, constant in _constants(point, lines):
+        if len(known) == len(null):
+            return
+        more = beyond(_met(null, constant), known)
+        if len(more):
+            yield Left(len(more), (line.name,), {line.name: (axis,)})
+            known = torch.cat([known, more])
+    parts = {line: null[:, mask] @ null[:, mask].mT for line, mask in lines.items()}
+    identity = torch.eye(len(null), dtype=null.dtype)
+    for count in range(1, TOGETHER + 1):
+        if comb(len(lines), count) > GROUPS:
+            break
+        for group in combinations(lines, count):
+            if len(known) == len(null):
+                return
+            values, vectors = torch.linalg.eigh(identity - torch.stack([parts[line] for line in group]).sum(0))
+            more = beyond(vectors[:, values < NONE**2].mT @ null, known)
+            if len(more):
+                yield Left(len(more), tuple(line.name for line in group))
+                known = torch.cat([known, more])
+    if rest := len(null) - len(known):
+        yield Left(rest, ())
+
+
+def _met(null: Tensor, constant: Tensor) -> Tensor:
+    """An orthonormal basis of what two orthonormal bases have in common."""
+    values, vectors = torch.linalg.eigh((null @ constant.mT) @ (constant @ null.mT))
+    return vectors[:, values > 1 - NONE**2].mT @ null
+
+
+def _constants(point: Point, lines: Mapping[Line, Tensor]) -> Iterator[tuple[Line, str, Tensor]]:
+    """For every line and axis, an orthonormal basis of what is constant along that axis of that line's tensors."""
+    for line in lines:
+        names = [n for n in point.names if point.seen.matches[n].line is line]
+        for k, axis in enumerate(line.axes or ()):
+            rows = []
+            for name in names:
+                shape = point.seen.specimen.stored[name].shape
+                if k >= len(shape) or shape[k] < 2 or 0 in shape:
+                    continue
+                rest = [n for i, n in enumerate(shape) if i != k]
+                count = int(torch.tensor(rest).prod()) if rest else 1
+                tensor = torch.eye(count, dtype=torch.float64).reshape(count, *rest).unsqueeze(k + 1)
+                directions = torch.zeros(count, point.whole, dtype=torch.float64)
+                directions[:, point.spans[name]] = tensor.expand(count, *shape).reshape(count, -1) / shape[k] ** 0.5
+                rows.append(directions[:, point.read])
+            if rows:
+                whole = torch.cat(rows)
+                yield line, show(axis), whole[whole.norm(dim=1) > 0.99]
