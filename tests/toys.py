@@ -23,6 +23,7 @@ from isomerge.checkpoint.weights import weights_name
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 from isomerge.evidence.law import random_alignment
 from isomerge.models.tied_tensors import without_broken_ties
+from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.language.spec import Spec, by_canonical, coverage
 from plain_models import load_plain, plain_outputs
@@ -50,6 +51,13 @@ THROUGH_EVERY_LAW = {
 """The toys that go through every law by default. The others, whose architectures combine what these have, are held to
 soundness, recovery and verdicts alone; to all of it with ISOMERGE_ALL_TOYS=1 (`make test-all`)."""
 SAMPLE = [n for n in TRIED if EVERY or n in THROUGH_EVERY_LAW]
+ALONE_IN_EVERY_RUN = (
+    *sorted(THROUGH_EVERY_LAW), "clip", "deepseek_v3", "falcon_h1", "bert-relu", "mbart", "llava", "deberta-unshared", "xlm-roberta",
+    "electra", "electra-wide", "cohere-normed", "modernbert-biased", "deit",
+)  # fmt: skip
+"""The toys whose spaces go through the law one by one by default: they have every space that any toy of the run has, by its
+name, group and place, and every form of shifts (`archs/test_law.py`)."""
+EACH_SPACE_ALONE = TRIED if EVERY else list(ALONE_IN_EVERY_RUN)
 THAT_COMBINE_MOST = ("deberta-shared", "gpt2-untied", "qwen3", "t5-gated", "mixtral")
 """Of these, for laws that take whole commands: norms behind and before layers, with constants and without, joint and
 shared heads, norms of heads, two stacks, experts."""
@@ -230,14 +238,29 @@ class Toy:
         return max(float((new[k].double() - v.double()).abs().max()) for k, v in self.stored.items())
 
     def drawn(self, names: list[str] | None, condition: float = 4.0) -> dict[str, torch.Tensor]:
-        """The weights moved by a random element; drawn again while a small permutation group draws the identity."""
-        for seed in range(1, 9):
+        """The weights moved by a random element of which every space moves: small permutation groups draw the identity now
+        and then, and what is wrong of such a space would hide behind the others."""
+        for seed in range(1, 20):
             blocks, rng = self.fresh(), torch.Generator().manual_seed(seed)
-            random_alignment(self.spec, self.blocks, rng, names, condition=condition).act(blocks)
+            element = random_alignment(self.spec, self.blocks, rng, names, condition=condition)
+            if self._still(element):
+                continue
+            element.act(blocks)
             moved = self.named(blocks)
             if self.change(moved) > 1e-3:
                 break
         return moved
+
+    def _still(self, element: Alignment) -> set[str]:
+        """The spaces of two things or more that an element moves nowhere."""
+        still: dict[str, bool] = {}
+        for key, g in element.items():
+            space = self.spec.spaces.get(key.partition("[")[0])
+            if space is None or space.group_name == "Fixed" or (size := self.spec.sizes[space.name]) < 2:
+                continue
+            batch = tuple(self.spec.sizes[i] for i in self.spec.batch(space))
+            still[space.name] = still.get(space.name, True) and torch.equal(g, space.group.identity(batch, size))
+        return {name for name, is_still in still.items() if is_still}
 
 
 def load_toy(name: str, folder: Path, spec: Spec | None = None) -> Toy:

@@ -3,49 +3,94 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import torch
 
+from archs.test_mutants import mutated
 from depth import thorough
-from families import IDLE
+from families import IDLE, IN_EVERY_RUN
 from isomerge.symmetry.stage import find_shifts
-from toys import SAMPLE, TRIED, Toy, load_toy, outputs, relative, write_toy
+from mutants import mutant
+from toys import ALONE_IN_EVERY_RUN, EACH_SPACE_ALONE, SAMPLE, TRIED, Toy, load_toy, outputs, relative, write_toy
 
+Kind = tuple[str | bool, ...]
 SHARD = 8_000
+HIDDEN = mutant(
+    "starcoder2", "queries and keys stay where they are", "kv", "space g: Perm[l, kv]\n => ",
+    "space c as qk: Complex[l, kv, pair]\n => ", "(kv g c pair) => rows", "(kv c' pair) => keys",
+)  # fmt: skip
 
 
-def declared(toy: Toy) -> list[str]:
-    """All spaces and shifts of a toy's spec that move something; trades between tables that it has."""
-    spaces = [name for name, space in toy.spec.spaces.items() if space.group_name != "Fixed"]
-    return [*spaces, *(s.name for s in toy.spec.shifts if not s.trades or s.name in there(toy))]
-
-
-def there(toy: Toy) -> set[str]:
+def present(toy: Toy) -> set[str]:
     """The shifts whose tensors a toy has."""
     return {shift.name for shift, _, _ in find_shifts(toy.spec, toy.blocks)}
 
 
-@pytest.mark.parametrize("name", SAMPLE)
-def test_every_space_alone(name: str, toy: Callable[..., Toy], tmp_path: Path, subtests: pytest.Subtests) -> None:
+def declared(toy: Toy) -> dict[str, Kind]:
+    """All spaces and shifts of a toy's spec that move something, by what they are; trades between tables that it has."""
+    spec, shifts = toy.spec, present(toy)
+    kinds: dict[str, Kind] = {
+        name: (name, space.group_name, space.residual, name in spec.gains, name in spec.latents)
+        for name, space in spec.spaces.items()
+        if space.group_name != "Fixed"
+    }
+    for shift in spec.shifts:
+        if not shift.trades or shift.name in shifts:
+            form = (f.name for f in fields(shift) if f.name != "name" and getattr(shift, f.name) != f.default)
+            kinds[shift.name] = (shift.name, *form)
+    return kinds
+
+
+def wrong_alone(model: Toy, reference: torch.Tensor, folder: Path) -> list[str]:
+    """The spaces and shifts of a toy of which a random element alone moves nothing, or changes the outputs."""
+    wrong = []
+    for space in declared(model):
+        moved = model.drawn([space])
+        still = model.change(moved) <= 1e-3
+        if still != ((model.name, space) in IDLE) or (
+            not still and relative(outputs(write_toy(model, moved, folder)), reference) >= model.tolerance
+        ):
+            wrong.append(space)
+    return wrong
+
+
+@pytest.mark.parametrize("name", EACH_SPACE_ALONE)
+def test_every_space_alone(name: str, toy: Callable[..., Toy], tmp_path: Path) -> None:
     """Each space and each shift alone changes weights and leaves the outputs."""
     model = toy(name)
-    for space in declared(model):
-        with subtests.test(space=space):
-            moved = model.drawn([space])
-            if (name, space) in IDLE:
-                assert model.change(moved) == 0
-                continue
-            assert model.change(moved) > 1e-3
-            assert relative(outputs(write_toy(model, moved, tmp_path / "out")), model.reference) < model.tolerance
+    assert declared(model)
+    assert wrong_alone(model, model.reference, tmp_path / "out") == []
 
 
-@pytest.mark.parametrize("name", [n for n in TRIED if n not in SAMPLE])
+def test_a_wrong_space_that_others_hide_is_seen(toy: Callable[..., Toy], tmp_path: Path) -> None:
+    """A text in which values go with their queries in all but one space, of two things, which a random element of all
+    spaces may leave as they are: alone it is seen, and so it is among all."""
+    model, right = mutated(toy(HIDDEN.toy), HIDDEN), toy(HIDDEN.toy)
+    assert wrong_alone(model, right.reference, tmp_path / "alone") == [HIDDEN.space]
+    others = model.drawn([name for name in declared(model) if name != HIDDEN.space])
+    assert relative(outputs(write_toy(model, others, tmp_path / "others")), right.reference) < right.tolerance
+    together = write_toy(model, model.drawn(None), tmp_path / "together")
+    assert relative(outputs(together), right.reference) > 1e-3
+
+
+@thorough
+def test_every_kind_of_space_is_tried_alone(toy: Callable[..., Toy]) -> None:
+    """In a run of a part of the toys as well: no other toy of it has a space of another name, group or place, or a shift
+    of another form."""
+    kinds = {name: {*declared(toy(name)).values()} for name in IN_EVERY_RUN}
+    alone = set[Kind]().union(*(kinds[name] for name in ALONE_IN_EVERY_RUN))
+    assert {name: more - alone for name, more in kinds.items() if more - alone} == {}
+
+
+@pytest.mark.parametrize("name", [n for n in TRIED if n not in EACH_SPACE_ALONE])
 def test_every_space_moves(name: str, toy: Callable[..., Toy]) -> None:
     """Each space and each shift alone changes weights: the law for all of them together is about each of them."""
     model = toy(name)
-    for space in declared(model):
-        assert (model.change(model.drawn([space])) > 1e-3) != ((name, space) in IDLE), space
+    idle = {space for space in declared(model) if model.change(model.drawn([space])) <= 1e-3}
+    assert idle == {space for toy_name, space in IDLE if toy_name == name}
 
 
 @pytest.mark.parametrize(("name", "condition"), [*((n, 4.0) for n in TRIED), *((n, 100.0) for n in SAMPLE)])
@@ -80,10 +125,10 @@ def test_every_trade_is_tried(toy: Callable[..., Toy]) -> None:
     tried: dict[tuple[str, ...], bool] = {}
     for name in TRIED:
         model = toy(name)
-        found = there(model)
+        shifts = present(model)
         for shift in model.spec.shifts:
             if shift.trades:
                 key = tuple(str(line).rpartition(")")[2] for line in (shift.bias, shift.into))
-                tried[key] = tried.get(key, False) or shift.name in found
+                tried[key] = tried.get(key, False) or shift.name in shifts
     assert tried
-    assert not [key for key, seen in tried.items() if not seen]
+    assert not [key for key, has_one in tried.items() if not has_one]
