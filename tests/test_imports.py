@@ -33,19 +33,41 @@ LATE = {
     "matplotlib", "PIL", "rich", "IPython", "pyarrow", "jinja2", "markupsafe", "tqdm",
 }  # fmt: skip
 """Packages that take long to load, or that not everybody has: imported where they are used."""
-MOST = 340
+MOST = 260
 """Modules of isomerge that a merge of two models loads, where nothing is aligned and no page is written."""
 ON_DEMAND = {
+    "isomerge.checkpoint.pushing": "the output goes to the hub",
     "isomerge.discovery": "a text of the user's own is proven",
+    "isomerge.evidence.layer_scan": "layers were selected",
     "isomerge.evidence.report.contents": "a notebook shows a report",
-    "isomerge.evidence.report.loss_figures": "the same",
-    "isomerge.evidence.report.page": "the same",
+    "isomerge.evidence.report.figure": "a notebook shows a report",
+    "isomerge.evidence.report.loss_figures": "a notebook shows a report",
+    "isomerge.evidence.report.page": "a notebook shows a report",
+    "isomerge.matching.local": "units are matched",
+    "isomerge.matching.products": "units are matched",
     "isomerge.merging.forward_fusion": "a method runs the models",
     "isomerge.merging.fusion_statistics": "a method asks for statistics",
     "isomerge.merging.matched_models": "models are matched",
     "isomerge.merging.measured": "there are data",
+    "isomerge.merging.recipe.module_steps": "there is a recipe",
+    "isomerge.merging.recipe.recipe_components": "there is a recipe",
+    "isomerge.merging.recipe.recipe_job": "there is a recipe",
+    "isomerge.merging.recipe.recipe_modules": "layers are stacked",
+    "isomerge.merging.recipe.schema": "there is a recipe, or one that is kept says how models are aligned",
+    "isomerge.merging.transplant": "task vectors are moved to another base",
+    "isomerge.models.conversions": "it is asked anew what transformers reads",
+    "isomerge.models.layers": "layers are stacked",
+    "isomerge.models.lora": "an adapter is merged in",
+    "isomerge.models.vocabulary_views": "vocabularies are brought together",
+    "isomerge.observe.data.images": "models make their data",
+    "isomerge.observe.data.live_data": "there are data",
     "isomerge.observe.data.opening_data": "there are data",
-    "isomerge.observe.live.generated": "models make their data",
+    "isomerge.observe.data.pictures_named": "there are data",
+    "isomerge.observe.data.plug_in_readers": "there are data",
+    "isomerge.observe.live.generated": "models make their data, or a verdict advises it",
+    "isomerge.observe.live.modules": "models make their data",
+    "isomerge.observe.live.saved_modules": "a model is a module of Python",
+    "isomerge.observe.stats.statistics_header": "there are files of statistics",
     "isomerge.quotient.kinship": "models are in different bases",
     "isomerge.run.cluster.ray_engine": "--engine names Ray",
     "isomerge.solve.baselines.transport_settings": "--match names optimal transport",
@@ -210,7 +232,7 @@ def test_a_plain_merge_loads_what_it_needs(models: str, llamas: Path, tmp_path: 
     merge = ["merge", str(llamas / "first"), str(llamas / models), "-o", "out", "--no-align", "--no-report"]
     modules, texts = loaded_by(tmp_path, *merge)
     own = {name.removeprefix("isomerge.") for name in modules if name.startswith("isomerge.")}
-    assert 100 < len(own) < MOST
+    assert 100 < len(own) <= MOST
     parts = (
         "discovery",
         "solve.baselines",

@@ -193,7 +193,7 @@ def test_what_cannot_be_asked_is_let_pass(
     def hidden(*_: object) -> None:
         raise IsomergeError("hidden")
 
-    monkeypatch.setattr(reading, "live_names", hidden)
+    monkeypatch.setattr("isomerge.models.conversions.live_names", hidden)
     reading._asked.cache_clear()
     assert reading_of(config, shapes) is None
     reading._asked.cache_clear()

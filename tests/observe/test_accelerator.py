@@ -94,14 +94,12 @@ def test_the_pretended_device_has_the_rules_of_a_real_one() -> None:
 
 def test_too_little_memory_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device, what was matched there, and two ways out."""
-    from isomerge.solve.pairs import pair as pairs
-
     a, b = pair("gpt2", tmp_path)
 
     def lacking(*_: Any, **__: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(pairs, "move_unit", lacking)
+    monkeypatch.setattr("isomerge.matching.local.move_unit", lacking)
     with (
         pretended(),
         pytest.raises(

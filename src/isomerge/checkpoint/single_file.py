@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +23,12 @@ from isomerge.checkpoint.header import TensorInfo, read_header
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.pipeline import Component, Pipeline, is_pipeline, open_pipeline
 from isomerge.checkpoint.reader import Checkpoint, Derived
-from isomerge.checkpoint.single_file_flux import flux_transformer, is_flux
-from isomerge.checkpoint.single_file_names import UNET, count_of, renamed, unet_rules
-from isomerge.checkpoint.single_file_text import text_encoders
-from isomerge.checkpoint.single_file_vae import autoencoder
 from isomerge.checkpoint.stamps import stamps_of
 from isomerge.errors import IsomergeError
 from isomerge.files import write_tensors
 
 REST = "rest"
 SUFFIX = ".safetensors"
-EIGHT_HEADS = 768
-"""The width of the text that Stable Diffusion 1 reads."""
-HEAD = 64
-"""Coordinates of a head elsewhere."""
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -46,6 +39,10 @@ def is_single_file(ref: Any) -> bool:
     path = Path(os.path.expanduser(ref))
     if not path.is_file():
         return False
+    # what knows the layouts of such files is loaded for a file alone: every reference is asked
+    from isomerge.checkpoint.single_file_flux import is_flux
+    from isomerge.checkpoint.single_file_names import UNET
+
     names = read_header(path)[0]
     return is_flux(names) or any(name.startswith(UNET) for name in names)
 
@@ -60,15 +57,31 @@ def split_part(ref: Any) -> tuple[Path, str] | None:
 def parts_of(path: Path) -> dict[str, Part]:
     """The parts of a file, by name: ``unet``, ``transformer``, ``text_encoder``, ``text_encoder_2``, ``vae``,
     ``rest``; those that there are."""
+    from isomerge.checkpoint.single_file_flux import flux_transformer
+    from isomerge.checkpoint.single_file_text import text_encoders
+    from isomerge.checkpoint.single_file_unet import unet
+    from isomerge.checkpoint.single_file_vae import autoencoder
+
     shapes = {name: tuple(info.shape) for name, info in read_header(path)[0].items()}
     parts: dict[str, Part] = {}
-    for known in (_unets, _transformers, text_encoders, _autoencoders):
+    for known in (
+        partial(_alone, "unet", unet),
+        partial(_alone, "transformer", flux_transformer),
+        text_encoders,
+        partial(_alone, "vae", autoencoder),
+    ):
         with suppress(KeyError, IndexError, ZeroDivisionError):  # names of such a model, and shapes that none has
             parts |= dict(known(shapes))
     taken = {old for part in parts.values() for old in part.names.values()}
     if left := {name: name for name in shapes if name not in taken}:
         parts[REST] = Part(REST, {"_class_name": REST}, wholes(left, shapes))
     return parts
+
+
+def _alone(name: str, known: Callable[[Shapes], Part | None], shapes: Shapes) -> Iterator[tuple[str, Part]]:
+    """A part of which a file has one at most, under its name."""
+    if (part := known(shapes)) is not None:
+        yield name, part
 
 
 def open_part(ref: str | Path) -> Checkpoint:
@@ -103,67 +116,6 @@ def _with_turned(part: Checkpoint, turned: Mapping[str, Piece], stored: Mapping[
 
     derived = {new: reading(new, piece) for new, piece in turned.items()}
     return part.derive(derived, sources=[as_stored], origin=f"turned {', '.join(turned)}")
-
-
-def _unets(shapes: Shapes) -> Iterator[tuple[str, Part]]:
-    if (part := _unet(shapes)) is not None:
-        yield "unet", part
-
-
-def _transformers(shapes: Shapes) -> Iterator[tuple[str, Part]]:
-    if (part := flux_transformer(shapes)) is not None:
-        yield "transformer", part
-
-
-def _autoencoders(shapes: Shapes) -> Iterator[tuple[str, Part]]:
-    if (part := autoencoder(shapes)) is not None:
-        yield "vae", part
-
-
-def _unet(shapes: Shapes) -> Part | None:
-    """The UNet in diffusers' layout; None where it is none that these names describe."""
-    stored = {name.removeprefix(UNET): shape for name, shape in shapes.items() if name.startswith(UNET)}
-    layers = next((k - 1 for k in range(2, 9) if f"input_blocks.{k}.0.op.weight" in stored), 0)
-    if not layers:
-        return None
-    heights = 1
-    while f"input_blocks.{heights * (layers + 1)}.0.op.weight" in stored:
-        heights += 1
-    rules = dict(unet_rules(heights, layers))
-    names = {renamed(name, rules): UNET + name for name in stored}
-    if None in names or len(names) != len(stored):
-        return None
-    renamed_shapes = {str(new): shapes[old] for new, old in names.items()}
-    config = _unet_config(renamed_shapes, heights, layers)
-    pieces = wholes({str(k): v for k, v in names.items()}, shapes)
-    return Part("UNet2DConditionModel", config, pieces)
-
-
-def _unet_config(shapes: Shapes, heights: int, layers: int) -> dict[str, Any]:
-    """What the shapes of a UNet tell of its config."""
-    widths = [shapes[f"down_blocks.{k}.resnets.0.conv1.weight"][0] for k in range(heights)]
-    text = shapes["mid_block.attentions.0.transformer_blocks.0.attn2.to_k.weight"][1]
-    linear = len(shapes["mid_block.attentions.0.proj_in.weight"]) == 2
-    crossed = [f"down_blocks.{k}.attentions.0.proj_in.weight" in shapes for k in range(heights)]
-    depths = [max(1, count_of(shapes, f"down_blocks.{k}.attentions.0.transformer_blocks.")) for k in range(heights)]
-    depths[-1] = count_of(shapes, "mid_block.attentions.0.transformer_blocks.")
-    said = shapes["add_embedding.linear_1.weight"][1] if "add_embedding.linear_1.weight" in shapes else None
-    ends = shapes["conv_in.weight"][1], shapes["conv_out.weight"][0]
-    return {
-        "_class_name": "UNet2DConditionModel",
-        "in_channels": ends[0],
-        "out_channels": ends[1],
-        "block_out_channels": widths,
-        "layers_per_block": layers,
-        "down_block_types": ["CrossAttnDownBlock2D" if crosses else "DownBlock2D" for crosses in crossed],
-        "up_block_types": ["CrossAttnUpBlock2D" if crosses else "UpBlock2D" for crosses in crossed[::-1]],
-        "transformer_layers_per_block": depths,
-        "cross_attention_dim": text,
-        "attention_head_dim": 8 if text == EIGHT_HEADS else [max(1, width // HEAD) for width in widths],
-        "use_linear_projection": linear,
-        "addition_embed_type": None if said is None else "text_time",
-        "projection_class_embeddings_input_dim": said,
-    }
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,6 @@ def merge(
     from isomerge.cli.method_words import check_models, parameters_of, said_of_method
     from isomerge.commands.step_merges import run_steps, step_merges
     from isomerge.errors import IsomergeError
-    from isomerge.merging.recipe.schema import makes_experts
 
     voice = Voice(telling.quiet, telling.verbose)
     check_models(models)
@@ -116,7 +115,7 @@ def merge(
         telling.json if planning.dry_run else None,
     )
     said = {name: context.params[name] for name in given_names(context) & {*MatchingOptions.declared(), "dtype"}}
-    if recipe is not None and makes_experts(recipe):
+    if recipe is not None and _makes_experts(recipe):
         from isomerge.cli.experts import make_experts
         from isomerge.options.unused import note
 
@@ -132,6 +131,12 @@ def merge(
         return write_json(telling.json, door.run(recipe or models, out, writing))
     result = run_steps(steps, lambda step: door.run(step.step, step.out, step.writing(writing)), writing.overwrite)
     return write_json(telling.json, result)
+
+
+def _makes_experts(recipe: str) -> bool:
+    from isomerge.merging.recipe.schema import makes_experts
+
+    return makes_experts(recipe)
 
 
 @dataclass(frozen=True)
@@ -153,7 +158,6 @@ class _Door:
     def asked(self, source: Any, out: Path | None, writing: OutputOptions) -> tuple[Merge, Path]:
         """What is asked for of models, a recipe or a step of one, and where it goes; warnings are told."""
         from isomerge.cli.written import check_written
-        from isomerge.commands.layer_selection import check_selection
         from isomerge.commands.merging import merge_of
         from isomerge.errors import IsomergeError
 
@@ -177,7 +181,10 @@ class _Door:
             raise IsomergeError("merge needs a folder to write: add -o OUT")
         for note in asked.notes():
             self.voice.warn(note)
-        check_selection(asked)
+        if asked.select is not None:
+            from isomerge.commands.layer_selection import check_selection
+
+            check_selection(asked)
         return asked, out
 
     def files(self, asked: Merge) -> MatchingOptions:
@@ -246,7 +253,6 @@ class _Door:
     ) -> dict[str, Any]:
         """The same of one model, which will stand in ``shown``, where that is not ``out``."""
         from isomerge.cli.console import tell_files, tell_lines, tell_pushed
-        from isomerge.commands.layer_selection import with_selected_layers
         from isomerge.commands.merging import planned_merge
         from isomerge.errors import IsomergeError
         from isomerge.evidence.report.notebook import Report
@@ -255,6 +261,8 @@ class _Door:
         asked, out = self.asked(source, out, writing)
         how: dict[str, Any] = {"opening": self.opening, "writing": writing, "running": self.running}
         if asked.select is not None:
+            from isomerge.commands.layer_selection import with_selected_layers
+
             with voice.progress("selecting layers", steps=True) as observer:
                 asked = with_selected_layers(asked, **how, observer=observer)
         with voice.progress("merging") as observer, planned_merge(asked, out, **how, observer=observer) as plan:

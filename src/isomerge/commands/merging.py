@@ -18,7 +18,6 @@ from isomerge.merging.merge_options import MergeOptions
 from isomerge.merging.merge_plan import MergePlan
 from isomerge.merging.merge_run import run_plan
 from isomerge.merging.recipe.merge_recipe import recipe_text
-from isomerge.merging.recipe.recipe_job import job_of_recipe
 from isomerge.merging.recipe.recipe_steps import Step
 from isomerge.merging.recipe.recipe_words import told_in_keys
 from isomerge.models.recognised import Model
@@ -131,6 +130,8 @@ def merge_of(
     check_given(repair, "--repair")
     dtype, select = dtype_name(dtype), None
     if isinstance(models, (str, Path, Step)):
+        from isomerge.merging.recipe.recipe_job import job_of_recipe
+
         check_alone(models, {**fusing.given(), **moving.given()})
         job = job_of_recipe(models, seed=said.get("seed"))
         how = {name: job.options[name] for name in HOW}

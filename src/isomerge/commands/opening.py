@@ -11,14 +11,12 @@ from typing import Any
 
 from isomerge.archs import plug_in_parts
 from isomerge.checkpoint.in_memory import as_reference
-from isomerge.checkpoint.pushing import check_push, push
 from isomerge.checkpoint.size import parse_size
 from isomerge.commands.proof import demand_proof
 from isomerge.errors import IsomergeError
 from isomerge.models.compatible import check_compatible
 from isomerge.models.recognised import Model, recognise, working_dtype
 from isomerge.models.unit_plan import make_plan
-from isomerge.observe.live.saved_modules import save_module
 from isomerge.observe.read_files import paths_read
 from isomerge.options import OutputOptions, RunningOptions
 from isomerge.options.unused import note
@@ -48,6 +46,8 @@ def recognised(
         for model in models:
             name = None
             if hasattr(model, "save_pretrained"):
+                from isomerge.observe.live.saved_modules import save_module
+
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="isomerge-"))
                 save_module(model, folder)
                 name, model = type(model).__name__, folder
@@ -107,9 +107,14 @@ def destination(
             dropped=dropped,
         )
         output.check_apart(models)
-        check_push(writing.push_to_hub)
+        if writing.push_to_hub is not None:
+            from isomerge.checkpoint.pushing import check_push
+
+            check_push(writing.push_to_hub)
         yield output
         if writing.push_to_hub is not None and output.published:
+            from isomerge.checkpoint.pushing import push
+
             observer(f"pushing to {writing.push_to_hub}", 0, 1)
             message = f"Made by isomerge: {output.out.name}"
             push(output.out, writing.push_to_hub, private=writing.private, message=message)

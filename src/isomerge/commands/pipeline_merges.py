@@ -19,13 +19,13 @@ from isomerge.checkpoint.single_file import FilePart, SingleFile, is_assembled, 
 from isomerge.checkpoint.stamps import stamps_of
 from isomerge.commands.opening import recognised
 from isomerge.errors import IsomergeError
-from isomerge.merging.recipe.recipe_components import component_step, own_words, pipelines_of
-from isomerge.merging.recipe.recipe_job import job_of_recipe
 from isomerge.merging.recipe.recipe_steps import Step
 from isomerge.merging.recipe.yaml_text import read_yaml
 from isomerge.models.compatible import check_compatible
 from isomerge.options import FusingOptions, OpeningOptions, OutputOptions, SpacesOptions
 
+PIPELINE_REPORT = "isomerge_pipeline.json"
+"""What became of each component; how it was merged is told in its own folder."""
 REPORTS = "reports"
 """Where the reports on the parts of a single file are, whose weights are in one file."""
 ONLY_ONE = ("stats", "tokenizer_source", "select_layers")
@@ -185,6 +185,10 @@ def _by_recipe(source: str | Path | Step, opening: OpeningOptions) -> Found | No
     path = str(source)
     if not isinstance(source, Step) and os.path.isdir(os.path.expanduser(source)):
         return None
+    # what reads recipes is loaded where there is one
+    from isomerge.merging.recipe.recipe_components import component_step, own_words, pipelines_of
+    from isomerge.merging.recipe.recipe_job import job_of_recipe
+
     content = dict(source.content) if isinstance(source, Step) else read_yaml(os.path.expanduser(source))
     refs = pipelines_of(content)
     if not refs:

@@ -16,14 +16,12 @@ from isomerge.checkpoint.output_folder import PartialFolder
 from isomerge.checkpoint.pushing import check_push, push
 from isomerge.checkpoint.single_file import SingleFile
 from isomerge.checkpoint.weights import find_weights
-from isomerge.commands.pipeline_merges import REPORTS, ComponentMerge, PipelineMerge
+from isomerge.commands.pipeline_merges import PIPELINE_REPORT, REPORTS, ComponentMerge, PipelineMerge
 from isomerge.errors import IsomergeError, UnfinishedError
 from isomerge.files import disk_errors, write_whole
 from isomerge.options import OutputOptions
 from isomerge.run.report_file import report_bytes
 
-PIPELINE_REPORT = "isomerge_pipeline.json"
-"""What became of each component; how it was merged is told in its own folder."""
 MERGED, COPIED = "merged", "copied"
 
 

@@ -10,12 +10,9 @@ from typing import Any
 
 import yaml
 
-from isomerge.commands.pipeline_runs import PIPELINE_REPORT
+from isomerge.commands.pipeline_merges import PIPELINE_REPORT
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors, write_whole
-from isomerge.merging.recipe.module_steps import module_steps
-from isomerge.merging.recipe.recipe_components import pipelines_of
-from isomerge.merging.recipe.recipe_job import job_of_recipe
 from isomerge.merging.recipe.recipe_steps import Step, steps_of
 from isomerge.merging.recipe.yaml_text import read_documents
 from isomerge.options import OutputOptions
@@ -67,6 +64,10 @@ def step_merges(
         if folder is not None:
             note("intermediate_dir", "one merge is asked for, not several steps of a recipe")
         return []
+    # what reads recipes is loaded where there is one
+    from isomerge.merging.recipe.recipe_components import pipelines_of
+    from isomerge.merging.recipe.recipe_job import job_of_recipe
+
     if out is None:
         raise IsomergeError(f"{models}: a recipe of several steps needs a folder to write: add -o OUT")
     whole = Path(os.path.expanduser(out))
@@ -107,6 +108,9 @@ def asked_steps(models: Any) -> list[Step] | None:
     """
     if not isinstance(models, (str, Path)):
         return None
+    from isomerge.merging.recipe.module_steps import module_steps
+    from isomerge.merging.recipe.recipe_components import pipelines_of
+
     steps = steps_of(models)
     if steps is not None or not os.path.isfile(os.path.expanduser(models)):
         return steps

@@ -22,8 +22,8 @@ from isomerge.models.recognised import Model, recognise
 from isomerge.models.widened import Narrow, deepened, plan_of, understood, widened
 from isomerge.models.widening import Widening
 from isomerge.options import OpeningOptions, OutputOptions
+from isomerge.options.single_commands import WideningOptions
 from isomerge.options.unused import note
-from isomerge.options.widening import WideningOptions
 from isomerge.progress import Observer, quiet
 from isomerge.run.view_writing import write_view
 from isomerge.run.writing_run import Output

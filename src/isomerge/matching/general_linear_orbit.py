@@ -21,11 +21,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from isomerge.matching.gram import add_products, sides
 from isomerge.matching.narrow import Widths, clearing, narrow_form
 from isomerge.matching.rescale import quartic_scale
+from isomerge.symmetry.blocks import Blocks
 from isomerge.symmetry.groups import GROUPS
 from isomerge.symmetry.groups.general_linear import DEAD
 from isomerge.symmetry.groups.singular import singular_values_and_vectors
+from isomerge.symmetry.language.spec import Space, Spec
 
 # Backtracking: what part of the predicted decrease counts, and how often a step is halved.
 SUFFICIENT, HALVINGS = 1e-4, 40
@@ -73,6 +76,21 @@ class Sides:
         """The squares of all four sides [*b]."""
         grams = (self.moved_plus, self.moved_minus, self.anchor_plus, self.anchor_minus)
         return sum((_trace(g) for g in grams[1:]), _trace(grams[0]))
+
+
+def space_sides(spec: Spec, space: Space, anchor: Blocks, moved: Blocks) -> Sides:
+    """Cross-Grams and self-Grams [*batch, n, n] of the plain and the dual sides of a space."""
+
+    n = spec.sizes[space.name]
+    batch = spec.batch(space)
+    shape = tuple(spec.sizes[i] for i in batch)
+    kinds = ((0, 1), (1, 1), (0, 0))  # anchor times moved, moved, anchor
+    total = {
+        side: {kind: torch.zeros(*shape, n, n, dtype=torch.float64) for kind in kinds} for side in (False, True)
+    }
+    for dual, pair, order in sides(spec, space, anchor, moved):
+        add_products(total[dual], [t.permute(order) for t in pair], len(batch))
+    return Sides(*(total[side][kind] for kind in kinds for side in (False, True)))
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from isomerge.matching.factors import Factors
-from isomerge.matching.general_linear_orbit import Sides, linear_optimum, sequential
-from isomerge.matching.gram import add_products, side_widths, sides
+from isomerge.matching.general_linear_orbit import Sides, linear_optimum, sequential, space_sides
+from isomerge.matching.gram import side_widths
 from isomerge.matching.joint import joint_optimum
 from isomerge.matching.narrow import Widths
 from isomerge.matching.rescale import complex_scale
@@ -126,21 +126,6 @@ def scaling_step(
     factor = Factors.of(name).best(alpha, beta, *overlaps)
     identity = group.identity(tuple(factor.shape), plus.shape[-1])
     return identity * factor.reshape(*factor.shape, *([1] * (identity.ndim - factor.ndim)))
-
-
-def space_sides(spec: Spec, space: Space, anchor: Blocks, moved: Blocks) -> Sides:
-    """Cross-Grams and self-Grams [*batch, n, n] of the plain and the dual sides of a space."""
-
-    n = spec.sizes[space.name]
-    batch = spec.batch(space)
-    shape = tuple(spec.sizes[i] for i in batch)
-    kinds = ((0, 1), (1, 1), (0, 0))  # anchor times moved, moved, anchor
-    total = {
-        side: {kind: torch.zeros(*shape, n, n, dtype=torch.float64) for kind in kinds} for side in (False, True)
-    }
-    for dual, pair, order in sides(spec, space, anchor, moved):
-        add_products(total[dual], [t.permute(order) for t in pair], len(batch))
-    return Sides(*(total[side][kind] for kind in kinds for side in (False, True)))
 
 
 def _dropped(spec: Spec, tensors: Blocks) -> Alignment:

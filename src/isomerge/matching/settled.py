@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from isomerge.matching.factors import Factors
-from isomerge.matching.general_linear_orbit import Sides
+from isomerge.matching.general_linear_orbit import Sides, space_sides
 from isomerge.matching.gram import Leaf, paired_leaves
-from isomerge.matching.refine import space_sides
 from isomerge.pieces import PIECE
 from isomerge.symmetry.blocks import Blocks
 from isomerge.symmetry.language.spec import Space, Spec

@@ -8,8 +8,6 @@ from typing import Any
 import yaml
 
 from isomerge.evidence.card import RECIPE, TUNED, alignment_file, model_card
-from isomerge.evidence.layer_scan import PICTURE as SCAN_PICTURE
-from isomerge.evidence.layer_scan import scan_picture
 from isomerge.evidence.markdown import code
 from isomerge.evidence.parents import parents_of
 from isomerge.evidence.report.facts import short_names
@@ -53,6 +51,9 @@ def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], moves:
         report["measured"], notes = measured(plan, stream, learned=any(each.get("learned") for each in taught))
         report["notes"] += notes
     if (scan := plan.options.scan) is not None:
+        from isomerge.evidence.layer_scan import PICTURE as SCAN_PICTURE
+        from isomerge.evidence.layer_scan import scan_picture
+
         report["layer_scan"] = dict(scan)
         more[SCAN_PICTURE] = scan_picture(scan)
     more |= plan.beside

@@ -11,12 +11,9 @@ from isomerge.checkpoint.in_memory import as_reference
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
 from isomerge.merging.merge_job import MergeJob
-from isomerge.merging.recipe.recipe_modules import PARTS
-from isomerge.models.layers import Part, stack_layers
 from isomerge.models.model_inputs import Inputs
 from isomerge.models.quantised import dequantised
 from isomerge.models.references import open_model_ref
-from isomerge.models.vocabulary_views import with_vocabulary
 from isomerge.options.unused import note
 
 
@@ -46,6 +43,10 @@ def _opened(job: MergeJob, spec: Any, allow_pickle: bool) -> list[Any]:
         models = _of_one_vocabulary(job, list(job.models), spec, allow_pickle)
         return [_kept(_open(model, allow_pickle), job, spec) for model in models] if job.kept_layers else models
 
+    # layers are stacked where a recipe has slices
+    from isomerge.merging.recipe.recipe_modules import PARTS
+    from isomerge.models.layers import Part, stack_layers
+
     # tokens belong to whole models: a stack may have its layers from models of several vocabularies
     refs = list(dict.fromkeys(ref for stack in job.stacks for ref, _ in stack))
     whole = _of_one_vocabulary(job, [_open(ref, allow_pickle) for ref in refs], spec, allow_pickle)
@@ -64,6 +65,9 @@ def _opened(job: MergeJob, spec: Any, allow_pickle: bool) -> list[Any]:
 
 def _kept(model: Checkpoint, job: MergeJob, spec: Any) -> Checkpoint:
     """A model with those layers of other modules that the job keeps."""
+    from isomerge.merging.recipe.recipe_modules import PARTS
+    from isomerge.models.layers import Part, stack_layers
+
     for name, layers in job.kept_layers.items():
         parts = [(model, range(*span)) for span in layers]
         model = stack_layers(parts, model, spec_file=spec, part=Part(name, PARTS.get(name, ())))
@@ -74,6 +78,7 @@ def _of_one_vocabulary(job: MergeJob, models: list[Any], spec: Any, allow_pickle
     """Models, the donor first, as they are or as views of the vocabulary that the job asks for."""
     if job.tokenizer is None:
         return models
+    from isomerge.models.vocabulary_views import with_vocabulary
 
     base = 0 if job.base_named else None
     checkpoints = [_open(model, allow_pickle) for model in models]

@@ -10,14 +10,16 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from isomerge.errors import IsomergeError
 from isomerge.fusion.fusion import Fusion, fusion_of
 from isomerge.fusion.method_parameters import of_every_model
 from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
-from isomerge.merging.recipe.schema import Recipe
+
+if TYPE_CHECKING:
+    from isomerge.merging.recipe.schema import Recipe
 
 Layers = tuple[Any, tuple[int, int]]
 """A model, and some of its layers ``[first, last)``."""

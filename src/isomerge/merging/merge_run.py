@@ -14,7 +14,6 @@ from isomerge.merging.head_folders import apart_names
 from isomerge.merging.merge_options import MergeOptions
 from isomerge.merging.merge_plan import MergePlan
 from isomerge.merging.roles import roles_of, weights_of
-from isomerge.merging.transplant import TransplantSolver
 from isomerge.models.recognised import Model
 from isomerge.run.run_report import report_of
 from isomerge.run.run_verdict import (
@@ -150,6 +149,8 @@ def _matched(plan: MergePlan, stream: StreamWriter) -> tuple[Sequence[UnitSolver
         prepare_votes(stream, solvers)
     _take_gains(plan, stream)
     if any(plan.origins):
+        from isomerge.merging.transplant import TransplantSolver
+
         used = [
             TransplantSolver(solver, source) if origin else solver
             for solver, source, origin in zip(solvers, plan.sources, plan.origins, strict=True)

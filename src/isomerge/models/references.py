@@ -16,7 +16,6 @@ from isomerge.checkpoint.single_file import open_part, split_part
 from isomerge.checkpoint.weights import PICKLE, PICKLE_INDEX, SAFETENSORS, SAFETENSORS_INDEX
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors
-from isomerge.models.lora import with_adapter
 from isomerge.models.quantised import dequantised
 
 _WHOLE = (SAFETENSORS, SAFETENSORS_INDEX, PICKLE, PICKLE_INDEX)
@@ -72,6 +71,8 @@ def open_model_ref(ref: str | Path | ModelRef, *, allow_pickle: bool = False) ->
         reference = ref if isinstance(ref, ModelRef) else parse_model_ref(str(ref))
         checkpoint = _open_model(reference.model, allow_pickle)
     for adapter in reference.adapters:
+        from isomerge.models.lora import with_adapter
+
         checkpoint = with_adapter(checkpoint, adapter, allow_pickle=allow_pickle)
     return checkpoint
 
@@ -113,6 +114,8 @@ def _open_model(ref: str | Path, allow_pickle: bool) -> Checkpoint:
     folder = local_folder(ref, allow_pickle=allow_pickle)
     if not _is_alone(folder, ref):
         return dequantised(open_checkpoint(ref, allow_pickle=allow_pickle))
+    from isomerge.models.lora import with_adapter
+
     path = folder / ADAPTER_CONFIG
     config = read_object(path, remedy="an adapter folder is what peft's save_pretrained writes", unique=False)
     base, revision = config.get("base_model_name_or_path"), config.get("revision")

@@ -24,7 +24,6 @@ from torch import nn
 from isomerge import remembered
 from isomerge.config.agreement import read_by_transformers
 from isomerge.errors import IsomergeError
-from isomerge.models.conversions import live_names
 from isomerge.models.transformers_classes import class_of, silent
 from isomerge.symmetry.language.spec import Match, Spec
 
@@ -169,6 +168,9 @@ def _enter_safe_creation(stack: contextlib.ExitStack) -> None:
 
 
 def _compared(module: Any, shapes: Shapes) -> Reading:
+    # a class of transformers is built where no answer is kept
+    from isomerge.models.conversions import live_names
+
     places = live_names(module, shapes)
     state = module.state_dict(keep_vars=True)
     live = {name: tuple(tensor.shape) for name, tensor in state.items()}

@@ -14,8 +14,6 @@ from isomerge.checkpoint.companions import files_of_model
 from isomerge.models.model_inputs import Inputs
 from isomerge.models.recognised import Model
 from isomerge.observe.data.examples import Examples
-from isomerge.observe.data.pictures_named import pictures_named
-from isomerge.observe.data.plug_in_readers import reader_key
 from isomerge.observe.data.records import is_function
 from isomerge.observe.data.splits import saved_split
 
@@ -36,6 +34,8 @@ def data_key(ref: str | Path | Examples | None, model: Model, limit: int | None 
         return [] if ref is None else [ref.fingerprint]
     key: list[Any] = [str(ref), *(file_stamp(path) for path in _files(str(ref), model, limit))]
     if not os.path.exists(os.path.expanduser(ref)):  # a file or folder comes before a reader of its name
+        from isomerge.observe.data.plug_in_readers import reader_key
+
         key += reader_key(str(ref))
     for name, x in sorted(model.checkpoint.companions().items()):  # tokenizer and image processor
         key.append(file_stamp(x) if isinstance(x, Path) else [name, sha256(x).hexdigest()])
@@ -69,6 +69,8 @@ def _files(ref: str, model: Model, limit: int | None) -> Iterator[Path]:
     yield from sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     inputs = Inputs(model.config)
     if inputs.images or inputs.pairs:
+        from isomerge.observe.data.pictures_named import pictures_named
+
         yield from pictures_named(path, limit)
 
 

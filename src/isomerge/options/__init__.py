@@ -1,8 +1,6 @@
 """Options of commands, each declared once; which of them a run uses, and what is said of those that it does not."""
 
 from isomerge.errors import IN_PYTHON
-from isomerge.options.adapters import AdapterOptions as AdapterOptions
-from isomerge.options.dressing import DressingOptions as DressingOptions
 from isomerge.options.files import DryRunOptions as DryRunOptions
 from isomerge.options.files import FileOptions as FileOptions
 from isomerge.options.files import FolderOptions as FolderOptions
@@ -13,19 +11,21 @@ from isomerge.options.files import ReportOptions as ReportOptions
 from isomerge.options.files import SpecOptions as SpecOptions
 from isomerge.options.files import TellingOptions as TellingOptions
 from isomerge.options.fusing import FusingOptions as FusingOptions
-from isomerge.options.masks import MaskOptions as MaskOptions
 from isomerge.options.matching import MatchingOptions as MatchingOptions
 from isomerge.options.option import switches
 from isomerge.options.running import ExamplesOptions as ExamplesOptions
 from isomerge.options.running import LengthOptions as LengthOptions
 from isomerge.options.running import MemoryOptions as MemoryOptions
 from isomerge.options.running import RunningOptions as RunningOptions
+from isomerge.options.single_commands import AdapterOptions as AdapterOptions
+from isomerge.options.single_commands import DressingOptions as DressingOptions
+from isomerge.options.single_commands import MaskOptions as MaskOptions
+from isomerge.options.single_commands import SurgeryOptions as SurgeryOptions
+from isomerge.options.single_commands import TransplantOptions as TransplantOptions
+from isomerge.options.single_commands import WideningOptions as WideningOptions
 from isomerge.options.spaces import LayersOptions as LayersOptions
 from isomerge.options.spaces import SpacesOptions as SpacesOptions
 from isomerge.options.spaces import UntieOptions as UntieOptions
-from isomerge.options.surgery import SurgeryOptions as SurgeryOptions
-from isomerge.options.transplanting import TransplantOptions as TransplantOptions
 from isomerge.options.tuning import TuningOptions as TuningOptions
-from isomerge.options.widening import WideningOptions as WideningOptions
 
 IN_PYTHON.update(switches())

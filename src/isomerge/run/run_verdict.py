@@ -19,7 +19,6 @@ from isomerge.evidence.report.spaces import Wording
 from isomerge.evidence.report.verdict import by_learning, learned_in_nats
 from isomerge.models.free_streams import streams_are_free
 from isomerge.models.recognised import Model, coarsest_dtype
-from isomerge.observe.live.generated import can_generate
 from isomerge.solve.standing import Standing
 
 
@@ -110,6 +109,9 @@ def _steps(facts: Facts, relation: Relation, level: Level, models: Sequence[Mode
     """What to try where something is amiss; all is well: nothing."""
     if level is Level.GOOD:
         return []
+    # only where there is something to advise
+    from isomerge.observe.live.generated import can_generate
+
     wording = (
         Wording(free_streams=streams_are_free(models), generates=can_generate(models)) if models else Wording()
     )

@@ -10,11 +10,9 @@ from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model
-from isomerge.observe.data.live_data import as_data
 from isomerge.observe.data.refused_data import check_given
 from isomerge.observe.live.accelerator import CPU, check_device
 from isomerge.observe.read_files import paths_read
-from isomerge.observe.stats.statistics_header import check_statistics
 from isomerge.options import MatchingOptions
 from isomerge.options.unused import note
 from isomerge.solve.learn.settings import NO_EFFORT, settings_of
@@ -113,6 +111,8 @@ def check_statistics_files(matching: Matching, models: Sequence[Model]) -> None:
         models: the anchor, then the sources.
     """
     if matching.stats:
+        from isomerge.observe.stats.statistics_header import check_statistics
+
         check_statistics(matching.stats, models)
 
 
@@ -132,9 +132,13 @@ def matching_of(options: MatchingOptions, *, decides: bool = False) -> Matching:
         IsomergeError: an unknown or impossible value.
     """
 
-    same = options.learn is options.data
-    data = as_data(options.data, "--data")
-    options = replace(options, data=data, learn=data if same else as_data(options.learn, "--learn"))
+    if options.data is not None or options.learn is not None:
+        # where there are data, they may be Python's objects
+        from isomerge.observe.data.live_data import as_data
+
+        same = options.learn is options.data
+        data = as_data(options.data, "--data")
+        options = replace(options, data=data, learn=data if same else as_data(options.learn, "--learn"))
     for name in ("data", "learn"):
         ref = getattr(options, name)
         check_given(ref, f"--{name}")

@@ -7,7 +7,6 @@ from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.facts import facts_of, short_names
-from isomerge.evidence.report.figure import Table
 from isomerge.evidence.report.folder import Written, earlier_alignment
 from isomerge.evidence.report.loss_facts import losses_of
 from isomerge.evidence.report.verdict import verdict_of
@@ -99,6 +98,7 @@ def fragment(report: Mapping[str, Any]) -> str:
         IsomergeError: the report is damaged.
     """
     # every command returns a report, and few of them are shown by a notebook: the page is loaded then
+    from isomerge.evidence.report.figure import Table
     from isomerge.evidence.report.page import fragment_of
 
     command = report.get("command")

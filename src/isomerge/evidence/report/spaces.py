@@ -10,7 +10,6 @@ from isomerge.errors import IsomergeError
 from isomerge.evidence.report.facts import FIXED
 from isomerge.models.free_streams import streams_are_free
 from isomerge.models.recognised import recognise
-from isomerge.observe.live.generated import can_generate
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.layer_norms import NORMS, under_layer_norm
 
@@ -90,6 +89,7 @@ def plain_names(spec: Spec) -> dict[str, str]:
 
 def wording_of(folder: Path, spec: str | Path | None = None) -> Wording:
     """The spaces of a checkpoint, from its headers; nothing is known of one that cannot be recognised."""
+    from isomerge.observe.live.generated import can_generate
 
     try:
         model = recognise(folder, spec_file=spec)

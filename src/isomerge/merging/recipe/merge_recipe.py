@@ -15,13 +15,13 @@ from isomerge.checkpoint.reader import Checkpoint
 from isomerge.fusion.method_parameters import Settings, SliceParameters
 from isomerge.fusion.registry import Method, Option
 from isomerge.merging.merge_job import MergeJob
-from isomerge.merging.recipe.no_code import DATA
-from isomerge.merging.recipe.schema import AlignBlock
 from isomerge.observe.data.records import may_be_function
 from isomerge.options import MatchingOptions
 from isomerge.plug_ins.command import given_modules
 from isomerge.run.absolute_names import absolute_data, absolute_path, lasting_ref
 
+DATA = ("data", "learn", "repair")
+"""Keys that name data, which may be a Python function where the command line or Python names it."""
 FUNCTIONS = "# Data were given by Python functions, and a recipe runs no code: run this one with {}.\n"
 IMPORTS = "# It needs code of others, and a recipe runs no code: look at it, and run this one with {}.\n"
 OBJECTS = "# Models or data were given as Python objects: name folders or files of them to run this recipe.\n"
@@ -179,10 +179,8 @@ def _align(refs: Sequence[str], how: Mapping[str, Any], matching: Mapping[str, A
     settings |= {"heads": how["heads"] if how["heads"] != "average" else None}
     block: dict[str, Any] = {"enabled": how["align"]}
     complete = True
-    for name in AlignBlock.model_fields:
-        value = settings.get(name)
-        if value is None or name == "enabled":
-            continue
+    for name in _keys_said(settings):
+        value = settings[name]
         if name in DATA and isinstance(value, str) and may_be_function(value):
             continue
         if isinstance(value, list):
@@ -196,6 +194,16 @@ def _align(refs: Sequence[str], how: Mapping[str, Any], matching: Mapping[str, A
     if block["enabled"] == "auto" and len(block) > 1:
         del block["enabled"]  # a block says so
     return ({} if block == {"enabled": False} else block), complete
+
+
+def _keys_said(settings: Mapping[str, Any]) -> list[str]:
+    """The keys of ``align`` that say something, in the order in which they stand there."""
+    if all(value is None or value == [] for value in settings.values()):
+        return []
+    # most merges say nothing of it, and need no schema of recipes
+    from isomerge.merging.recipe.schema import AlignBlock
+
+    return [name for name in AlignBlock.model_fields if settings.get(name) is not None and name != "enabled"]
 
 
 def _listed(value: Any) -> list[Any]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
-from isomerge.merging.recipe.schema import AlignBlock
+from isomerge.merging.recipe.merge_recipe import DATA
 from isomerge.observe.data.records import may_be_function
 from isomerge.plug_ins.command import given_modules
 from isomerge.plug_ins.modules import plain_name
 
-DATA = ("data", "learn", "repair")
-"""Keys that name data, which may be a Python function where the command line or Python names it."""
+if TYPE_CHECKING:
+    from isomerge.merging.recipe.schema import AlignBlock
 
 
 def check_imports(names: Sequence[str], path: str | Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from isomerge.errors import OPTION, IsomergeError
-from isomerge.merging.recipe.schema import AlignBlock, ExpertsRecipe, Recipe
+
+if TYPE_CHECKING:
+    from isomerge.merging.recipe.schema import AlignBlock, ExpertsRecipe, Recipe
 
 KEYS = {"stats-src": "stats", "stats-anchor": "stats", "no-align": "enabled"}
 """A key of ``align`` where it is not the option's name."""

@@ -21,9 +21,7 @@ from isomerge.errors import IsomergeError
 from isomerge.files import check_file, check_not_read, write_tensors
 from isomerge.models.model_inputs import Inputs
 from isomerge.models.recognised import Model
-from isomerge.observe.data.images import image_encoder, white_of
 from isomerge.observe.live.accelerator import check_device
-from isomerge.observe.live.modules import load_module
 from isomerge.observe.read_files import files_read
 from isomerge.options.unused import note
 from isomerge.progress import Observer, quiet
@@ -142,6 +140,9 @@ def _noise(model: Model, inputs: Inputs, options: Generation) -> Tensor:
 
     channels, *size = inputs.image_shape
     rng = torch.Generator().manual_seed(options.seed)
+    # whether models can make data is often asked, to advise it; that they make them is rare
+    from isomerge.observe.data.images import image_encoder, white_of
+
     with companion_folder(model.checkpoint) as folder:
         encode, white = image_encoder(folder, inputs), white_of(folder)
     halvings = max(1, (min(size) // COARSEST).bit_length())
@@ -225,6 +226,8 @@ class _Writer:
 
     def _module(self, device: str) -> Any:
         from transformers import GenerationConfig
+
+        from isomerge.observe.live.modules import load_module
 
         module: Any = load_module(self.model, device=device)
         if not module.can_generate():

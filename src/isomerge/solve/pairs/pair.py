@@ -13,9 +13,7 @@ from torch import Tensor
 from isomerge.errors import IsomergeError, is_overflow_error
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.distances import squared_distance, squared_distance_and_norm
-from isomerge.matching.local import move_unit, vote
 from isomerge.matching.norm_parts import brought_onto, is_disguised
-from isomerge.matching.products import close_orbits
 from isomerge.models.layer_norm_form import LayerNormForm, in_layer_norm_form
 from isomerge.models.peak_memory import CACHE
 from isomerge.models.recognised import Model
@@ -124,6 +122,8 @@ class PairSolver:
         orbits."""
         gauge, dead = canonical_gauge(spec, tensors)
         if dead and self.closes:
+            from isomerge.matching.products import close_orbits
+
             close_orbits(spec, tensors, dead)
         return gauge, dead
 
@@ -142,6 +142,8 @@ class PairSolver:
 
     def collect_votes(self) -> dict[str, Tensor]:
         """Decide the stack-wide spaces: every unit's profits added up, one assignment for all layers."""
+        from isomerge.matching.local import vote
+
         spec = self.plan.selection.spec
         profits: dict[str, Tensor] = {}
         for unit in self.plan.units:
@@ -215,6 +217,8 @@ class PairSolver:
     def _matched(self, unit: Unit, anchor: Blocks, source: Blocks, apart: float) -> _There:
         """A unit matched and moved; without what LayerNorm leaves free where that is much of what is between them,
         and nothing ends farther."""
+        from isomerge.matching.local import move_unit
+
         votes, guard = on(self.device, {name: self.votes[name] for name in unit.votes}), self.guard
         free = self._free(unit, anchor, source)
         if free and is_disguised(free, anchor, source):
