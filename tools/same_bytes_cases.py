@@ -176,12 +176,32 @@ def _specs_of_toys(names: Iterable[str]) -> dict[str, dict[str, bytes]]:
 
 def _models(toy: str, folder: Path) -> None:
     """Two unrelated models, and two fine-tunes of the first."""
-    from solve.disguises import perturb, single
+    from solve.disguises import single
 
     single(toy, folder / "a")
     single(toy, folder / "b", 5)
-    perturb(folder / "a", folder / "near", 0.05, seed=1)
-    perturb(folder / "a", folder / "far", 0.1, seed=2)
+    _tuned(folder / "a", folder / "near", 0.05, seed=1)
+    _tuned(folder / "a", folder / "far", 0.1, seed=2)
+
+
+def _tuned(base: Path, out: Path, relative: float, seed: int) -> None:
+    """The model with noise of that relative size on every tensor of numbers that are no integers."""
+    import shutil
+
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    out.mkdir()
+    shutil.copy(base / "config.json", out)
+    rng = torch.Generator().manual_seed(seed)
+    for file in sorted(base.glob("*.safetensors")):
+        tensors = load_file(file)
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point():
+                noise = torch.randn(tensor.shape, generator=rng, dtype=torch.float64)
+                noise *= tensor.double().norm() / noise.norm() * relative
+                tensors[name] = (tensor.double() + noise).to(tensor.dtype)
+        save_file(tensors, out / file.name, metadata={"format": "pt"})
 
 
 def _toy(toy: str) -> Group:
@@ -374,19 +394,37 @@ def _adapters() -> Group:
         f"merge-lora {places} -o OUT --method svd --rank 3 --weights 0.7,-0.4",
         *two,
     )
-    with_base = "merge a+OUT:extract 2 -o OUT --method passthrough --no-align --no-report"
-    group.add("put into the base", with_base, "extract 2")
+    group.add("put into the base", "merge a+lora near -o OUT --weights 0.6,0.4 --no-align --no-report")
     return group
 
 
 def _with_adapters(folder: Path) -> None:
     import shutil
 
+    import torch
+    from safetensors.torch import load_file, save_file
+
     from merging.peft_reference import HERE
 
     _models("llama", folder)
     for name in ("one", "two"):
         shutil.copytree(HERE / name, folder / name)
+    rng, factors = torch.Generator().manual_seed(3), {}
+    for name, tensor in load_file(folder / "a/model.safetensors").items():
+        if name.endswith("q_proj.weight"):
+            module = f"base_model.model.{name.removesuffix('.weight')}"
+            factors[f"{module}.lora_A.weight"] = torch.randn(2, tensor.shape[1], generator=rng)
+            factors[f"{module}.lora_B.weight"] = torch.randn(tensor.shape[0], 2, generator=rng) / 10
+    (folder / "lora").mkdir()
+    save_file(factors, folder / "lora/adapter_model.safetensors")
+    config = {
+        "peft_type": "LORA",
+        "r": 2,
+        "lora_alpha": 4,
+        "target_modules": ["q_proj"],
+        "base_model_name_or_path": "a",
+    }
+    (folder / "lora/adapter_config.json").write_text(json.dumps(config))
 
 
 # ---------------------------------------------------------------------------------- experts, widths, vocabularies
