@@ -1,4 +1,4 @@
-"""The paper's figures, drawn from the results, and what matchings and methods are called in them.
+"""The paper's figures, drawn from the results.
 
 An SVG has no date in it, so that equal figures are equal files.
 """
@@ -15,49 +15,9 @@ from benchmarks.paper import others, vits
 from benchmarks.paper.vits import PAIRS
 
 PAPER = RESULTS / "paper"
-LABELS = {
-    "none": "no matching",
-    "paper": "the paper",
-    "paper-no-rescale": "the paper, w/o rescaling",
-    "paper-ffn": "the paper, w/o attention",
-    "paper-attention": "the paper, w/o FFN",
-    "git-rebasin": "Git Re-Basin",
-    "git-rebasin-inside": "Git Re-Basin, inside layers",
-    "otfusion": "OTFusion",
-    "otfusion-ffn": "OTFusion, FFN only",
-    "default": "ours, inside layers",
-    "all": "ours, data-free",
-    "activations": "ours, activations",
-    "activations-ffn": "ours, w/o attention",
-    "activations-attention": "ours, w/o FFN",
-    "activations-inside": "ours, w/o residual stream",
-    "learned": "ours, learned (300 steps)",
-}
-ROW_LABELS = {
-    "simple": "Simple",
-    "fisher": "Fisher",
-    "regmean": "RegMean",
-    "ot-acts-emd": "OT-ACTS-EMD",
-    "ot-acts": "OT-ACTS",
-    "ot-wts": "OT-WTS",
-    "repair": "Simple + REPAIR",
-    "regression": "Regression, layer by layer",
-}
-COLOURS = {
-    "none": "0.45",
-    "paper-ffn": "#e6ab02",
-    "paper-attention": "#d95f02",
-    "paper-no-rescale": "#a6761d",
-    "paper": "#a50f15",
-    "otfusion-ffn": "#fdbe85",
-    "otfusion": "#fd8d3c",
-    "git-rebasin-inside": "#fbb4d9",
-    "git-rebasin": "#e7298a",
-    "default": "#bcbddc",
-    "all": "#7570b3",
-    "activations": "#1f78b4",
-    "learned": "#1b9e77",
-}
+LABELS = {name: matching.label for name, matching in vits.MATCHINGS.items()}
+COLOURS = {name: matching.colour for name, matching in vits.MATCHINGS.items()}
+ROW_LABELS = {name: row.label for name, row in vits.ROWS.items()}
 
 
 # ---------------------------------------------------------------------------------------------------------- figures of
@@ -195,7 +155,7 @@ def distance_and_loss() -> None:
     """The loss of the mean against the distance, one point per matching and pair."""
     drawn, axes = figure(size=(7.2, 4.4))
     for name in vits.DISTANT:
-        marker = "^" if "match" in vits.MATCHINGS[name] else "o"
+        marker = "^" if "match" in vits.MATCHINGS[name].options else "o"
         style = {"color": COLOURS[name], "label": LABELS[name], "markersize": 6, "alpha": 0.85}
         axes.plot(distances(name), losses(name), marker, **style)
     axes.set_xlabel("Euclidean distance of all weights")

@@ -48,7 +48,7 @@ def table2() -> Words:
         rows = []
         for row in vits.ROWS:
             values = [value(over("table2", f"{row}/{name}", figure), digits) for name in vits.COLUMNS]
-            printed = PAPER_TABLE_2.get(row) if figure == "accuracy" else None
+            printed = vits.ROWS[row].printed if figure == "accuracy" else ()
             rows.append([ROW_LABELS[row], *values, ", ".join(f"{x:.2f}" for x in printed) if printed else "–"])
         tables[figure] = table(head, rows)
     lost = {
@@ -74,16 +74,6 @@ def table2() -> Words:
     }
 
 
-PAPER_TABLE_2 = {  # the paper's accuracies in percent: without matching, without rescaling, whole
-    "simple": (7.60, 10.22, 10.19),
-    "fisher": (17.96, 18.61, 18.58),
-    "regmean": (14.24, 15.31, 15.35),
-    "ot-acts-emd": (32.08, 32.50, 32.53),
-    "ot-acts": (61.15, 61.23, 61.25),
-    "ot-wts": (57.11, 57.16, 57.17),
-}
-
-
 def what_matching_adds() -> Words:
     """Where the paper's effect shows, and where our best column is ahead, in a table and in words."""
     rows, effects, leads, scale = [], {}, {}, []
@@ -93,7 +83,7 @@ def what_matching_adds() -> Words:
         scale.append(difference(columns["paper"], columns["paper-no-rescale"]))
         first = best({name: columns[name] for name in OURS})
         leads[row] = difference(columns[first], columns["paper"])
-        printed = f"{PAPER_TABLE_2[row][2] - PAPER_TABLE_2[row][0]:+.2f}"
+        printed = f"{PAPER_ROWS[row].printed[2] - PAPER_ROWS[row].printed[0]:+.2f}"
         texts = (effects[row].text(), scale[-1].text(), LABELS[first], leads[row].text())
         rows.append([ROW_LABELS[row], printed, *texts])
     head = ("points of accuracy", "the paper's gain, in the paper", "here", "rescaling alone, here")

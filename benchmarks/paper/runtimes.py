@@ -12,7 +12,7 @@ import json
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -39,12 +39,6 @@ def clock(task: Callable[[], Any]) -> float:
     return round(time.process_time() - began, 3)
 
 
-def recorded(folder: Path) -> dict[str, Any]:
-    """What was written down when a model was trained; empty where that was not here."""
-    file = folder / "training.json"
-    return json.loads(file.read_text()) if file.is_file() else {}
-
-
 def training(family: str, seed: int) -> dict[str, Any]:
     """What training a model took, and what 40 steps say that it takes."""
     run = train.plan(family, seed, None, None)
@@ -60,7 +54,7 @@ def training(family: str, seed: int) -> dict[str, Any]:
             optimizer.step()
 
     steps(batches[:5])
-    record = recorded(run.folder)
+    record = json.loads((run.folder / "training.json").read_text())
     return {
         "recorded_wall_seconds": record["seconds"],
         "processor_seconds": round(clock(lambda: steps(batches[5:])) / STEPS * run.steps, 1),
@@ -74,70 +68,56 @@ def fine_tuning(seed: int) -> dict[str, Any]:
     """What tuning MiniLM on one domain of Table 1 takes, from the first step to the last."""
     task = TASKS["vader"]
     run = Run(PRESETS["table1"], task, task.domains[0], seed)
+    record = json.loads((run.model() / "training.json").read_text())
     took = clock(lambda: tune(run))
-    return {
-        "recorded_wall_seconds": recorded(run.folder).get("seconds"),
-        "processor_seconds": took,
-        "domain": run.domain,
-    }
+    return {"recorded_wall_seconds": record["seconds"], "processor_seconds": took, "domain": run.domain}
 
 
-def look(family: str) -> dict[str, Any]:
-    """The data that matching by activations and transport see."""
-    return dict(zip(("data", "limit"), LOOKS[family], strict=True))
+def matching(models: Sequence[Path], name: str, look: Mapping[str, Any], out: Path) -> None:
+    """Match a pair; a GPT-2's tied head gets weights of its own."""
+    how = {"spaces": "paper"} if name == "paper" else {"spaces": "all", "untie": "gpt2" in str(models[0])}
+    how |= look if name == "activations" else {}
+    isomerge.align(models[1], onto=models[0], out=out, align=True, overwrite=True, **how)
 
 
-def matching(family: str, pair: str, name: str, out: Path) -> None:
-    """Match a pair of a family."""
-    anchor, source = (vits.BARRIER / family / f"seed-{number}" for number in pair.split("-"))
-    how: dict[str, Any] = {"spaces": "paper" if name == "paper" else "all"}
-    how |= look(family) if name == "activations" else {}
-    how |= {"untie": True} if family == "gpt2" and name != "paper" else {}
-    isomerge.align(source, onto=anchor, out=out, align=True, overwrite=True, **how)
-
-
-def merging(family: str, pair: str, name: str, out: Path) -> None:
-    """Merge a pair of a family, as stored, with what that needs."""
-    models = [vits.BARRIER / family / f"seed-{number}" for number in pair.split("-")]
-    how = dict(vits.ROWS[name])
+def merging(models: Sequence[Path], name: str, look: Mapping[str, Any], out: Path) -> None:
+    """Merge a pair as stored, with what that needs."""
+    how = dict(vits.ROWS[name].options)
+    if "data" in how:
+        how |= look
     if method := how.get("method"):
-        how["stats"] = [out.with_name(f"{number}.safetensors") for number in range(len(models))]
+        how["stats"] = [out.with_name(f"{model.name}.safetensors") for model in models]
         for model, file in zip(models, how["stats"], strict=True):
-            isomerge.stats(
-                model, data=LOOKS[family][0], out=file, overwrite=True, **{**vits.STATISTICS, "kinds": method}
-            )
-    elif "data" in how:
-        how |= look(family)
-    isomerge.merge(models, out=out, align="match" in how, overwrite=True, **how)
+            settings = {**vits.STATISTICS, "kinds": method}
+            isomerge.stats(model, data=look["data"], out=file, overwrite=True, **settings)
+    isomerge.merge([*models], out=out, align="match" in how, overwrite=True, **how)
 
 
-STAGES: Mapping[str, Callable[[str, str, str, Path], None]] = {"matching": matching, "merging": merging}
+STAGES = {"matching": matching, "merging": merging}
 
 
 def measure(stage: str, family: str, name: str = "", pair: str = "", seed: int = 0) -> dict[str, Any]:
     """A cell."""
     if stage == "training":
         return fine_tuning(seed) if family == "minilm" else training(family, seed)
+    models = [vits.BARRIER / family / f"seed-{number}" for number in pair.split("-")]
+    look = dict(zip(("data", "limit"), LOOKS[family], strict=True))
     with tempfile.TemporaryDirectory(dir=vits.MADE) as folder:
-        return {"processor_seconds": clock(lambda: STAGES[stage](family, pair, name, Path(folder) / "out"))}
+        return {"processor_seconds": clock(lambda: STAGES[stage](models, name, look, Path(folder) / "out"))}
 
 
 def cells(asked: Namespace) -> Cells:
     """Training by seed, matching and merging by pair: three of ViTs, one of the others."""
-    every: dict[str, dict[str, Any]] = {
-        f"training/{family}/{seed}": {"stage": "training", "family": family, "seed": seed}
-        for family in LOOKS
-        for seed in (0, 1, 2)
-    }
-    every["training/minilm/0"] = {"stage": "training", "family": "minilm"}
+    every: dict[str, dict[str, Any]] = {"training/minilm/0": {"stage": "training", "family": "minilm"}}
     for family in LOOKS:
-        vision = family == "vit-fashion"
-        names = {"matching": MATCHINGS, "merging": vits.PAPER_ROWS if vision else ("simple",)}
-        for pair in vits.PAIRS if vision else vits.PAIRS[:1]:
-            for stage in STAGES:
-                for name in names[stage]:
-                    how = {"stage": stage, "family": family, "name": name, "pair": pair}
-                    every[f"{stage}, {name}/{family}/{pair}"] = how
+        for seed in (0, 1, 2):
+            every[f"training/{family}/{seed}"] = {"stage": "training", "family": family, "seed": seed}
+        rows, pairs = (vits.PAPER_ROWS, vits.PAIRS) if family == vits.FAMILY else (("simple",), vits.PAIRS[:1])
+        for pair in pairs:
+            for stage, names in (("matching", MATCHINGS), ("merging", rows)):
+                for name in names:
+                    key = f"{stage}, {name}/{family}/{pair}"
+                    every[key] = {"stage": stage, "family": family, "name": name, "pair": pair}
     return every
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.harness import markdown, mean_spread
@@ -19,13 +19,10 @@ LABELS = {
 }
 MATCHED = tuple(LABELS)[1:]
 F1 = ("macro", "micro")
-Rows = Mapping[tuple[str, ...], Mapping[str, list[float]]]
-"""F1 by seed, by its sort, of each row: one of `UNMERGED`, or (method, column, classifier)."""
-UNMERGED = {
-    "fitting": "model tuned on the domain",
-    "average": "members, on average",
-    "ensemble": "ensemble of the members",
-}
+Score = Callable[[int, text.Group, str, str], float]
+"""F1 of a seed, a group of models, a domain and a sort of F1."""
+Gains = Mapping[tuple[str, str], list[float]]
+"""What matching adds, by method and column: one number a seed."""
 PAGE = """\
 MiniLM (BERT, 6 layers, width 384), tuned on up to {preset.train} sentences per domain (AdamW at {preset.lr:g}, passes: {preset.epochs}), one model per domain and seed, all of one base and, within a seed, one initial classifier. Sentiment: {domains} of VADER in three classes (human rating below -{neutral}, within, above). Parts of speech: {genres} of the Brown corpus, {held_out} held out, {tags} universal tags. {preset.scored} test sentences per domain. The paper reports macro F1 for classes of sentences and micro F1 for tags.
 
@@ -65,119 +62,134 @@ def page(name: str) -> str:
         genres=", ".join(brown.domains),
         held_out=", ".join(brown.held_out),
         tags=len(brown.labels),
-        sections="\n\n".join(section(cells(name), preset, *about) for about in sections),
+        sections="\n\n".join(Section(cells(name), preset, *about).text() for about in sections),
     )
 
 
-def section(
-    stored: Mapping[str, Any], preset: table1.Preset, task: text.Task, where: str, main: str, title: str
-) -> str:
+@dataclass(frozen=True)
+class Section:
     """A column of the paper's Table 1: groups of a task, merged, and tested inside their domains or outside."""
-    tested = {group: domains for group in text.groups(task) if (domains := getattr(group, where))}
-    rows = means(stored, preset, task, tested)
-    gains = {
-        (method, column): [
-            after - before
-            for after, before in zip(
-                rows[method, column, "scores"][main], rows[method, "none", "scores"][main], strict=True
-            )
-        ]
-        for method in table1.METHODS
-        for column in MATCHED
-    }
-    return SECTION.format(
-        title=title,
-        seeds=", ".join(map(str, preset.seeds)),
-        groups=f"{len(tested)} {'pairs' if len(tested) > 1 else 'group'}",
-        scores=scores(rows, where == "inside"),
-        main=main,
-        changes=changes(gains, distances(stored, preset, task, tested)),
-        verdict=verdict(gains),
-        ahead=ahead(gains),
-        clock="Processor seconds" if preset.device == "cpu" else "Seconds",
-        seconds=seconds(stored, preset, task, tested),
-    )
 
+    stored: Mapping[str, Any]
+    preset: table1.Preset
+    task: text.Task
+    where: str
+    main: str
+    """The sort of F1 that the paper reports."""
+    title: str
 
-def means(
-    stored: Mapping[str, Any], preset: table1.Preset, task: text.Task, tested: Mapping[text.Group, Sequence[str]]
-) -> Rows:
-    """The mean F1 of every row and seed over groups and the domains that they are tested on.
+    def text(self) -> str:
+        """Its part of the page.
 
-    Of the members, the one that fits is the one tuned on the domain, out of domain the best one.
-    """
-    rows: Any = defaultdict(lambda: {sort: [] for sort in F1})
-    for seed in preset.seeds:
-        every: Any = defaultdict(list)
-        for group, domains in tested.items():
-            ends = {member: stored[table1.key(task, seed, "end", member)] for member in group.members}
-            together = stored[table1.key(task, seed, "ensemble", group.name)]
-            merges = {
-                (method, column): stored[table1.key(task, seed, group.name, method, column)]
-                for method in table1.METHODS
-                for column in LABELS
-            }
-            for domain in domains:
-                for sort in F1:
-                    members = {member: end[domain][sort] for member, end in ends.items()}
-                    every[("fitting",), sort].append(members.get(domain, max(members.values())))
-                    every[("average",), sort].append(mean_spread(members.values())[0])
-                    every[("ensemble",), sort].append(together[domain][sort])
-                    for key, merge in merges.items():
-                        for head in ("scores", "own_head") if domain in group.inside else ("scores",):
-                            every[(*key, head), sort].append(merge[head][domain][sort])
-        for (row, sort), values in every.items():
-            rows[row][sort].append(mean_spread(values)[0])
-    return rows
+        Raises:
+            KeyError: a cell is not measured.
+        """
+        gains, count = self.gains(), len(self.tested)
+        return SECTION.format(
+            title=self.title,
+            seeds=", ".join(map(str, self.preset.seeds)),
+            groups=f"{count} {'pairs' if count > 1 else 'group'}",
+            scores=self.scores(),
+            main=self.main,
+            changes=self.changes(gains),
+            verdict=verdict(gains),
+            ahead=ahead(gains),
+            clock="Processor seconds" if self.preset.device == "cpu" else "Seconds",
+            seconds=self.seconds(),
+        )
 
+    @property
+    def tested(self) -> dict[text.Group, tuple[str, ...]]:
+        """The groups and the domains that they are tested on."""
+        return {group: domains for group in text.groups(self.task) if (domains := getattr(group, self.where))}
 
-def scores(rows: Rows, inside: bool) -> str:
-    """The tables of merges: with the merged classifier, and in domain with the members' own."""
+    def cell(self, seed: int, *rest: str) -> Any:
+        """What was measured."""
+        return self.stored[table1.key(self.task, seed, *rest)]
 
-    def both(*row: str) -> str:
-        return " / ".join(value(rows[row][sort]) for sort in F1)
+    def merges(self, method: str, column: str) -> list[Any]:
+        """The cells of all seeds and groups."""
+        return [self.cell(seed, group.name, method, column) for seed in self.preset.seeds for group in self.tested]
 
-    def merged(head: str) -> list[list[str]]:
+    def by_seed(self, score: Score, sort: str) -> list[float]:
+        """Means over the groups and their domains."""
         return [
-            [ROW_LABELS[method], *(both(method, column, head) for column in LABELS)] for method in table1.METHODS
+            mean_spread(score(seed, group, d, sort) for group, domains in self.tested.items() for d in domains)[0]
+            for seed in self.preset.seeds
         ]
 
-    names = UNMERGED if inside else UNMERGED | {"fitting": "better member, by these very tests"}
-    above = [[label, both(row), *[""] * len(MATCHED)] for row, label in names.items()]
-    head = ["", *LABELS.values()]
-    lines = markdown(head, [*above, *merged("scores")])
-    if inside:
-        lines += [OWN_HEAD, "", *markdown(head, merged("own_head"))]
-    return "\n".join(lines).rstrip()
+    def merged(self, method: str, column: str, head: str = "scores") -> Score:
+        """Of a merge, with the merged classifier or the members' own."""
+        return lambda seed, group, domain, sort: self.cell(seed, group.name, method, column)[head][domain][sort]
+
+    def members(self, seed: int, group: text.Group, domain: str, sort: str) -> dict[str, float]:
+        """F1 of the members of a group themselves."""
+        return {member: self.cell(seed, "end", member)[domain][sort] for member in group.members}
+
+    def fitting(self, seed: int, group: text.Group, domain: str, sort: str) -> float:
+        """F1 of the member that was tuned on the domain tested; out of domain, of the best one."""
+        members = self.members(seed, group, domain, sort)
+        return members.get(domain, max(members.values()))
+
+    def scores(self) -> str:
+        """The tables of merges: with the merged classifier, and in domain with the members' own."""
+        unmerged: dict[str, Score] = {
+            "model tuned on the domain"
+            if self.where == "inside"
+            else "better member, by these very tests": self.fitting,
+            "members, on average": lambda *tested: mean_spread(self.members(*tested).values())[0],
+            "ensemble of the members": lambda seed, group, d, sort: self.cell(seed, "ensemble", group.name)[d][
+                sort
+            ],
+        }
+
+        def both(score: Score) -> str:
+            return " / ".join(value(self.by_seed(score, sort)) for sort in F1)
+
+        def rows(head: str) -> list[list[str]]:
+            return [[ROW_LABELS[m], *(both(self.merged(m, c, head)) for c in LABELS)] for m in table1.METHODS]
+
+        above = [[label, both(score), *[""] * len(MATCHED)] for label, score in unmerged.items()]
+        lines = markdown(["", *LABELS.values()], [*above, *rows("scores")])
+        if self.where == "inside":
+            lines += [OWN_HEAD, "", *markdown(["", *LABELS.values()], rows("own_head"))]
+        return "\n".join(lines).rstrip()
+
+    def gains(self) -> Gains:
+        """What matching adds to the main F1."""
+        every = {(m, c): self.by_seed(self.merged(m, c), self.main) for m in table1.METHODS for c in LABELS}
+        return {
+            (m, c): [after - before for after, before in zip(every[m, c], every[m, "none"], strict=True)]
+            for m in table1.METHODS
+            for c in MATCHED
+        }
+
+    def changes(self, gains: Gains) -> str:
+        """What matching changed, and how much nearer it brought the models."""
+        parts = []
+        for column in MATCHED:
+            steps = {method: mean_spread(gains[method, column]) for method in table1.METHODS}
+            words = ", ".join(f"{ROW_LABELS[m]} {mean:+.2f} ± {spread:.2f}" for m, (mean, spread) in steps.items())
+            pairs = [pair for merge in self.merges("simple", column) for pair in merge["distances"]]
+            near, _ = mean_spread(100 * (after / before - 1) for before, after in pairs)
+            parts.append(f"{LABELS[column]}: {words} (distance {near:+.2f} %)")
+        return "; ".join(parts)
+
+    def seconds(self) -> str:
+        """The mean seconds of the stages, per merge."""
+        took: dict[str, list[float]] = {}
+        for method in table1.METHODS:
+            for column in LABELS:
+                names = {"merging": "merging", "statistics": f"statistics of {ROW_LABELS[method]}"}
+                names |= {"matching": f"matching ({LABELS[column]})"} if column != "none" else {}
+                for merge in self.merges(method, column):
+                    for stage, name in names.items():
+                        took.setdefault(name, []).append(merge["seconds"][stage])
+        means = {name: mean_spread(seconds)[0] for name, seconds in sorted(took.items())}
+        return ", ".join(f"{name} {mean:.0f}" for name, mean in means.items() if mean)
 
 
-def distances(
-    stored: Mapping[str, Any], preset: table1.Preset, task: text.Task, tested: Mapping[text.Group, Sequence[str]]
-) -> dict[str, float]:
-    """How much nearer a matching brought the models, in percent."""
-    pairs = {
-        column: [
-            pair
-            for seed in preset.seeds
-            for group in tested
-            for pair in stored[table1.key(task, seed, group.name, "simple", column)]["distances"]
-        ]
-        for column in MATCHED
-    }
-    return {c: mean_spread(100 * (after / before - 1) for before, after in p)[0] for c, p in pairs.items()}
-
-
-def changes(gains: Mapping[tuple[str, str], list[float]], near: Mapping[str, float]) -> str:
-    """What matching changed."""
-    parts = []
-    for column in MATCHED:
-        steps = {method: mean_spread(gains[method, column]) for method in table1.METHODS}
-        words = ", ".join(f"{ROW_LABELS[m]} {mean:+.2f} ± {spread:.2f}" for m, (mean, spread) in steps.items())
-        parts.append(f"{LABELS[column]}: {words} (distance {near[column]:+.2f} %)")
-    return "; ".join(parts)
-
-
-def verdict(gains: Mapping[tuple[str, str], list[float]]) -> str:
+def verdict(gains: Gains) -> str:
     """Which changes are more than chance: whose 95 % interval over seeds (Student) leaves nought out."""
     from scipy.stats import t
 
@@ -194,7 +206,7 @@ def verdict(gains: Mapping[tuple[str, str], list[float]]) -> str:
     return f"Where the 95 % interval over seeds (Student) leaves nought out, {'; '.join(parts)}."
 
 
-def ahead(gains: Mapping[tuple[str, str], list[float]]) -> str:
+def ahead(gains: Gains) -> str:
     """Row by row, our better column against the paper's; and why there is nothing to be ahead by."""
     parts, every = [], True
     for method in table1.METHODS:
@@ -205,21 +217,3 @@ def ahead(gains: Mapping[tuple[str, str], list[float]]) -> str:
             f"{ROW_LABELS[method]} {lead.text()} ({LABELS[ours]}{'' if lead.counts else '; within its spread'})"
         )
     return f"{', '.join(parts)}.{'' if every else f' {WHY}'}"
-
-
-def seconds(
-    stored: Mapping[str, Any], preset: table1.Preset, task: text.Task, tested: Mapping[text.Group, Sequence[str]]
-) -> str:
-    """The mean seconds of the stages, per merge."""
-    took: dict[str, list[float]] = defaultdict(list)
-    for seed in preset.seeds:
-        for group in tested:
-            for method in table1.METHODS:
-                for column in LABELS:
-                    stages = stored[table1.key(task, seed, group.name, method, column)]["seconds"]
-                    took["merging"].append(stages["merging"])
-                    if column != "none":
-                        took[f"matching ({LABELS[column]})"].append(stages["matching"])
-                    if stages["statistics"]:
-                        took[f"statistics of {ROW_LABELS[method]}"].append(stages["statistics"])
-    return ", ".join(f"{name} {mean_spread(values)[0]:.0f}" for name, values in sorted(took.items()))

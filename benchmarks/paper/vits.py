@@ -14,6 +14,7 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,49 +35,78 @@ BATCH = 500
 ENDPOINTS = {"models": FAMILY, "pairs": list(PAIRS), "tested_on": "all 10000 test images of Fashion-MNIST"}
 
 LOOK = {"data": TRAIN, "limit": 512}
-LEARN = {"learn": TRAIN, "limit": 10_000, "spaces": "all", "seed": 0}
-MATCHINGS: dict[str, dict[str, Any]] = {
-    "none": {},
-    # the seed paper's Algorithm 1, Hungarian assignment and Eq. 12
-    "paper": {"spaces": "paper"},
-    "paper-no-rescale": {"spaces": "paper-no-rescale"},
-    "paper-joint": {"spaces": "paper-joint"},
+LEARN = {"learn": TRAIN, "limit": 10_000, "spaces": "all", "seed": 0, "learn_target": "labels", "steps": 300}
+
+
+@dataclass(frozen=True)
+class Matching:
+    """A way to bring the second model of a pair to the first, and how it looks on the page."""
+
+    label: str
+    options: Mapping[str, Any]
+    """Of `isomerge.align`."""
+    colour: str = ""
+    stays: tuple[str, ...] = ()
+    """The spaces whose elements stay where a part of the alignment is left out; none: it is whole."""
+
+    def stored(self) -> Any:
+        """What it is, without the folders of one machine, for the cell that tells what it took."""
+        return [self.options["spaces"], [*self.stays]] if self.stays else portable(self.options)
+
+
+MATCHINGS = {
+    "none": Matching("no matching", {}, "0.45"),
+    # the seed paper's Algorithm 1, Hungarian assignment and Eq. 12; parts of it
+    "paper": Matching("the paper", {"spaces": "paper"}, "#a50f15"),
+    "paper-no-rescale": Matching("the paper, w/o rescaling", {"spaces": "paper-no-rescale"}, "#a6761d"),
+    "paper-joint": Matching("the paper, joint optimum", {"spaces": "paper-joint"}),
+    "paper-ffn": Matching("the paper, w/o attention", {"spaces": "paper"}, "#e6ab02", ("ff",)),
+    "paper-attention": Matching("the paper, w/o FFN", {"spaces": "paper"}, "#d95f02", ("ov", "qk")),
+    "rotations": Matching("rotations of heads", {"spaces": "paper-no-rescale"}, "", ("ov", "qk")),
+    "joint-attention": Matching("heads, joint optimum", {"spaces": "paper-joint"}, "", ("ov", "qk")),
     # published baselines
-    "git-rebasin": {"match": "git-rebasin"},
-    "git-rebasin-inside": {"match": "git-rebasin", "spaces": "default"},
-    "otfusion": {"match": "otfusion"},
-    "otfusion-ffn": {"match": "otfusion", "spaces": "ff"},
-    # ours: weights alone; 512 images; gradients
-    "default": {"spaces": "default"},
-    "all": {"spaces": "all"},
-    "activations": {"spaces": "all", **LOOK},
-    "learned": {**LEARN, "learn_target": "labels", "steps": 300},
-    # ours with parts left away
-    "activations-ffn": {"spaces": "residual,ffn", **LOOK},
-    "activations-attention": {"spaces": "residual,attention", **LOOK},
-    "activations-inside": {"spaces": "default", **LOOK},
+    "git-rebasin": Matching("Git Re-Basin", {"match": "git-rebasin"}, "#e7298a"),
+    "git-rebasin-inside": Matching(
+        "Git Re-Basin, inside layers", {"match": "git-rebasin", "spaces": "default"}, "#fbb4d9"
+    ),
+    "otfusion": Matching("OTFusion", {"match": "otfusion"}, "#fd8d3c"),
+    "otfusion-ffn": Matching("OTFusion, FFN only", {"match": "otfusion", "spaces": "ff"}, "#fdbe85"),
+    # ours: weights alone; 512 images; gradients; parts left away
+    "default": Matching("ours, inside layers", {"spaces": "default"}, "#bcbddc"),
+    "all": Matching("ours, data-free", {"spaces": "all"}, "#7570b3"),
+    "activations": Matching("ours, activations", {"spaces": "all", **LOOK}, "#1f78b4"),
+    "learned": Matching("ours, learned (300 steps)", LEARN, "#1b9e77"),
+    "activations-ffn": Matching("ours, w/o attention", {"spaces": "residual,ffn", **LOOK}),
+    "activations-attention": Matching("ours, w/o FFN", {"spaces": "residual,attention", **LOOK}),
+    "activations-inside": Matching("ours, w/o residual stream", {"spaces": "default", **LOOK}),
     # general linear maps of heads, nothing else
-    "linear": {"spaces": "qk,ov"},
-}
-PARTS = {  # an algorithm without some of its elements: (matching, spaces that stay)
-    "paper-ffn": ("paper", {"ff"}),
-    "paper-attention": ("paper", {"qk", "ov"}),
-    "rotations": ("paper-no-rescale", {"qk", "ov"}),
-    "joint-attention": ("paper-joint", {"qk", "ov"}),
+    "linear": Matching("invertible maps", {"spaces": "qk,ov"}),
 }
 
+
+@dataclass(frozen=True)
+class Row:
+    """A way to merge a matched pair, and what the paper's Table 2 says of it."""
+
+    label: str
+    options: Mapping[str, Any]
+    """Of `isomerge.merge`."""
+    printed: tuple[float, ...] = ()
+    """The paper's accuracies in percent: without matching, without rescaling, whole."""
+
+
 STATISTICS = {"kinds": "fisher,regmean", "fisher_labels": "sampled", "limit": 1000, "seed": 0}
-PAPER_ROWS = ("simple", "fisher", "regmean", "ot-acts-emd", "ot-acts", "ot-wts")
-OUR_ROWS = ("repair", "regression")
-ROWS: dict[str, dict[str, Any]] = {
-    "simple": {},
-    "fisher": {"method": "fisher"},
-    "regmean": {"method": "regmean"},
-    "ot-acts-emd": {"match": "ot-acts-emd", "spaces": "all", **LOOK},
-    "ot-acts": {"match": "ot-acts", "spaces": "all", **LOOK},
-    "ot-wts": {"match": "ot-wts", "spaces": "all"},
-    "repair": {"repair": TRAIN, "limit": 1024},
-    "regression": {"method": "regression", "data": TRAIN, "limit": 1024},
+PAPER_ROWS = {
+    "simple": Row("Simple", {}, (7.60, 10.22, 10.19)),
+    "fisher": Row("Fisher", {"method": "fisher"}, (17.96, 18.61, 18.58)),
+    "regmean": Row("RegMean", {"method": "regmean"}, (14.24, 15.31, 15.35)),
+    "ot-acts-emd": Row("OT-ACTS-EMD", {"match": "ot-acts-emd", "spaces": "all", **LOOK}, (32.08, 32.50, 32.53)),
+    "ot-acts": Row("OT-ACTS", {"match": "ot-acts", "spaces": "all", **LOOK}, (61.15, 61.23, 61.25)),
+    "ot-wts": Row("OT-WTS", {"match": "ot-wts", "spaces": "all"}, (57.11, 57.16, 57.17)),
+}
+ROWS = PAPER_ROWS | {
+    "repair": Row("Simple + REPAIR", {"repair": TRAIN, "limit": 1024}),
+    "regression": Row("Regression, layer by layer", {"method": "regression", "data": TRAIN, "limit": 1024}),
 }
 FUSIONS = {"statistics": STATISTICS, "transport_images": 512, "repair_and_regression_images": 1024}
 
@@ -128,14 +158,6 @@ def portable(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: Path(word).name if word == TRAIN else word for key, word in settings.items()}
 
 
-def options(matching: str) -> Any:
-    """What a matching is, for the cell that tells what it took."""
-    if matching in MATCHINGS:
-        return portable(MATCHINGS[matching])
-    whole, spaces = PARTS[matching]
-    return [whole, sorted(spaces)]
-
-
 def place(key: str) -> tuple[str, int | None]:
     """The space and the layer of an element's key, ``2:qk[3]``; no layer where it acts in all of them."""
     space, bracket, index = key.rpartition(":")[2].partition("[")
@@ -155,24 +177,18 @@ def in_layers(alignment: isomerge.Alignment, layers: Collection[int]) -> isomerg
 
 def move(matching: str, pair: str) -> dict[str, Any]:
     """Align a pair, keep the moved model, and tell what that took and how far apart the two are."""
-    anchor, source = ends(pair)
+    (anchor, source), how = ends(pair), MATCHINGS[matching]
     folder = MADE / "aligned" / matching / pair
-    whole, spaces = PARTS.get(matching, (matching, None))
-    with tempfile.TemporaryDirectory(dir=MADE) as temporary:
-        out = Path(temporary) / "moved"
-        began, worked = time.perf_counter(), time.process_time()
-        alone = {"out": out} if spaces is None else {}
-        alignment, report = isomerge.align(source, onto=anchor, align=True, **alone, **MATCHINGS[whole])
-        if spaces is not None:
-            isomerge.apply(part(alignment, lambda space, layer: space in spaces), source, out=out)
-        seconds, work = time.perf_counter() - began, time.process_time() - worked
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        out.rename(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    began, worked = time.perf_counter(), time.process_time()
+    out = {} if how.stays else {"out": folder}
+    alignment, report = isomerge.align(source, onto=anchor, align=True, **out, **how.options)
+    if how.stays:
+        isomerge.apply(part(alignment, lambda space, layer: space in how.stays), source, out=folder)
     return {
-        "options": options(matching),
-        "seconds": round(seconds, 2),
-        "processor_seconds": round(work, 2),
+        "options": how.stored(),
+        "seconds": round(time.perf_counter() - began, 2),
+        "processor_seconds": round(time.process_time() - worked, 2),
         "distance_stored": report["distance"]["before"],
         "distance": isomerge.diff(anchor, folder, spaces="none")["distance"]["before"],
     }
@@ -181,15 +197,15 @@ def move(matching: str, pair: str) -> dict[str, Any]:
 def is_moved(cell: Mapping[str, Any], settings: Mapping[str, str]) -> bool:
     """Whether a matching was measured as it is defined, and the model that it moved is there."""
     matching, pair = settings["matching"], settings["pair"]
-    return cell["options"] == options(matching) and (MADE / "aligned" / matching / pair).is_dir()
+    return cell["options"] == MATCHINGS[matching].stored() and (MADE / "aligned" / matching / pair).is_dir()
 
 
 def aligned(matching: str, pair: str) -> Path:
     """The source of a pair, matched; done on the first call, read from disk afterwards."""
     if matching == "none":
         return ends(pair)[1]
-    results, key = MATCHING.results(), f"{matching}/{pair}"
-    if not (results.has(key) and is_moved(results.get(key), {"matching": matching, "pair": pair})):
+    results, key, settings = MATCHING.results(), f"{matching}/{pair}", {"matching": matching, "pair": pair}
+    if not MATCHING.is_there(results, key, settings):
         results.put(key, move(matching, pair))
     return MADE / "aligned" / matching / pair
 
@@ -220,7 +236,7 @@ def merged(
     transport transport what was matched before."""
     (anchor, _), source = ends(pair), aligned(matching, pair)
     began = time.perf_counter()
-    how = {**ROWS[row], **more}
+    how = {**ROWS[row].options, **more}
     with tempfile.TemporaryDirectory(dir=MADE) as temporary:
         if layers is not None:
             source = moved_in(layers, ends(pair)[1], source / "alignment.safetensors", Path(temporary) / "moved")
@@ -314,13 +330,13 @@ def simple(matchings: Collection[str], key: str = "{}", **more: Any) -> dict[str
 
 
 MATCHING = benchmark(
-    "matching", {name: {"matching": name} for name in (*MATCHINGS, *PARTS) if name != "none"}, {}, move, complete=is_moved
+    "matching", {name: {"matching": name} for name in MATCHINGS if name != "none"}, {}, move, complete=is_moved
 )  # fmt: skip
 TABLE2 = benchmark(
     "table2",
     {what: {"what": what} for what in ("endpoints", "ensemble")}
     | {f"{row}/{name}": {"matching": name, "row": row} for name in COLUMNS for row in ROWS},
-    {**FUSIONS, "matchings": {name: portable(MATCHINGS[name]) for name in COLUMNS}},
+    {**FUSIONS, "matchings": {name: portable(MATCHINGS[name].options) for name in COLUMNS}},
     table2_cell,
 )
 FIGURE3 = benchmark(  # what Table 2 does not have

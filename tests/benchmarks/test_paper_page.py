@@ -118,25 +118,25 @@ def table1_of(folder):
 def test_table_1_says_what_its_cells_say(elsewhere):
     task, cells = text.TASKS["brown"], table1_of(elsewhere)
     preset = table1.Preset("two", 1, 1, 1, 1, 1.0, 1, 1, (0, 1), 1, 1)
-    inside = table1_page.section(cells, preset, task, "inside", "micro", "Inside")
+    inside = table1_page.Section(cells, preset, task, "inside", "micro", "Inside").text()
     assert "| Simple | 30.00 ± 0.00 / 40.50 ± 0.71 | 30.00 ± 0.00 / 41.50 ± 0.71 |" in inside
     assert "the paper's matching: Simple +1.00 ± 0.01" in inside
     assert "(distance -25.00 %)" in inside
     assert "better: Simple with the paper's matching" in inside
     assert "with ours" not in inside.partition("better:")[2].partition("Our better column")[0]
     assert "| ensemble of the members | 1.00 ± 0.00 / 2.00 ± 0.00 |" in inside
-    outside = table1_page.section(cells, preset, task, "outside", "micro", "Outside")
+    outside = table1_page.Section(cells, preset, task, "outside", "micro", "Outside").text()
     assert "| better member, by these very tests | 10.00 ± 0.00 / 21.00 ± 0.00 |" in outside
     assert "| members, on average | 10.00 ± 0.00 / 20.33 ± 0.00 |" in outside
     assert table1_page.OWN_HEAD in inside
     assert table1_page.OWN_HEAD not in outside
-    one = table1_page.section(
+    one = table1_page.Section(
         cells, table1.Preset("one", 1, 1, 1, 1, 1.0, 1, 1, (0,), 1, 1), task, "inside", "micro", ""
-    )
+    ).text()
     assert "One seed says nothing of chance." in one
     del cells[table1.key(task, 1, "news+learned+adventure", "fisher", "ours")]
     with pytest.raises(KeyError, match="fisher/ours"):
-        table1_page.section(cells, preset, task, "outside", "micro", "Outside")
+        table1_page.Section(cells, preset, task, "outside", "micro", "Outside").text()
 
 
 @pytest.fixture

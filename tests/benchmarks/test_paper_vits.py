@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -51,9 +52,10 @@ def tiny(folder, tmp_path, monkeypatch):
     for name, place in (("BARRIER", folder), ("MADE", tmp_path / "made"), ("TRAIN", train), ("TEST", train)):
         monkeypatch.setattr(vits, name, place)
     for table in (vits.MATCHINGS, vits.ROWS):
-        for name, settings in table.items():
-            data = {key: train for key in ("data", "learn", "repair") if key in settings}
-            monkeypatch.setitem(table, name, settings | data | ({"steps": 2} if "learn" in settings else {}))
+        for name, way in table.items():
+            small = {key: train for key in ("data", "learn", "repair") if key in way.options}
+            small |= {"steps": 2} if "learn" in way.options else {}
+            monkeypatch.setitem(table, name, dataclasses.replace(way, options={**way.options, **small}))
     vits.prepare()
     return tmp_path
 
@@ -83,7 +85,7 @@ def test_parts_of_the_papers_matching_are_its_modules(pair, tmp_path):
     anchor, source, _ = pair
     whole, _ = isomerge.align(source, onto=anchor, spaces="paper")
     ffn, attention = (
-        vits.part(whole, lambda space, layer, stays=vits.PARTS[name][1]: space in stays)
+        vits.part(whole, lambda space, layer, stays=vits.MATCHINGS[name].stays: space in stays)
         for name in ("paper-ffn", "paper-attention")
     )
     assert {vits.place(key)[0] for key in ffn} == {"ff"}
@@ -114,7 +116,8 @@ def test_a_matching_is_made_once_and_again_when_it_is_another(tiny, monkeypatch)
     cell = vits.MATCHING.results().get("rotations/0-1")
     assert 0 < cell["distance"] < cell["distance_stored"]
     assert cell["options"] == ["paper-no-rescale", ["ov", "qk"]]
-    monkeypatch.setitem(vits.PARTS, "rotations", ("paper-no-rescale", {"qk"}))
+    queries = dataclasses.replace(vits.MATCHINGS["rotations"], stays=("qk",))
+    monkeypatch.setitem(vits.MATCHINGS, "rotations", queries)
     vits.aligned("rotations", "0-1")
     assert len(moved) == 2
 
@@ -149,7 +152,7 @@ def test_an_untrained_model_is_named_with_its_command(tiny):
 
 
 def test_settings_hold_no_folder_of_a_machine():
-    assert "/" not in str([vits.options(name) for name in (*vits.MATCHINGS, *vits.PARTS)])
+    assert "/" not in str([matching.stored() for matching in vits.MATCHINGS.values()])
 
 
 def test_choices_of_layers():
