@@ -17,7 +17,7 @@ from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import whole_leaves
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.language.spec_text import parse_spec
-from isomerge.symmetry.stage import bias_view, find_shifts, told_part
+from isomerge.symmetry.stage import bias_view, canonical_part, find_shifts
 from isomerge.symmetry.units import Unit, plan_units
 from matching.drawn import Blocks, draw, moved
 from toys import STREAMS_ALONE, TRIED, Toy, outputs, relative, write_toy
@@ -192,7 +192,9 @@ def test_free_biases_are_zero(name: str, toy: ToyMaker) -> None:
         if shift.along is None:
             assert view.count_nonzero() == 0
         else:
-            assert float(told_part(model.spec, shift, view, atoms).abs().max()) <= 1e-12 * float(view.abs().max())
+            assert float(canonical_part(model.spec, shift, view, atoms).abs().max()) <= 1e-12 * float(
+                view.abs().max()
+            )
         if shift.into is not None:
             into = blocks[shift.into]
             assert (reached[into] - model.fresh()[into]).abs().max() > 1e-3

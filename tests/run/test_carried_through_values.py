@@ -127,7 +127,9 @@ def test_an_output_without_an_inverse_takes_up_nothing(toy: ToyMaker, tmp_path: 
     tf.AutoModelForMaskedLM.from_pretrained(first.folder, dtype=torch.float64).save_pretrained(tmp_path / "one")
     overwrite(tmp_path / "one", stored)
     model = recognise(tmp_path / "one")
-    free = free_under_layer_norm(model).told(lambda some: {b: model.assemble(b, torch.float64) for b in some})
+    free = free_under_layer_norm(model).identifiable(
+        lambda some: {b: model.assemble(b, torch.float64) for b in some}
+    )
     assert [norm.bias.key for norm in free.norms if norm.bias and norm.folds and norm.through] == ["emb_ln.bias"]
     assert isomerge.verify(tmp_path / "one", tmp_path / "one")["same"] is True
 

@@ -18,7 +18,7 @@ from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.groups import power_of
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.stage import bias_view, find_shifts, told_part
+from isomerge.symmetry.stage import bias_view, canonical_part, find_shifts
 from isomerge.symmetry.units import elements_of
 
 # Where two non-compact spaces meet in one tensor they are balanced in turn; each turn lowers the norm.
@@ -70,7 +70,7 @@ def fold_biases(spec: Spec, tensors: dict[Block, Tensor]) -> Alignment:
     found = Alignment(spec)
     for shift, key, blocks in find_shifts(spec, list(tensors)):  # in order: one may take up what the next one moves
         here = {block: tensors[block] for block in blocks.values()}
-        free = told_part(spec, shift, *bias_view(spec, shift, blocks[shift.bias], here[blocks[shift.bias]]))
+        free = canonical_part(spec, shift, *bias_view(spec, shift, blocks[shift.bias], here[blocks[shift.bias]]))
         step = Alignment(spec, {key: -free.double().clone()})
         tensors.update(step.applied(here))
         found = step @ found

@@ -266,7 +266,7 @@ def _gain(norm: Norm, stored: Callable[[Block], Tensor]) -> Tensor:
 
 def layer_norm_form(model: Model) -> LayerNormForm:
     """The form of a model; empty where no stream lies under LayerNorms alone, and where a gain is zero."""
-    return LayerNormForm(_told_under_layer_norm(model))
+    return LayerNormForm(_identifiable_under_layer_norm(model))
 
 
 def in_layer_norm_form(model: Model) -> Model:
@@ -289,7 +289,7 @@ def opened_streams(model: Model) -> set[str]:
 def forming(model: Model) -> Alignment:
     """What brings a model to the form: float64, in one pass over its writers and readers, and a second one after
     what is carried."""
-    free, spec = _told_under_layer_norm(model), norm_spec(model.declared)
+    free, spec = _identifiable_under_layer_norm(model), norm_spec(model.declared)
     stored = cache(lambda block: model.assemble(block, torch.float64))
     beside = Alignment.of(reach_stages(spec, free, stored, None), spec)
     stages = [*beside.stages, *_without_norms(model, free, spec, beside)]
@@ -332,13 +332,13 @@ def _without_norms(model: Model, free: LayerNorms, spec: Spec, before: Alignment
     return norm_stages(spec, elements)
 
 
-def _told_under_layer_norm(model: Model) -> LayerNorms:
-    """What LayerNorm leaves free of what can be told (`Norm.told`)."""
+def _identifiable_under_layer_norm(model: Model) -> LayerNorms:
+    """What LayerNorm leaves free of what the tensors identify (`Norm.identifiable`)."""
 
     def tensors_of(blocks: Sequence[Block]) -> Blocks:
         return {b: model.assemble(b, torch.float64) for b in blocks}
 
-    return free_under_layer_norm(model).told(tensors_of)
+    return free_under_layer_norm(model).identifiable(tensors_of)
 
 
 def free_under_layer_norm(model: Model) -> LayerNorms:

@@ -57,9 +57,9 @@ class Alignment(Mapping[str, "Tensor"]):
                 short[-1] = stage @ short[-1]
             elif stage.elements:
                 short.append(stage)
-        found = cls(spec)
-        found.stages = tuple(_stage(spec, s.elements) for s in short) or found.stages
-        return found
+        alignment = cls(spec)
+        alignment.stages = tuple(_stage(spec, s.elements) for s in short) or alignment.stages
+        return alignment
 
     @cached_property
     def elements(self) -> dict[str, Tensor]:
@@ -90,10 +90,10 @@ class Alignment(Mapping[str, "Tensor"]):
     def applied(self, tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
         """What `act` makes of the blocks of one unit, bit for bit, in new tensors; those that nothing moves are the
         given ones."""
-        found = dict(tensors)
+        moved = dict(tensors)
         for stage in self.stages:
-            found = stage.applied(found)
-        return found
+            moved = stage.applied(moved)
+        return moved
 
     def act_linearly(self, block: Block, tensor: Tensor) -> None:
         """Apply the spaces (not the shifts) to one block, in place."""
@@ -112,7 +112,7 @@ class Alignment(Mapping[str, "Tensor"]):
         if not moved:
             return []
         free = layer_norms(self.spec, blocks)
-        return [*free.together, *(part for one in free.carried for part in one.together)]
+        return [*free.together, *(part for vector in free.carried for part in vector.together)]
 
     # ------------------------------------------------------------------- group
 
@@ -134,22 +134,22 @@ class Alignment(Mapping[str, "Tensor"]):
     def moved(self) -> dict[str, tuple[str, int, int]]:
         """Per space (or shift): its group, how many elements there are, and how many of them are not the
         identity."""
-        found: dict[str, tuple[str, int, int]] = {}
+        counts: dict[str, tuple[str, int, int]] = {}
         for key, g in self.elements.items():
             name = ElementKey.of(key).name
             if is_norm_key(name):
-                name, group, here, still = NORMS, "shift", 1, not bool(g.any())
+                name, group, elements, still = NORMS, "shift", 1, not bool(g.any())
             elif ElementKey.of(key).is_shift:
-                group, here, still = "shift", 1, not bool(g.any())
+                group, elements, still = "shift", 1, not bool(g.any())
             else:
                 space = self.spec.spaces[name]
                 batch = tuple(g.shape[: len(self.spec.batch(space))])
                 group, identity = space.group_name, space.group.identity(batch, self.spec.sizes[name])
                 apart = (g != identity).reshape(*batch, -1).any(-1)
-                here, still = apart.numel(), apart.numel() - int(apart.sum())
-            _, count, not_still = found.get(name, (group, 0, 0))
-            found[name] = (group, count + here, not_still + here - still)
-        return found
+                elements, still = apart.numel(), apart.numel() - int(apart.sum())
+            _, count, not_still = counts.get(name, (group, 0, 0))
+            counts[name] = (group, count + elements, not_still + elements - still)
+        return counts
 
     def __repr__(self) -> str:
         return (
@@ -170,11 +170,11 @@ class Alignment(Mapping[str, "Tensor"]):
 
     def digest(self) -> str:
         """A digest of every element, for telling one alignment from another of the same keys."""
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for key, g in sorted(self.elements.items()):
-            found.update(key.encode())
-            found.update(g.numpy().tobytes())
-        return found.hexdigest()
+            digest.update(key.encode())
+            digest.update(g.numpy().tobytes())
+        return digest.hexdigest()
 
     def save(self, path: str | Path, **about: Any) -> None:
         """Write the patch file; see `isomerge.symmetry.patch_file.write_patch`.

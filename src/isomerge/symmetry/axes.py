@@ -65,11 +65,11 @@ def _tokens(pattern: str) -> list[str]:
     tokens, at = [], 0
     text = pattern.rstrip()
     while at < len(text):
-        found = _TOKEN.match(text, at)
-        if not found:
+        token = _TOKEN.match(text, at)
+        if not token:
             raise IsomergeError(f"axis pattern {pattern!r}: {text[at:].split()[0]!r} is not in the language")
-        tokens.append(found[1])
-        at = found.end()
+        tokens.append(token[1])
+        at = token.end()
     return tokens
 
 
@@ -83,10 +83,10 @@ class _Parser:
         return IsomergeError(f"axis pattern {self.pattern!r}: {why}")
 
     def sequence(self, stops: str) -> list[Axis]:
-        found: list[Axis] = []
+        terms: list[Axis] = []
         while self.tokens and self.tokens[0][0] not in stops:
-            found.append(self.term())
-        return found
+            terms.append(self.term())
+        return terms
 
     def term(self) -> Axis:
         token = self.tokens.pop(0)
@@ -288,7 +288,7 @@ def views(
 
 def length(axis: Axis, sizes: Mapping[str, int]) -> int:
     """The length of an axis whose size is known."""
-    found = size(axis, sizes)
-    if found is None:
+    extent = size(axis, sizes)
+    if extent is None:
         raise IsomergeError(f"the size of axis {show(axis)} is not known: add a `size` line to the spec")
-    return found
+    return extent

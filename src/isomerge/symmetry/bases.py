@@ -59,7 +59,7 @@ class Basis:
         u, _, vh = torch.linalg.svd(flat @ (back @ _fixed(len(flat), self.width).to(flat)), full_matrices=False)
         return back @ (u @ vh)
 
-    def is_told(self, stored: Callable[[Block], Tensor]) -> bool:
+    def is_identifiable(self, stored: Callable[[Block], Tensor]) -> bool:
         """Whether the table spans its columns, without what all its rows have in common, which may be carried."""
         if self.table is None:
             return False
@@ -80,19 +80,21 @@ def _fixed(rows: int, width: int) -> Tensor:
 
 def bases_in(spec: Spec, blocks: Sequence[Block]) -> list[Basis]:
     """The tables of which some blocks are, or read them; of a model, or of one unit."""
-    found = []
-    for one in spec.bases:
+    bases = []
+    for statement in spec.bases:
         named = {block.canonical[0]: block for block in blocks if not block.lead}
-        table = next((block for name, block in named.items() if one.table.is_of(name)), None)
-        readers = tuple(block for name, block in named.items() if any(part.is_of(name) for part in one.readers))
-        found += [_basis(spec, one, table, readers)] if readers or table is not None else []
-    return found
+        table = next((block for name, block in named.items() if statement.table.is_of(name)), None)
+        readers = tuple(
+            block for name, block in named.items() if any(part.is_of(name) for part in statement.readers)
+        )
+        bases += [_basis(spec, statement, table, readers)] if readers or table is not None else []
+    return bases
 
 
 def basis_width(spec: Spec, key: str) -> int | None:
     """How wide the table of an element is; None where no statement has it."""
-    return next((spec.sizes[one.along] for one in spec.bases if BASIS + one.name == key), None)
+    return next((spec.sizes[statement.along] for statement in spec.bases if BASIS + statement.name == key), None)
 
 
-def _basis(spec: Spec, one: TableBasis, table: Block | None, readers: tuple[Block, ...]) -> Basis:
-    return Basis(BASIS + one.name, one.along, spec.sizes[one.along], table, readers)
+def _basis(spec: Spec, statement: TableBasis, table: Block | None, readers: tuple[Block, ...]) -> Basis:
+    return Basis(BASIS + statement.name, statement.along, spec.sizes[statement.along], table, readers)

@@ -105,12 +105,12 @@ def layer_of(block: Block, number: int = 0) -> tuple[str, int | None]:
 
 def stacks_of(blocks: Sequence[Block]) -> dict[str, int]:
     """How many layers every stack has."""
-    found: dict[str, int] = {}
+    depths: dict[str, int] = {}
     for block in blocks:
         stack, _ = layer_of(block)
         if block.layers:
-            found[stack] = max(found.get(stack, 0), *(layer + 1 for layer in block.layers))
-    return found
+            depths[stack] = max(depths.get(stack, 0), *(layer + 1 for layer in block.layers))
+    return depths
 
 
 def stacked_axes(block: Block, spec: Spec) -> int:

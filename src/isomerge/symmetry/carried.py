@@ -83,20 +83,20 @@ class Carried:
     def value(self, stored: Callable[[Block], Tensor]) -> Tensor:
         """What the first block holds, with what shifts may have taken from it: [width] or a number; float64."""
         assert self.first is not None
-        found = _mean(self.first, self.carry.first, stored(self.first).double())
+        total = _mean(self.first, self.carry.first, stored(self.first).double())
         for shift, parts in self.traded:
             if shift.via is None:
                 other = shift if parts[shift.bias] != self.first else shift.swapped()
-                view, here = bias_view(self.spec, other, parts[other.bias], stored(parts[other.bias]).double())
-                axes = [k for k, a in enumerate(here) if a.name in (other.along, "1")]
+                view, atoms = bias_view(self.spec, other, parts[other.bias], stored(parts[other.bias]).double())
+                axes = [k for k, a in enumerate(atoms) if a.name in (other.along, "1")]
                 moved = view.mean(axes) if axes and view.numel() else view
             else:
                 bias, via = parts[shift.bias], parts[shift.via]
-                view, here = bias_view(self.spec, shift, bias, stored(bias).double())
-                through = paid_through(self.spec, shift, parts, stored(via).double(), here)
-                moved = (through @ free_part(shift, view, here).flatten()).reshape(-1)
-            found = found + (moved.mean() if not found.ndim else moved.flatten())
-        return found
+                view, atoms = bias_view(self.spec, shift, bias, stored(bias).double())
+                through = paid_through(self.spec, shift, parts, stored(via).double(), atoms)
+                moved = (through @ free_part(shift, view, atoms).flatten()).reshape(-1)
+            total = total + (moved.mean() if not total.ndim else moved.flatten())
+        return total
 
     def add(self, block: Block, v: Tensor, tensor: Tensor, stored: Callable[[Block], Tensor]) -> Tensor:
         """A block where the first one has v more.
@@ -131,27 +131,27 @@ class Carried:
 
 def carried(spec: Spec, blocks: Sequence[Block]) -> list[Carried]:
     """What may be carried among the blocks of a model: where the first one and others are there."""
-    found = []
+    vectors = []
     for carry in spec.carries:
         for block in (block for block in blocks if not block.lead):
             at = carry.first.layer(block.canonical[0])
-            if at is not None and (one := _carried(spec, carry, at, blocks)) is not None and one.others:
-                found.append(one)
-    return found
+            if at is not None and (vector := _carried(spec, carry, at, blocks)) is not None and vector.others:
+                vectors.append(vector)
+    return vectors
 
 
 def carried_in_unit(spec: Spec, keys: Collection[str], blocks: Sequence[Block]) -> list[Carried]:
     """What some elements move of the blocks of a unit, which may have no more than a part of them."""
-    found = []
+    vectors = []
     for carry in spec.carries:
         for key in keys:
             if ElementKey.of(key).name == CARRY + carry.name:
                 at = ElementKey.of(key).scope(
                     [index for number in numbers(carry.first.name) for index in number.indices]
                 )
-                if (one := _carried(spec, carry, at, blocks)) is not None:
-                    found.append(one)
-    return found
+                if (vector := _carried(spec, carry, at, blocks)) is not None:
+                    vectors.append(vector)
+    return vectors
 
 
 def _carried(spec: Spec, carry: Carry, at: Mapping[str, int], blocks: Sequence[Block]) -> Carried | None:
@@ -172,28 +172,28 @@ def _carried(spec: Spec, carry: Carry, at: Mapping[str, int], blocks: Sequence[B
 def _held(holder: Holder, by_name: Mapping[str, Block], at: Mapping[str, int]) -> list[Held]:
     """The blocks that one holder stands for, in a layer or in all."""
     weights = {tuple(sorted(m.items())): b for n, b in by_name.items() if (m := holder.via_layer(n)) is not None}
-    found = []
+    holders = []
     for name, block in by_name.items():
-        here = holder.layer(name)
-        if here is None or any(here.get(k, v) != v for k, v in at.items()):
+        layer = holder.layer(name)
+        if layer is None or any(layer.get(k, v) != v for k, v in at.items()):
             continue
-        via = weights.get(tuple(sorted(here.items())))
+        via = weights.get(tuple(sorted(layer.items())))
         if holder.via is None or via is not None:
             row = None if holder.at is None else next(iter(at.values()))
-            found.append(Held(replace(holder, row=row), block, via))
-    return found
+            holders.append(Held(replace(holder, row=row), block, via))
+    return holders
 
 
 def _traded(spec: Spec, first: Block, blocks: Sequence[Block]) -> tuple[tuple[Shift, Mapping[str, Block]], ...]:
     """The shifts that put something into a block, or trade with it."""
-    here = {block.line.name: block for block in blocks if block.scope == first.scope}
-    found = []
+    by_name = {block.line.name: block for block in blocks if block.scope == first.scope}
+    shifts = []
     for shift in spec.shifts:
         names = [name for name in (shift.bias, shift.into, shift.via) if name is not None]
         mine = shift.into == first.line.name or (shift.trades and shift.bias == first.line.name)
-        if mine and all(name in here for name in names):
-            found.append((shift, {name: here[name] for name in names}))
-    return tuple(found)
+        if mine and all(name in by_name for name in names):
+            shifts.append((shift, {name: by_name[name] for name in names}))
+    return tuple(shifts)
 
 
 def _kept(axes: tuple[Axis, ...], holder: Holder) -> int | None:
@@ -214,11 +214,11 @@ def _mean(block: Block, holder: Holder, tensor: Tensor) -> Tensor:
 
 def _raised(block: Block, holder: Holder, tensor: Tensor, v: Tensor) -> Tensor:
     """A block that holds v more, in the same dtype."""
-    found = tensor.clone()
-    part = _rows(block, holder, found)
+    raised = tensor.clone()
+    part = _rows(block, holder, raised)
     kept = _kept(block.axes or (), holder) if v.ndim else None
     part += v.reshape([-1 if k == kept else 1 for k in range(part.ndim)]).to(part)
-    return found
+    return raised
 
 
 def _rows(block: Block, holder: Holder, tensor: Tensor) -> Tensor:
@@ -245,10 +245,10 @@ def _read(spec: Spec, held: Held, weight: Tensor, v: Tensor, names: set[str]) ->
         return rows @ v.expand(rows.shape[-1])
 
     if held.holder.via_part is None:
-        axis = next(k for k, here in enumerate(held.via.names_by_axis) if names <= here)
+        axis = next(k for k, axis_names in enumerate(held.via.names_by_axis) if names <= axis_names)
         return through(weight.movedim(axis, -1))
-    for (view,), here, number in leaves(spec, held.via, weight):
+    for (view,), leaf, number in leaves(spec, held.via, weight):
         if number == held.holder.via_part:
-            axis = next(k for k, a in enumerate(here) if a.name in names)
+            axis = next(k for k, a in enumerate(leaf) if a.name in names)
             return through(view.movedim(axis, -1))
     raise AssertionError(f"{held.via.key} has no part {held.holder.via_part}")

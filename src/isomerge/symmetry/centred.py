@@ -61,13 +61,13 @@ class Centred:
 
     def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
         """The block with so much more, a new tensor of its dtype."""
-        found = tensors[self.block].clone()
-        for view, axes in self._views(found):
+        moved = tensors[self.block].clone()
+        for view, axes in self._views(moved):
             more = element.to(view)
             for axis in axes:
                 more = more.unsqueeze(axis)
             view += more
-        return {self.block: found}
+        return {self.block: moved}
 
     def onto(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor] | None) -> Moves:
         """What brings a weight to a target's along the ones; None: it, or a bias, to none."""
@@ -90,7 +90,7 @@ class Centred:
         """The block without anything along the ones."""
         return self.moved(self.key, -self.mean(tensors[self.block]), dict(tensors))
 
-    def is_told(self, tensors: Mapping[Block, Tensor]) -> bool:
+    def is_identifiable(self, tensors: Mapping[Block, Tensor]) -> bool:
         """Always."""
         return True
 
@@ -146,13 +146,13 @@ def centred_in(spec: Spec, blocks: Sequence[Block]) -> list[Centred]:
         spec: whose statements are read.
         blocks: of a model, or of one unit.
     """
-    found = []
+    centred = []
     for norm in spec.head_norms:
         for number, line in enumerate(norm.lines):
             for block in (block for block in blocks if not block.lead):
                 if (at := line.layer(block.canonical[0])) is not None:
-                    found.append(_centred(spec, norm, number, line, block, at))
-    return found
+                    centred.append(_centred(spec, norm, number, line, block, at))
+    return centred
 
 
 def _centred(spec: Spec, norm: HeadNorm, number: int, line: Normed, block: Block, at: Mapping[str, int]) -> Centred:

@@ -26,8 +26,8 @@ def check_fixed(spec: Spec) -> None:
         if not lines:
             raise IsomergeError(f"{spec.origin}: fixed {part.beginnings[0]}: no line begins with this name")
         for line in lines:
-            here = line.names | set(line.indices)
-            if moving := sorted(here & spec.spaces.keys() - spec.residual_names):
+            names = line.names | set(line.indices)
+            if moving := sorted(names & spec.spaces.keys() - spec.residual_names):
                 raise IsomergeError(
                     f"{spec.origin}: line {line.name} is of a fixed part, but space {moving[0]} moves it: take "
                     f"it out of "
@@ -39,15 +39,15 @@ def fixed_parts(spec: Spec, matches: Iterable[Match]) -> list[dict[str, Any]]:
     """What of a checkpoint is left fixed: per part its ``name``, ``tensors`` (how many), ``lines`` (which),
     ``reason``."""
     seen = list(matches)
-    found = []
+    parts = []
     for part in spec.fixed:
-        here = [match.line.name for match in seen if part.has(match.line.name)]
-        if here:
-            lines = list(dict.fromkeys(here))
-            found.append(
-                {"name": joined(lines), "tensors": len(here), "lines": sorted(lines), "reason": part.reason}
+        names = [match.line.name for match in seen if part.has(match.line.name)]
+        if names:
+            lines = list(dict.fromkeys(names))
+            parts.append(
+                {"name": joined(lines), "tensors": len(names), "lines": sorted(lines), "reason": part.reason}
             )
-    return found
+    return parts
 
 
 def joined(names: list[str]) -> str:

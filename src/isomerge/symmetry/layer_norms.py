@@ -56,24 +56,30 @@ def layer_norms(
         states: whether a model gives out what every layer makes of its streams.
         tied: whether a table of embeddings is the head as well: then its rows are read, too.
     """
-    found, reached = LayerNorms(), reached_in(spec, blocks, states=states)
-    passing = {one.gain: one for one in reached if isinstance(one, Unheard) and one.passes}
+    free, reached = LayerNorms(), reached_in(spec, blocks, states=states)
+    passing = {
+        statement.gain: statement for statement in reached if isinstance(statement, Unheard) and statement.passes
+    }
     for stream in centred_streams(spec):
         plainly = stream in spec.prenorm and stream not in spec.plain and _needs_order(spec, stream)
         ordered = stream in spec.postnorm or plainly
         last = stream in returned
         seen = _Seen(last, states and last, normed=last and stream not in spec.within)
         if ordered:
-            here = _under_ordered_norms(spec, blocks, stream, seen, tied, passing)
+            of_stream = _under_ordered_norms(spec, blocks, stream, seen, tied, passing)
         else:
-            here = _under_pre_norms(spec, blocks, stream, seen, tied)
-        found = LayerNorms(found.writers | here.writers, found.norms + here.norms)
-    heard = [one for one in reached if isinstance(one, Unheard) and one.out.block not in found.writers]
+            of_stream = _under_pre_norms(spec, blocks, stream, seen, tied)
+        free = LayerNorms(free.writers | of_stream.writers, free.norms + of_stream.norms)
+    heard = [
+        statement
+        for statement in reached
+        if isinstance(statement, Unheard) and statement.out.block not in free.writers
+    ]
     return replace(
-        found,
+        free,
         carried=[] if states else carried(spec, blocks),
-        reached=[one for one in reached if one not in heard],
-        bases=[one for one in bases_in(spec, blocks) if one.table is not None],
+        reached=[statement for statement in reached if statement not in heard],
+        bases=[statement for statement in bases_in(spec, blocks) if statement.table is not None],
     )
 
 
@@ -195,11 +201,10 @@ def _before_layers(spec: Spec, stream: str) -> list[Line]:
     """The lines of a stream that a norm outside of layers reads before these do; none without such a norm."""
     lines: list[Line] = []
     for line in spec.lines:
-        here = line.atoms
-        if line.indices and any(a.name == stream for a in here):
+        if line.indices and stream in line.names:
             return []
-        if any(a.name == stream and a.diag for a in here):
-            return [] if any(a.name in spec.gains for a in here) else lines
+        if any(a.name == stream and a.diag for a in line.atoms):
+            return lines if line.names.isdisjoint(spec.gains) else []
         lines.append(line)
     return []
 
@@ -241,11 +246,11 @@ def _add_shares(spec: Spec, norm: Norm, reader: Block, axis: int, blocks: Sequen
 def _rows_of(spec: Spec, reader: Block, axis: int, parts: Collection[int]) -> Tensor:
     """Which rows of a reader are of some parts of a concatenation: bool, in flat order."""
     rest = tuple(a for i, a in enumerate(reader.axes or ()) if i != axis)
-    found = torch.zeros([length(a, spec.sizes) for a in rest], dtype=torch.bool)
-    for number, ((part,), _) in enumerate(views((found,), rest, spec.sizes)):
+    rows = torch.zeros([length(a, spec.sizes) for a in rest], dtype=torch.bool)
+    for number, ((part,), _) in enumerate(views((rows,), rest, spec.sizes)):
         if number in parts:
             part.fill_(True)
-    return found.flatten()
+    return rows.flatten()
 
 
 def _needs_order(spec: Spec, stream: str) -> bool:
@@ -255,8 +260,10 @@ def _needs_order(spec: Spec, stream: str) -> bool:
     gains = spec.gains_over(stream)
     for line in (line for line in spec.lines if not line.tied):
         for axis in line.axes or ():
-            here = list(atoms((axis,)))
-            if any(a.name == stream and a.dual for a in here) and not any(a.name in gains for a in here):
+            axis_atoms = list(atoms((axis,)))
+            if any(a.name == stream and a.dual for a in axis_atoms) and not any(
+                a.name in gains for a in axis_atoms
+            ):
                 return True
     return False
 
@@ -287,13 +294,13 @@ def _under_ordered_norms(
         return norms.setdefault(gain.key, Norm(gain, bias, sealed=shown))
 
     for block, k, atom, scales in _places(spec, blocks, stream):
-        here = (block.line.name, not any(block.layers))
+        at = (block.line.name, not any(block.layers))
         aside = spec.stands_apart(stream, block.line)
-        if here in order.writes and not atom.dual and scales == [] and not tied(block) and not aside:
+        if at in order.writes and not atom.dual and scales == [] and not tied(block) and not aside:
             writers[block] = k
-            if (norm := norm_at(order.adds.get(here), block.layers[0] if block.layers else None)) is not None:
+            if (norm := norm_at(order.adds.get(at), block.layers[0] if block.layers else None)) is not None:
                 norm.onward = block
-        place = order.reads.get(here) if atom.dual else order.carries.get(here)
+        place = order.reads.get(at) if atom.dual else order.carries.get(at)
         norm = norm_at(place, block.layers[0] if block.layers else None)
         if norm is None:
             continue
@@ -384,13 +391,13 @@ def _places(spec: Spec, blocks: Sequence[Block], stream: str) -> Iterator[Standi
     gains = spec.gains_over(stream)
     for block in (block for block in blocks if not spec.is_unrelated(stream, block.line)):
         for k, axis in enumerate(block.axes or ()):
-            here = [a for a in atoms((axis,)) if a.name in spec.spaces or spec.sizes.get(a.name) != 1]
-            mine = [a for a in here if a.name == stream]
+            wide = [a for a in atoms((axis,)) if a.name in spec.spaces or spec.sizes.get(a.name) != 1]
+            mine = [a for a in wide if a.name == stream]
             if not mine:
                 continue
-            scales = [a for a in here if a.name in gains]
+            scales = [a for a in wide if a.name in gains]
             beside = _merged(spec, scales) if len(scales) == 1 else ()
-            rest = [a for a in here if a not in mine and a not in scales and a.name not in beside]
+            rest = [a for a in wide if a not in mine and a not in scales and a.name not in beside]
             alone = len(mine) == 1 and len(scales) < 2 and not rest
             yield block, k, mine[0], scales if alone and not isinstance(axis, Concat) else None
 
@@ -402,9 +409,8 @@ def _merged(spec: Spec, scales: Sequence[Atom]) -> list[str]:
 
 
 def _scales(spec: Spec, block: Block, stream: str) -> list[Atom]:
-    here = block.atoms
     gains = spec.gains_over(stream)
-    return [a for a in here if a.name in gains] if any(a.name == stream for a in here) else []
+    return [a for a in block.atoms if a.name in gains] if stream in block.names else []
 
 
 def norm_spec(spec: Spec) -> Spec:
@@ -413,9 +419,9 @@ def norm_spec(spec: Spec) -> Spec:
     biases = [shift.name for shift in spec.shifts if not shift.constant]  # of biases that are not stored
     held, centred = (*spec.streams, *spec.normed_latents), centred_streams(spec)
     gains = {gain for name in held for gain in spec.gains_over(name)}
-    found = spec.restrict([*held, *gains, *biases])
+    restricted = spec.restrict([*held, *gains, *biases])
     fixed = {
         name: replace(spec.spaces[name], group_name=FIXED, folded=CENTRED if name in centred else None)
         for name in held
     }
-    return replace(found, spaces={**found.spaces, **fixed})
+    return replace(restricted, spaces={**restricted.spaces, **fixed})

@@ -28,14 +28,14 @@ def check_legality(spec: Spec) -> None:
     """
     used: set[str] = set()
     for line in spec.lines:
-        here = line.names | set(line.indices)
-        for name in sorted(here & spec.spaces.keys()):
+        offered = line.names | set(line.indices)
+        for name in sorted(offered & spec.spaces.keys()):
             if line.infinite:
                 raise IsomergeError(
                     f"{spec.origin}: line {line.name} may be infinite, but space {name} moves it: leave one out"
                 )
             used.add(name)
-            lacking = [i for i in spec.spaces[name].index if i not in here and i not in line.indices]
+            lacking = [i for i in spec.spaces[name].index if i not in offered and i not in line.indices]
             if lacking:
                 raise IsomergeError(
                     f"{spec.origin}: line {line.name} uses space {name}, but has no index {lacking[0]}"
@@ -225,7 +225,7 @@ def _check_reach(spec: Spec, reach: Reach) -> None:
     read = _axes(spec, what, reach.bias)
     narrow = _axes(spec, what, reach.through, read)
     gain = narrow if reach.gain is None else _axes(spec, what, reach.gain)
-    sides = [[_axes(spec, what, part, read) for part in one.parts] for one in reach.readers]
+    sides = [[_axes(spec, what, part, read) for part in reader.parts] for reader in reach.readers]
     then = read if reach.then is None else _axes(spec, what, reach.then)
     if gain != narrow or then != read or any(weight != bias for weight, bias in sides):
         raise IsomergeError(f"{spec.origin}: the tensors of {what} have axes that do not fit each other")
@@ -249,8 +249,8 @@ def _check_basis(spec: Spec, basis: TableBasis) -> None:
     if any(basis.along not in _axes(spec, what, part) for part in parts):
         raise IsomergeError(f"{spec.origin}: {what} is along {basis.along}, but not all its tensors are")
     named = {plain(part.name) for part in parts}
-    here = [line for line in spec.lines if basis.along in line.names]
-    strange = [line.name for line in here if plain(line.name) not in named]
+    along = [line for line in spec.lines if basis.along in line.names]
+    strange = [line.name for line in along if plain(line.name) not in named]
     strange += ["a space"] if basis.along in spec.spaces else []
     if strange:
         raise IsomergeError(f"{spec.origin}: {what} is along {basis.along}, where {strange[0]} stands as well")
@@ -262,7 +262,7 @@ def _check_head_norm(spec: Spec, norm: HeadNorm) -> None:
         _axes(spec, what, Part(line.name, line.parts[0]))
         leaf = _leaf(spec, line.name)
         parts = [leaf[part] for part in line.parts if part < len(leaf)]  # a part of length zero is left out
-        if any(not here & norm.over for here in parts) or len({here - norm.over for here in parts}) > 1:
+        if any(not names & norm.over for names in parts) or len({names - norm.over for names in parts}) > 1:
             raise IsomergeError(
                 f"{spec.origin}: {what} is over {' '.join(sorted(norm.over))}, but {line.name} has other axes"
             )

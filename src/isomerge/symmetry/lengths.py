@@ -85,13 +85,13 @@ class Lengths:
         (key, element), *_ = self.onto(tensors, None).items()
         return self.moved(key, element, dict(tensors))
 
-    def is_told(self, tensors: Mapping[Block, Tensor]) -> bool:
+    def is_identifiable(self, tensors: Mapping[Block, Tensor]) -> bool:
         """Whether every slice has a direction, and a length; and a whole weight is not so short that what it writes
         may be scaled otherwise."""
         sizes, wanted = self._sizes(tensors), self._wanted(tensors)
         if self.stored is None:
             return bool((sizes.square() > self.length.least * wanted.square()).all())
-        return all(bool((found > LEAST * found.max()).all()) for found in (sizes, wanted))
+        return all(bool((each > LEAST * each.max()).all()) for each in (sizes, wanted))
 
     def shape(self, key: str) -> tuple[int, ...]:
         """That of an element."""
@@ -120,7 +120,7 @@ class Lengths:
 def lengths_in(spec: Spec, blocks: Collection[Block]) -> list[Lengths]:
     """The statements of a spec of which all tensors are among some blocks, once for each number of the weight's
     name."""
-    found: list[Lengths] = []
+    lengths: list[Lengths] = []
     plain = [block for block in blocks if not block.lead] if spec.lengths else []
     for length in spec.lengths:
         for weight in plain:
@@ -130,5 +130,5 @@ def lengths_in(spec: Spec, blocks: Collection[Block]) -> list[Lengths]:
                 (block for block in plain if length.stored.layer(block.canonical[0]) == at), None
             )
             if length.stored is None or stored is not None:
-                found.append(Lengths(length, weight, stored, tuple(at.values()), spec))
-    return found
+                lengths.append(Lengths(length, weight, stored, tuple(at.values()), spec))
+    return lengths

@@ -66,16 +66,16 @@ ORDER = (*REACHES[:-2], SCALE, TIED, PREFIX, FOLD, MADE, BETWEEN, CARRY, *REACHE
 
 def norm_keys(free: LayerNorms) -> set[str]:
     """The keys of all elements that move what LayerNorm leaves free."""
-    found = {ONES + block.key for block in free.writers}
-    found |= {BETWEEN + block.key for block in free.between}
-    found |= {GAIN + block.key for norm in free.norms for block in norm.slack}
-    found |= {MADE + one.reader.key for norm in free.norms for one in norm.made}
-    found |= {TIED + trade.table.key for norm in free.norms for trade in norm.trades}
-    found |= {SCALE + norm.gain.key for norm in free.norms if norm.gain is not None and norm.scales}
-    found |= {one.key for one in (*free.carried, *free.bases)} | {
-        key for one in free.reached for key in one.element_keys
+    keys = {ONES + block.key for block in free.writers}
+    keys |= {BETWEEN + block.key for block in free.between}
+    keys |= {GAIN + block.key for norm in free.norms for block in norm.slack}
+    keys |= {MADE + moved.reader.key for norm in free.norms for moved in norm.made}
+    keys |= {TIED + trade.table.key for norm in free.norms for trade in norm.trades}
+    keys |= {SCALE + norm.gain.key for norm in free.norms if norm.gain is not None and norm.scales}
+    keys |= {moved.key for moved in (*free.carried, *free.bases)} | {
+        key for moved in free.reached for key in moved.element_keys
     }
-    return found | {FOLD + norm.bias.key for norm in free.norms if norm.bias is not None and norm.folds}
+    return keys | {FOLD + norm.bias.key for norm in free.norms if norm.bias is not None and norm.folds}
 
 
 def norm_stages(spec: Spec, elements: Mapping[str, Tensor]) -> list[NormStage]:
@@ -152,21 +152,21 @@ class NormStage(Stage):
 
     def changed(self, blocks: Iterable[Block]) -> set[Block]:
         """The blocks whose numbers it changes."""
-        here = list(blocks)
-        free = layer_norms(self.spec, here)
-        found = {b for b in here if not self.elements.keys().isdisjoint(kind + b.key for kind in KINDS)}
+        within = list(blocks)
+        free = layer_norms(self.spec, within)
+        changed = {b for b in within if not self.elements.keys().isdisjoint(kind + b.key for kind in KINDS)}
         for norm in free.norms:
             folded = norm.bias is not None and FOLD + norm.bias.key in self.elements
-            found |= {b for b, r in norm.reader_biases.items() if folded or GAIN + r.key in self.elements}
-            found |= {norm.carried} if folded and norm.carried is not None else set()
-            found |= {*norm.opened} if folded else set()
-            moved = [one for one in norm.made if MADE + one.reader.key in self.elements]
-            found |= {one.into for one in moved if one.into is not None}
+            changed |= {b for b, r in norm.reader_biases.items() if folded or GAIN + r.key in self.elements}
+            changed |= {norm.carried} if folded and norm.carried is not None else set()
+            changed |= {*norm.opened} if folded else set()
+            moved = [bias for bias in norm.made if MADE + bias.reader.key in self.elements]
+            changed |= {bias.into for bias in moved if bias.into is not None}
             traded = [trade for trade in norm.trades if TIED + trade.table.key in self.elements]
-            found |= {block for trade in traded for block in (trade.partner, trade.bias)}
+            changed |= {block for trade in traded for block in (trade.partner, trade.bias)}
             if norm.gain is not None and SCALE + norm.gain.key in self.elements:
-                found |= {*norm.readers} | ({norm.bias} if norm.bias is not None else set())
-        return found
+                changed |= {*norm.readers} | ({norm.bias} if norm.bias is not None else set())
+        return changed
 
     def opened(self, blocks: Iterable[Block]) -> list[tuple[Norm, Block, int]]:
         """The readers that take against the ones what a norm's bias has less, or what they make of it has more:
@@ -245,21 +245,21 @@ class CarryStage(_MakingStage):
     def _made(self, tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
         """The blocks that it changes, changed; all are made of the given ones."""
         moved: dict[Block, Tensor] = {}
-        for one in carried_in_unit(self.spec, self.elements, list(tensors)):
-            for block in dict.fromkeys(one.blocks):
-                here = moved.get(block, tensors[block])
-                moved[block] = one.add(block, self.elements[one.key], here, tensors.__getitem__)
+        for vector in carried_in_unit(self.spec, self.elements, list(tensors)):
+            for block in dict.fromkeys(vector.blocks):
+                before = moved.get(block, tensors[block])
+                moved[block] = vector.add(block, self.elements[vector.key], before, tensors.__getitem__)
         return moved
 
     def changed(self, blocks: Iterable[Block]) -> set[Block]:
         """The blocks whose numbers it changes."""
-        here = list(blocks)
-        return {block for one in carried_in_unit(self.spec, self.elements, here) for block in one.blocks}
+        vectors = carried_in_unit(self.spec, self.elements, list(blocks))
+        return {block for vector in vectors for block in vector.blocks}
 
     def only(self, blocks: Iterable[Block]) -> NormStage:
         """The part that acts on some blocks."""
-        here = carried_in_unit(self.spec, self.elements, list(blocks))
-        return CarryStage(self.spec, {one.key: self.elements[one.key] for one in here if one.blocks})
+        vectors = carried_in_unit(self.spec, self.elements, list(blocks))
+        return CarryStage(self.spec, {vector.key: self.elements[vector.key] for vector in vectors if vector.blocks})
 
     def inverse(self) -> Stage:
         """The stage that undoes this one: weights stay."""
@@ -271,21 +271,26 @@ class ReachStage(_MakingStage):
 
     def _made(self, tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
         """The blocks that it changes, changed."""
-        found: dict[Block, Tensor] = {}
-        for one in reached_in(self.spec, list(tensors)):
-            for key in (key for key in one.element_keys if key in self.elements):
-                here = {block: found.get(block, tensors[block]) for block in one.blocks}
-                found |= one.moved(key, self.elements[key], here)
-        return found
+        changed: dict[Block, Tensor] = {}
+        for statement in reached_in(self.spec, list(tensors)):
+            for key in (key for key in statement.element_keys if key in self.elements):
+                before = {block: changed.get(block, tensors[block]) for block in statement.blocks}
+                changed |= statement.moved(key, self.elements[key], before)
+        return changed
 
     def changed(self, blocks: Iterable[Block]) -> set[Block]:
         """The blocks whose numbers it may change."""
         free = reached_in(self.spec, list(blocks))
-        return {b for one in free if not self.elements.keys().isdisjoint(one.element_keys) for b in one.changed}
+        return {
+            b
+            for statement in free
+            if not self.elements.keys().isdisjoint(statement.element_keys)
+            for b in statement.changed
+        }
 
     def only(self, blocks: Iterable[Block]) -> NormStage:
         """The part that acts on some blocks."""
-        keys = {key for one in reached_in(self.spec, list(blocks)) for key in one.element_keys}
+        keys = {key for statement in reached_in(self.spec, list(blocks)) for key in statement.element_keys}
         return ReachStage(self.spec, {key: c for key, c in self.elements.items() if key in keys})
 
     def inverse(self) -> Stage:
@@ -300,16 +305,18 @@ class BasisStage(_MakingStage):
 
     def _made(self, tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
         """The blocks that it changes, changed."""
-        here = [one for one in bases_in(self.spec, list(tensors)) if one.key in self.elements]
-        return {b: one.turned(b, tensors[b], self.elements[one.key]) for one in here for b in one.blocks}
+        bases = [basis for basis in bases_in(self.spec, list(tensors)) if basis.key in self.elements]
+        return {b: basis.turned(b, tensors[b], self.elements[basis.key]) for basis in bases for b in basis.blocks}
 
     def changed(self, blocks: Iterable[Block]) -> set[Block]:
         """The blocks whose numbers it changes."""
-        return {b for one in bases_in(self.spec, list(blocks)) if one.key in self.elements for b in one.blocks}
+        return {
+            b for basis in bases_in(self.spec, list(blocks)) if basis.key in self.elements for b in basis.blocks
+        }
 
     def only(self, blocks: Iterable[Block]) -> NormStage:
         """The part that acts on some blocks."""
-        keys = {one.key for one in bases_in(self.spec, list(blocks))}
+        keys = {basis.key for basis in bases_in(self.spec, list(blocks))}
         return BasisStage(self.spec, {key: a for key, a in self.elements.items() if key in keys})
 
     def inverse(self) -> Stage:
@@ -331,8 +338,8 @@ def check_norm_element(spec: Spec, key: str, c: Tensor) -> bool:
         IsomergeError: of no tensor of the spec.
     """
     if key.startswith(CARRY):
-        here = carried_in_unit(spec, [key], [])
-        return len(here) == 1 and c.shape == here[0].shape and bool(c.isfinite().all())
+        vectors = carried_in_unit(spec, [key], [])
+        return len(vectors) == 1 and c.shape == vectors[0].shape and bool(c.isfinite().all())
     if key.startswith(BASIS):
         width = basis_width(spec, key)
         return c.shape == (width, width) and bool(c.isfinite().all()) and _is_invertible(c)
@@ -414,9 +421,9 @@ def make_more(norm: Norm, reader: Block, delta: Tensor, tensors: Mapping[Block, 
     gain = gain_along(norm, tensors[norm.gain], weight.ndim, norm.opened[reader])
     c = delta.double() / (tensors[norm.bias].double() / gain.flatten()).sum()
     weight.add_((c / gain).to(weight))
-    for one in norm.made:
-        if one.reader == reader and one.into is not None:
-            tensors[one.into].sub_(one.through(delta, tensors).to(tensors[one.into]))
+    for bias in norm.made:
+        if bias.reader == reader and bias.into is not None:
+            tensors[bias.into].sub_(bias.through(delta, tensors).to(tensors[bias.into]))
 
 
 def trade_tied(norm: Norm, table: Block, c: Tensor, tensors: Mapping[Block, Tensor]) -> None:

@@ -45,10 +45,10 @@ class TiedTrade:
             tensors: with the three blocks.
         """
         table, partner, bias = (tensors[block] for block in (self.table, self.partner, self.bias))
-        here, there = slice(*self.rows), slice(*self.partner_rows)
-        table[here] += (c * along).to(table)
-        partner[there] -= (c * along).to(partner)
-        bias[here] -= (c * paid).to(bias)
+        rows, partner_rows = slice(*self.rows), slice(*self.partner_rows)
+        table[rows] += (c * along).to(table)
+        partner[partner_rows] -= (c * along).to(partner)
+        bias[rows] -= (c * paid).to(bias)
 
 
 @dataclass
@@ -151,7 +151,7 @@ class Norm:
     @property
     def goes_on(self) -> bool:
         """Whether what the stream carries on of its bias is taken up, or of what that has along the ones."""
-        return any(one is not None for one in (self.carried, self.through, self.onward))
+        return any(block is not None for block in (self.carried, self.through, self.onward))
 
     @property
     def level(self) -> bool:
@@ -171,7 +171,7 @@ class Norm:
     @property
     def made(self) -> list[UnstoredBias]:
         """What opened readers make of the norm's bias, where it may be anything."""
-        return [one for one in self.unstored if one.reader in self.opened]
+        return [bias for bias in self.unstored if bias.reader in self.opened]
 
     @property
     def trades(self) -> list[TiedTrade]:
@@ -197,19 +197,19 @@ class Norm:
     def unheard(self) -> set[Block]:
         """The readers that may make of a bias which the norm keeps what they like, such as keys without biases:
         softmax drops what is added to all of them."""
-        free = {one.reader: one.part for one in self.unstored if one.into is None}
+        free = {bias.reader: bias.part for bias in self.unstored if bias.into is None}
         return {reader for reader in free if len(reader.parts) == 1}
 
     def is_invertible(self, tensors: Mapping[Block, Tensor]) -> bool:
         """Whether no gain is zero, of those in some tensors."""
         return self.gain is None or bool((tensors[self.gain].double() + self.gain.line.less != 0).all())
 
-    def told(self, tensors: Mapping[Block, Tensor]) -> Norm | None:
-        """What of it can be told of some tensors: nothing where a gain is zero. A bias that has no part along the
+    def identifiable(self, tensors: Mapping[Block, Tensor]) -> Norm | None:
+        """What of it some tensors identify: nothing where a gain is zero. A bias that has no part along the
         ones behind the gain, such as one of zeros, stays where a reader has none."""
         if not self.is_invertible(tensors):
             return None
-        if self.through is not None and not self.through.is_told(tensors):
+        if self.through is not None and not self.through.is_identifiable(tensors):
             return replace(self, sealed=True)
         if not self.opened or self.bias is None or self.gain is None:
             return self
@@ -220,7 +220,7 @@ class Norm:
 
     @property
     def looked_at(self) -> list[Block]:
-        """The blocks by which it is told."""
+        """The blocks that identify it."""
         through = [] if self.through is None else self.through.blocks
         return [block for block in (self.gain, self.bias, *through) if block is not None]
 
@@ -234,7 +234,7 @@ class Norm:
     def blocks(self) -> list[Block]:
         """All that a move of this norm changes or looks at."""
         own = [block for block in (self.gain, self.bias, self.carried, self.onward) if block is not None]
-        paid = [block for one in self.unstored for block in (one.via, one.into) if block is not None]
+        paid = [block for bias in self.unstored for block in (bias.via, bias.into) if block is not None]
         traded = [block for trade in self.tied_trades for block in (trade.table, trade.partner, trade.bias)]
         own += [] if self.through is None else self.through.blocks
         return [*own, *self.readers, *self.sliced, *self.reader_biases, *paid, *traded]
@@ -259,13 +259,13 @@ class LayerNorms:
     @property
     def together(self) -> list[list[Block]]:
         """The groups of blocks that are matched at once."""
-        return [one.blocks for one in (*self.norms, *self.reached)]
+        return [each.blocks for each in (*self.norms, *self.reached)]
 
     def within(self, blocks: Collection[Block]) -> LayerNorms:
         """What of it is whole in some blocks, such as a unit's."""
         writers = {block: k for block, k in self.writers.items() if block in blocks}
         norms = [norm for norm in self.norms if all(b in blocks for b in norm.blocks)]
-        reached = [one for one in self.reached if all(b in blocks for b in one.blocks)]
+        reached = [statement for statement in self.reached if all(b in blocks for b in statement.blocks)]
         return LayerNorms(writers, norms, reached=reached)
 
     def apart(self) -> LayerNorms:
@@ -273,13 +273,13 @@ class LayerNorms:
         is compared, and not matched, and so is what is carried from layer to layer."""
         return LayerNorms(self.writers, [norm for norm in self.norms if len(norm.layers) < 2], reached=self.reached)
 
-    def told(self, tensors_of: Callable[[Sequence[Block]], Mapping[Block, Tensor]]) -> LayerNorms:
-        """What of it can be told of some tensors (`Norm.told`), given those of every norm's gain and bias, of what
-        carries that on, and of what is reached."""
-        told = (norm.told(tensors_of(norm.looked_at)) for norm in self.norms)
-        norms = [norm for norm in told if norm is not None]
-        reached = [one for one in self.reached if one.is_told(tensors_of(one.blocks))]
-        bases = [one for one in self.bases if one.is_told(lambda block: tensors_of([block])[block])]
+    def identifiable(self, tensors_of: Callable[[Sequence[Block]], Mapping[Block, Tensor]]) -> LayerNorms:
+        """What of it some tensors identify (`Norm.identifiable`), given those of every norm's gain and bias, of
+        what carries that on, and of what is reached."""
+        parts = (norm.identifiable(tensors_of(norm.looked_at)) for norm in self.norms)
+        norms = [norm for norm in parts if norm is not None]
+        reached = [each for each in self.reached if each.is_identifiable(tensors_of(each.blocks))]
+        bases = [each for each in self.bases if each.is_identifiable(lambda block: tensors_of([block])[block])]
         return LayerNorms(self.writers, norms, self.carried, reached, bases)
 
     def reader(self, block: Block) -> tuple[Norm, int] | None:
@@ -338,10 +338,10 @@ def free_dimensions(free: LayerNorms, spec: Spec, entries: Callable[[Block], int
         if (written := free.writers.get(block)) is not None:
             read_and_written = (length((block.axes or ())[axis], spec.sizes) for axis in (k, written))
             vectors -= entries(block) // prod(read_and_written)
-    made = sum(one.entries for norm in free.norms for one in norm.made)
+    made = sum(each.entries for norm in free.norms for each in norm.made)
     traded = sum(len(norm.trades) for norm in free.norms)
-    constants = sum(one.entries for one in free.carried)
+    constants = sum(each.entries for each in free.carried)
     read = {block for norm in free.norms for block in norm.slack}
-    beside = sum(one.dimension(one.slack(read)) for one in free.reached)
-    bases = sum(one.width**2 for one in free.bases)
+    beside = sum(each.dimension(each.slack(read)) for each in free.reached)
+    bases = sum(each.width**2 for each in free.bases)
     return vectors + levels + made + traded + constants + beside + bases + sum(map(entries, folded))

@@ -33,11 +33,11 @@ class Rows:
 
     def plus(self, tensors: Mapping[Block, Tensor], more: Tensor) -> Tensor:
         """The block with so much more, a new tensor of its dtype."""
-        found = tensors[self.block].clone()
-        view, order = self._view(found)
+        moved = tensors[self.block].clone()
+        view, order = self._view(moved)
         ordered = view.permute(order)
         ordered += more.reshape(ordered.shape).to(ordered)
-        return found
+        return moved
 
     @property
     def sizes(self) -> tuple[int, int, int]:

@@ -99,20 +99,20 @@ def check_patch_file(path: Path, name: str) -> None:
     check_file(path, name, overwrite=True)
     try:
         with safe_open(str(path), "pt") as file:
-            found = _header((file.metadata() or {}).get("isomerge", "{}"))
+            header = _header((file.metadata() or {}).get("isomerge", "{}"))
     except (OSError, SafetensorError):
         return  # nothing there, or nothing that could be read
-    if found.get("format") != FORMAT:
+    if header.get("format") != FORMAT:
         raise IsomergeError(f"{name} has tensors that are no alignment, and would be replaced: choose another file")
 
 
 def _header(text: str) -> dict[str, Any]:
     """The header of a patch file; empty when it is not ours."""
     try:
-        found = json.loads(text) if len(text) <= MAX_HEADER else {}
+        header = json.loads(text) if len(text) <= MAX_HEADER else {}
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return header if isinstance(header, dict) else {}
 
 
 def _is_space(entry: Any) -> bool:
@@ -170,13 +170,13 @@ def _with_groups(
             raise IsomergeError(
                 f"{path}: made for {wanted[0]} = {sizes[wanted[0]]}, but the model has {spec.sizes.get(wanted[0])}"
             )
-    found = spec.restrict([*spaces, *(s.name for s in spec.shifts)])
+    active = spec.restrict([*spaces, *(s.name for s in spec.shifts)])
     for name, (group, *_) in spaces.items():
-        space = found.spaces.get(name)
+        space = active.spaces.get(name)
         if space is not None and group != space.group_name:
             if group not in (*space.groups, FIXED):
                 raise IsomergeError(
                     f"{path}: space {name} acts by {group}, but this model allows {' or '.join(space.groups)}"
                 )
-            found = found.with_group(name, group)
-    return found
+            active = active.with_group(name, group)
+    return active

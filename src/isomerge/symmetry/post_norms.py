@@ -84,12 +84,12 @@ class Order:
         Args:
             depth_of: how many layers a line's stack has, where that is known.
         """
-        found: set[str | None] = set()
+        keys: set[str | None] = set()
         for (_, first), place in self.seen.items():
             depth = depth_of(place.line)
             layers = [0] if first else range(1, MOST_LAYERS if depth is None else depth)
-            found |= {place.key(depth, layer) for layer in layers}
-        return {key for key in found if key is not None}
+            keys |= {place.key(depth, layer) for layer in layers}
+        return {key for key in keys if key is not None}
 
 
 def order_of(spec: Spec, stream: str) -> Order:
@@ -171,51 +171,51 @@ class _Walk:
 
     def step(self, line: Line, first: bool) -> None:
         """One line."""
-        here = (line.name, first)
+        at = (line.name, first)
         mine = [a for a in line.atoms if a.name == self.stream]
         stem, _, last = line.name.rpartition(".")
         if line.name in self.seen:
-            self._see(here)
+            self._see(at)
         elif line.name in self.sliced:
-            self._read(here)
+            self._read(at)
         elif line.name in self.across:
             if self.before is not None:
-                self.order.reads[here] = self.before
+                self.order.reads[at] = self.before
         elif any(a.dual for a in mine) and not all(a.dual for a in mine):
-            self._read(here)
+            self._read(at)
             if line.indices:
-                self.pending.append(here)  # what stands in a layer writes the stream
+                self.pending.append(at)  # what stands in a layer writes the stream
             else:
                 self.turns.add(stem)
         elif not line.indices and any(a.dual and a.name in self.others for a in line.atoms):
             self.turns.add(stem)  # what lies between two streams may not be linear
         elif all(a.dual for a in mine):
-            self._read(here)
+            self._read(at)
         elif _is_vector(line, self.stream) and any(name in last for name in GAINS):
             self._norm(line)
         elif _is_vector(line, self.stream) and stem in self._norms():
             return
         elif stem not in self.turns:
-            self._write(line, here)
+            self._write(line, at)
 
     def _norms(self) -> set[str]:
         places = (self.norm, self.head)
         return {place.line.name.rpartition(".")[0] for place in places if place is not None}
 
-    def _read(self, here: tuple[str, bool]) -> None:
+    def _read(self, at: tuple[str, bool]) -> None:
         if self.pending:  # read without a norm
             self.start_anew()
         place, self.head = self.head or self.norm, None
         if place is not None:
-            self.order.reads[here] = place
+            self.order.reads[at] = place
         else:
             self.order.read_elsewhere |= bool(self.order.ends)
 
-    def _see(self, here: tuple[str, bool]) -> None:
+    def _see(self, at: tuple[str, bool]) -> None:
         if self.pending:  # seen without a norm
             self.start_anew()
         if self.norm is not None:
-            self.order.seen[here] = self.norm
+            self.order.seen[at] = self.norm
 
     def _norm(self, line: Line) -> None:
         if self.turns and not self.pending and not line.indices:
@@ -225,40 +225,40 @@ class _Walk:
         self.order.writes.update(self.pending)
         self.norm, self.pending, self.carried = Place(line), [], False
 
-    def _write(self, line: Line, here: tuple[str, bool]) -> None:
+    def _write(self, line: Line, at: tuple[str, bool]) -> None:
         if self.behind and not line.indices:
             self.start_anew()
             self.behind = False
-        self.pending.append(here)
+        self.pending.append(at)
         if self.norm is not None and not _is_vector(line, self.stream):
-            self.order.adds[here] = self.norm
+            self.order.adds[at] = self.norm
         elif self.norm is not None and not self.carried:
-            self.order.carries[here] = self.norm
+            self.order.carries[at] = self.norm
             self.carried = True
 
 
 class _WalkBefore(_Walk):
     """The same where norms stand before what they normalise: what is written goes on beside them."""
 
-    def _read(self, here: tuple[str, bool]) -> None:
+    def _read(self, at: tuple[str, bool]) -> None:
         place, self.head = self.head or self.norm, None
         if place is None or (self.pending and place == self.norm):
             self.order.raw = True
         else:
-            self.order.reads[here] = place
+            self.order.reads[at] = place
 
     def _norm(self, line: Line) -> None:
         super()._norm(line)
         if not line.indices and line.name not in self.order.heads:
             (self.order.lasts if self.behind else self.order.begins).add(line.name)
 
-    def _see(self, here: tuple[str, bool]) -> None:
+    def _see(self, at: tuple[str, bool]) -> None:
         if self.norm is not None:
-            self.order.seen[here] = self.norm
+            self.order.seen[at] = self.norm
 
-    def _write(self, line: Line, here: tuple[str, bool]) -> None:
-        self.order.writes.add(here)
-        self.pending.append(here)
+    def _write(self, line: Line, at: tuple[str, bool]) -> None:
+        self.order.writes.add(at)
+        self.pending.append(at)
 
 
 def _in_first_layer(line: Line) -> bool:

@@ -69,28 +69,28 @@ class Probed:
 
     def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
         """The blocks that an element changes, changed; the given ones stay."""
-        kind, found = key.removesuffix(self.probe.name), dict(tensors)
+        kind, moved = key.removesuffix(self.probe.name), dict(tensors)
         if kind == TURN:
             back = torch.linalg.inv(element.double()).mT
             for rows, g in ((self.weight, element.double()), (self.bias, element.double()), (self.keys, back)):
-                x = rows.of(found)
-                found[rows.block] = rows.plus(found, g @ x - x)
+                x = rows.of(moved)
+                moved[rows.block] = rows.plus(moved, g @ x - x)
         elif kind == DROP:
-            found[self.dropped.block] = self.dropped.plus(found, element)
+            moved[self.dropped.block] = self.dropped.plus(moved, element)
         elif kind == KEYS:
-            q = self.question(found)
+            q = self.question(moved)
             along = _asked(q, element.double()) / q.square().sum(-1, keepdim=True)
-            found[self.keys.block] = self.keys.plus(found, element.double() - q.unsqueeze(-1) * along.unsqueeze(1))
+            moved[self.keys.block] = self.keys.plus(moved, element.double() - q.unsqueeze(-1) * along.unsqueeze(1))
         else:
             whole = tensors[self.token]
             more = element.double() if kind == TOKEN else whole.double().flatten()
-            made = (self.weight.of(found) if kind == TOKEN else element.double()) @ more
-            found[self.bias.block] = self.bias.plus(found, -made)
+            made = (self.weight.of(moved) if kind == TOKEN else element.double()) @ more
+            moved[self.bias.block] = self.bias.plus(moved, -made)
             if kind == TOKEN:
-                found[self.token] = whole + element.reshape(whole.shape).to(whole)
+                moved[self.token] = whole + element.reshape(whole.shape).to(whole)
             else:
-                found[self.weight.block] = self.weight.plus(found, element)
-        return {block: found[block] for block in self.blocks}
+                moved[self.weight.block] = self.weight.plus(moved, element)
+        return {block: moved[block] for block in self.blocks}
 
     def onto(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor] | None) -> Moves:
         """What brings all that is free to a target's, or nearest to it; None: to questions that are the first unit
@@ -124,14 +124,14 @@ class Probed:
         asked, weight, bias = self.answers(tensors), self.weight.of(tensors), self.bias.of(tensors)
         keys, first = self.keys.of(tensors), torch.zeros_like(bias)
         first[:, 0] = 1
-        found = dict(tensors)
-        found[self.token] = torch.zeros_like(tensors[self.token])
-        found[self.weight.block] = self.weight.plus(found, -weight)
-        found[self.bias.block] = self.bias.plus(found, first - bias)
-        found[self.keys.block] = self.keys.plus(found, first * asked.unsqueeze(1) - keys)
-        return {block: found[block] for block in self.blocks}
+        formed = dict(tensors)
+        formed[self.token] = torch.zeros_like(tensors[self.token])
+        formed[self.weight.block] = self.weight.plus(formed, -weight)
+        formed[self.bias.block] = self.bias.plus(formed, first - bias)
+        formed[self.keys.block] = self.keys.plus(formed, first * asked.unsqueeze(1) - keys)
+        return {block: formed[block] for block in self.blocks}
 
-    def is_told(self, tensors: Mapping[Block, Tensor]) -> bool:
+    def is_identifiable(self, tensors: Mapping[Block, Tensor]) -> bool:
         """Whether every head asks anything."""
         sizes = self.question(tensors).norm(dim=-1)
         return bool((sizes > LEVEL * sizes.max()).all())
@@ -180,5 +180,7 @@ def _turn(q: Tensor, wanted: Tensor) -> Tensor:
 def _mirror(x: Tensor) -> Tensor:
     """The reflections across vectors [heads, along]; of zero, the identity."""
     length = x.square().sum(-1)[:, None, None]
-    one = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
-    return one - 2 * x.unsqueeze(-1) * x.unsqueeze(1) / torch.where(length > 0, length, torch.ones_like(length))
+    identity = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
+    return identity - 2 * x.unsqueeze(-1) * x.unsqueeze(1) / torch.where(
+        length > 0, length, torch.ones_like(length)
+    )

@@ -71,7 +71,7 @@ class Rerun:
     @property
     def changed(self) -> list[Block]:
         """All that moves change."""
-        readers = (block for one in self.readers for block in (one.weight.block, one.bias.block))
+        readers = (block for reader in self.readers for block in (reader.weight.block, reader.bias.block))
         return list(dict.fromkeys([self.bias, self.through, *readers]))
 
     @property
@@ -85,14 +85,14 @@ class Rerun:
         more = (factor - 1) / u.sum()
         level = torch.zeros_like(more) if self.shift is None else u @ tensors[self.shift].double()
         through, bias = tensors[self.through], tensors[self.bias]
-        less, found = more / factor, dict(tensors)
-        found[self.through] = (through.double() - less * (u @ through.double())).to(through)
-        found[self.bias] = (bias.double() + less * (level - u @ bias.double())).to(bias)
-        for one in self.readers:
-            read = more * one.weight.of(tensors).sum(-1, keepdim=True)
-            found[one.weight.block] = one.weight.plus(found, read * u)
-            found[one.bias.block] = one.bias.plus(found, -read * level)
-        return {block: found[block] for block in self.changed}
+        less, moved = more / factor, dict(tensors)
+        moved[self.through] = (through.double() - less * (u @ through.double())).to(through)
+        moved[self.bias] = (bias.double() + less * (level - u @ bias.double())).to(bias)
+        for reader in self.readers:
+            read = more * reader.weight.of(tensors).sum(-1, keepdim=True)
+            moved[reader.weight.block] = reader.weight.plus(moved, read * u)
+            moved[reader.bias.block] = reader.bias.plus(moved, -read * level)
+        return {block: moved[block] for block in self.changed}
 
     def onto(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor] | None) -> Moves:
         """What brings the map along u nearest to a target's, where they are alike; None: to the size that it has on
@@ -112,7 +112,7 @@ class Rerun:
         ((key, element),) = self.onto(tensors, None).items()
         return self.moved(key, element, dict(tensors))
 
-    def is_told(self, tensors: Mapping[Block, Tensor]) -> bool:
+    def is_identifiable(self, tensors: Mapping[Block, Tensor]) -> bool:
         """Whether the norm's gains leave something along the ones, and the first run reads something along u."""
         u, across = self._along(tensors), self._across(tensors)
         if not bool(u.isfinite().all()) or float(u.sum().abs()) <= LEVEL * float(u.abs().sum()):
@@ -160,9 +160,9 @@ class Rerun:
         return reached - reached.mean(0)
 
 
-def _are_alike(one: Tensor, other: Tensor) -> bool:
+def _are_alike(mine: Tensor, theirs: Tensor) -> bool:
     """Whether two vectors lie along one line, more or less."""
-    return float((one @ other).square()) > ALIKE * float(one.square().sum() * other.square().sum())
+    return float((mine @ theirs).square()) > ALIKE * float(mine.square().sum() * theirs.square().sum())
 
 
 @dataclass(frozen=True)
@@ -189,12 +189,12 @@ class Reached:
     def changed(self) -> list[Block]:
         """All that moves change."""
         own = [self.bias, self.through] if self.levels else []
-        return [*own, *(block for one in self.readers for block in (one.weight.block, one.bias.block))]
+        return [*own, *(block for reader in self.readers for block in (reader.weight.block, reader.bias.block))]
 
     @property
     def element_keys(self) -> list[str]:
         """Of all elements, in the order in which they act."""
-        return [*([LEVELS + self.reach.name] if self.levels else []), *(one.key for one in self.readers)]
+        return [*([LEVELS + self.reach.name] if self.levels else []), *(reader.key for reader in self.readers)]
 
     def directions(self, tensors: Mapping[Block, Tensor]) -> Tensor:
         """What is reached from the constant, [width, directions]; float64."""
@@ -206,10 +206,8 @@ class Reached:
 
     def constant(self, tensors: Mapping[Block, Tensor]) -> Tensor:
         """A vector that is reached, [width]; float64."""
-        found = tensors[self.bias].double()
-        return (
-            found if self.shift is None else found + tensors[self.through].double() @ tensors[self.shift].double()
-        )
+        bias = tensors[self.bias].double()
+        return bias if self.shift is None else bias + tensors[self.through].double() @ tensors[self.shift].double()
 
     def beyond(self, x: Tensor, tensors: Mapping[Block, Tensor]) -> Tensor:
         """What of some rows [..., width] lies across all that is reached."""
@@ -221,52 +219,52 @@ class Reached:
         """The blocks that an element changes, changed; the given ones stay."""
         if key.startswith(LEVELS):
             return self._levelled(element.double() - element.double().mean(), tensors)
-        found, one = dict(tensors), next(one for one in self.readers if one.key == key)
+        moved, reader = dict(tensors), next(reader for reader in self.readers if reader.key == key)
         more = self.beyond(element.double(), tensors)
-        found[one.weight.block] = one.weight.plus(found, more)
-        found[one.bias.block] = one.bias.plus(found, -(more @ self.constant(tensors)))
-        return {block: found[block] for block in (one.weight.block, one.bias.block)}
+        moved[reader.weight.block] = reader.weight.plus(moved, more)
+        moved[reader.bias.block] = reader.bias.plus(moved, -(more @ self.constant(tensors)))
+        return {block: moved[block] for block in (reader.weight.block, reader.bias.block)}
 
     def _levelled(self, t: Tensor, tensors: Blocks) -> Blocks:
         """The blocks where what is reached has ``t x`` more along the ones."""
-        found, through = dict(tensors), tensors[self.through]
+        moved, through = dict(tensors), tensors[self.through]
         more, constant = t @ self.directions(tensors), t @ self.constant(tensors)
         if self.gain is not None:
             gain = tensors[self.gain].double() + self.gain.line.less
             more = _beside_ones(len(gain)).to(more) @ more / gain
         if self.shift is not None:
             away = tensors[self.bias].double() - more @ tensors[self.shift].double()
-            found[self.bias] = away.to(tensors[self.bias])
-        found[self.through] = through + more.to(through)
-        for one in self.readers:
-            read = one.weight.of(tensors).sum(-1, keepdim=True)
-            found[one.weight.block] = one.weight.plus(found, -read * t)
-            found[one.bias.block] = one.bias.plus(found, read * constant)
-        return {block: found[block] for block in self.changed}
+            moved[self.bias] = away.to(tensors[self.bias])
+        moved[self.through] = through + more.to(through)
+        for reader in self.readers:
+            read = reader.weight.of(tensors).sum(-1, keepdim=True)
+            moved[reader.weight.block] = reader.weight.plus(moved, -read * t)
+            moved[reader.bias.block] = reader.bias.plus(moved, read * constant)
+        return {block: moved[block] for block in self.changed}
 
     def onto(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor] | None) -> Moves:
         """What brings the map along the ones to a target's, and its readers nearest to its; None: to nothing along
         the ones, and across what is reached."""
-        found, here = {}, dict(tensors)
+        elements, moved = {}, dict(tensors)
         if self.levels:
             key, reached = LEVELS + self.reach.name, self.directions(tensors)
             mean = reached.mean(0)
             away, flat = -mean if target is None else self.directions(target).mean(0) - mean, reached - mean
-            found[key] = flat @ torch.linalg.solve(flat.mT @ flat, away)
-            here |= self.moved(key, found[key], here)
-        for one in self.readers:
-            gap = -one.weight.of(here)
-            found[one.key] = self.beyond(gap if target is None else gap + one.weight.of(target), here)
-        return found
+            elements[key] = flat @ torch.linalg.solve(flat.mT @ flat, away)
+            moved |= self.moved(key, elements[key], moved)
+        for reader in self.readers:
+            gap = -reader.weight.of(moved)
+            elements[reader.key] = self.beyond(gap if target is None else gap + reader.weight.of(target), moved)
+        return elements
 
     def formed(self, tensors: Mapping[Block, Tensor]) -> Blocks:
         """The blocks where all that is free is what `onto` makes it without a target."""
-        found = dict(tensors)
+        formed = dict(tensors)
         for key, element in self.onto(tensors, None).items():
-            found |= self.moved(key, element, found)
-        return {block: found[block] for block in self.changed}
+            formed |= self.moved(key, element, formed)
+        return {block: formed[block] for block in self.changed}
 
-    def is_told(self, tensors: Mapping[Block, Tensor]) -> bool:
+    def is_identifiable(self, tensors: Mapping[Block, Tensor]) -> bool:
         """Whether no direction of the map is lost."""
         reached = self.directions(tensors)
         sizes = torch.linalg.svdvals(reached - reached.mean(0) if self.levels else reached)
@@ -274,25 +272,25 @@ class Reached:
 
     def shape(self, key: str) -> tuple[int, ...]:
         """That of an element."""
-        sizes = [one.weight.sizes for one in self.readers if one.key == key]
+        sizes = [reader.weight.sizes for reader in self.readers if reader.key == key]
         return sizes[0] if sizes else (self.readers[0].weight.sizes[2],)
 
     def slack(self, free: Collection[Block]) -> bool:
         """Whether a reader is among those that may take what they like against the ones: none reads a norm."""
-        return any(one.weight.block in free for one in self.readers)
+        return any(reader.weight.block in free for reader in self.readers)
 
     def dimension(self, slack: bool) -> int:
         """How many numbers are free; ``slack`` as of `Probed.dimension`, where nothing is."""
         assert not slack
         width, narrow = _map_sizes(self.readers[0].weight.spec, self.through, self.gain is not None)
-        across = sum(prod(one.weight.sizes[:2]) for one in self.readers) * (width - narrow)
+        across = sum(prod(reader.weight.sizes[:2]) for reader in self.readers) * (width - narrow)
         return across + narrow * self.levels
 
     def share(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor]) -> float:
         """How far readers are from a target's across what is reached, squared and relative to what they are; or the
         map along the ones."""
         gaps = [g for key, g in self.onto(tensors, target).items() if not key.startswith(LEVELS)]
-        size = sum(float(one.weight.of(target).square().sum()) for one in self.readers)
+        size = sum(float(reader.weight.of(target).square().sum()) for reader in self.readers)
         across = sum(float(gap.square().sum()) for gap in gaps) / max(size, 1e-300)
         if not self.levels:
             return across
@@ -313,9 +311,9 @@ def reached_in(spec: Spec, blocks: Sequence[Block], *, states: bool = False) -> 
         blocks: of a model, or of one unit.
         states: whether a model gives out what a stream begins with.
     """
-    found: list[Stated] = [*lengths_in(spec, blocks), *unheard_in(spec, blocks), *centred_in(spec, blocks)]
+    statements: list[Stated] = [*lengths_in(spec, blocks), *unheard_in(spec, blocks), *centred_in(spec, blocks)]
     if not spec.probes and not spec.reaches:
-        return found
+        return statements
     named = {block.canonical[0]: block for block in blocks if not block.lead}
 
     def at(part: Part | None) -> Block | None:
@@ -323,14 +321,14 @@ def reached_in(spec: Spec, blocks: Sequence[Block], *, states: bool = False) -> 
 
     for probe in spec.probes:
         if all(at(part) is not None for part in probe.parts):
-            found.append(_probed(spec, probe, at))
+            statements.append(_probed(spec, probe, at))
     for reach in spec.reaches:
         if all(at(part) is not None for part in reach.parts):
-            one = _reached(spec, reach, at, named, states)
-            width, narrow = _map_sizes(spec, one.through, one.gain is not None)
-            free = not states if isinstance(one, Rerun) else narrow < width
-            found += [one] if free else []
-    return found
+            reached = _reached(spec, reach, at, named, states)
+            width, narrow = _map_sizes(spec, reached.through, reached.gain is not None)
+            free = not states if isinstance(reached, Rerun) else narrow < width
+            statements += [reached] if free else []
+    return statements
 
 
 def element_shape(spec: Spec, key: str) -> tuple[int, ...] | None:
@@ -338,9 +336,9 @@ def element_shape(spec: Spec, key: str) -> tuple[int, ...] | None:
     blocks = [_alone(line) for line in spec.lines if line.axes is not None]
     if key.startswith(UNHEARD):
         return unheard_shape(spec, key, blocks)
-    for one in reached_in(spec, blocks):
-        if ElementKey.of(key).name in {ElementKey.of(each).name for each in one.element_keys}:
-            return one.shape(key)
+    for statement in reached_in(spec, blocks):
+        if ElementKey.of(key).name in {ElementKey.of(each).name for each in statement.element_keys}:
+            return statement.shape(key)
     return None
 
 
@@ -371,8 +369,8 @@ def _reached(
     assert bias is not None
     assert through is not None
     read = bias.names
-    readers = tuple(_reader(spec, reach, k, one, at, read) for k, one in enumerate(reach.readers))
-    shift, then = (None if one is None else named.get(bias_of(one.canonical[0])) for one in (gain, norm))
+    readers = tuple(_reader(spec, reach, k, each, at, read) for k, each in enumerate(reach.readers))
+    shift, then = (None if each is None else named.get(bias_of(each.canonical[0])) for each in (gain, norm))
     if norm is not None:
         return Rerun(reach, bias, through, gain, norm, then, readers)
     levels = not states and not read.isdisjoint(spec.postnorm)
@@ -380,9 +378,14 @@ def _reached(
 
 
 def _reader(
-    spec: Spec, reach: Reach, number: int, one: Map, at: Callable[[Part | None], Block | None], read: frozenset[str]
+    spec: Spec,
+    reach: Reach,
+    number: int,
+    reader: Map,
+    at: Callable[[Part | None], Block | None],
+    read: frozenset[str],
 ) -> Reader:
-    weight, bias = (_rows(spec, part, at, read) for part in one.parts)
+    weight, bias = (_rows(spec, part, at, read) for part in reader.parts)
     return Reader(f"{REACH}{reach.name}.{number}", weight, bias)
 
 
@@ -404,7 +407,7 @@ def _map_sizes(spec: Spec, through: Block, normed: bool) -> tuple[int, int]:
 
 def _beside_ones(width: int) -> Tensor:
     """An orthonormal basis of what has the mean zero, [width, width - 1]; float64."""
-    found = -torch.ones(width, width - 1, dtype=torch.float64).tril(-1)
+    basis = -torch.ones(width, width - 1, dtype=torch.float64).tril(-1)
     for k in range(width - 1):
-        found[k, k] = width - 1 - k
-    return found / found.norm(dim=0)
+        basis[k, k] = width - 1 - k
+    return basis / basis.norm(dim=0)

@@ -46,7 +46,9 @@ def task_of(config: Mapping[str, Any]) -> str | None:
 def declared(spec: Spec, config: Mapping[str, Any]) -> frozenset[str] | None:
     """What the spec says that the model's class returns; None where it says nothing of this class."""
     kind = class_of(config)
-    said = [one.names for one in spec.returned if any(fnmatchcase(kind, name) for name in one.classes)]
+    said = [
+        statement.names for statement in spec.returned if any(fnmatchcase(kind, name) for name in statement.classes)
+    ]
     return frozenset().union(*said) if said else None
 
 

@@ -42,26 +42,26 @@ def scope_of(spec: Spec, key: str) -> dict[str, int]:
     return ElementKey.of(key).scope(spec.scope(spec.space_of(key)))
 
 
-def joined(one: Spec, two: Spec) -> Spec:
+def joined(first: Spec, second: Spec) -> Spec:
     """The spec with the spaces and shifts of both; what one holds fixed is moved as in the other.
 
     Raises:
         IsomergeError: a space acts by different groups in them.
     """
-    if one is two:
-        return one
-    for name, space in one.spaces.items():
-        groups = {space.group_name, two.spaces[name].group_name} if name in two.spaces else set()
+    if first is second:
+        return first
+    for name, space in first.spaces.items():
+        groups = {space.group_name, second.spaces[name].group_name} if name in second.spaces else set()
         if len(groups) > 1 and FIXED not in groups:
             raise IsomergeError(
-                f"space {name} acts by {space.group_name} in one alignment and by {two.spaces[name].group_name} "
+                f"space {name} acts by {space.group_name} in one alignment and by {second.spaces[name].group_name} "
                 f"in the "
                 "other: they cannot be composed"
             )
-    held = {name for name, space in two.spaces.items() if space.group_name == FIXED and name in one.spaces}
-    spaces = one.spaces | {name: space for name, space in two.spaces.items() if name not in held}
-    shifts = {s.name: s for s in (*one.shifts, *two.shifts)}
-    return replace(one, spaces=spaces, shifts=tuple(shifts.values()))
+    held = {name for name, space in second.spaces.items() if space.group_name == FIXED and name in first.spaces}
+    spaces = first.spaces | {name: space for name, space in second.spaces.items() if name not in held}
+    shifts = {s.name: s for s in (*first.shifts, *second.shifts)}
+    return replace(first, spaces=spaces, shifts=tuple(shifts.values()))
 
 
 FIXED = "Fixed"
@@ -112,9 +112,9 @@ class Stage(Mapping[str, "Tensor"]):
         ones."""
 
         shifted = shifted_blocks(self.spec, self.elements, list(tensors))
-        found = {block: t.clone() if block in shifted else t for block, t in tensors.items()}
-        add_shifts(self.spec, self.elements, found)
-        return {block: self._applied(block, t) for block, t in found.items()}
+        moved = {block: t.clone() if block in shifted else t for block, t in tensors.items()}
+        add_shifts(self.spec, self.elements, moved)
+        return {block: self._applied(block, t) for block, t in moved.items()}
 
     def _applied(self, block: Block, tensor: Tensor) -> Tensor:
         """A block after the spaces: what acts on the whole of it makes a new tensor at once, without a copy
@@ -146,8 +146,8 @@ class Stage(Mapping[str, "Tensor"]):
         """Whether something acts on a block that is no renumbering: only then must what is stored less one be
         whole."""
         scope, spaces = dict(block.scope), self.spec.spaces
-        here = (a.name for a in block.atoms if self.element(a.name, scope) is not None)
-        return any(spaces[name].group_name not in MONOMIAL for name in here)
+        acting = (a.name for a in block.atoms if self.element(a.name, scope) is not None)
+        return any(spaces[name].group_name not in MONOMIAL for name in acting)
 
     def act_on_view(self, view: Tensor, atoms: tuple[Atom, ...], scope: Mapping[str, int]) -> None:
         """Apply the spaces to one tensor whose axes are atoms, in place: fibres first, then their bases."""
@@ -238,8 +238,8 @@ class Stage(Mapping[str, "Tensor"]):
 
     def _over_rotated(self, key: str) -> bool:
         rotated = {b for b in self._bases(key) if b in self.spec.spaces}
-        here = {ElementKey.of(k).name for k in self.elements}
-        return any(b in here and self.spec.spaces[b].group_name not in MONOMIAL for b in rotated)
+        acting = {ElementKey.of(k).name for k in self.elements}
+        return any(b in acting and self.spec.spaces[b].group_name not in MONOMIAL for b in rotated)
 
     def inverse(self) -> Stage:
         """The stage that undoes this one, which must be one (see `split`)."""
@@ -299,14 +299,14 @@ def find_shifts(spec: Spec, blocks: list[Block]) -> list[tuple[Shift, str, dict[
     by_scope: dict[tuple[tuple[str, int], ...], dict[str, Block]] = {}
     for block in blocks:
         by_scope.setdefault(block.scope, {})[block.line.name] = block
-    found = []
+    shifts = []
     for shift in spec.shifts:
-        for scope, here in by_scope.items():
+        for scope, by_name in by_scope.items():
             names = [n for n in (shift.bias, shift.into, shift.via) if n is not None]
-            names += [shift.beside] if shift.beside in here else []  # not every class has it
-            if all(n in here for n in names):
-                found.append((shift, shift_key(shift, dict(scope)), {n: here[n] for n in names}))
-    return found
+            names += [shift.beside] if shift.beside in by_name else []  # not every class has it
+            if all(n in by_name for n in names):
+                shifts.append((shift, shift_key(shift, dict(scope)), {n: by_name[n] for n in names}))
+    return shifts
 
 
 def bias_view(spec: Spec, shift: Shift, block: Block, tensor: Tensor) -> tuple[Tensor, tuple[Atom, ...]]:
@@ -323,8 +323,8 @@ def bias_view(spec: Spec, shift: Shift, block: Block, tensor: Tensor) -> tuple[T
 def as_traded(shift: Shift, delta: Tensor, atoms: tuple[Atom, ...], there: tuple[Atom, ...]) -> Tensor:
     """A shift's element, with some atoms, along those of what it trades with: one long where it is constant."""
     single = [a.name == shift.along or a.name.isdigit() for a in atoms]
-    kept = [a.name for a, one in zip(atoms, single, strict=True) if not one]
-    plain = delta.squeeze([k for k, one in enumerate(single) if one])
+    kept = [a.name for a, constant in zip(atoms, single, strict=True) if not constant]
+    plain = delta.squeeze([k for k, constant in enumerate(single) if constant])
     names = [a.name for a in there if a.name in kept]
     ordered = plain.permute([kept.index(name) for name in names])
     return ordered[tuple(slice(None) if a.name in kept else None for a in there)]
@@ -335,7 +335,7 @@ def projection(
 ) -> Tensor:
     """The matrix [output, bias] through which a bias reaches the output: W, summed over heads that share values,
     and over the parts of a concatenation that read it."""
-    found = []
+    matrices = []
     for (view,), axes, number in leaves(spec, via, weight):
         if number in parts:
             names = [a.name for a in axes]
@@ -343,8 +343,8 @@ def projection(
             bias = [names.index(a.name) for a in atoms]
             rest = [k for k in range(view.ndim) if k not in (*out, *bias)]
             ordered = view.permute(*out, *bias, *rest).flatten(0, len(out) - 1).flatten(1, len(bias))
-            found.append(ordered.flatten(2).sum(-1) if rest else ordered)
-    return sum(found[1:], start=found[0])
+            matrices.append(ordered.flatten(2).sum(-1) if rest else ordered)
+    return sum(matrices[1:], start=matrices[0])
 
 
 def paid_through(
@@ -367,8 +367,8 @@ def paid_through(
 
 def shifted_blocks(spec: Spec, elements: Mapping[str, Tensor], blocks: list[Block]) -> set[Block]:
     """The blocks that the shifts among ``elements`` change."""
-    found = [(shift, parts) for shift, key, parts in find_shifts(spec, blocks) if key in elements]
-    names = ((parts, (shift.bias, shift.into, shift.beside)) for shift, parts in found)
+    shifts = [(shift, parts) for shift, key, parts in find_shifts(spec, blocks) if key in elements]
+    names = ((parts, (shift.bias, shift.into, shift.beside)) for shift, parts in shifts)
     return {parts[name] for parts, moved in names for name in moved if name in parts}
 
 
@@ -387,8 +387,8 @@ def add_shifts(spec: Spec, elements: Mapping[str, Tensor], tensors: dict[Block, 
                 continue
             room -= as_traded(shift, delta, atoms, there).to(room.dtype)
         if shift.beside in blocks:
-            (stead,), here, _ = next(leaves(spec, blocks[shift.beside], tensors[blocks[shift.beside]]))
-            stead += as_traded(shift, delta, atoms, here).to(stead.dtype)
+            (stead,), stead_atoms, _ = next(leaves(spec, blocks[shift.beside], tensors[blocks[shift.beside]]))
+            stead += as_traded(shift, delta, atoms, stead_atoms).to(stead.dtype)
         view += delta.to(view.dtype)
         if shift.into is not None and shift.via is not None:
             into = blocks[shift.into]
@@ -407,8 +407,8 @@ def shift_atoms(spec: Spec, shift: Shift) -> tuple[Atom, ...]:
 
 def shift_shape(spec: Spec, shift: Shift) -> tuple[int, ...]:
     """The shape of a shift's element: that of what it moves, of length one where it is constant."""
-    here = shift_atoms(spec, shift)
-    return tuple(1 if a.name == shift.along or a.name == "1" else spec.sizes[a.name] for a in here)
+    atoms = shift_atoms(spec, shift)
+    return tuple(1 if a.name == shift.along or a.name == "1" else spec.sizes[a.name] for a in atoms)
 
 
 def free_part(shift: Shift, view: Tensor, atoms: tuple[Atom, ...]) -> Tensor:
@@ -421,7 +421,7 @@ def free_part(shift: Shift, view: Tensor, atoms: tuple[Atom, ...]) -> Tensor:
     return view.mean(at, keepdim=True) if view.numel() else view.sum(at, keepdim=True)
 
 
-def told_part(spec: Spec, shift: Shift, view: Tensor, atoms: tuple[Atom, ...]) -> Tensor:
+def canonical_part(spec: Spec, shift: Shift, view: Tensor, atoms: tuple[Atom, ...]) -> Tensor:
     """What a canonical form takes away of a bias: its free part (`free_part`); of a table of which some rows trade
     a constant of their own, such as a word that pads, as the other rows tell it, so that no trade changes what the
     next one takes away."""
@@ -449,23 +449,23 @@ def carried_shift(g: Stage, spec: Spec, key: str, delta: Tensor) -> Tensor:
     """A shift of ``spec`` in the coordinates after the spaces of ``g`` have acted."""
     shift = spec.shift_of(key)
     moved = delta.clone()
-    view, here = moved, shift_atoms(spec, shift)
+    view, atoms = moved, shift_atoms(spec, shift)
     if shift.along is not None:  # what moves this axis renumbers it, which a constant does not feel
-        at = [a.name for a in here].index(shift.along)
-        view, here = moved.squeeze(at), (*here[:at], *here[at + 1 :])
-    g.act_on_view(view, here, shift_scope(spec, shift, key))
+        at = [a.name for a in atoms].index(shift.along)
+        view, atoms = moved.squeeze(at), (*atoms[:at], *atoms[at + 1 :])
+    g.act_on_view(view, atoms, shift_scope(spec, shift, key))
     return moved
 
 
 def compose_shifts(g: Stage, h: Stage) -> dict[str, Tensor]:
     """Shifts of ``g @ h``: h's own, and g's pulled back through h's spaces."""
-    found = {k: v for k, v in h.elements.items() if ElementKey.of(k).is_shift}
+    shifts = {k: v for k, v in h.elements.items() if ElementKey.of(k).is_shift}
     back = h.inverse_spaces()
     for key, delta in g.elements.items():
         if ElementKey.of(key).is_shift:
             pulled = carried_shift(back, g.spec, key, delta)
-            found[key] = found[key] + pulled if key in found else pulled
-    return found
+            shifts[key] = shifts[key] + pulled if key in shifts else pulled
+    return shifts
 
 
 def invert_shifts(g: Stage) -> dict[str, Tensor]:

@@ -71,8 +71,8 @@ class Unheard:
     def constant(self, tensors: Mapping[Block, Tensor]) -> Tensor:
         """What values have at every place [heads, values]; float64."""
         weight = self.weight.of(tensors)
-        found = torch.zeros_like(weight[..., 0]) if self.bias is None else self.bias.of(tensors).squeeze(-1)
-        return found if self.shift is None else found + weight @ tensors[self.shift].double()
+        values = torch.zeros_like(weight[..., 0]) if self.bias is None else self.bias.of(tensors).squeeze(-1)
+        return values if self.shift is None else values + weight @ tensors[self.shift].double()
 
     def unheard(self, x: Tensor, tensors: Mapping[Block, Tensor], *, nearest: bool = False) -> Tensor:
         """What no norm hears of a constant [heads, values]: by the output's metric, or the nearest; float64."""
@@ -123,7 +123,7 @@ class Unheard:
         """The blocks where all that is free is what `onto` makes it without a target."""
         return self.moved(self.key, -self.constant(tensors), dict(tensors))
 
-    def is_told(self, tensors: Mapping[Block, Tensor]) -> bool:
+    def is_identifiable(self, tensors: Mapping[Block, Tensor]) -> bool:
         """Whether nothing more is unheard than must be, and the constant can be moved."""
         if self.bias is None:
             along, level = self._against(tensors)
@@ -199,13 +199,13 @@ def unheard_in(spec: Spec, blocks: Sequence[Block]) -> list[Unheard]:
     """
     named = {block.canonical[0]: block for block in blocks if not block.lead} if spec.mutes else {}
     orders = {stream: order_of(spec, stream) for stream in spec.postnorm} if spec.mutes else {}
-    found = []
+    statements = []
     for mute in spec.mutes:
         for name in named:
             if (at := mute.values.weight.layer(name)) is not None:
-                one = _unheard(spec, mute, at, named, orders)
-                found += [one] if one is not None and one.entries else []
-    return found
+                statement = _unheard(spec, mute, at, named, orders)
+                statements += [statement] if statement is not None and statement.entries else []
+    return statements
 
 
 def unheard_shape(spec: Spec, key: str, blocks: Sequence[Block]) -> tuple[int, ...] | None:

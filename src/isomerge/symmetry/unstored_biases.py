@@ -41,11 +41,11 @@ class UnstoredBias:
 
     def rows(self, weight: Tensor) -> Tensor:
         """Which of a reader's rows it is: bool, of the weight's shape, 1 long along the stream."""
-        here = torch.zeros(weight.shape, dtype=torch.bool, device=weight.device)
-        for (view,), _, number in leaves(self.spec, self.reader, here):
+        rows = torch.zeros(weight.shape, dtype=torch.bool, device=weight.device)
+        for (view,), _, number in leaves(self.spec, self.reader, rows):
             if number == self.part:
                 view.fill_(True)
-        return here.narrow(self.axis, 0, 1)
+        return rows.narrow(self.axis, 0, 1)
 
     def through(self, delta: Tensor, tensors: Mapping[Block, Tensor]) -> Tensor:
         """What a bias adds to the output: float64, of the shape of ``into``.
@@ -112,7 +112,7 @@ def unstored_biases(spec: Spec, readers: Mapping[Block, int], blocks: Sequence[B
     if not spec.shifts or not readers:
         return []
     there = {(block.line.name, block.scope): block for block in blocks}
-    found: list[UnstoredBias] = []
+    biases: list[UnstoredBias] = []
     for shift in spec.shifts:
         whole = not shift.trades and shift.along is None
         for reader, axis in readers.items() if whole else ():
@@ -120,5 +120,5 @@ def unstored_biases(spec: Spec, readers: Mapping[Block, int], blocks: Sequence[B
                 continue
             paid = [there.get((name, reader.scope)) for name in (shift.via, shift.into) if name is not None]
             if None not in paid:
-                found.append(UnstoredBias(reader, axis, shift.block or 0, spec, *paid))
-    return found
+                biases.append(UnstoredBias(reader, axis, shift.block or 0, spec, *paid))
+    return biases

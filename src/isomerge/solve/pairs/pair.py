@@ -258,10 +258,10 @@ class PairSolver:
         return _There(nearer, None, errors)
 
     def _free(self, unit: Unit, *models: Blocks) -> LayerNorms:
-        """What LayerNorm leaves free in a unit of what can be told of all models (`Norm.told`)."""
+        """What LayerNorm leaves free in a unit of what all models identify (`Norm.identifiable`)."""
         free = self.plan.free(unit)
         for blocks in models:
-            free = free.told(lambda _, blocks=blocks: blocks)
+            free = free.identifiable(lambda _, blocks=blocks: blocks)
         return free
 
     @property

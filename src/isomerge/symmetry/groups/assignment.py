@@ -90,9 +90,9 @@ def _bids(profit: Profit, prices: Prices, rows: Index, epsilon: np.float32, room
         block = room[: len(some)]
         profit.take(some, 0, out=block, mode="clip")  # "raise" would fill a copy first
         block -= prices
-        here, column = np.arange(len(some)), block.argmax(1)
-        value = block[here, column]
-        block[here, column] = -np.inf
+        places, column = np.arange(len(some)), block.argmax(1)
+        value = block[places, column]
+        block[places, column] = -np.inf
         best[start : start + ROWS] = column
         bid[start : start + ROWS] = prices[column] + (value - block.max(1)) + epsilon
     return best, bid
@@ -104,8 +104,8 @@ def optimal_columns(profit: Profit) -> Index:
     Args:
         profit: [n, n], finite, float32 or float64; sums are in float64.
     """
-    found = distinct_best(profit)
-    return _solved(profit) if found is None else found
+    proven = distinct_best(profit)
+    return _solved(profit) if proven is None else proven
 
 
 def _solved(profit: Profit) -> Index:
@@ -131,22 +131,22 @@ def distinct_best(profit: Profit) -> Index | None:
     largest = profit.max(0).astype(np.float64)
     if not np.isfinite(largest).all():
         return None
-    found = _best_columns(profit, None)
-    return _best_columns(profit, largest / 2) if found is None else found
+    columns = _best_columns(profit, None)
+    return _best_columns(profit, largest / 2) if columns is None else columns
 
 
 def _best_columns(profit: Profit, less: NDArray[np.float64] | None) -> Index | None:
     """Row by row in blocks; None as soon as one column is the best of two rows, mostly in the first block."""
 
-    found = np.empty(len(profit), np.int64)
+    columns = np.empty(len(profit), np.int64)
     for start in range(0, len(profit), ROWS):
         block = profit[start : start + ROWS]
         end = start + len(block)
         # in float64 even where profits are float32: a difference that is rounded could make another column best
-        found[start:end] = (block if less is None else block.astype(np.float64) - less).argmax(1)
-        if len(np.unique(found[:end])) < end:
+        columns[start:end] = (block if less is None else block.astype(np.float64) - less).argmax(1)
+        if len(np.unique(columns[:end])) < end:
             return None
-    return found
+    return columns
 
 
 def assign(profit: Tensor) -> Tensor:

@@ -65,8 +65,8 @@ class ComplexGroup:
 
         overlap = self._overlap(cross)
         modulus = overlap.norm(dim=-1)
-        one = self.identity(tuple(modulus.shape), 2)
-        return torch.where((modulus > 0)[..., None], overlap / modulus.clamp_min(1e-300)[..., None], one), modulus
+        unit = self.identity(tuple(modulus.shape), 2)
+        return torch.where((modulus > 0)[..., None], overlap / modulus.clamp_min(1e-300)[..., None], unit), modulus
 
     def score(self, cross: Tensor) -> Tensor:
         return self._overlap(cross).norm(dim=-1)

@@ -38,12 +38,12 @@ def _modulus(root: Tensor, minus: Tensor) -> Tensor:
     """
 
     values, vectors = torch.linalg.eigh(root @ minus @ root)
-    found = (vectors * values.clamp_min(0).sqrt().unsqueeze(-2)) @ vectors.mT
+    modulus = (vectors * values.clamp_min(0).sqrt().unsqueeze(-2)) @ vectors.mT
     thin = values[..., 0] <= THIN * values[..., -1]
     if bool(thin.any()):
         _, sizes, turn = singular_values_and_vectors(spectral_power(minus[thin], 0.5) @ root[thin])
-        found[thin] = (turn.mT * sizes.unsqueeze(-2)) @ turn
-    return found
+        modulus[thin] = (turn.mT * sizes.unsqueeze(-2)) @ turn
+    return modulus
 
 
 class GeneralLinear(Orthogonal):

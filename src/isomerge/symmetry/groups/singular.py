@@ -39,7 +39,7 @@ def singular_values_and_vectors(m: Tensor, *, full_matrices: bool = True) -> tup
     from scipy.linalg import svd
 
     flat = m.detach().reshape(-1, *m.shape[-2:]).cpu().numpy()
-    every = [svd(one, full_matrices=full_matrices, lapack_driver="gesvd") for one in flat]
+    every = [svd(matrix, full_matrices=full_matrices, lapack_driver="gesvd") for matrix in flat]
     u, s, vh = (
         torch.stack([torch.from_numpy(part) for part in parts]).to(m.device) for parts in zip(*every, strict=True)
     )

@@ -41,8 +41,10 @@ def read_basis(rest: str, name_of: Callable[[str], str]) -> TableBasis:
     Raises:
         IsomergeError: it is not understood.
     """
-    found = _BASIS.match(rest)
-    if found is None:
+    match = _BASIS.match(rest)
+    if match is None:
         raise IsomergeError(f"basis {rest!r} is not understood: write NAME: TABLE along AXIS -> WEIGHT, ...")
-    name, table, along, readers = found.groups()
-    return TableBasis(name, Part(name_of(table)), along, tuple(Part(name_of(one)) for one in readers.split(", ")))
+    name, table, along, readers = match.groups()
+    return TableBasis(
+        name, Part(name_of(table)), along, tuple(Part(name_of(reader)) for reader in readers.split(", "))
+    )

@@ -79,8 +79,8 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 def numbered(pattern: str, name: str) -> dict[str, int] | None:
     """The numbers that a name has where a pattern has indices; None where it is none of the pattern's."""
-    found = _compiled(pattern).fullmatch(name)
-    return None if found is None else {k: int(v) for k, v in found.groupdict().items()}
+    match = _compiled(pattern).fullmatch(name)
+    return None if match is None else {k: int(v) for k, v in match.groupdict().items()}
 
 
 def read_carry(
@@ -96,9 +96,9 @@ def read_carry(
     Raises:
         IsomergeError: it is not understood.
     """
-    found = _CARRY.match(rest)
-    parts = [] if found is None else [_HOLDER.match(part) for part in (found[2], *found[3].split(", "))]
-    if found is None or not all(parts):
+    match = _CARRY.match(rest)
+    parts = [] if match is None else [_HOLDER.match(part) for part in (match[2], *match[3].split(", "))]
+    if match is None or not all(parts):
         raise IsomergeError(
             f"carry {rest!r} is not understood: write NAME: LINE [along AXIS] -> [FACTOR] LINE [along AXIS] "
             f"[over AXIS[a:b]] [at LAYERS] [via WEIGHT], ..."
@@ -109,4 +109,4 @@ def read_carry(
         at, reading = (int(text) if text else None for text in (own, number))
         more = (via and name_of(via), reading, float(factor or 1), at, over, rows_of(low, high), layers)
         holders.append(Holder(name_of(line), along, rows_of(first, last), *more))
-    return Carry(found[1], holders[0], tuple(holders[1:]))
+    return Carry(match[1], holders[0], tuple(holders[1:]))

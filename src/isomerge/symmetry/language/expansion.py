@@ -96,7 +96,7 @@ class Statement:
     @cached_property
     def apart(self) -> tuple[Statement, ...]:
         """One for every tensor that it is about; see `each` and `modules`."""
-        return tuple(one for named in each(self) for one in modules(named))
+        return tuple(single for named in each(self) for single in modules(named))
 
     def __str__(self) -> str:
         text = self.body if self.word == LINE else f"{self.word} {self.body}"
@@ -148,16 +148,16 @@ def _expanded(text: str, origin: str, texts: Texts, within: tuple[str, ...]) -> 
             if taken:
                 raise IsomergeError(f"{statement.place}: `like` comes first, before every other statement")
             taken = _like(statement, texts, within)
-            elsewhere = {one.subject for one in taken if one.name}
+            elsewhere = {single.subject for single in taken if single.name}
         elif statement.word == "drop":
             taken, at = _dropped(statement, taken), None
         elif statement.word == "after":
             at = 1 + _last(statement, taken)
         else:
-            for one in statement.apart:
-                new = one.subject not in elsewhere or one.subject in replaced
-                taken, at = _placed(one, taken, at, new=new)
-                replaced.add(one.subject)
+            for single in statement.apart:
+                new = single.subject not in elsewhere or single.subject in replaced
+                taken, at = _placed(single, taken, at, new=new)
+                replaced.add(single.subject)
     return taken
 
 
@@ -171,19 +171,19 @@ def _like(statement: Statement, texts: Texts, within: tuple[str, ...]) -> list[S
             f"{statement.place}: like {kind}: this text is like itself: {' like '.join((*within, kind))}"
         )
     name, text = texts[kind]
-    return [one for one in _expanded(text, name, texts, (*within, kind)) if one.word != "model"]
+    return [other for other in _expanded(text, name, texts, (*within, kind)) if other.word != "model"]
 
 
 def _dropped(statement: Statement, taken: list[Statement]) -> list[Statement]:
     first, *names = statement.body.split()
     word = first if first in WORDS and (names or first not in _NAMED) else None
     for name in names if word else [first, *names]:
-        kept = [one for one in taken if not _is_called(one, name, word)]
+        kept = [earlier for earlier in taken if not _is_called(earlier, name, word)]
         if len(kept) == len(taken):
             raise IsomergeError(f"{statement.place}: drop {name}: nothing before it is called so")
         taken = kept
     if word and not names:
-        kept = [one for one in taken if one.word != word]
+        kept = [earlier for earlier in taken if earlier.word != word]
         if len(kept) == len(taken):
             raise IsomergeError(f"{statement.place}: drop {word}: there is no such statement before it")
         taken = kept
@@ -203,25 +203,29 @@ def _glob(name: str) -> str:
 
 def _last(statement: Statement, taken: list[Statement]) -> int:
     """Where the last statement is that is called so."""
-    hits = [k for k, one in enumerate(taken) if _is_called(one, statement.body) or one.word == statement.body]
+    hits = [
+        k
+        for k, earlier in enumerate(taken)
+        if _is_called(earlier, statement.body) or earlier.word == statement.body
+    ]
     if not hits:
         raise IsomergeError(f"{statement.place}: after {statement.body}: nothing before it is called so")
     return hits[-1]
 
 
 def _placed(
-    one: Statement, taken: list[Statement], at: int | None, *, new: bool
+    statement: Statement, taken: list[Statement], at: int | None, *, new: bool
 ) -> tuple[list[Statement], int | None]:
     """The statements with one more, in the place of those about the same thing that came from elsewhere unless it is
     new, and where the next stands."""
-    old = [] if new else [k for k, other in enumerate(taken) if other.subject == one.subject]
+    old = [] if new else [k for k, other in enumerate(taken) if other.subject == statement.subject]
     if old:
         kept = [other for k, other in enumerate(taken) if k not in old[1:]]
-        kept[old[0]] = one
+        kept[old[0]] = statement
         return kept, old[0] + 1
     if at is None:
-        return [*taken, one], None
-    return [*taken[:at], one, *taken[at:]], at + 1
+        return [*taken, statement], None
+    return [*taken[:at], statement, *taken[at:]], at + 1
 
 
 def each(statement: Statement) -> Iterator[Statement]:
@@ -236,8 +240,8 @@ def each(statement: Statement) -> Iterator[Statement]:
         return
     name, _, axes = rest.partition(" ")
     mark = "? " if statement.body.startswith("?") else ""
-    for one in (*names, name):
-        yield Statement(statement.place, LINE, f"{mark}{one} {axes.strip()}", statement.condition)
+    for called in (*names, name):
+        yield Statement(statement.place, LINE, f"{mark}{called} {axes.strip()}", statement.condition)
 
 
 def modules(statement: Statement) -> Iterator[Statement]:

@@ -67,8 +67,10 @@ def _wrong(tree: ast.AST, names: Mapping[str, Any]) -> str:
     used = sorted({n.id for n in ast.walk(tree) if isinstance(n, ast.Name)})
     missing = [key for key in used if names.get(key) is None]
     strange = [key for key in used if type(names[key]) is not int] if not missing else []
-    told = [f"{key} is missing" for key in missing] or [f"{key} is {names[key]!r:.80}" for key in strange or used]
-    return " and ".join(told) or "it has no value"
+    reasons = [f"{key} is missing" for key in missing] or [
+        f"{key} is {names[key]!r:.80}" for key in strange or used
+    ]
+    return " and ".join(reasons) or "it has no value"
 
 
 def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
@@ -86,8 +88,8 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
         case ast.BoolOp():
             settles = isinstance(node.op, ast.Or)
             for item in node.values[:-1]:
-                if bool(found := _value(item, names)) == settles:
-                    return found
+                if bool(computed := _value(item, names)) == settles:
+                    return computed
             return _value(node.values[-1], names)
         case ast.UnaryOp(op=ast.Not()):
             return not _value(node.operand, names)

@@ -63,19 +63,19 @@ class Inclusion:
         Raises:
             IsomergeError: there is no such group of keys, or it does not say which model it describes.
         """
-        found = whole.get(self.group)
-        if found is not None and not isinstance(found, Mapping):
-            raise IsomergeError(f"config.json: {self.group} is {found!r}, not a group of keys")
+        own = whole.get(self.group)
+        if own is not None and not isinstance(own, Mapping):
+            raise IsomergeError(f"config.json: {self.group} is {own!r}, not a group of keys")
         if self.stands_in(whole):
-            found = {key: value for key, value in whole.items() if key != "model_type"}
-        kind = (found or {}).get("model_type") or self.model
+            own = {key: value for key, value in whole.items() if key != "model_type"}
+        kind = (own or {}).get("model_type") or self.model
         if kind is None:
             raise IsomergeError(
                 f"config.json: {self.group} has no model_type, so its spec cannot be included: add it, or write "
                 f"`include {self.group} of MODEL` in the spec"
             )
         more = {key: value(expression) for key, expression in self.more}
-        return {**(found or {}), **more, "model_type": kind, "whole": whole}
+        return {**(own or {}), **more, "model_type": kind, "whole": whole}
 
     def text(self, config: Mapping[str, Any], texts: Mapping[str, tuple[str, str]]) -> tuple[str, str]:
         """The file name and the text of the part's spec.
@@ -114,15 +114,15 @@ def read_inclusion(rest: str) -> Inclusion:
     Raises:
         IsomergeError: it is not understood.
     """
-    found = _INCLUDE.match(rest)
-    if not found:
+    match = _INCLUDE.match(rest)
+    if not match:
         raise IsomergeError(
             f"include {rest!r} is not understood: write GROUP [as NAME] [at PREFIX] [of MODEL] [with KEY=EXPR, ...] "
             f"[without SPACE ...] [if E]"
         )
-    group, whole, name, at, model, given, without = found.groups()
-    keys = re.split(r",\s+(?=\w+=[^=])", given) if given else []
-    more = tuple((key, expression) for key, _, expression in (one.partition("=") for one in keys))
+    group, whole, name, at, model, assigned, without = match.groups()
+    keys = re.split(r",\s+(?=\w+=[^=])", assigned) if assigned else []
+    more = tuple((key, expression) for key, _, expression in (key_value.partition("=") for key_value in keys))
     return Inclusion(group, name, at or "", model, tuple((without or "").split()), bool(whole), more)
 
 
@@ -166,15 +166,15 @@ def included(inclusion: Inclusion, part: Spec) -> Spec:
             mute.renamed(inclusion.called(mute.name), partial(_name, inclusion, part)) for mute in part.mutes
         ),
         bases=tuple(
-            one.renamed(inclusion.called(one.name), partial(_name, inclusion, part), inclusion.called)
-            for one in part.bases
+            statement.renamed(inclusion.called(statement.name), partial(_name, inclusion, part), inclusion.called)
+            for statement in part.bases
         ),
         head_norms=tuple(
-            one.renamed(inclusion.called(one.name), partial(_name, inclusion, part), inclusion.called)
-            for one in part.head_norms
+            statement.renamed(inclusion.called(statement.name), partial(_name, inclusion, part), inclusion.called)
+            for statement in part.head_norms
         ),
         config_keys=tuple(f"{inclusion.group}.{key}" for key in part.config_keys),
-        fixed=tuple(one.renamed(lambda name: _name(inclusion, part, name)) for one in part.fixed),
+        fixed=tuple(statement.renamed(lambda name: _name(inclusion, part, name)) for statement in part.fixed),
         prenorm=tuple(inclusion.called(name) for name in part.prenorm if name not in inclusion.without),
         normed_out=tuple(inclusion.called(name) for name in part.normed_out if name not in inclusion.without),
         beside=tuple((inclusion.called(s), w, name) for s, w, name in part.beside if s not in inclusion.without),

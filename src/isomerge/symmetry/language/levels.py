@@ -53,9 +53,9 @@ def read_centred(rest: str, name_of: Callable[[str], str]) -> HeadNorm:
     Raises:
         IsomergeError: it is not understood.
     """
-    found = _CENTRED.match(rest)
-    lines = [] if found is None else [_LINE.match(line) for line in found[2].split(", ")]
-    if found is None or not all(lines):
+    match = _CENTRED.match(rest)
+    lines = [] if match is None else [_LINE.match(line) for line in match[2].split(", ")]
+    if match is None or not all(lines):
         raise IsomergeError(f"centred {rest!r} is not understood: write NAME: LINE#PART,PART, ... over AXIS ...")
     parts = [(name_of(line[1]), tuple(map(int, (line[2] or "0").split(",")))) for line in lines if line is not None]
-    return HeadNorm(found[1], tuple(Normed(*part) for part in parts), frozenset(found[3].split()))
+    return HeadNorm(match[1], tuple(Normed(*part) for part in parts), frozenset(match[3].split()))

@@ -75,8 +75,8 @@ def _joined(values: tuple[int, ...]) -> str:
     return "|".join(map(str, values))
 
 
-def _number(found: re.Match[str]) -> Number:
-    index, size, fast, sign, values, axis, listed = found.groups()
+def _number(match: re.Match[str]) -> Number:
+    index, size, fast, sign, values, axis, listed = match.groups()
     lists = (tuple(int(v) for v in (text or "").split("|") if v) for text in (values, listed))
     return Number(index, int(size or 0), fast or "", sign or "", next(lists), axis or "", next(lists))
 
@@ -108,10 +108,10 @@ def _parts(name: str) -> tuple[str | Number, ...]:
 
 def expression(name: str) -> str:
     """The regular expression of a bound line's name."""
-    found, at = "", 0
+    pattern, at = "", 0
     for number in _NUMBER.finditer(name):
-        found, at = found + _literal(name[at : number.start()]) + _number(number).expression(), number.end()
-    return found + _literal(name[at:])
+        pattern, at = pattern + _literal(name[at : number.start()]) + _number(number).expression(), number.end()
+    return pattern + _literal(name[at:])
 
 
 def _literal(text: str) -> str:
@@ -134,8 +134,8 @@ def bound(name: str, evaluate: Evaluate, sizes: Mapping[str, int], lists: Mappin
         IsomergeError: layers that are none, or a number that factors into what has no size.
     """
 
-    def sized(found: re.Match[str]) -> str:
-        slow, fast = found.groups()
+    def sized(match: re.Match[str]) -> str:
+        slow, fast = match.groups()
         if not (sizes.get(slow) and sizes.get(fast)):
             raise IsomergeError(f"tensor {name}: {{{slow},{fast}}} needs a `size` line for both before it")
         return f"{{{slow}*{sizes[fast]}+{fast}}}"
@@ -146,8 +146,8 @@ def bound(name: str, evaluate: Evaluate, sizes: Mapping[str, int], lists: Mappin
 def chosen(name: str, evaluate: Evaluate, lists: Mapping[str, tuple[int, ...]]) -> str:
     """A name with the layers that it stands for written into it."""
 
-    def listed(found: re.Match[str]) -> str:
-        index, which, text = found.groups()
+    def listed(match: re.Match[str]) -> str:
+        index, which, text = match.groups()
         start, _, axis = text.rpartition(",")
         if which == ":" and start and axis in lists:
             at = _layers(start, evaluate) if lists[axis] else (0,)
@@ -187,10 +187,10 @@ def read_layers(rest: str, evaluate: Callable[[str, Mapping[str, Any]], Any]) ->
     Raises:
         IsomergeError: it is not understood, or names no layers.
     """
-    found = re.match(r"([A-Za-z_]\w*)\s*=\s*(.+?)\.\.(.+?)(?:\s+where\s+(.+))?$", rest)
-    if not found:
+    match = re.match(r"([A-Za-z_]\w*)\s*=\s*(.+?)\.\.(.+?)(?:\s+where\s+(.+))?$", rest)
+    if not match:
         raise IsomergeError(f"layers {rest!r} is not understood: write NAME = FIRST..LAST [where E]")
-    name, first, last, condition = found.groups()
+    name, first, last, condition = match.groups()
     every = span(f"{first}..{last}", evaluate(first, {}), evaluate(last, {}))
     if every and every[0] < 0:
         raise IsomergeError(f"config.json: {first} is {every[0]}, not the number of a layer")

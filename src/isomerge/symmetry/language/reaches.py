@@ -171,15 +171,15 @@ def read_length(rest: str, name_of: Callable[[str], str]) -> Length:
     Raises:
         IsomergeError: it is not understood.
     """
-    found = _LENGTH.match(rest)
-    if found is None:
+    match = _LENGTH.match(rest)
+    if match is None:
         raise IsomergeError(
             f"length {rest!r} is not understood: write NAME: WEIGHT by LENGTHS along AXIS, or NAME: WEIGHT above LEAST"
         )
-    weight = Part(name_of(found[2]))
-    if found[5] is not None:
-        return Length(found[1], weight, least=float(found[5]))
-    return Length(found[1], weight, Part(name_of(found[3])), found[4])
+    weight = Part(name_of(match[2]))
+    if match[5] is not None:
+        return Length(match[1], weight, least=float(match[5]))
+    return Length(match[1], weight, Part(name_of(match[3])), match[4])
 
 
 def read_probe(rest: str, name_of: Callable[[str], str]) -> Probe:
@@ -192,13 +192,13 @@ def read_probe(rest: str, name_of: Callable[[str], str]) -> Probe:
     Raises:
         IsomergeError: it is not understood.
     """
-    found = _PROBE.match(rest)
-    if found is None:
+    match = _PROBE.match(rest)
+    if match is None:
         raise IsomergeError(
             f"probe {rest!r} is not understood: write NAME: PROBE through WEIGHT#PART by BIAS#PART -> KEY#PART by "
             f"BIAS#PART along AXIS"
         )
-    name, token, *pieces, along = found.groups()
+    name, token, *pieces, along = match.groups()
     return Probe(name, Part(name_of(token)), _map(pieces[:4], name_of), _map(pieces[4:], name_of), along)
 
 
@@ -208,17 +208,17 @@ def read_reached(rest: str, name_of: Callable[[str], str]) -> Reach:
     Raises:
         IsomergeError: it is not understood.
     """
-    found = _REACHED.match(rest)
-    readers = [] if found is None else [_READER.match(part) for part in found[6].split(", ")]
-    if found is None or not all(readers):
+    match = _REACHED.match(rest)
+    readers = [] if match is None else [_READER.match(part) for part in match[6].split(", ")]
+    if match is None or not all(readers):
         raise IsomergeError(
             f"reached {rest!r} is not understood: write NAME: BIAS over MAP [behind GAIN] [then NORM] -> WEIGHT by "
             f"BIAS, ..."
         )
-    bias, through = (Part(name_of(found[k])) for k in (2, 3))
-    gain, then = (None if found[k] is None else Part(name_of(found[k])) for k in (4, 5))
+    bias, through = (Part(name_of(match[k])) for k in (2, 3))
+    gain, then = (None if match[k] is None else Part(name_of(match[k])) for k in (4, 5))
     maps = tuple(_map(list(part.groups()), name_of) for part in readers if part is not None)
-    return Reach(found[1], bias, through, gain, maps, then)
+    return Reach(match[1], bias, through, gain, maps, then)
 
 
 def read_unheard(rest: str, name_of: Callable[[str], str]) -> Mute:
@@ -227,12 +227,12 @@ def read_unheard(rest: str, name_of: Callable[[str], str]) -> Mute:
     Raises:
         IsomergeError: it is not understood.
     """
-    found = _UNHEARD.match(rest)
-    if found is None:
+    match = _UNHEARD.match(rest)
+    if match is None:
         raise IsomergeError(
             f"unheard {rest!r} is not understood: write NAME: WEIGHT by BIAS [behind GAIN] through OUT"
         )
-    name, *pieces, gain, out = found.groups()
+    name, *pieces, gain, out = match.groups()
     norm = None if gain is None else Part(name_of(gain))
     return Mute(name, _map(pieces, name_of), norm, Part(name_of(out)))
 

@@ -107,9 +107,9 @@ class Line(TypedAxes):
         """The name without prefix, first alternatives taken: equal for two checkpoints' same tensor."""
         return filled(self.name, binding)
 
-    def binding(self, found: Mapping[str, int]) -> dict[str, int]:
+    def binding(self, values: Mapping[str, int]) -> dict[str, int]:
         """The indices from the numbers that stand in a name."""
-        return {k: v for number in self.numbers for k, v in number.binding(found[number.index]).items()}
+        return {k: v for number in self.numbers for k, v in number.binding(values[number.index]).items()}
 
 
 BESIDE = ("tiled", "padded", "seen", "sliced", "without", "except", "across")
@@ -319,8 +319,8 @@ class Spec:
             if (wrapped := name.partition(".")[0]) in WRAPPERS and not hits:
                 fix = f"save the model itself, not what was wrapped around it, or take {wrapped}. off the names"
             raise IsomergeError(f"tensor {name} {how} of the spec for {self.model_type} ({self.origin}): {fix}")
-        found, line = hits[0]
-        return Match(line, line.binding({k: int(v) for k, v in found.groupdict().items()}))
+        hit, line = hits[0]
+        return Match(line, line.binding({k: int(v) for k, v in hit.groupdict().items()}))
 
     def check_shape(self, name: str, match: Match, actual: tuple[int, ...]) -> None:
         """Raise an IsomergeError that names tensor and axis when a shape is not the one declared."""
@@ -467,15 +467,17 @@ class Spec:
         (`isomerge.models.tied_tensors`).
         """
         tied = {a.name for line in self.lines if line.tied for a in line.atoms}
-        found = {}
+        gains = {}
         for line in self.lines:
             for axis in line.axes or ():
-                here = list(atoms((axis,)))
-                if any(a.diag and a.name == stream for a in here):
-                    scales = [a for a in here if a.name in self.spaces and stream in self.spaces[a.name].index]
+                axis_atoms = list(atoms((axis,)))
+                if any(a.diag and a.name == stream for a in axis_atoms):
+                    scales = [
+                        a for a in axis_atoms if a.name in self.spaces and stream in self.spaces[a.name].index
+                    ]
                     if not scales:
-                        found[line.name] = bool(({a.name for a in here} - self.spaces.keys()) & tied)
-        return found
+                        gains[line.name] = bool(({a.name for a in axis_atoms} - self.spaces.keys()) & tied)
+        return gains
 
     @cached_property
     def residual_names(self) -> frozenset[str]:
@@ -490,7 +492,7 @@ def coverage(spec: Spec, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Mat
     Raises:
         IsomergeError: naming the first tensor that does not fit, or that two tensors are the same one.
     """
-    found: dict[str, Match] = {}
+    matches: dict[str, Match] = {}
     owner: dict[str, str] = {}
     for name, actual in shapes.items():
         match = spec.match(name)
@@ -498,8 +500,8 @@ def coverage(spec: Spec, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Mat
         if match.canonical in owner:
             raise IsomergeError(f"tensors {owner[match.canonical]} and {name} are the same tensor under two names")
         owner[match.canonical] = name
-        found[name] = match
-    return found
+        matches[name] = match
+    return matches
 
 
 def by_canonical(matches: Mapping[str, Match]) -> dict[str, str]:

@@ -173,7 +173,7 @@ class _Reader:
         self.shifts: list[Shift] = []
         self.tied_trades: list[Shift] = []
         self.seen_raw: tuple[str, ...] = ()
-        self.told_here: set[str] = set()
+        self.read_behind_norms: set[str] = set()
         """Streams of which this text says itself that norms stand before what reads them."""
         self.theirs: list[tuple[str, set[str], set[Line]]] = []
         """Streams of parts, the part's gains and its lines."""
@@ -315,8 +315,8 @@ class _Reader:
         self.together.append(tuple(rest.split()))
 
     def read_layers(self, rest: str) -> None:
-        name, found = read_layers(rest, self.value)
-        self.layers[name], self.sizes[name] = found, len(found)
+        name, layers = read_layers(rest, self.value)
+        self.layers[name], self.sizes[name] = layers, len(layers)
 
     def read_require(self, rest: str) -> None:
         condition, _, message = rest.rpartition(" : ")
@@ -329,10 +329,10 @@ class _Reader:
         self.numbered[reason.strip()] = [self.value(expression, {"l": layer}) for layer in range(depth)]
 
     def read_space(self, statement: Statement) -> None:
-        found = _SPACE.match(statement.body)
-        if not found:
+        match = _SPACE.match(statement.body)
+        if not match:
             raise IsomergeError(f"space {statement.body!r} is not understood: write NAME: GROUP[index, ...]")
-        name, role, group, index, folded = found.groups()
+        name, role, group, index, folded = match.groups()
         for wanted in filter(None, (group, folded)):
             if wanted not in GROUPS:
                 raise IsomergeError(f"space {name}: no group {wanted!r}; there are {', '.join(GROUPS)}")
@@ -345,22 +345,22 @@ class _Reader:
     def read_by_the_whole(self) -> list[str]:
         """The streams of parts that a line of the whole reads, or norms, without a gain of the part, and of which the
         whole does not say that this is through the part's last norm (``prenorm STREAM``)."""
-        found = []
-        for stream, gains, lines in (part for part in self.theirs if part[0] not in self.told_here):
-            here = [axis for line in self.lines if line not in lines for axis in line.axes or ()]
-            leaves = [[*atoms((axis,))] for axis in here]
+        streams = []
+        for stream, gains, lines in (part for part in self.theirs if part[0] not in self.read_behind_norms):
+            axes = [axis for line in self.lines if line not in lines for axis in line.axes or ()]
+            leaves = [[*atoms((axis,))] for axis in axes]
             met = [leaf for leaf in leaves if any(a.name == stream and (a.dual or a.diag) for a in leaf)]
             if any(gains.isdisjoint(a.name for a in leaf) for leaf in met):
-                found.append(stream)
-        return found
+                streams.append(stream)
+        return streams
 
     def read_shift(self, rest: str) -> None:
-        found = _SHIFT.match(rest)
-        if not found:
+        match = _SHIFT.match(rest)
+        if not match:
             raise IsomergeError(
                 f"shift {rest!r} is not understood: write NAME: BIAS [along AXIS] [-> OUT via WEIGHT | -> OUT [along AXIS]]"
             )
-        name, bias, along, first, last, into, via, into_along, into_first, into_last, *more = found.groups()
+        name, bias, along, first, last, into, via, into_along, into_first, into_last, *more = match.groups()
         rows, into_rows = self.rows(first, last), self.rows(into_first, into_last)
         bias, _, block = bias.partition("#")
         into, _, into_block = (into or "").partition("#")
@@ -400,13 +400,13 @@ class _Reader:
         self.lengths.append(read_length(rest, self.chosen))
 
     def read_biased(self, rest: str) -> None:
-        found = _BIASED.match(rest)
-        if not found:
+        match = _BIASED.match(rest)
+        if not match:
             raise IsomergeError(
                 f"biased {rest!r} is not understood: write WEIGHT#PART by BIAS, or WEIGHT by BIAS ..."
             )
-        part = None if found[2] is None else int(found[2])
-        self.biased += [(found[1], part, name) for name in found[3].split()]
+        part = None if match[2] is None else int(match[2])
+        self.biased += [(match[1], part, name) for name in match[3].split()]
 
     def rows(self, first: str | None, last: str | None) -> Rows | None:
         """The rows between two expressions; an empty one is the end."""
@@ -420,7 +420,7 @@ class _Reader:
         words = rest.removesuffix(RETURNED).removesuffix(WITHIN)
         name = self.stream("prenorm", words.removesuffix(PLAIN))
         self.within += [name] if rest.endswith(WITHIN) else []
-        self.told_here.add(name)
+        self.read_behind_norms.add(name)
         self.prenorm.append(name)
         self.plain += [name] if words.endswith(PLAIN) else []
         self.normed_out += [name] if rest.endswith(RETURNED) else []

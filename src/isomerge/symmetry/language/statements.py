@@ -42,7 +42,7 @@ def read_fixed(rest: str) -> FixedPart:
     if not names.split() or not reason.strip():
         raise IsomergeError(f"fixed {rest!r} is not understood: write NAME ... : REASON")
     written = [name for name in names.split() if name != ":"]
-    return FixedPart(tuple(one for name in written for one in alternatives(name)), reason.strip())
+    return FixedPart(tuple(alternative for name in written for alternative in alternatives(name)), reason.strip())
 
 
 def alternatives(name: str) -> list[str]:
@@ -67,10 +67,10 @@ def read_returned(rest: str) -> Returned:
     Raises:
         IsomergeError: it is not understood.
     """
-    found = _RETURNS.match(rest)
-    if not found:
+    match = _RETURNS.match(rest)
+    if not match:
         raise IsomergeError(
             f"returns {rest!r} is not understood: write `returns SPACE ... : CLASS ...`, or `returns nothing : "
             f"CLASS ...`"
         )
-    return Returned(frozenset(found[1].split()) - {NOTHING}, tuple(found[2].split()))
+    return Returned(frozenset(match[1].split()) - {NOTHING}, tuple(match[2].split()))
