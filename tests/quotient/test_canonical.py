@@ -14,8 +14,7 @@ from depth import more
 from isomerge.evidence.outputs import compare_outputs
 from isomerge.models.free_streams import given_out
 from isomerge.models.recognised import recognise
-from isomerge.quotient.canonical import canonical
-from isomerge.quotient.degeneracy import CLOSE
+from isomerge.quotient.canonical import CLOSE, canonical
 from solve.disguises import keep_streams, perturb, turn, write_like
 from toys import FEW, outputs, relative, save_toy, tensors
 

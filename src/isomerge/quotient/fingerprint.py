@@ -5,14 +5,18 @@ It holds relations between vectors that have names (`isomerge.quotient.stream_an
 what the config says of the function, made in one pass over the weights, a unit at a time. Two fingerprints tell
 whether two models are the same function, derived from one base, or independent (`isomerge.quotient.similarity`);
 the hash is a name for the function.
+
+Tensors that no product reaches, or whose products have no end with a name, count by their lengths: in the
+canonical gauge, with gains folded, all that is left to act keeps lengths, so that the length of a tensor at every
+place that has a name is the same number in all twins. It says less than a relation, but of every tensor.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from math import hypot, isfinite, log
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import hypot, isfinite, log, prod
 from typing import Any
 
 import torch
@@ -23,13 +27,13 @@ from isomerge.config.keys import ASIDE
 from isomerge.errors import OVERFLOW, IsomergeError
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import balance_powers, canonical_gauge, fold_biases
+from isomerge.matching.gram import along, is_gain_of_latent
 from isomerge.models.free_streams import given_out
 from isomerge.models.layer_norm_form import in_layer_norm_form
 from isomerge.models.recognised import Model, coarsest_dtype, working_dtype
 from isomerge.models.unit_plan import make_plan, unit_bytes
 from isomerge.progress import Observer, quiet
 from isomerge.quotient.draws import salted, signs, sketch
-from isomerge.quotient.lengths import KIND, along_stream, lengths
 from isomerge.quotient.record import BASIS, FORMAT, Fingerprint, Relation, View, read_fingerprint
 from isomerge.quotient.relations import WAYS, Related, relations
 from isomerge.quotient.spectra import Spectrum, spectra
@@ -37,7 +41,8 @@ from isomerge.quotient.storage import Look
 from isomerge.quotient.stream_anchors import EVERY, LENGTHS, Draws, anchors_of
 from isomerge.solve.canonical.canonical_frame import free_folding
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.blocks import Block, Blocks, layer_of
+from isomerge.symmetry.axes import Atom
+from isomerge.symmetry.blocks import Block, Blocks, layer_of, leaves
 from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.units import elements_of
@@ -51,6 +56,8 @@ NOISE = 1e-2
 SUMS = 32
 """Numbers in a hash. All of them see every relation: a change that leaves every one within a step is rare."""
 
+LENGTH = "length"
+"""The kind of what is known of a tensor that no product reaches."""
 RelationsByDraw = dict[tuple[str, str, str], tuple[Block, Related]]
 """Relations by draw, block and kind."""
 
@@ -122,7 +129,7 @@ def _made(model: Model, observer: Observer, dtype: torch.dtype, salt: str) -> Fi
         if silent := [b for b in floats if b.key not in covered and b.axes is not None]:
             dead = _balanced(shifts, floats) if dead is None else dead
             clear = {b: floats[b] for b in silent if dead.isdisjoint(elements_of(shifts, b))}
-            by_draw |= {(EVERY, b.key, KIND): (b, x) for b, x in lengths(spec, shifts, clear, salt).items()}
+            by_draw |= {(EVERY, b.key, LENGTH): (b, x) for b, x in lengths(spec, shifts, clear, salt).items()}
         of_unit = spectra(shifts, floats)
         if meet:  # what reads a latent has no relation to the stream: spectra speak for it
             for key, x in of_unit.items():
@@ -313,3 +320,48 @@ def _plain(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return float(value) if abs(value) < 1 << 53 else str(value)
     return value if value is None or isinstance(value, (str, bool, float)) else str(value)
+
+
+def lengths(spec: Spec, shifts: Spec, tensors: Mapping[Block, Tensor], salt: str = "") -> dict[Block, Related]:
+    """The lengths of tensors of one unit.
+
+    Args:
+        spec: the full spec.
+        shifts: the one of what acts inside the unit.
+        tensors: the blocks, in the canonical gauge, with gains folded.
+        salt: what signs are drawn with.
+
+    Returns:
+        Sums with random signs over named places of lengths, and of the sums of the lengths of every neuron or
+        head; nothing of a block that something acts on which no gauge balances.
+    """
+    parts = {block: list(_lengths_of(spec, shifts, block, tensor, salt)) for block, tensor in tensors.items()}
+    return {block: Related(torch.cat(of_leaves), ()) for block, of_leaves in parts.items() if of_leaves}
+
+
+def along_stream(spec: Spec, stream: str, block: Block, tensor: Tensor) -> Tensor:
+    """How long a matrix is at every coordinate of a stream, float64 [width]."""
+    x, _ = next(iter(along(spec, stream, {block: tensor})))
+    return x.norm(dim=1)
+
+
+def _lengths_of(spec: Spec, shifts: Spec, block: Block, tensor: Tensor, salt: str) -> Iterator[Tensor]:
+    """The lengths of every leaf of a block, [numbers]."""
+    for (view,), atoms, number in leaves(spec, block, tensor):
+        acting = {a.name for a in atoms if a.name in spec.spaces}
+        loose = {name for name in acting if not spec.spaces[name].keeps_lengths}
+        if loose - {*shifts.spaces, *spec.gains} or any(is_gain_of_latent(spec, atom) for atom in atoms):
+            continue
+        named = [at for at, a in enumerate(atoms) if a.name not in acting]
+        permuted = [at for at, a in enumerate(atoms) if a.name in acting and _is_permuted(spec, a)]
+        turned = [at for at in range(len(atoms)) if at not in {*named, *permuted}]
+        x = (view + block.line.less).double().permute(*named, *permuted, *turned)
+        places, parts = (prod(view.shape[at] for at in side) for side in (named, permuted))
+        each = x.reshape(places, parts, -1).norm(dim=-1)
+        sizes = torch.stack([each.norm(dim=-1), each.sum(-1) / parts**0.5], -1)
+        yield sketch(f"{block.key} {number} {LENGTH}", sizes, torch.float64, salt).flatten()
+
+
+def _is_permuted(spec: Spec, atom: Atom) -> bool:
+    """Whether nothing else acts on an axis. (A stream may be turned in another twin.)"""
+    return spec.spaces[atom.name].group_name == "Perm" and not spec.spaces[atom.name].residual

@@ -12,7 +12,7 @@ import torch
 from depth import more
 from isomerge.errors import IsomergeError
 from isomerge.quotient.optim import InvariantAdam, InvariantSGD, Quotient
-from isomerge.quotient.optim.invariant_metric import InvariantMetric
+from isomerge.quotient.optim.invariant import InvariantMetric
 from quotient.optim.modules import LIVE, apart, live, logits, moved, train
 from toys import relative
 
@@ -54,7 +54,7 @@ def test_adams_do_not(name: str) -> None:
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_a_metric_that_forgets_where_spaces_meet_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Grams that feel the other spaces' elements are not invariant."""
-    monkeypatch.setattr("isomerge.quotient.optim.invariant_metric.multiply", lambda *args, **options: None)
+    monkeypatch.setattr("isomerge.quotient.optim.invariant.multiply", lambda *args, **options: None)
     assert related(name, INVARIANT["sgd"])[0] > 1e-4
 
 
