@@ -18,8 +18,8 @@ from isomerge.observe.live.aligned_modules import aligned_module, average, state
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.live.stored_weights import put_mean, weights_of
 from isomerge.observe.losses import evaluate, outputs_of
-from isomerge.solve.learn.model_line import MatchedLine
 from isomerge.solve.learn.settings import LearnSettings
+from isomerge.solve.learn.simplex import MatchedLine
 from isomerge.solve.pairs.midpoint import Midpoint
 from isomerge.solve.pairs.pair import PairSolver
 from isomerge.solve.pairs.stream_descent import StreamSolver

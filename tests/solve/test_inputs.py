@@ -20,7 +20,7 @@ from isomerge.options import MatchingOptions
 from isomerge.solve.match_checks import check_matching, matching_of
 from isomerge.solve.match_inputs import inputs_key
 from isomerge.solve.match_options import Matching
-from isomerge.solve.pairs.solver_state import load_places, save_places
+from isomerge.solve.pairs.solutions import load_places, save_places
 from observe.data.checkpoints import picture, save_picture
 from solve.disguises import single
 from toy_settings import CAUSAL_OF_THREE

@@ -23,8 +23,8 @@ from isomerge.observe.live.substitution import substituted
 from isomerge.solve.learn import learner as learned
 from isomerge.solve.learn import settings as learning
 from isomerge.solve.learn.learner import Learner
-from isomerge.solve.learn.model_line import MatchedLine
 from isomerge.solve.learn.settings import LearnSettings
+from isomerge.solve.learn.simplex import MatchedLine
 from isomerge.solve.pairs import stream_descent as streams
 from isomerge.solve.pairs.pair import PairSolver
 from isomerge.solve.pairs.stream_descent import StreamSolver

@@ -16,10 +16,9 @@ from isomerge.models.recognised import recognise
 from isomerge.observe.data.opening_data import open_data
 from isomerge.progress import Observer
 from isomerge.solve.learn import learner as learned
-from isomerge.solve.learn.learner import Learned
+from isomerge.solve.learn.learner import Learned, learn_together
 from isomerge.solve.learn.settings import LearnSettings
 from isomerge.solve.learn.simplex import MatchedSimplex
-from isomerge.solve.learn.together import learn_together
 from isomerge.solve.many import mean_solver as many
 from isomerge.solve.match_options import Matching
 from isomerge.solve.pairs import stream_descent as streams

@@ -22,10 +22,9 @@ from isomerge.observe.stats.taps import capture
 from isomerge.solve.pairs import rematch, search
 from isomerge.solve.pairs import stream_descent as streams
 from isomerge.solve.pairs.midpoint import Midpoint
-from isomerge.solve.pairs.moves import stream_step
 from isomerge.solve.pairs.pair import PairSolver
 from isomerge.solve.pairs.rematch import FunctionalMatch
-from isomerge.solve.pairs.search import Search, search_forward
+from isomerge.solve.pairs.search import Search, search_forward, stream_step
 from isomerge.solve.pairs.stream_descent import StreamSolver
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.groups import GROUPS
@@ -75,7 +74,7 @@ def test_accepted_moves_only_lower_the_divergence(
     name: str, spaces: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unrelated models: down at every accepted move, the best held-out state is left behind, outputs stay."""
-    monkeypatch.setattr("isomerge.solve.pairs.moves.ALL_HEADS", 3)
+    monkeypatch.setattr("isomerge.solve.pairs.search.ALL_HEADS", 3)
     monkeypatch.setattr(search, "STEPS", 6)
     a, b = single(name, tmp_path / "a"), single(name, tmp_path / "b", 5)
     examples = examples_for(a, 24)
@@ -154,7 +153,7 @@ def test_the_guard_keeps_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_twin_settles_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing can be gained but rounding: the search ends by itself, after few rounds."""
-    monkeypatch.setattr("isomerge.solve.pairs.moves.ALL_HEADS", 2)
+    monkeypatch.setattr("isomerge.solve.pairs.search.ALL_HEADS", 2)
     monkeypatch.setattr(search, "STEPS", 3)
     a = single("vit", tmp_path / "a")
     moved = turn("vit", a, tmp_path / "moved", 3)
@@ -167,7 +166,7 @@ def test_a_twin_settles_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_the_seed_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal seeds and moves give equal matches; another seed another one."""
-    monkeypatch.setattr("isomerge.solve.pairs.moves.ALL_HEADS", 3)
+    monkeypatch.setattr("isomerge.solve.pairs.search.ALL_HEADS", 3)
     a, b = single("vit", tmp_path / "a"), single("vit", tmp_path / "b", 5)
     examples = examples_for(a, 16)
     found = []

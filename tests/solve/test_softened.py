@@ -13,8 +13,8 @@ from isomerge.models.unit_plan import make_plan
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.modules import load_module
 from isomerge.solve.learn.learner import Learner
-from isomerge.solve.learn.model_line import MatchedLine
 from isomerge.solve.learn.settings import LearnSettings, softened
+from isomerge.solve.learn.simplex import MatchedLine
 from isomerge.solve.pairs import stream_descent as streams
 from isomerge.solve.pairs.pair import PairSolver
 from isomerge.solve.pairs.stream_descent import StreamSolver

@@ -19,11 +19,11 @@ from isomerge.observe.live.modules import load_module
 from isomerge.observe.stats.taps import Activations
 from isomerge.run.streaming import stream_units, write_alone
 from isomerge.run.writing_run import Output, StreamWriter
-from isomerge.solve.baselines.branches import capture_branches
 from isomerge.solve.baselines.transport_solver import (
     METHODS,
     TransportSettings,
     TransportSolver,
+    capture_branches,
     match_by_transport,
     transport_solutions,
 )

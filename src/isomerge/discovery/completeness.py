@@ -24,6 +24,11 @@ from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.language.spec import Line
 
+TRIED = ("GL", "Scale", "PositiveScale", "SignedPerm", "Perm")
+"""The largest one first; an element of the scales permutes as well."""
+End = tuple[tuple[str, int], ...]
+"""Stored tensors of one module, and the axis of each."""
+
 
 @dataclass(frozen=True)
 class Completeness:
@@ -114,10 +119,6 @@ def _counted(spec_of: SpecOf, make: Callable[[], Specimen]) -> _Counted:
         return _Counted(None, str(error), inner)
 
 
-TRIED = ("GL", "Scale", "PositiveScale", "SignedPerm", "Perm")
-"""The largest one first; an element of the scales permutes as well."""
-
-
 @dataclass(frozen=True)
 class InnerAxis:
     """An axis of its own between two modules, and the largest group that leaves all outputs as they are."""
@@ -140,10 +141,6 @@ def inner_axes(seen: BoundSpecimen) -> list[InnerAxis]:
         if group is not None:
             axes.append(InnerAxis(_name(seen, writer), _name(seen, reader), size, group))
     return axes
-
-
-End = tuple[tuple[str, int], ...]
-"""Stored tensors of one module, and the axis of each."""
 
 
 def _candidates(seen: BoundSpecimen) -> Iterator[tuple[End, End, int]]:

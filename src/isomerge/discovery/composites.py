@@ -24,6 +24,14 @@ PROJECTED = re.compile(r"projection_dim|image_text_hidden_size")
 PIXELS = (8, 16)
 """Sides of images: their patches can be counted, merged two by two, and have another number in either specimen."""
 IMAGES = {"image_size": PIXELS, "mm_tokens_per_image": (4, 4)}
+WINDOW, PATCH, STRIDE = 2, 2, 2
+SWIN = ("depths", "num_heads")
+SEGFORMER = ("depths", "num_attention_heads", "hidden_sizes", "patch_sizes", "strides", "mlp_ratios")
+"""Keys of lists with an entry a stage."""
+GRID = 4
+"""Patches across, where all stages see one grid: more than a convolution of SegFormer's sees at once."""
+RATIO = 1.5
+"""Neurons by the width of their stage: as many by the head of a specimen as others have."""
 
 
 def shrunk_whole(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
@@ -136,16 +144,6 @@ def _follows(key: str, real: Mapping[str, Any], small: Mapping[str, Any], own: A
     many."""
     kind = kind_of(key, real)
     return small[key] == real[key] or kind == "width" or (kind is None and real[key] != own)
-
-
-WINDOW, PATCH, STRIDE = 2, 2, 2
-SWIN = ("depths", "num_heads")
-SEGFORMER = ("depths", "num_attention_heads", "hidden_sizes", "patch_sizes", "strides", "mlp_ratios")
-"""Keys of lists with an entry a stage."""
-GRID = 4
-"""Patches across, where all stages see one grid: more than a convolution of SegFormer's sees at once."""
-RATIO = 1.5
-"""Neurons by the width of their stage: as many by the head of a specimen as others have."""
 
 
 def is_in_stages(config: Mapping[str, Any]) -> bool:

@@ -30,6 +30,12 @@ from isomerge.symmetry.axes import atoms, parse
 
 COUNT = 48
 """Random outputs whose moments are compared: more than an attention has chunks of heads."""
+IRRELEVANT = re.compile(
+    r".*(dropout|pdrop|drop_prob|drop_path|initializer|init_std|_std|_token_id|use_cache|gradient|output_|return_|label"
+    r"|problem_type|summary|tie_word_embeddings|architectures|dtype|version|attn_implementation|quantization|name"
+    r"|tokenizer).*|auto_map|task_.*"
+)
+"""Keys that do not change what a model computes from its weights."""
 
 
 @dataclass(frozen=True)
@@ -250,14 +256,6 @@ def _tidied(draft: Draft) -> Draft:
             return replace(draft, sizes=sizes)
         for name in unused:
             del sizes[name]
-
-
-IRRELEVANT = re.compile(
-    r".*(dropout|pdrop|drop_prob|drop_path|initializer|init_std|_std|_token_id|use_cache|gradient|output_|return_|label"
-    r"|problem_type|summary|tie_word_embeddings|architectures|dtype|version|attn_implementation|quantization|name"
-    r"|tokenizer).*|auto_map|task_.*"
-)
-"""Keys that do not change what a model computes from its weights."""
 
 
 def with_conditions(

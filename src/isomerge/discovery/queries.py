@@ -23,6 +23,14 @@ from isomerge.discovery.moments import RELATED
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.language.expressions import evaluate
 
+FRACTIONS = (
+    "partial_rotary_factor",
+    "rope_parameters.partial_rotary_factor",
+    "rotary_pct",
+    "rotary_percentage",
+    "rope_pct",
+)
+
 
 @dataclass(frozen=True)
 class QueryNames:
@@ -174,15 +182,6 @@ def rotation_of(queries: Tensor, keys: Tensor) -> Rotation | None:
         if float(sums.norm(dim=-1).max()) < 1e2 * RELATED * size:
             return Rotation(n, interleaved, last)
     return None
-
-
-FRACTIONS = (
-    "partial_rotary_factor",
-    "rope_parameters.partial_rotary_factor",
-    "rotary_pct",
-    "rotary_percentage",
-    "rope_pct",
-)
 
 
 def pair_expressions(turned: int, head: int, config: Mapping[str, Any]) -> list[str]:

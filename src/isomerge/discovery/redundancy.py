@@ -66,6 +66,24 @@ OTHER_EPS = 4.0
 """By what eps is multiplied to tell what holds for one alone."""
 ROWS = 40
 """Rows of the input at least."""
+NAMES = ("limit", "swiglu_limit", "clip_qkv")
+"""What modules call the number beyond which they cut."""
+MOST = 0.6
+"""The largest number at which a specimen's clamps are left: some inputs reach it."""
+SHARE = 0.9
+"""Of what the channel that is least in size comes to, where a clamp is to cut in every channel."""
+ROUNDS = 8
+"""How often: where the first layers cut, less arrives at the next."""
+_CLAMPS = {torch.clamp, torch.clip, Tensor.clamp, Tensor.clip}
+NONE = 1e-6
+"""Lengths of parts of vectors of length one at most this are zero: tangents come from differences,
+exact to 1e-8."""
+INDEPENDENT = 1e-9
+"""Squared singular values above this count, of rows of length one; the error of tangents, squared, is 1e-16."""
+TOGETHER = 3
+"""The most lines that are looked at together."""
+GROUPS = 600
+"""The most groups of lines that are looked at: each takes a hundredth of a second."""
 
 
 @dataclass(frozen=True)
@@ -284,17 +302,6 @@ def _null_space(jacobian: Tensor) -> tuple[Tensor, tuple[float, float], float]:
     return basis.mT.contiguous(), gap, float(pivots[0])
 
 
-NAMES = ("limit", "swiglu_limit", "clip_qkv")
-"""What modules call the number beyond which they cut."""
-MOST = 0.6
-"""The largest number at which a specimen's clamps are left: some inputs reach it."""
-SHARE = 0.9
-"""Of what the channel that is least in size comes to, where a clamp is to cut in every channel."""
-ROUNDS = 8
-"""How often: where the first layers cut, less arrives at the next."""
-_CLAMPS = {torch.clamp, torch.clip, Tensor.clamp, Tensor.clip}
-
-
 def lower_clamps(specimen: Specimen, *, everywhere: bool = False) -> None:
     """Set the clamps of a specimen's modules where its inputs reach them.
 
@@ -335,17 +342,6 @@ class _Cut(TorchFunctionMode):
             sizes = arguments["input"].detach().abs().flatten(0, -2).amax(0)
             self.least = min(self.least, float(sizes.min()))
         return func(*args, **(kwargs or {}))
-
-
-NONE = 1e-6
-"""Lengths of parts of vectors of length one at most this are zero: tangents come from differences,
-exact to 1e-8."""
-INDEPENDENT = 1e-9
-"""Squared singular values above this count, of rows of length one; the error of tangents, squared, is 1e-16."""
-TOGETHER = 3
-"""The most lines that are looked at together."""
-GROUPS = 600
-"""The most groups of lines that are looked at: each takes a hundredth of a second."""
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,10 @@ MORE = 40
 """How many more combinations of outputs are derived than there is to be told."""
 ENOUGH = 1.2
 """How many outputs there must be for each parameter: fewer would look like symmetries."""
+CHUNK = 256
+"""Directions that are derived at once: a tenth of a megabyte each."""
+ZERO = 1e-10
+"""Singular values at most this are zero; those of a projection are one, or near it where gains differ."""
 
 
 class Point:
@@ -294,12 +298,6 @@ def form_tangents(form: Form, blocks: Mapping[Block, Tensor]) -> list[dict[Block
     whole = torch.zeros(len(unseen), len(flat), dtype=flat.dtype)
     whole[:, moving] = unseen
     return [parts(row) for row in whole]
-
-
-CHUNK = 256
-"""Directions that are derived at once: a tenth of a megabyte each."""
-ZERO = 1e-10
-"""Singular values at most this are zero; those of a projection are one, or near it where gains differ."""
 
 
 def _null_space(slopes: Tensor) -> Tensor:

@@ -68,6 +68,16 @@ SETTLED = {"F64": 1e-11, "F32": 2e-5}
 """A model that its own element moves by less is its representative already: what is left is the rounding of the
 stored dtype over the gaps, and a second run gives the same bytes. (Gaps of halves are wider than their forms are
 apart.)"""
+CARD = (
+    "Canonical form",
+    "The same function as the model below, in the one set of weights that stands for all of its disguises: "
+    "norms' gains "
+    "folded, maps balanced, axes in their eigenbases, signs and orders fixed. Made by isomerge.",
+)
+CLOSE = 1e-6
+"""A gap below this is told of: float32 weights carry about a tenth of it as rounding."""
+NOTHING = 1e-9
+"""A choice that moves the weights by no more of their norm is none."""
 
 
 class Canonicaliser:
@@ -295,14 +305,6 @@ def _axes(
             yield from ((key, space, x) for x, atom in along(spec, name, tensors, only) if not atom.diag)
 
 
-CARD = (
-    "Canonical form",
-    "The same function as the model below, in the one set of weights that stands for all of its disguises: "
-    "norms' gains "
-    "folded, maps balanced, axes in their eigenbases, signs and orders fixed. Made by isomerge.",
-)
-
-
 def canonical(model: Model, observer: Observer = quiet) -> Canonical:
     """The element that moves a model to the representative of its orbit, with the degeneracy report.
 
@@ -320,12 +322,6 @@ def run_canon(model: Model, output: Output) -> tuple[Alignment, dict[str, Any]]:
         representative.alignment, model, output, name="to the canonical form", command="canon", card=CARD, more=more
     )
     return representative.alignment, report
-
-
-CLOSE = 1e-6
-"""A gap below this is told of: float32 weights carry about a tenth of it as rounding."""
-NOTHING = 1e-9
-"""A choice that moves the weights by no more of their norm is none."""
 
 
 @dataclass

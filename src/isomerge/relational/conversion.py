@@ -31,6 +31,8 @@ NORMS = {"O": "rms", "OFixingOnes": "layer"}
 """The norm of a stream, by the rotations that commute with it once its gains are folded."""
 TRIED = 9
 """Tokens of the trial input of a converted model."""
+Parts = dict[str, Part]
+ROLES = ("query", "key", "value", "output")
 
 
 def convert_model(
@@ -259,10 +261,6 @@ def from_standard(
     if hasattr(model, "base_model_prefix") and hasattr(model, "config"):
         return convert_model(model, anchors=anchors, full=full, chunk=chunk, seed=seed)
     return convert_attention(model, choose=anchors, full=full, chunk=chunk, seed=seed)
-
-
-Parts = dict[str, Part]
-ROLES = ("query", "key", "value", "output")
 
 
 def convert_attention(

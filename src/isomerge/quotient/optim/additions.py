@@ -41,6 +41,8 @@ from isomerge.symmetry.stage import add_shifts, find_shifts, shift_shape
 from isomerge.symmetry.unstored_biases import UnstoredBias
 
 Places = Mapping[Block, View]
+Terms = Iterator[tuple[View, Tensor]]
+"""Views of a flat vector of parameters, and what is added to each, of its shape."""
 
 
 class Addition(Protocol):
@@ -322,10 +324,6 @@ def _seldom(spec: Spec, free: LayerNorms, places: Places) -> Iterator[Addition]:
 def _single(at: View, axis: int) -> tuple[int, ...]:
     """The shape of a view, one long along an axis."""
     return tuple(1 if k == axis else n for k, n in enumerate(at.size))
-
-
-Terms = Iterator[tuple[View, Tensor]]
-"""Views of a flat vector of parameters, and what is added to each, of its shape."""
 
 
 class Seldom(ABC):

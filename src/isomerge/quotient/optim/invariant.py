@@ -34,6 +34,9 @@ from isomerge.quotient.optim.movement import act, add_outer, multiply
 from isomerge.quotient.optim.quotient import Quotient
 from isomerge.quotient.optim.vertical import VerticalSpace, carrier
 
+Side = tuple[str, bool]
+"""A family's name, and whether its dual side is meant."""
+
 
 class InvariantOptimizer(torch.optim.Optimizer):
     """What both share: one group of all trained parameters, and gradients in a fixed gauge of the biases."""
@@ -242,10 +245,6 @@ class InvariantAdam(InvariantOptimizer):
             m = state["exp_avg"].lerp_(g, 1 - beta1)
             v = state["exp_avg_sq"].mul_(beta2).addcmul_(g, g, value=1 - beta2)
             p.addcdiv_(m, (v / (1 - beta2**n)).sqrt_().add_(group["eps"]), value=-group["lr"] / (1 - beta1**n))
-
-
-Side = tuple[str, bool]
-"""A family's name, and whether its dual side is meant."""
 
 
 class InvariantMetric:

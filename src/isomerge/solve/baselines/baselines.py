@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from isomerge.progress import Observer
-from isomerge.solve.baselines.rebasin import match_by_rebasin
-from isomerge.solve.baselines.rebasin_activations import match_by_activations
+from isomerge.solve.baselines.rebasin import match_by_activations, match_by_rebasin
 from isomerge.solve.baselines.transport_solver import (
     METHODS,
     TransportSolver,

@@ -1,25 +1,31 @@
 """Fusion by optimal transport: solvers whose aligned source is no element of an orbit, but a soft average of
-neurons."""
+neurons.
+
+Maps are computed from what every branch writes into a residual stream. Matching by symmetries reads the stream at
+its norms (`isomerge.observe.stats.taps`), where it is a sum of many writers. Transport maps are made writer by
+writer, and weighted by how large a branch is beside the stream that it joins.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
 from isomerge.matching.distances import squared_distance, squared_norm
 from isomerge.matching.permutations import in_declared_groups
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import unit_layer
+from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.accelerator import CPU
 from isomerge.observe.live.modules import load_module
-from isomerge.observe.stats.taps import Activations
+from isomerge.observe.stats.taps import ROWS, Activations, Tap, captured, plain, plan_taps, whole_weights
 from isomerge.progress import Observer, quiet
-from isomerge.solve.baselines.branches import capture_branches
 from isomerge.solve.baselines.flow_leaves import Step
 from isomerge.solve.baselines.transport_flow import TransportFlow
 from isomerge.solve.baselines.transport_settings import METHODS, TransportSettings
@@ -29,6 +35,7 @@ from isomerge.solve.pairs.pair import PairSolver, UnitResult
 from isomerge.solve.parts_file import load_parts, save_parts
 from isomerge.solve.unfinished_run import UnfinishedRun
 from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.units import Unit, elements_of
 
@@ -64,7 +71,7 @@ class TransportSolver:
 
         Args:
             observer: told of progress.
-            activations: of the anchor and of the source, from `isomerge.solve.baselines.branches.capture_branches`.
+            activations: of the anchor and of the source, from `capture_branches`.
 
         Raises:
             IsomergeError: settings that contradict each other, or activations of different examples.
@@ -221,3 +228,31 @@ def _activations(solver: TransportSolver, matching: Matching | None) -> tuple[Ac
         for model in (solver.anchor, solver.source)
     )
     return a, b
+
+
+def plan_branches(model: Model, module: nn.Module) -> Iterator[tuple[Tap, str]]:
+    """The outputs of what writes into a stream (linear layers, embeddings, patches), and the inputs of norms.
+
+    Yields:
+        The taps beside those of `isomerge.observe.stats.taps.plan_taps`, with the names of their submodules.
+    """
+    for block, axes, path in whole_weights(model, module):
+        stream_atoms = [a for a in atoms(axes) if a.name in model.spec.streams]
+        if len(axes) == 1 and stream_atoms:
+            yield Tap(f"{block.key}:in", block.key, plain(axes[0]), block.scope, "in"), path
+        elif len(stream_atoms) == 1 and not stream_atoms[0].dual:
+            axis = next(axis for axis in axes if stream_atoms[0] in atoms((axis,)))
+            yield Tap(f"{block.key}:out", block.key, plain(axis), block.scope, "out"), path
+
+
+def capture_branches(
+    model: Model, module: nn.Module, examples: Examples, *, rows: int = ROWS, batch_size: int = 16
+) -> Activations:
+    """Run a module over examples and keep up to ``rows`` rows of every tap: `plan_taps` and `plan_branches`.
+
+    Equal examples give equal rows for every model of one architecture, as in `isomerge.observe.stats.taps.capture`.
+    """
+
+    places = [*plan_taps(model, module), *plan_branches(model, module)]
+    images = {tap.key for tap, path in places if isinstance(module.get_submodule(path), torch.nn.Conv2d)}
+    return captured(module, places, examples, rows, batch_size, images)

@@ -31,11 +31,15 @@ from isomerge.observe.live.substitution import substituted, untied_module
 from isomerge.observe.losses import logits_of
 from isomerge.solve.learn.settings import LearnSettings
 from isomerge.solve.many.mean_solver import ManySolver
+from isomerge.solve.pairs.stream_descent import StreamSolver
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import Stage
+
+PATH = (0.25, 0.4, 0.5, 0.6, 0.75)
+"""The points at which a line is judged: its maximum counts. A look costs as much as some steps of learning."""
 
 
 class MatchedSimplex:
@@ -220,3 +224,35 @@ def random_point(count: int, rng: Generator) -> list[float]:
     gaps = torch.rand(count, generator=rng, dtype=torch.float64).clamp_min(1e-12).log().neg()
     drawn = gaps / gaps.sum()
     return [0.5 * float(w) + 0.5 / count for w in drawn]
+
+
+class MatchedLine(MatchedSimplex):
+    """The line from the anchor to the source as the solver has matched it: points are ``[1 - t, t]``.
+
+    Args:
+        solver: a solver after its descent.
+        settings: device and precision.
+    """
+
+    def __init__(self, solver: StreamSolver, settings: LearnSettings) -> None:
+        plan, anchor = solver.pair.plan, solver.pair.anchor
+        units = (solver.placed_unit(unit) for unit in plan.units)
+        placed = ((unit.anchor, unit.source) for unit in units)
+        super().__init__(plan, anchor, placed, lambda block: solver.units.folded(0, block), (0.5, 0.5), settings)
+
+    def points(self) -> list[list[float]]:
+        """Points of the middle half, the midpoint among them."""
+        return [[1 - t, t] for t in PATH]
+
+    def drawn(self, rng: Generator) -> list[float]:
+        """A point of the middle half, uniform."""
+
+        t = float(torch.rand((), generator=rng)) * 0.5 + 0.25
+        return [1 - t, t]
+
+    def mixed(self, block: Block, point: Sequence[float], stages: Sequence[Stage] | None) -> Tensor:
+        """The weights of one block at ``(1 - t) anchor + t source``."""
+
+        t = point[1]
+        b = self.corner(1, block, stages if t > 0 else None)
+        return torch.lerp(self.corner(0, block), b, t) if t < 1 else b

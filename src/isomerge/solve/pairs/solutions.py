@@ -17,8 +17,8 @@ from isomerge.observe.data.examples import Examples
 from isomerge.progress import Observer
 from isomerge.solve.baselines.baselines import prepare_baseline
 from isomerge.solve.learn.learner import Learner
-from isomerge.solve.learn.model_line import MatchedLine
 from isomerge.solve.learn.settings import LearnSettings
+from isomerge.solve.learn.simplex import MatchedLine
 from isomerge.solve.match_inputs import check_labels
 from isomerge.solve.match_options import OURS, Matching
 from isomerge.solve.pairs.in_place import nearest_in_place
@@ -27,8 +27,8 @@ from isomerge.solve.pairs.match_evidence import MatchEvidence
 from isomerge.solve.pairs.pair import PairSolver
 from isomerge.solve.pairs.rematch import match_functionally
 from isomerge.solve.pairs.search import search_forward
-from isomerge.solve.pairs.solver_state import load_places, save_places
 from isomerge.solve.pairs.stream_descent import StreamSolver
+from isomerge.solve.parts_file import load_parts, save_parts
 from isomerge.solve.unfinished_run import UnfinishedRun
 from isomerge.symmetry.alignment import Alignment
 
@@ -143,3 +143,21 @@ def prepare_solutions(
         pair.norms_stay = "learned" in record
         reports.append(record)
     return reports
+
+
+def save_places(path: Path, solver: StreamSolver, report: dict[str, Any]) -> None:
+    """Write where a solver's source is (its streams and units), complete or not at all, with a report."""
+    parts = {"turn": solver.turn.elements, **{f"in {unit}": elements for unit, elements in solver.inner.items()}}
+    save_parts(path, parts, {"units": list(solver.inner), "report": report})
+
+
+def load_places(path: Path, solver: StreamSolver) -> dict[str, Any] | None:
+    """Bring a solver's source to where `save_places` has written that it is; returns the report, None without a
+    file."""
+    kept = load_parts(path)
+    if kept is None:
+        return None
+    parts, about = kept
+    solver.turn = Alignment(solver.frame, parts.get("turn"))
+    solver.inner = {unit: parts.get(f"in {unit}", {}) for unit in about["units"]}
+    return about["report"]
