@@ -30,18 +30,13 @@ def trusted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("isomerge.commands.opening.demand_proof", lambda *args, **more: None)
 
 
-def one_wording(patch: pytest.MonkeyPatch) -> None:
-    """errors of Python's functions call options as the command line does, so that one sentence serves both doors"""
-    patch.setattr("isomerge.run.arguments.in_python", lambda *args: "")
-
-
 def in_few_sweeps(patch: pytest.MonkeyPatch) -> None:
     """streams of unrelated models get four sweeps in place of the forty in which they settle"""
     patch.setattr("isomerge.solve.pairs.stream_descent.SWEEPS", 4)
 
 
 BYPASSES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    bypass.__name__: bypass for bypass in (matched, trusted, one_wording, in_few_sweeps)
+    bypass.__name__: bypass for bypass in (matched, trusted, in_few_sweeps)
 }
 
 

@@ -182,15 +182,14 @@ def test_layers_by_validation(models: list[Path], seen: Path, tmp_path: Path, is
     assert f"{scan['chosen']} (chosen)" in said.out
 
 
-@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 @pytest.mark.parametrize(
     ("how", "words"),
     [
         ({"select_layers": "training"}, "choose validation"),
-        ({"select_layers": "validation"}, "add --data"),
-        ({"select_layers": "validation", "data": "seen", "layers": "0"}, "leave --layers"),
-        ({"select_layers": "validation", "data": "seen", "align": False}, "--no-align out"),
-        ({"select_layers": "validation", "data": "seen", "learn": "seen"}, "leave --learn"),
+        ({"select_layers": "validation"}, "add data=DATA"),
+        ({"select_layers": "validation", "data": "seen", "layers": "0"}, "leave layers and align=False out"),
+        ({"select_layers": "validation", "data": "seen", "align": False}, "leave layers and align=False out"),
+        ({"select_layers": "validation", "data": "seen", "learn": "seen"}, "leave learn"),
     ],
 )
 def test_selections_that_cannot_be(

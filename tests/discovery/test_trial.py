@@ -133,9 +133,8 @@ def test_a_proof_that_cannot_be_kept_is_made_again(
         assert not recall("model gpt2", {})
 
 
-@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 def test_a_class_that_cannot_be_built(tmp_path: Path) -> None:
     """The sentence says how to bring a module of one's own."""
     (tmp_path / "config.json").write_text('{"model_type": "nothing_like_it"}')
-    with pytest.raises(IsomergeError, match=r"transformers .* cannot make a model .*--module FILE.py:FUNCTION"):
+    with pytest.raises(IsomergeError, match=r"transformers .* cannot make a model .*module='FILE.py:FUNCTION'"):
         isomerge.prove(tmp_path)

@@ -20,7 +20,9 @@ from observe.pretended_device import NAME, pretended
 from solve.disguises import disguise, files_of, perturb, single
 from toys import outputs, relative, tensors
 
-pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+pytestmark = pytest.mark.matched(
+    "of layers: else strangers' streams are matched as well, and small changes not at all"
+)
 
 RUNS: dict[str, dict[str, Any]] = {
     "llama": {"spaces": "qk,residual"},

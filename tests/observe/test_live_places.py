@@ -25,7 +25,9 @@ from observe.test_statistics import examples_for, gathered
 from solve.disguises import single
 from toys import TRIED, outputs, relative
 
-pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+pytestmark = pytest.mark.matched(
+    "of layers: else strangers' streams are matched as well, and small changes not at all"
+)
 
 FEW = ["mixtral", "deepseek_v3", "dinov2-swiglu"]
 

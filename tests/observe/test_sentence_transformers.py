@@ -22,7 +22,9 @@ from isomerge.models.recognised import recognise
 from toy_settings import BODY_OF_THREE
 from toys import randomise, relative
 
-pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+pytestmark = pytest.mark.matched(
+    "of layers: else strangers' streams are matched as well, and small changes not at all"
+)
 
 TEXTS = ["the cat sat on a mat", "two dogs bark"]
 MODULES = ["Transformer", "Pooling", "Dense", "Normalize"]

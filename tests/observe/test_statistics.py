@@ -36,7 +36,7 @@ from toys import config_of, load_toy, outputs, relative, save_toy, write_toy
 
 pytestmark = [
     pytest.mark.in_few_sweeps("how far streams of strangers settle does not matter here"),
-    pytest.mark.matched("written for models that are matched whatever they are, as under --align"),
+    pytest.mark.matched("of layers: else strangers' streams are matched as well, and small changes not at all"),
 ]
 
 LAW = ["gpt2-untied", "bert", "t5-gated", "qwen3", *more("llama", "vit", "dinov2", "llama-mha")]
@@ -278,7 +278,6 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
             read_activations(bad, model)
 
 
-@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 def test_the_command(tmp_path: Path) -> None:
     """isomerge.stats writes a file that reads back, and refuses what it would overwrite."""
     a = single("vit", tmp_path / "a")
@@ -295,7 +294,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert (a / "model.safetensors").read_bytes() == before
     with pytest.raises(IsomergeError, match="no such folder"):
         isomerge.stats(a, data=examples, out=tmp_path / "no" / "s.safetensors")
-    with pytest.raises(IsomergeError, match="--rows 0"):
+    with pytest.raises(IsomergeError, match="rows=0"):
         isomerge.stats(a, data=examples, out=tmp_path / "t.safetensors", rows=0)
 
 

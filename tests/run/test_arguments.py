@@ -19,7 +19,9 @@ from isomerge.run.arguments import checked
 from solve.disguises import single
 from toys import tensors
 
-pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+pytestmark = pytest.mark.matched(
+    "of layers: else strangers' streams are matched as well, and small changes not at all"
+)
 
 
 def test_numbers_of_numpy_and_torch() -> None:
@@ -73,7 +75,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "parameters": ({"parameters": [1]}, r"^parameters=\[1\]: give a dict whose keys are texts or None$"),
     "data": (
         {"data": 3},
-        r"^--data is a int: give a path, examples, batches, a DataLoader, or a function that gives them",
+        r"^merge\(\.\.\., data=\.\.\.\) is a int: give a path, examples, batches, a DataLoader, or a function that gives them",
     ),
     "observer": ({"observer": 3}, "^observer=3: give a function$"),
     "rows of weights": (
@@ -87,7 +89,6 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_kinds(case: str, tmp_path: Path) -> None:
     """One sentence."""

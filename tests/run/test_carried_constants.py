@@ -33,7 +33,9 @@ from isomerge.symmetry.norm_stage import norm_stages
 from run.near_twins import assert_told, near_twin
 from toys import Toy, config_of, inputs, load_toy, outputs, overwrite, relative, tensors
 
-pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+pytestmark = pytest.mark.matched(
+    "of layers: else strangers' streams are matched as well, and small changes not at all"
+)
 
 ToyMaker = Callable[..., Toy]
 NAMES = [

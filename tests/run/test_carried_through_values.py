@@ -26,7 +26,9 @@ from run.test_layer_norm_moves import apart, check_known, free_moves
 from toy_settings import BODY
 from toys import Toy, outputs, overwrite, randomise, relative, tensors
 
-pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+pytestmark = pytest.mark.matched(
+    "of layers: else strangers' streams are matched as well, and small changes not at all"
+)
 
 ToyMaker = Callable[..., Toy]
 

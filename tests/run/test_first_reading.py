@@ -19,7 +19,9 @@ from isomerge.run import first_reading, unit_work
 from isomerge.run.first_reading import first_readings
 from solve.disguises import perturb, single
 
-pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+pytestmark = pytest.mark.matched(
+    "of layers: else strangers' streams are matched as well, and small changes not at all"
+)
 
 BASES = ("task_arithmetic", "ties")
 """Methods that need a base; one is fused in pieces, the other reads its tensors in passes of its own."""

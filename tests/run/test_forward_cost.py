@@ -24,7 +24,9 @@ from isomerge.run.barrier_options import BarrierOptions
 from isomerge.run.forward_cost import barrier_cost, generate_cost, held_while_aligning, stats_cost
 from solve.disguises import single
 
-pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+pytestmark = pytest.mark.matched(
+    "of layers: else strangers' streams are matched as well, and small changes not at all"
+)
 
 assert program  # a fixture: the program in-process
 COMMANDS: dict[str, list[str]] = {
@@ -113,7 +115,6 @@ def test_what_takes_more_is_told_to(given: dict[str, Path], tmp_path: Path) -> N
     assert barrier_cost([model] * 2, replace(line, batch_size=99), seen).memory > base
 
 
-@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 def test_an_alignment_has_what_the_anchor_leaves(given: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its bound is that of the command less the module that is held, and it is told where that is too little."""
     model, seen = recognise(given["A"]), []
@@ -128,7 +129,7 @@ def test_an_alignment_has_what_the_anchor_leaves(given: dict[str, Path], monkeyp
     isomerge.barrier(given["A"], given["A"], data=given["DATA"], points=3, max_memory="1GB", spaces="default")
     assert seen == [int(1e9) - int(held_while_aligning(model))]
     monkeypatch.setattr("isomerge.run.forward_cost.memory_needed", lambda *_, **__: (9e9, unit_of(model)))
-    with pytest.raises(IsomergeError, match=r"--max-memory 1GB is too little: the unit of .* match fewer spaces"):
+    with pytest.raises(IsomergeError, match=r"max_memory=1GB\) is too little: the unit of .* match fewer spaces"):
         isomerge.barrier(given["A"], given["A"], data=given["DATA"], points=3, max_memory="1GB", spaces="default")
 
 

@@ -19,7 +19,9 @@ from isomerge.errors import IsomergeError
 from isomerge.run.report_file import report_bytes, report_state
 from solve.disguises import single
 
-pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+pytestmark = pytest.mark.matched(
+    "of layers: else strangers' streams are matched as well, and small changes not at all"
+)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,9 @@ from toy_models import made
 from toy_settings import BODY
 from toys import Toy, outputs, randomise, relative, tensors, write_toy
 
-pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+pytestmark = pytest.mark.matched(
+    "of layers: else strangers' streams are matched as well, and small changes not at all"
+)
 
 # toy: the head's first layer, what reads it, and whether tanh lets signs (-1) or ReLU factors (2) through
 HEADS = {

@@ -22,7 +22,9 @@ from isomerge.run.writing_run import run_key
 from run.parcel_engine import ParcelEngine, use
 from solve.disguises import files_of, single
 
-pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+pytestmark = pytest.mark.matched(
+    "of layers: else strangers' streams are matched as well, and small changes not at all"
+)
 
 
 @pytest.fixture

@@ -25,7 +25,9 @@ from isomerge.models.recognised import recognise
 from isomerge.run.writing_run import Output, StreamWriter
 from solve.disguises import files_of, single
 
-pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+pytestmark = pytest.mark.matched(
+    "of layers: else strangers' streams are matched as well, and small changes not at all"
+)
 
 KILLED = textwrap.dedent("""
     import os, signal, sys

@@ -30,7 +30,9 @@ from isomerge.symmetry.norm_stage import BETWEEN, FOLD, GAIN, MADE, ONES, SCALE,
 from run.near_twins import assert_told, near_twin
 from toys import Toy, outputs, overwrite, relative, save_toy, tensors
 
-pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+pytestmark = pytest.mark.matched(
+    "of layers: else strangers' streams are matched as well, and small changes not at all"
+)
 
 ToyMaker = Callable[..., Toy]
 MODELS = [

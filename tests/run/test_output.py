@@ -28,7 +28,9 @@ from solve.disguises import disguise, files_of, single
 from toy_settings import BODY_OF_THREE
 from toys import config_of, outputs, randomise, relative, save_toy, tensors
 
-pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+pytestmark = pytest.mark.matched(
+    "of layers: else strangers' streams are matched as well, and small changes not at all"
+)
 
 
 def equal(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
@@ -229,7 +231,6 @@ def test_overwrite(pair: Callable, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 def test_overwrite_never_removes_what_is_read_or_what_was_no_model(
     pair: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,7 +242,7 @@ def test_overwrite_never_removes_what_is_read_or_what_was_no_model(
     for run in (isomerge.merge, lambda models, **how: isomerge.align(models[1], onto=models[0], **how)):
         for models in ([outer / "inner", a], [a, outer / "inner"]):
             with pytest.raises(
-                IsomergeError, match=r"outer holds .*inner.*, which is read: --overwrite would remove it"
+                IsomergeError, match=r"outer holds .*inner.*, which is read: .*overwrite=True.* would remove it"
             ):
                 run(models, out=outer, overwrite=True)
     (tmp_path / "work" / "results").mkdir(parents=True)
@@ -273,7 +274,6 @@ def test_overwrite_never_removes_what_is_read_or_what_was_no_model(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["outer", "work"]
 
 
-@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 def test_overwrite_never_removes_what_is_read_beside_models(pair: Callable, tmp_path: Path) -> None:
     """Data and alignments in folders of the output."""
     a, b = pair("gpt2")
@@ -290,7 +290,7 @@ def test_overwrite_never_removes_what_is_read_beside_models(pair: Callable, tmp_
         lambda: isomerge.apply(patch, b, **how),
     ):
         with pytest.raises(
-            IsomergeError, match=r"outer holds .*inner.*, which is read: --overwrite would remove it"
+            IsomergeError, match=r"outer holds .*inner.*, which is read: .*overwrite=True.* would remove it"
         ):
             run()
     assert files_of(outer) == before
@@ -414,7 +414,6 @@ def test_a_model_that_is_written_to_meanwhile(
     assert [p.name for p in tmp_path.iterdir()] == ["b"]
 
 
-@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 @pytest.mark.parametrize("align", [True, False])
 def test_overflow_is_an_error(align: bool, pair: Callable, tmp_path: Path) -> None:
     """A value beyond float16 is refused by name; nothing is left behind."""
@@ -422,7 +421,7 @@ def test_overflow_is_an_error(align: bool, pair: Callable, tmp_path: Path) -> No
     big = edit(
         Path(shutil.copytree(a, tmp_path / "big")), lambda t: t["transformer.ln_f.weight"].__setitem__(0, 3e5)
     )
-    with pytest.raises(IsomergeError, match=r"ln_f\.weight.*F16.*--dtype float32"):
+    with pytest.raises(IsomergeError, match=r"ln_f\.weight.*F16.*dtype='float32'"):
         isomerge.merge([big, b], out=tmp_path / "out", dtype="float16", align=align)
     assert [p.name for p in tmp_path.iterdir()] == ["big"]
 
@@ -625,11 +624,10 @@ def test_layers_of_two_stacks(pair: Callable) -> None:
     assert {key.partition("[")[2].rstrip("]") for key in alignment} == {"2", "1"}
 
 
-@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 def test_layers_beyond_every_stack(pair: Callable) -> None:
     """A layer that no stack has is refused."""
     a, b = pair("t5-gated")
-    with pytest.raises(IsomergeError, match=r"--layers"):
+    with pytest.raises(IsomergeError, match="layers=7"):
         isomerge.align(b, onto=a, layers="7")
 
 

@@ -22,7 +22,9 @@ from run.near_twins import assert_told, near_twin
 from run.twins import assert_known_everywhere
 from toys import Toy, outputs, relative, tensors
 
-pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+pytestmark = pytest.mark.matched(
+    "of layers: else strangers' streams are matched as well, and small changes not at all"
+)
 
 ToyMaker = Callable[..., Toy]
 Outputs = Callable[[Path], torch.Tensor]

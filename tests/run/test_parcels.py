@@ -36,7 +36,7 @@ from solve.disguises import disguise, files_of, perturb, single
 
 pytestmark = [
     pytest.mark.in_few_sweeps("how far streams of strangers settle does not matter here"),
-    pytest.mark.matched("written for models that are matched whatever they are, as under --align"),
+    pytest.mark.matched("of layers: else strangers' streams are matched as well, and small changes not at all"),
 ]
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -271,20 +271,19 @@ def test_a_machine_that_may_not_read_a_checkpoint_is_named(tmp_path: Path, monke
     assert not set(done[:3]) & set(rest)
 
 
-@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 def test_engines_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unknown ones, an address without a cluster, and Ray that is not installed: sentences, before anything is
     written."""
     a = single("gpt2", tmp_path / "a")
     merge = {"models": [a, a], "out": tmp_path / "out"}
-    with pytest.raises(IsomergeError, match="--engine spark: choose from local, ray"):
+    with pytest.raises(IsomergeError, match=r"engine='spark'.*: choose from local, ray"):
         isomerge.merge(**merge, engine="spark")
-    with pytest.raises(IsomergeError, match="--address auto is that of a Ray cluster: add --engine ray"):
+    with pytest.raises(IsomergeError, match=r"address='auto'.* is that of a Ray cluster: add engine='ray'"):
         isomerge.align(a, onto=a, address="auto")
     with engine_of("local") as engine:
         assert isinstance(engine, LocalEngine)
     monkeypatch.setattr("isomerge.run.cluster.connection.find_spec", lambda name: None)
-    with pytest.raises(IsomergeError, match=r"--engine ray needs Ray.*pip install 'isomerge\[ray\]'"):
+    with pytest.raises(IsomergeError, match=r"engine='ray'.* needs Ray.*pip install 'isomerge\[ray\]'"):
         isomerge.merge(**merge, engine="ray")
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 

@@ -17,7 +17,9 @@ import isomerge
 from isomerge.errors import IsomergeError
 from solve.disguises import single
 
-pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+pytestmark = pytest.mark.matched(
+    "of layers: else strangers' streams are matched as well, and small changes not at all"
+)
 
 METHODS: dict[str, dict[str, Any]] = {
     "linear": {},
@@ -130,12 +132,11 @@ REFUSED: dict[str, Callable[[dict[str, Path]], Any]] = {
 }
 
 
-@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_share_is_not_guessed(case: str, models: dict[str, Path], tmp_path: Path) -> None:
     """A base that is merged where all others have a value of their own, and mergekit refuses it."""
     listed, how = REFUSED[case](models)
-    with pytest.raises(IsomergeError, match=r"--base-model .* merges it as one of the models.*--no-merge-base"):
+    with pytest.raises(IsomergeError, match=r"base_model=.* merges it as one of the models.*merge_base=False"):
         isomerge.merge(listed, out=tmp_path / "out", base_model=models["base"], **how)
     assert not (tmp_path / "out").exists()
 

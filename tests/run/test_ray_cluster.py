@@ -27,7 +27,9 @@ from isomerge.run.cluster import ray_engine
 from solve.disguises import disguise, files_of, perturb, single
 from toys import overwrite, tensors
 
-pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+pytestmark = pytest.mark.matched(
+    "of layers: else strangers' streams are matched as well, and small changes not at all"
+)
 
 
 def gated(tensors: list[torch.Tensor], *, folder: str) -> torch.Tensor:

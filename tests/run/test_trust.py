@@ -20,7 +20,9 @@ from isomerge.cli.app import main
 from isomerge.errors import DiskFullError, IsomergeError
 from solve.disguises import files_of, single
 
-pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+pytestmark = pytest.mark.matched(
+    "of layers: else strangers' streams are matched as well, and small changes not at all"
+)
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,9 @@ from run.near_twins import assert_told
 from run.twins import assert_known_everywhere
 from toys import Toy, config_of, outputs, overwrite, relative, tensors, write_toy
 
-pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+pytestmark = pytest.mark.matched(
+    "of layers: else strangers' streams are matched as well, and small changes not at all"
+)
 
 ToyMaker = Callable[..., Toy]
 NAMES = ["convbert", *more("convbert-wide")]

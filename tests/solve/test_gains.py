@@ -20,7 +20,9 @@ from isomerge.solve.pairs import stream_descent as streams
 from solve.disguises import keep_streams, single
 from toys import outputs, overwrite, relative, tensors
 
-pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+pytestmark = pytest.mark.matched(
+    "of layers: else strangers' streams are matched as well, and small changes not at all"
+)
 
 SMALL = 2.0**-13
 """About 1e-4, and a power of two: factors of it round nothing."""

@@ -15,7 +15,9 @@ from solve.disguises import disguise, perturb, single
 from toy_runs import GEMMA_TYPES
 from toys import FEW, STREAMS_ALONE, outputs, relative, save_toy
 
-pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+pytestmark = pytest.mark.matched(
+    "of layers: else strangers' streams are matched as well, and small changes not at all"
+)
 
 
 def merged_outputs(

@@ -16,7 +16,7 @@ from toys import outputs, relative, save_toy
 
 pytestmark = [
     pytest.mark.in_few_sweeps("how far streams of strangers settle does not matter here"),
-    pytest.mark.matched("written for models that are matched whatever they are, as under --align"),
+    pytest.mark.matched("of layers: else strangers' streams are matched as well, and small changes not at all"),
 ]
 
 

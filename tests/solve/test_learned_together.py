@@ -27,7 +27,9 @@ from solve.disguises import single
 from solve.test_many import acted, merge, solver_of
 from toys import config_of, load_toy, outputs, relative, write_toy
 
-pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+pytestmark = pytest.mark.matched(
+    "of layers: else strangers' streams are matched as well, and small changes not at all"
+)
 
 LEARNING = "learning, loss"
 """What is told of steps."""

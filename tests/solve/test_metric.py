@@ -31,7 +31,9 @@ from solve.disguises import single, turn
 from solve.test_search import solved
 from toys import outputs, relative
 
-pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+pytestmark = pytest.mark.matched(
+    "of layers: else strangers' streams are matched as well, and small changes not at all"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -165,14 +167,13 @@ def test_one_run_gives_rows_and_grams(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(loads) == 3  # two with both, one with rows alone
 
 
-@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({}, "--input-metric needs what layers read"),
-        ({"anchor": "none", "data": "x"}, "--input-metric moves one model at a time"),
-        ({"align": False, "data": "x"}, "--no-align leaves nothing to match: leave it out, or --input-metric"),
-        ({"match": "git-rebasin", "data": "x"}, "--match git-rebasin"),
+        ({}, "input_metric=True.* needs what layers read"),
+        ({"anchor": "none", "data": "x"}, "input_metric=True.* moves one model at a time"),
+        ({"align": False, "data": "x"}, "align=False.* leaves nothing to match: leave it out, or input_metric=True"),
+        ({"match": "git-rebasin", "data": "x"}, "match='git-rebasin'"),
     ],
 )  # fmt: skip
 def test_refused(options: dict[str, Any], says: str, tmp_path: Path) -> None:

@@ -49,12 +49,11 @@ def test_errors_grow_with_the_stretch_and_with_nothing_else(tmp_path: Path) -> N
     assert errors(a, stretched(a, 4.0, "h", "ff"), "bfloat16") == {}
 
 
-@pytest.mark.one_wording("the sentence as the command line says it; Python's words: tests/cli/test_python_words.py")
 def test_a_changed_function_is_not_written(tmp_path: Path) -> None:
     """An element that bfloat16 cannot carry ends in an error that names the tensor; float32 carries it."""
     a = single("llama", tmp_path / "a")
     g = stretched(a, 1e3, "ov")
-    with pytest.raises(IsomergeError, match=r"rounding .*self_attn\.[vo]_proj.* --dtype float32"):
+    with pytest.raises(IsomergeError, match=r"rounding .*self_attn\.[vo]_proj.*dtype='float32'"):
         isomerge.apply(g, a, out=tmp_path / "half", dtype="bfloat16")
     assert not (tmp_path / "half").exists()
     report = isomerge.apply(g, a, out=tmp_path / "out", dtype="float32")

@@ -12,7 +12,9 @@ import isomerge
 from depth import more
 from toys import Toy, outputs, relative, write_toy
 
-pytestmark = pytest.mark.matched("written for models that are matched whatever they are, as under --align")
+pytestmark = pytest.mark.matched(
+    "of layers: else strangers' streams are matched as well, and small changes not at all"
+)
 
 ROUTERS = ["mixtral", *more("qwen3_moe", "gpt_oss")]
 
