@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isomerge.discovery.layouts import Chunk, Names, layout, leaf_number
+from isomerge.discovery.attention_spaces import Chunk, Names, layout, leaf_number
 
 PARTS = {"q": "c pair", "k": "c' pair", "v": "ov", "o": "ov'"}
 sizes = st.tuples(st.integers(2, 5), st.integers(1, 3))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from isomerge.archs import expanded_texts, spec_for
 from isomerge.errors import IsomergeError
 from isomerge.relational import CoordinateStream, RelationalTransformer, choose_anchors, from_standard, patches_of
-from isomerge.relational.norm import RelationalNorm
+from isomerge.relational.attention import RelationalNorm
 from isomerge.relational.transformer_parts import parts_of
 from isomerge.symmetry.groups import GROUPS
 from isomerge.symmetry.language.spec_text import parse_spec

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from isomerge.relational import RelationalBlock, RelationalConfig, RelationalTransformer
-from isomerge.relational.head_circuits import FactorCircuits
-from isomerge.relational.rotary import frequencies, rotary_forms, rotate
+from isomerge.relational.head_circuits import FactorCircuits, frequencies, rotary_forms, rotate
 from isomerge.symmetry.groups import GROUPS
 
 M, HEADS, RANK = 4, 2, 2

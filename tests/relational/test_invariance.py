@@ -15,7 +15,7 @@ from isomerge.relational import (
     RelationalConfig,
     RelationalTransformer,
 )
-from isomerge.relational.norm import RelationalNorm
+from isomerge.relational.attention import RelationalNorm
 from isomerge.symmetry.groups import GROUPS
 
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}

@@ -12,7 +12,7 @@ from torch import nn
 from depth import more
 from isomerge.errors import IsomergeError
 from isomerge.relational import RelationalAttention, RelationalConfig, RelationalTransformer, patches_of
-from isomerge.relational.norm import RelationalNorm
+from isomerge.relational.attention import RelationalNorm
 
 SMALL = {"width": 16, "layers": 2, "heads": 2, "anchors": 16, "mlp": 32}
 

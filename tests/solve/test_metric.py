@@ -23,8 +23,7 @@ from isomerge.solve.pairs import stream_descent as streams
 from isomerge.solve.pairs.input_metric import in_metric, input_metrics, solve_in_metric
 from isomerge.solve.pairs.match_evidence import MatchEvidence
 from isomerge.solve.pairs.rematch import solve_again
-from isomerge.solve.pairs.stream_descent import StreamSolver
-from isomerge.solve.pairs.unit_pair import UnitPair
+from isomerge.solve.pairs.stream_descent import StreamSolver, UnitPair
 from isomerge.symmetry.alignment import Alignment
 from observe.test_statistics import examples_for, gathered
 from solve.disguises import single, turn

@@ -25,8 +25,7 @@ from isomerge.models.unit_plan import Plan
 from isomerge.pieces import all_finite, pieces
 from isomerge.run.first_reading import FirstReading, FirstReadings
 from isomerge.run.unit_work import Fused
-from isomerge.solve.pairs.common_gains import CommonGains
-from isomerge.solve.pairs.pair import Blocks, UnitResult
+from isomerge.solve.pairs.pair import Blocks, CommonGains, UnitResult
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, layer_of, stacked_axes, stacks_of
 from isomerge.symmetry.units import Unit

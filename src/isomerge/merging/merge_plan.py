@@ -44,8 +44,7 @@ from isomerge.solve.match_checks import check_matching, check_statistics_files, 
 from isomerge.solve.match_inputs import inputs_key
 from isomerge.solve.match_names import SOFT
 from isomerge.solve.match_options import GENERATE, OURS
-from isomerge.solve.pairs.common_gains import CommonGains
-from isomerge.solve.pairs.pair import PairSolver
+from isomerge.solve.pairs.pair import CommonGains, PairSolver
 from isomerge.solve.standing import chosen_spaces, leaves_alone, none_matched, standings
 
 

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
-from isomerge.relational.attention import RelationalAttention
+from isomerge.relational.attention import RelationalAttention, RelationalNorm
 from isomerge.relational.config import RelationalConfig
 from isomerge.relational.head_circuits import normal
-from isomerge.relational.norm import RelationalNorm
 from isomerge.relational.stream import Stream
 
 

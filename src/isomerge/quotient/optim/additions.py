@@ -30,8 +30,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from isomerge.quotient.optim.layout import View
 from isomerge.quotient.optim.norm_stacks import NormsAt, NormStack, Reader, across, each, norm_stacks, stacked
-from isomerge.quotient.optim.views import View
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import Carried
 from isomerge.symmetry.language.spec import Shift, Spec

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.quotient.optim.binding import Binding, scopes_of
-from isomerge.quotient.optim.layout import LAYER, Layout, Leaf
-from isomerge.quotient.optim.views import View
+from isomerge.quotient.optim.layout import LAYER, Layout, Leaf, View
 from isomerge.symmetry.alignment import element_key
 from isomerge.symmetry.language.spec import Shift, Space
 from isomerge.symmetry.stage import find_shifts

@@ -14,11 +14,31 @@ import torch
 from torch import Tensor, nn
 
 from isomerge.quotient.optim.binding import Binding
-from isomerge.quotient.optim.views import View
 from isomerge.symmetry.axes import Atom, views
 from isomerge.symmetry.blocks import Block
 
 LAYER = "layer of a stack"
+
+
+@dataclass(frozen=True)
+class View:
+    """A strided view of a flat vector, which must be contiguous."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def of(self, flat: Tensor) -> Tensor:
+        """The view of this vector; writing to it writes to the vector."""
+        return flat.as_strided(self.size, self.stride, flat.storage_offset() + self.offset)
+
+    def permuted(self, order: Sequence[int]) -> View:
+        """The same numbers with their dimensions in another order."""
+        return View(tuple(self.size[k] for k in order), tuple(self.stride[k] for k in order), self.offset)
+
+    def stacked(self, count: int, step: int) -> View:
+        """As many views, each a step behind the one before, as one with a further first axis."""
+        return View((count, *self.size), (step, *self.stride), self.offset)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from isomerge.quotient.optim.views import View
+from isomerge.quotient.optim.layout import View
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.norms import Norm
 

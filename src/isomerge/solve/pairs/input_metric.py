@@ -17,8 +17,7 @@ from torch import Tensor
 from isomerge.observe.stats.statistics import Statistics
 from isomerge.solve.canonical.canonical_units import Key, Tensors
 from isomerge.solve.pairs.rematch import solve_again, voted_elements
-from isomerge.solve.pairs.stream_descent import StreamSolver
-from isomerge.solve.pairs.unit_pair import UnitPair
+from isomerge.solve.pairs.stream_descent import StreamSolver, UnitPair
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.groups.general_linear import spectral_power
 from isomerge.symmetry.language.spec import Spec

@@ -19,8 +19,7 @@ from isomerge.observe.stats.forward import SeenEnough
 from isomerge.observe.stats.taps import listening, spread_rows
 from isomerge.solve.canonical.canonical_units import weights_of
 from isomerge.solve.learn.settings import batch_size_of, counted
-from isomerge.solve.pairs.stream_descent import StreamSolver
-from isomerge.solve.pairs.unit_pair import UnitPair
+from isomerge.solve.pairs.stream_descent import StreamSolver, UnitPair
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 

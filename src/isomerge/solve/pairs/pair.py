@@ -21,7 +21,6 @@ from isomerge.models.unit_plan import Plan, unit_layer
 from isomerge.models.zero_gains import open_zero_gains
 from isomerge.observe.live.accelerator import CPU, at_home, computing_on, on
 from isomerge.solve.canonical.canonical_frame import read_moved
-from isomerge.solve.pairs.common_gains import CommonGains
 from isomerge.solve.rounding import RoundingOf
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
@@ -393,3 +392,18 @@ def overflow_told(solver: PairSolver, unit: Unit) -> Iterator[None]:
 def rows_of(results: Iterable[UnitResult]) -> list[dict[str, Any]]:
     """Per-tensor rows of a report."""
     return [{**row, "layer": result.layer} for result in results for row in result.blocks]
+
+
+@dataclass(frozen=True)
+class CommonGains:
+    """The gains that models are written with."""
+
+    fold: Alignment
+    """From the anchor's coordinates to those in which its gains are one."""
+    take: Alignment
+    """From there to the coordinates that are written."""
+
+    @property
+    def written(self) -> Alignment:
+        """From the anchor's coordinates to those that are written."""
+        return self.take @ self.fold

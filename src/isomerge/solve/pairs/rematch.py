@@ -27,8 +27,7 @@ from isomerge.observe.stats.taps import enough
 from isomerge.solve.canonical.canonical_units import weights_of
 from isomerge.solve.match_options import SHARES
 from isomerge.solve.pairs.midpoint import Midpoint, unpadded_batches
-from isomerge.solve.pairs.stream_descent import StreamSolver
-from isomerge.solve.pairs.unit_pair import UnitPair
+from isomerge.solve.pairs.stream_descent import StreamSolver, UnitPair
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.units import Unit

@@ -30,8 +30,7 @@ from isomerge.solve.canonical.canonical_units import Tap
 from isomerge.solve.match_options import SHARES
 from isomerge.solve.pairs.midpoint import Judged, Midpoint
 from isomerge.solve.pairs.rematch import FunctionalMatch, solve_again, voted_elements
-from isomerge.solve.pairs.stream_descent import StreamSolver
-from isomerge.solve.pairs.unit_pair import UnitPair
+from isomerge.solve.pairs.stream_descent import StreamSolver, UnitPair
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.groups import GROUPS

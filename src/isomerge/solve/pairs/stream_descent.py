@@ -36,9 +36,8 @@ from isomerge.observe.live.accelerator import CPU, computing_on, on
 from isomerge.observe.stats.taps import Activations
 from isomerge.progress import Observer
 from isomerge.solve.canonical.canonical_frame import behind, whole_alignment
-from isomerge.solve.canonical.canonical_units import CanonicalUnits
+from isomerge.solve.canonical.canonical_units import CanonicalUnits, Tensors, moved, weights_of
 from isomerge.solve.pairs.pair import PairSolver
-from isomerge.solve.pairs.unit_pair import UnitPair
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.units import Unit
@@ -330,3 +329,19 @@ class _Start:
         """Those of units of both models as they are."""
         read = self.canonical
         return chain.from_iterable(read.leaves(*read.canonical(unit), shared=shared) for unit in units)
+
+
+@dataclass(frozen=True)
+class UnitPair:
+    """One unit of both models."""
+
+    anchor: Tensors
+    source: Tensors
+
+    def moved(self, g: Alignment) -> UnitPair:
+        """The unit with its source moved by an element; what is not moved is shared with this one."""
+        return UnitPair(self.anchor, moved(g, self.source))
+
+    def without_taps(self) -> UnitPair:
+        """The weights of the unit alone."""
+        return UnitPair({**weights_of(self.anchor)}, {**weights_of(self.source)})

@@ -32,8 +32,7 @@ from isomerge.models.stored_form import StoredForm
 from isomerge.models.unit_plan import unit_bytes
 from isomerge.progress import Observer
 from isomerge.solve.canonical.canonical_frame import folding
-from isomerge.solve.pairs.common_gains import CommonGains
-from isomerge.solve.pairs.pair import PairSolver
+from isomerge.solve.pairs.pair import CommonGains, PairSolver
 from isomerge.solve.unfinished_run import UnfinishedRun
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
@@ -79,7 +78,7 @@ class GainGauge:
                 other side alone; where that leaves none, the channel stays folded.
         """
 
-        found = {}
+        gains = {}
         for key in dict.fromkeys(key for key, _ in self._sums):
             some = next(self._sums[k, dual][0] for k, dual in self._sums if k == key)
             nothing = torch.zeros_like(some), torch.zeros_like(some)
@@ -89,8 +88,8 @@ class GainGauge:
             best = torch.where((alpha <= TINY) & (beta > TINY), beta / minus, best)
             if storable is not None:
                 best = storable(key, best)
-            found[key] = torch.where(best.isfinite() & (best != 0), best, 1.0)
-        return found
+            gains[key] = torch.where(best.isfinite() & (best != 0), best, 1.0)
+        return gains
 
 
 def common_gains(
