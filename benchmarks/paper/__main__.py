@@ -4,6 +4,7 @@ takes.
     python -m benchmarks.paper                    # everything anew; goes on where it was stopped
     python -m benchmarks.paper --list             # the steps and how long they took
     python -m benchmarks.paper --keep             # keep committed results, and measure what they lack
+    python -m benchmarks.paper --page             # draw the figures and write the page from what is measured
     python -m benchmarks.paper "table 2" --list   # one step: its cells; --help says what else a step takes
 
 A run that starts sets the committed results aside, into `benchmarks/data/paper/before`, so that everything is
@@ -58,13 +59,13 @@ STEPS: dict[str, tuple[str, ...]] = {
         for family in runtimes.LOOKS
         for seed in (0, 1, 2)
     },
-    **{name: ("-m", "benchmarks.paper", name) for name in ("fine-tune MiniLM", *BENCHMARKS, "page")},
+    **{name: ("-m", "benchmarks.paper", name) for name in ("fine-tune MiniLM", *BENCHMARKS)},
+    "page": ("-m", "benchmarks.paper", "--page"),
 }
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "fine-tune MiniLM": lambda words: table1.tune_all(table1.PRESETS["table1"]),
     **{name: partial(Benchmark.main, benchmark) for name, benchmark in BENCHMARKS.items()},
     AT_FULL_SIZE: table1.BENCHMARKS["table1-gpu"].main,
-    "page": lambda words: page.write(),
 }
 
 
@@ -113,7 +114,10 @@ def main(words: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="the steps and how long they took")
     parser.add_argument("--keep", action="store_true", help="keep committed results, and measure what they lack")
+    parser.add_argument("--page", action="store_true", help="draw and write what is measured, and measure nothing")
     asked = parser.parse_args(words)
+    if asked.page:
+        return page.write()
     print("\n".join(listing()), flush=True)
     if asked.list:
         return None

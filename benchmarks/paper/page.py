@@ -1,6 +1,6 @@
 """Write docs/lab/measured-paper.md from the results: `page.md`, whose every number is computed here.
 
-    python -m benchmarks.paper page      # draws the figures as well
+    python -m benchmarks.paper --page      # draws the figures as well
 
 A heading of `page.md` has a function here that gives what stands in braces below it; where a cell of its is not
 measured, the heading is left out.

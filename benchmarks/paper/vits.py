@@ -18,10 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import isomerge
-from benchmarks.harness import DATA, Benchmark, Cells
+from benchmarks.harness import DATA, Benchmark, Cells, quiet
 from isomerge.models.recognised import recognise
 
 BARRIER = DATA / "barrier"
@@ -131,8 +129,8 @@ OPTIMA = {
 
 
 def prepare(asked: Namespace | None = None) -> None:
-    """One thread, and the folder of what is made."""
-    torch.set_num_threads(1)
+    """One thread, quiet libraries, and the folder of what is made."""
+    quiet()
     MADE.mkdir(parents=True, exist_ok=True)
 
 

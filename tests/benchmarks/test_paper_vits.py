@@ -45,11 +45,11 @@ def pair(folder):
 
 
 @pytest.fixture
-def tiny(folder, tmp_path, monkeypatch):
-    """The benchmarks with these models and images, and results elsewhere."""
+def tiny(folder, monkeypatch):
+    """The benchmarks with these models and images, and with results beside them: what one test matched is there."""
     train = str(folder / "fashion" / "train.safetensors")
-    monkeypatch.setattr(harness, "RESULTS", tmp_path / "results")
-    for name, place in (("BARRIER", folder), ("MADE", tmp_path / "made"), ("TRAIN", train), ("TEST", train)):
+    monkeypatch.setattr(harness, "RESULTS", folder / "results")
+    for name, place in (("BARRIER", folder), ("MADE", folder / "made"), ("TRAIN", train), ("TEST", train)):
         monkeypatch.setattr(vits, name, place)
     for table in (vits.MATCHINGS, vits.ROWS):
         for name, way in table.items():
@@ -57,7 +57,6 @@ def tiny(folder, tmp_path, monkeypatch):
             small |= {"steps": 2} if "learn" in way.options else {}
             monkeypatch.setitem(table, name, dataclasses.replace(way, options={**way.options, **small}))
     vits.prepare()
-    return tmp_path
 
 
 def logits(folder):
