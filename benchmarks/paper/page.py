@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.harness import DOCS, RESULTS, markdown, mean_spread, write_whole
 from benchmarks.paper import figures, others, runtimes, table1_page, trained, vits
 from benchmarks.paper.figures import LABELS, PAPER, ROW_LABELS, cells, over
-from benchmarks.paper.sentences import best, difference, duration, listed, spent, value
+from benchmarks.paper.sentences import best, difference, duration, listed, shown, spent
 from benchmarks.paper.vits import PAIRS, PAPER_ROWS
 
 TEMPLATE = Path(__file__).with_name("page.md")
@@ -47,7 +47,7 @@ def table2() -> Words:
     for figure, digits in (("accuracy", 2), ("loss", 3)):
         rows = []
         for row in vits.ROWS:
-            values = [value(over("table2", f"{row}/{name}", figure), digits) for name in vits.COLUMNS]
+            values = [shown(over("table2", f"{row}/{name}", figure), digits) for name in vits.COLUMNS]
             printed = vits.ROWS[row].printed if figure == "accuracy" else ()
             rows.append([ROW_LABELS[row], *values, ", ".join(f"{x:.2f}" for x in printed) if printed else "–"])
         tables[figure] = table(head, rows)
@@ -57,10 +57,10 @@ def table2() -> Words:
     alone, ours = figures.accuracies("regression", "none"), {n: figures.accuracies("regression", n) for n in OURS}
     return {
         "pairs": listed(PAIRS),
-        "ends": value([100 * end["accuracy"] for end in ends]),
-        "end_losses": value([end["loss"] for end in ends], 3),
-        "ensemble": value(over("table2", "ensemble")),
-        "ensemble_losses": value(over("table2", "ensemble", "loss"), 3),
+        "ends": shown([100 * end["accuracy"] for end in ends]),
+        "end_losses": shown([end["loss"] for end in ends], 3),
+        "ensemble": shown(over("table2", "ensemble")),
+        "ensemble_losses": shown(over("table2", "ensemble", "loss"), 3),
         "took": duration(spent(cells("table2"))),
         "accuracies": tables["accuracy"],
         "losses": tables["loss"],
@@ -68,7 +68,7 @@ def table2() -> Words:
         "given_up": listed(
             [f"{ROW_LABELS[row]} ({d.text()})" for row, d in lost.items() if d.word == "lower"] or ["none"]
         ),
-        "regression": value(alone),
+        "regression": shown(alone),
         "regression_gain": difference(ours[best(ours)], alone).text(),
         "regression_with": LABELS[best(ours)],
     }
@@ -87,15 +87,15 @@ def what_matching_adds() -> Words:
         texts = (effects[row].text(), scale[-1].text(), LABELS[first], leads[row].text())
         rows.append([ROW_LABELS[row], printed, *texts])
     head = ("points of accuracy", "the paper's gain, in the paper", "here", "rescaling alone, here")
-    by_word = {
-        word: [row for row, d in effects.items() if d.word == word] for word in ("higher", "not decided", "lower")
-    }
     said = {
         "higher": "The paper's matching raises the accuracy of {}.",
         "not decided": "**The paper's effect does not show here** for {}: the differences are within their spread.",
         "lower": "**It lowers the accuracy** of {}.",
     }
-    sentences = [sentence.format(rows_of(by_word[word])) for word, sentence in said.items() if by_word[word]]
+    sentences = []
+    for word, sentence in said.items():
+        if names := [row for row, d in effects.items() if d.word == word]:
+            sentences.append(sentence.format(rows_of(names)))
     sentences.append(
         f"Rescaling changes it by at most {max(abs(d.mean) for d in scale):.2f} points, and raises it by more than the "
         f"spread in {sum(d.word == 'higher' for d in scale)} of {len(scale)} rows."
@@ -120,7 +120,7 @@ def figure3() -> Words:
     attention, ffn = columns["paper-attention"], columns["paper-ffn"]
     same = [row for row in PAPER_ROWS if ffn[row] == columns["none"][row]]
     stream = {r: difference(columns["activations"][r], columns["activations-inside"][r]) for r in PAPER_ROWS}
-    rows = [[LABELS[name], *(value(values) for values in by_row.values())] for name, by_row in columns.items()]
+    rows = [[LABELS[name], *(shown(values) for values in by_row.values())] for name, by_row in columns.items()]
     return {
         "took": duration(spent(cells("ablation"))),
         "accuracies": table(["", *(ROW_LABELS[row] for row in PAPER_ROWS)], rows),
@@ -156,7 +156,7 @@ def figure4() -> Words:
     return {
         "distances": table(
             ["matching", "distance", "loss of the mean"],
-            [[LABELS[name], value(near[name]), value(low[name], 3)] for name in vits.DISTANT],
+            [[LABELS[name], shown(near[name]), shown(low[name], 3)] for name in vits.DISTANT],
         ),
         "closer": "\n".join(sentences),
         "count": len(vits.DISTANT),
@@ -164,7 +164,7 @@ def figure4() -> Words:
         "nearest": "The nearest is also the best."
         if nearest == lowest
         else f"But the nearest (“{LABELS[nearest]}”) is not the best: “{LABELS[lowest]}” has the lowest loss at a "
-        f"distance of {value(near[lowest])}. Distance is a guide, not the goal.",
+        f"distance of {shown(near[lowest])}. Distance is a guide, not the goal.",
     }
 
 
@@ -176,7 +176,7 @@ def figure5() -> Words:
     names = (*vits.LINES, *vits.LINES_OURS)
     effect = difference(figures.barriers("paper"), figures.barriers("none"))
     shows = effect.word == "lower"
-    rows = [[LABELS[n], value(figures.barriers(n), 3), value(figures.barriers(n, "range"), 3)] for n in names]
+    rows = [[LABELS[n], shown(figures.barriers(n), 3), shown(figures.barriers(n, "range"), 3)] for n in names]
     left = mean_spread(figures.barriers("learned"))[0] / mean_spread(figures.barriers("none"))[0]
     return {
         "points": vits.POINTS,
@@ -196,8 +196,8 @@ def figure6() -> Words:
         head, tail = (figures.partly(name, vits.CHOICES[kind][vits.DEPTH // 2]) for kind in ("head", "tail"))
         gap = difference(head, tail)
         lines.append(
-            f"{LABELS[name].capitalize()}: with the first two layers the loss is {value(head, 3)}, with the last two "
-            f"{value(tail, 3)}, {'lower' if gap.mean < 0 else 'higher'} by the first ({gap.text(3)}"
+            f"{LABELS[name].capitalize()}: with the first two layers the loss is {shown(head, 3)}, with the last two "
+            f"{shown(tail, 3)}, {'lower' if gap.mean < 0 else 'higher'} by the first ({gap.text(3)}"
             f"{')' if gap.counts else ', within the spread)'}."
         )
     return {"took": duration(spent(cells("layers"))), "halves": "\n".join(lines)}
@@ -227,9 +227,12 @@ def table3() -> Words:
     """Run times. What matching by learning took is in the cells of the matchings; of MiniLM, in those of Table 1,
     sentiment, where merges are of unmatched models."""
     took: dict[tuple[str, str], list[float]] = {}  # by stage and family
+    walls: dict[str, list[float]] = {}
     for key, cell in cells("runtimes").items():
         stage, family, _ = key.split("/")
         took.setdefault((stage, family), []).append(cell["processor_seconds"])
+        if stage == "training":
+            walls.setdefault(family, []).append(cell["recorded_wall_seconds"])
     families = list(dict.fromkeys(family for _, family in took))
     took["matching, learned", "vit-fashion"] = over("matching", "learned", "processor_seconds")
     for key, cell in cells("table1").items():
@@ -238,11 +241,10 @@ def table3() -> Words:
             continue
         seconds = cell["seconds"]
         if column == "none":
-            both = seconds["statistics"] + seconds["merging"]
-            took.setdefault((f"merging, {method}", "minilm"), []).append(both)
+            took.setdefault((f"merging, {method}", "minilm"), []).append(seconds["statistics"] + seconds["merging"])
         elif method == "simple":
-            name = {"ours": "default"}.get(column, column)
-            took.setdefault((f"matching, {name}", "minilm"), []).append(seconds["matching"])
+            stage = f"matching, {'default' if column == 'ours' else column}"
+            took.setdefault((stage, "minilm"), []).append(seconds["matching"])
     stages = dict.fromkeys(stage for stage, _ in took)
     rows = []
     for stage in sorted(stages, key=lambda s: ("training", "matching", "merging").index(s.partition(",")[0])):
@@ -250,21 +252,13 @@ def table3() -> Words:
         label = (LABELS if kind == "matching" else ROW_LABELS).get(name, "")
         label = "Training (extrapolated)" if kind == "training" else f"{kind.capitalize()}: {label}"
         rows.append([label, *(clocked(took.get((stage, family), [])) for family in families)])
-    recorded = {
-        family: [
-            wall
-            for key, cell in cells("runtimes").items()
-            if key.startswith(f"training/{family}/") and (wall := cell["recorded_wall_seconds"])
-        ]
-        for family in families
-    }
     paper, fisher, regmean = (
         mean_spread(took[stage, "vit-fashion"])[0]
         for stage in ("matching, paper", "merging, fisher", "merging, regmean")
     )
     return {
         "steps": runtimes.STEPS,
-        "recorded": "; ".join(f"{family} {clocked(walls)}" for family, walls in recorded.items() if walls),
+        "recorded": "; ".join(f"{family} {clocked(seconds)}" for family, seconds in walls.items()),
         "times": table(["", *families], rows),
         "of_fisher": f"{100 * paper / fisher:.0f}",
         "of_regmean": f"{100 * paper / regmean:.0f}",
@@ -273,7 +267,7 @@ def table3() -> Words:
 
 def clocked(seconds: list[float]) -> str:
     """Seconds with as many digits as they have meaning."""
-    return value(seconds, 2 if seconds and mean_spread(seconds)[0] < 10 else 0)
+    return shown(seconds, 2 if seconds and mean_spread(seconds)[0] < 10 else 0)
 
 
 # ------------------------------------------------------------------------------------------- the reviewers' questions
@@ -325,10 +319,10 @@ def many() -> Words:
             "onto their common mean, learned": [rows["mean, learned"]],
         }
         scores = {k: ([100 * row["accuracy"] for row in v], [row["loss"] for row in v]) for k, v in chosen.items()}
-        lines = [[name, value(accuracy), value(loss, 3)] for name, (accuracy, loss) in scores.items()]
+        lines = [[name, shown(accuracy), shown(loss, 3)] for name, (accuracy, loss) in scores.items()]
         spread = scores["onto one anchor, data-free (mean over anchors)"][0]
         parts.append(
-            f"{count} digit ViTs (the models: {value([100 * end['accuracy'] for end in part['ends']])} %):\n\n"
+            f"{count} digit ViTs (the models: {shown([100 * end['accuracy'] for end in part['ends']])} %):\n\n"
             f"{table(['matched how', 'accuracy (%)', 'loss (nats)'], lines)}\n\n"
             f"The choice of the anchor changes the accuracy by {max(spread) - min(spread):.2f} points (the paper's "
             "limitation); the common mean has no anchor."
@@ -343,7 +337,7 @@ def classifier() -> Words:
         for heads in vits.HEADS
         for name in vits.HEADS_MATCHED
     }
-    rows = [[LABELS[name], *(value(columns[heads, name]) for heads in vits.HEADS)] for name in vits.HEADS_MATCHED]
+    rows = [[LABELS[name], *(shown(columns[heads, name]) for heads in vits.HEADS)] for name in vits.HEADS_MATCHED]
     changes = [
         difference(columns[heads, name], columns["average", name])
         for heads in ("copy", "keep:2")
@@ -357,36 +351,31 @@ def classifier() -> Words:
 
 def architectures() -> Words:
     """Barriers of other architectures, from the barrier benchmark, and of T5."""
-    rows = []
+    every = []  # architecture, matching, barriers of the pairs, and those of the same pairs as stored
     for name, title in FAMILIES.items():
         pairs = [pair["rows"] for pair in stored(f"barrier/{name}.json")["pairs"].values() if "rows" in pair]
         for row, label in BARRIER_ROWS.items():
             if measured := [pair for pair in pairs if row in pair]:
-                barriers, whole = ([p[r]["barrier"]["entezari"] for p in measured] for r in (row, "stored"))
-                share = 100 * sum(barriers) / sum(whole)
-                rows.append([title, label, str(len(barriers)), value(barriers, 3), f"{share:.0f} %"])
-    barriers = {name: cells("t5")[name]["barrier"]["entezari"] for name in others.T5_MATCHINGS}
-    for name, barrier in barriers.items():
-        rows.append(
-            ["T5 (bytes)", LABELS[name], "1", value([barrier], 3), f"{100 * barrier / barriers['none']:.0f} %"]
-        )
+                barriers = ([pair[r]["barrier"]["entezari"] for pair in measured] for r in (row, "stored"))
+                every.append((title, label, *barriers))
+    t5 = {name: [cells("t5")[name]["barrier"]["entezari"]] for name in others.T5_MATCHINGS}
+    every += [("T5 (bytes)", LABELS[name], barriers, t5["none"]) for name, barriers in t5.items()]
+    rows = [
+        [title, label, str(len(barriers)), shown(barriers, 3), f"{100 * sum(barriers) / sum(whole):.0f} %"]
+        for title, label, barriers, whole in every
+    ]
     head = ["models", "matching", "pairs", "barrier", "of unmatched"]
     return {"steps": trained.T5_STEPS, "barriers": table(head, rows)}
 
 
 def optimum() -> Words:
     """The joint optimum, and general linear maps."""
-    apart = {
-        name: over("matching", name, "distance")
-        if name != "none"
-        else over("matching", "rotations", "distance_stored")
-        for name in vits.OPTIMA
-    }
+    apart = {name: figures.distances(name) for name in vits.OPTIMA}
     accuracy, loss = (
         {name: over("reviewers", f"optimum/{name}", figure) for name in vits.OPTIMA}
         for figure in ("accuracy", "loss")
     )
-    rows = [[label, value(apart[n], 3), value(accuracy[n]), value(loss[n], 3)] for n, label in vits.OPTIMA.items()]
+    rows = [[label, shown(apart[n], 3), shown(accuracy[n]), shown(loss[n], 3)] for n, label in vits.OPTIMA.items()]
     joint = difference(apart["joint-attention"], apart["paper-attention"])
     little = abs(joint.mean) < 1e-3 * mean_spread(apart["none"])[0]
     gain = difference(accuracy["linear"], accuracy["joint-attention"])
@@ -407,14 +396,15 @@ def real() -> Words:
         parts = [every[f"distance/{spaces}/{'+'.join(pair)}"] for spaces in ("paper", "default", "all")]
         off = [f"{100 * (1 - c['after'] / c['before']):.3f} %" if "after" in c else c["refused"] for c in parts]
         first = next((c for c in parts if "after" in c), None)
-        told = (f"{first['before'] / first['norm']:.4f}", *off, first["verdict"]) if first else ("–", *off, "–")
-        rows.append([" + ".join(pair), *told])
-    masked = {pair: [every[f"masked/{s}/{'+'.join(pair)}"] for s in others.MASKED] for pair in others.WITH_HEAD}
-    accuracy = {
-        pair: dict(zip(others.MASKED, [c["accuracy"] for c in row], strict=True)) for pair, row in masked.items()
-    }
-    gap = 100 * max(abs(row["default"] - row["none"]) for row in accuracy.values())
-    tokens = next(iter(masked.values()))[0]["tokens"]
+        words = (f"{first['before'] / first['norm']:.4f}", *off, first["verdict"]) if first else ("–", *off, "–")
+        rows.append([" + ".join(pair), *words])
+    masked = {pair: {s: every[f"masked/{s}/{'+'.join(pair)}"] for s in others.MASKED} for pair in others.WITH_HEAD}
+    filled = [
+        [" + ".join(pair), *(f"{100 * c['accuracy']:.1f} (loss {c['loss']:.3f})" for c in row.values())]
+        for pair, row in masked.items()
+    ]
+    gap = 100 * max(abs(row["default"]["accuracy"] - row["none"]["accuracy"]) for row in masked.values())
+    tokens = masked[others.WITH_HEAD[0]]["none"]["tokens"]
     cosines = {s: every[f"cosine/{s}/{'+'.join(others.FAMILIES[0])}"] for s in others.SPACES}
     names = {"none": "as stored", "paper": "the paper", "default": "ours, inside layers"}
     nothing = ": fine-tunes of one base share its coordinates, and there is next to nothing to match"
@@ -428,10 +418,7 @@ def real() -> Words:
         "token": f"{100 / tokens:.1f}",
         "masked": table(
             ["pair", "the first alone", "the second alone", "mean", "mean, the paper", "mean, ours inside layers"],
-            [
-                [" + ".join(pair), *(f"{100 * c['accuracy']:.1f} (loss {c['loss']:.3f})" for c in row)]
-                for pair, row in masked.items()
-            ],
+            filled,
         ),
         "gap": f"{gap:.1f}",
         "share": nothing if gap < 1 else "",

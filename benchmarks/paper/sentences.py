@@ -59,7 +59,7 @@ def best(columns: Mapping[str, Sequence[float]], *, low: bool = False) -> str:
     return (min if low else max)(means, key=means.__getitem__)
 
 
-def value(values: Sequence[float], digits: int = 2) -> str:
+def shown(values: Sequence[float], digits: int = 2) -> str:
     """``mean ± spread``; a dash for what was not measured."""
     if not values:
         return "–"

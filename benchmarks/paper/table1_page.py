@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.harness import markdown, mean_spread
 from benchmarks.paper import table1, text
 from benchmarks.paper.figures import ROW_LABELS, cells
-from benchmarks.paper.sentences import best, difference, value
+from benchmarks.paper.sentences import best, difference, shown
 
 LABELS = {
     "none": "without matching",
@@ -144,7 +144,7 @@ class Section:
         }
 
         def both(score: Score) -> str:
-            return " / ".join(value(self.by_seed(score, sort)) for sort in F1)
+            return " / ".join(shown(self.by_seed(score, sort)) for sort in F1)
 
         def rows(head: str) -> list[list[str]]:
             return [[ROW_LABELS[m], *(both(self.merged(m, c, head)) for c in LABELS)] for m in table1.METHODS]
