@@ -31,8 +31,8 @@ def trees(spec: Spec, blocks: Iterable[Block]) -> dict[str, frozenset[str]]:
         spec: the spec with the active spaces.
         blocks: the unit's.
     """
-    found = meeting(spec, (atoms for block in blocks for atoms in block.parts))
-    return found if any(len(names) > 1 for names in found.values()) else {}
+    bases = meeting(spec, (atoms for block in blocks for atoms in block.parts))
+    return bases if any(len(names) > 1 for names in bases.values()) else {}
 
 
 def meeting(spec: Spec, views: Iterable[tuple[Atom, ...]]) -> dict[str, frozenset[str]]:
@@ -66,23 +66,25 @@ def alternate(
         solve: finds the elements of one base with all that is fibred over it.
     """
     spec = solver.spec
-    found: dict[str, dict[str, Tensor]] = {}
-    told: dict[str, set[str]] = {top: set() for top in bases}
+    elements_of_base: dict[str, dict[str, Tensor]] = {}
+    decided: dict[str, set[str]] = {top: set() for top in bases}
     order = sorted(bases, key=lambda top: (-_alone(spec, leaves, bases[top]), list(bases).index(top)))
     before, score, g = float("-inf"), 0.0, Alignment(spec)
     for _ in range(ROUNDS):
         for top in order:
-            others = Alignment(spec, {k: g for name, own in found.items() if name != top for k, g in own.items()})
+            others = Alignment(
+                spec, {k: g for name, own in elements_of_base.items() if name != top for k, g in own.items()}
+            )
             # what no tensor has told yet, in whatever basis the source has it
-            waiting = {n for base, names in bases.items() if base != top for n in names - told[base]}
-            here = [leaf for leaf in leaves if bases[top] & set(signature(spec, leaf[2]))]
-            clear = [leaf for leaf in here if not waiting & set(signature(spec, leaf[2]))]
-            moved = [(x, _moved(others, y, atoms, scope), atoms) for x, y, atoms in clear or here]
-            part = NestedSolver(spec.restrict(bases[top]), solver.given)
+            waiting = {n for base, names in bases.items() if base != top for n in names - decided[base]}
+            acted_on = [leaf for leaf in leaves if bases[top] & set(signature(spec, leaf[2]))]
+            clear = [leaf for leaf in acted_on if not waiting & set(signature(spec, leaf[2]))]
+            moved = [(x, _moved(others, y, atoms, scope), atoms) for x, y, atoms in clear or acted_on]
+            part = NestedSolver(spec.restrict(bases[top]), solver.decided)
             elements = solve(part, moved).elements
-            found[top] = {keys[n]: in_order(spec, n, g) for n, g in elements.items()}
-            told[top] = {*elements}
-        g = Alignment(spec, {k: v for part in found.values() for k, v in part.items()})
+            elements_of_base[top] = {keys[n]: in_order(spec, n, g) for n, g in elements.items()}
+            decided[top] = {*elements}
+        g = Alignment(spec, {k: v for part in elements_of_base.values() for k, v in part.items()})
         score = sum(float((x.double() * _moved(g, y, atoms, scope)).sum()) for x, y, atoms in leaves)
         if score - before <= 1e-9 * abs(score):  # rounding
             break
@@ -94,9 +96,9 @@ def _alone(spec: Spec, leaves: Sequence[Leaf], names: frozenset[str]) -> float:
     """The share of a base's tensors in which no other base acts, by squared norm."""
     norms = {True: 0.0, False: 0.0}
     for x, _, atoms in leaves:
-        here = set(signature(spec, atoms))
-        if here & names:
-            norms[here <= names] += float(x.double().square().sum())
+        acting = set(signature(spec, atoms))
+        if acting & names:
+            norms[acting <= names] += float(x.double().square().sum())
     return norms[True] / (sum(norms.values()) or 1.0)
 
 

@@ -41,17 +41,17 @@ def canonical_gauge(spec: Spec, tensors: dict[Block, Tensor]) -> tuple[Alignment
     Returns:
         What was applied, and the element keys that could not be balanced (dead or rank-deficient blocks).
     """
-    found = fold_biases(spec, tensors)
+    gauge = fold_biases(spec, tensors)
     dead: list[str] = []
     sweeps = SWEEPS if _meet(spec, tensors) else 1
     moved: list[float] = []
     for sweep in range(sweeps):
         step = _balance_once(spec, tensors, dead if sweep == 0 else [])
-        found = step @ found
+        gauge = step @ gauge
         moved.append(max((_moved(spec, key, g) for key, g in step.items()), default=0.0))
         if _settled(moved, tensors):
             break
-    return found, dead
+    return gauge, dead
 
 
 def _settled(moved: list[float], tensors: Mapping[Block, Tensor]) -> bool:
@@ -67,14 +67,14 @@ def _settled(moved: list[float], tensors: Mapping[Block, Tensor]) -> bool:
 def fold_biases(spec: Spec, tensors: dict[Block, Tensor]) -> Alignment:
     """Zero every free bias; what it carried goes into the output bias. What is changed is replaced by new
     tensors."""
-    found = Alignment(spec)
+    folds = Alignment(spec)
     for shift, key, blocks in find_shifts(spec, list(tensors)):  # in order: one may take up what the next one moves
-        here = {block: tensors[block] for block in blocks.values()}
-        free = canonical_part(spec, shift, *bias_view(spec, shift, blocks[shift.bias], here[blocks[shift.bias]]))
+        parts = {block: tensors[block] for block in blocks.values()}
+        free = canonical_part(spec, shift, *bias_view(spec, shift, blocks[shift.bias], parts[blocks[shift.bias]]))
         step = Alignment(spec, {key: -free.double().clone()})
-        tensors.update(step.applied(here))
-        found = step @ found
-    return found
+        tensors.update(step.applied(parts))
+        folds = step @ folds
+    return folds
 
 
 def balance_powers(spec: Spec, tensors: dict[Block, Tensor]) -> None:
@@ -86,7 +86,7 @@ def balance_powers(spec: Spec, tensors: dict[Block, Tensor]) -> None:
 
 
 def _balance_once(spec: Spec, tensors: dict[Block, Tensor], dead: list[str]) -> Alignment:
-    found = Alignment(spec)
+    gauge = Alignment(spec)
     keys = {key: space for block in tensors for key, space in elements_of(spec, block).items()}
     for key, space in keys.items():
         if space.keeps_lengths:
@@ -103,8 +103,8 @@ def _balance_once(spec: Spec, tensors: dict[Block, Tensor], dead: list[str]) -> 
             dead.append(key)
         step = Alignment(spec, {key: g})
         tensors.update(step.applied(tensors))
-        found = step @ found
-    return found
+        gauge = step @ gauge
+    return gauge
 
 
 def _meet(spec: Spec, tensors: Mapping[Block, Tensor]) -> bool:

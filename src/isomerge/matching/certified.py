@@ -32,7 +32,7 @@ class _Search:
     support: Callable[[Tensor], Tensor]
     best: Tensor
     """The lowest cost seen [k]."""
-    found: Tensor
+    lowest_at: Tensor
     """Where it was seen [k]."""
 
     def height(self, item: Tensor, s: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ class _Search:
         cost = 2 * (2 * s).cosh() - 2 * h
         lowest = self.best.scatter_reduce(0, item, cost, "amin")
         hit = (cost <= lowest[item]) & (cost < self.best[item])
-        self.found[item[hit]] = s[hit]
+        self.lowest_at[item[hit]] = s[hit]
         self.best = lowest
         return h
 
@@ -100,7 +100,7 @@ def certified_scale(
     h = torch.stack([search.height(every, s) for s in ends.unbind(-1)], -1)
     cells = torch.stack([x.flatten() for x in (ends[:, :-1], ends[:, 1:], h[:, :-1], h[:, 1:])])
     floor = _branch(search, every.repeat_interleave(PIECES), cells, tolerance)
-    return search.found + shift, search.best * size, (search.best - floor).clamp_min(0) * size
+    return search.lowest_at + shift, search.best * size, (search.best - floor).clamp_min(0) * size
 
 
 def _branch(search: _Search, item: Tensor, cells: Tensor, tolerance: float) -> Tensor:
@@ -109,7 +109,7 @@ def _branch(search: _Search, item: Tensor, cells: Tensor, tolerance: float) -> T
     floor = torch.full_like(search.best, torch.inf)
     for turn in range(ROUNDS + 1):
         bound, point = _chord_bound(cells)
-        slack = tolerance * (4 * (2 * search.found).cosh() - search.best)
+        slack = tolerance * (4 * (2 * search.lowest_at).cosh() - search.best)
         alive = bound < (search.best - slack)[item]
         if turn == ROUNDS:
             alive = torch.zeros_like(alive)

@@ -64,14 +64,14 @@ def square_of(x: Tensor, *, exact: bool) -> float:
     """
 
     if not exact:
-        found = float(torch.dot(x, x))
-        if isfinite(found):
-            return found
+        square = float(torch.dot(x, x))
+        if isfinite(square):
+            return square
     elif x.dtype == torch.float32 and x.numel() >= MANY_ROWS * ROW and x.numel() % ROW == 0:
         # short rows in float32, their sums in float64: two thirds of the time of float64 throughout
-        found = float(torch.linalg.vector_norm(x.view(-1, ROW), dim=1).double().square().sum())
-        if isfinite(found):
-            return found
+        square = float(torch.linalg.vector_norm(x.view(-1, ROW), dim=1).double().square().sum())
+        if isfinite(square):
+            return square
     return float(torch.linalg.vector_norm(x, dtype=torch.float64)) ** 2
 
 

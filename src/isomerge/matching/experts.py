@@ -43,11 +43,11 @@ def solve_leaves(solver: NestedSolver, leaves: list[Leaf]) -> Solution:
     if bases := meeting(spec, [atoms for _, _, atoms in leaves]):
         return _in_turns(solver, leaves, bases)
     tops = {signature(spec, atoms)[0] for _, _, atoms in leaves if signature(spec, atoms)}
-    found = Solution(Cross((), leaves[0][0].new_zeros(()).double()))
+    solution = Solution(Cross((), leaves[0][0].new_zeros(()).double()))
     for top in sorted(tops):
         mine = [leaf for leaf in leaves if signature(spec, leaf[2])[:1] == (top,)]
-        found.elements |= _solve_base(solver, top, mine)
-    return found
+        solution.elements |= _solve_base(solver, top, mine)
+    return solution
 
 
 def _too_large(spec: Spec, atoms: tuple[Atom, ...]) -> bool:
@@ -113,7 +113,7 @@ def _solve_pair(
     for x, y, atoms in leaves:
         at = [a.name for a in atoms].index(top)
         inner.append((x.select(at, i), y.select(at, j), _others(atoms, top)))
-    within = NestedSolver(spec, solver.given)
+    within = NestedSolver(spec, solver.decided)
     views = [atoms for _, _, atoms in inner]
     if any(_crowd(spec, atoms) > CROWD for atoms in views) and (bases := meeting(spec, views)):
         return _in_turns(within, inner, bases)
@@ -129,10 +129,10 @@ def _in_turns(solver: NestedSolver, leaves: list[Leaf], bases: dict[str, frozens
     scope = {i: 0 for space in spaces for i in spec.scope(space)}  # a layer is one already
     keys = {space.name: element_key(spec, space, scope) for space in spaces}
     elements, score = alternate(solver, leaves, bases, keys, scope, solve_leaves)
-    found = {space.name: elements[keys[space.name]] for space in spaces if keys[space.name] in elements}
+    by_space = {space.name: elements[keys[space.name]] for space in spaces if keys[space.name] in elements}
     return Solution(
         Cross((), torch.tensor(score, dtype=torch.float64)),
-        {name: Cross((*spec.batch(spec.spaces[name]), "*"), g) for name, g in found.items()},
+        {name: Cross((*spec.batch(spec.spaces[name]), "*"), g) for name, g in by_space.items()},
     )
 
 

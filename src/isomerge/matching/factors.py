@@ -95,9 +95,9 @@ def _searched(up: Tensor, down: Tensor, low: Tensor, high: Tensor, power: int) -
     cell = (high - low) / (GRID - 1)
     left, right, x = best - cell, best + cell, best
     for _ in range(NEWTON):
-        one, two = x.exp(), (-power * x).exp()
-        slope = one * one - up * one - two * two + power * down * two
-        bend = 2 * one * one - up * one + 2 * power * two * two - power * power * down * two
+        plain, dual = x.exp(), (-power * x).exp()
+        slope = plain * plain - up * plain - dual * dual + power * down * dual
+        bend = 2 * plain * plain - up * plain + 2 * power * dual * dual - power * power * down * dual
         step = torch.where(bend > 0, slope / bend.clamp_min(1e-300), torch.sign(slope) * cell / 4)
         x = torch.minimum(torch.maximum(x - step, left), right)
     return torch.where(_height(x, up, down, power) <= least, x, best)
@@ -105,5 +105,5 @@ def _searched(up: Tensor, down: Tensor, low: Tensor, high: Tensor, power: int) -
 
 def _height(x: Tensor, up: Tensor, down: Tensor, power: int) -> Tensor:
     """The cost of ``exp(x)``, between balanced sides."""
-    one, two = x.exp(), (-power * x).exp()
-    return one * one - 2 * up * one + two * two / power - 2 * down * two
+    plain, dual = x.exp(), (-power * x).exp()
+    return plain * plain - 2 * up * plain + dual * dual / power - 2 * down * dual

@@ -44,9 +44,9 @@ def gains_over_streams(spec: Spec, blocks: Iterable[Block]) -> Iterator[tuple[st
     """The gains whose scales act: the element key of each scale, the gain, and the scale's atom, dual in a layer
     scale."""
     for block in blocks:
-        here = block.atoms
-        if any(a.diag for a in here):
-            for atom in here:
+        atoms = block.atoms
+        if any(a.diag for a in atoms):
+            for atom in atoms:
                 if atom.name in spec.gains:
                     yield element_key(spec, spec.spaces[atom.name], dict(block.scope)), block, atom
 
@@ -65,7 +65,7 @@ def lonely_gains(spec: Spec, blocks: Sequence[Block]) -> set[str]:
             if atom.name in spec.gains:
                 key = element_key(spec, spec.spaces[atom.name], dict(block.scope))
                 sides.setdefault(key, set()).add(atom.dual)
-    return {key for key, found in sides.items() if len(found) == 1}
+    return {key for key, marks in sides.items() if len(marks) == 1}
 
 
 def check_folded(spec: Spec, blocks: Sequence[Block], load: Load, ref: str) -> None:
@@ -96,9 +96,9 @@ def is_folded_bias(spec: Spec, leaf: Sequence[Atom]) -> bool:
     return bool(scales) and names - scales <= scaled and not any(a.dual or a.diag for a in leaf)
 
 
-def reads_once(spec: Spec, here: Sequence[Atom], stream: str) -> bool:
+def reads_once(spec: Spec, atoms: Sequence[Atom], stream: str) -> bool:
     """Whether a leaf carries the stream on one axis, as a vector, and no other stream."""
-    streams = [a for a in here if a.name in spec.streams]
+    streams = [a for a in atoms if a.name in spec.streams]
     return len(streams) == 1 and streams[0].name == stream and not streams[0].diag
 
 
@@ -117,29 +117,29 @@ def stream_crosses(spec: Spec, pairs: Iterable[WeightedLeaf]) -> dict[str, Tenso
         spec: the full spec.
         pairs: atom views of the anchor and of the moved source, their atoms, and how much they count; of one unit.
     """
-    found: dict[str, Tensor] = {}
+    crosses: dict[str, Tensor] = {}
     signed: dict[tuple[str, str], Tensor] = {}
-    for x, y, here, weight in pairs:
+    for x, y, atoms, weight in pairs:
         for stream in spec.streams:
-            if not reads_once(spec, here, stream):
+            if not reads_once(spec, atoms, stream):
                 continue
-            at = [atom.name for atom in here].index(stream)
+            at = [atom.name for atom in atoms].index(stream)
             u, v = _rows(x, at), _rows(y, at)
             cross = weight * (u @ v.mT).double()
-            if (factor := _signs_over(spec, here, stream)) is not None:
+            if (factor := _signs_over(spec, atoms, stream)) is not None:
                 signed[stream, factor] = signed.get((stream, factor), 0) + cross
             else:
-                found[stream] = found.get(stream, 0) + cross
+                crosses[stream] = crosses.get(stream, 0) + cross
     for (stream, _), cross in signed.items():
-        plain = found.get(stream, torch.zeros_like(cross))
+        plain = crosses.get(stream, torch.zeros_like(cross))
         negative = (plain < 0) & (spec.spaces[stream].group.compact == "SignedPerm")  # the stream's own sign
-        found[stream] = plain + torch.where(negative, -cross.abs(), cross.abs())
-    return found
+        crosses[stream] = plain + torch.where(negative, -cross.abs(), cross.abs())
+    return crosses
 
 
-def _signs_over(spec: Spec, here: Sequence[Atom], stream: str) -> str | None:
+def _signs_over(spec: Spec, atoms: Sequence[Atom], stream: str) -> str | None:
     """The factor of either sign inside a layer that lies over a stream's channels in a leaf."""
-    spaces = [spec.spaces[a.name] for a in here if a.name in spec.spaces]
+    spaces = [spec.spaces[a.name] for a in atoms if a.name in spec.spaces]
     over = [s for s in spaces if not s.residual and stream in s.index and s.group.compact == "Sign"]
     return over[0].name if over else None
 
@@ -155,18 +155,19 @@ def streams_by_norms(spec: Spec, pairs: Iterable[WeightedLeaf], streams: Collect
 
     streams = [name for name in streams if spec.spaces[name].group.compact in ("Perm", "SignedPerm")]
     norms: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in streams}
-    for x, y, here, weight in pairs:
+    for x, y, atoms, weight in pairs:
         for stream in streams:
-            if reads_once(spec, here, stream):
-                at = [atom.name for atom in here].index(stream)
+            if reads_once(spec, atoms, stream):
+                at = [atom.name for atom in atoms].index(stream)
                 a, b = _rows(x, at), _rows(y, at)
                 norms[stream].append((weight**0.5 * a.double().norm(dim=1), weight**0.5 * b.double().norm(dim=1)))
-    found = {}
+    elements = {}
     for stream, rows in norms.items():
         if rows:
             apart = torch.cdist(torch.stack([a for a, _ in rows], 1), torch.stack([b for _, b in rows], 1)).square()
-            found[stream] = spec.spaces[stream].group.solve(apart.max() - apart)[0]  # nothing below zero: no signs
-    return found
+            near = apart.max() - apart  # nothing below zero: no signs
+            elements[stream] = spec.spaces[stream].group.solve(near)[0]
+    return elements
 
 
 def streams_beside(spec: Spec, pairs: Iterable[WeightedLeaf], settled: Collection[str]) -> dict[str, Tensor]:
@@ -178,20 +179,20 @@ def streams_beside(spec: Spec, pairs: Iterable[WeightedLeaf], settled: Collectio
         settled: the streams whose basis is known; of the others, those are found that meet these, or nothing, in a
             tensor (a bias).
     """
-    found: dict[str, Tensor] = {}
-    for x, y, here, weight in pairs:
-        acting = {a.name for a in here} & spec.spaces.keys() - set(spec.gains)
+    crosses: dict[str, Tensor] = {}
+    for x, y, atoms, weight in pairs:
+        acting = {a.name for a in atoms} & spec.spaces.keys() - set(spec.gains)
         open_ones = acting - set(settled)
-        if len(open_ones) != 1 or any(a.diag for a in here):
+        if len(open_ones) != 1 or any(a.diag for a in atoms):
             continue
         (stream,) = open_ones
-        names = [a.name for a in here]
+        names = [a.name for a in atoms]
         if stream not in spec.streams or names.count(stream) != 1:
             continue
         at = names.index(stream)
         u, v = _rows(x, at), _rows(y, at)
-        found[stream] = found.get(stream, 0) + weight * (u @ v.mT).double()
-    return found
+        crosses[stream] = crosses.get(stream, 0) + weight * (u @ v.mT).double()
+    return crosses
 
 
 def streams_by_grams(
@@ -223,12 +224,12 @@ def streams_by_grams(
     for stream, a, b in _grams(leaves(), list(axes)):
         u, v = axes[stream]
         agreeing[stream] = agreeing.get(stream, 0) + (u.mT @ a @ u) * (v.mT @ b @ v)
-    found = {}
+    elements = {}
     for stream, alike in agreeing.items():
         u, v = axes[stream]
         signs = _signs(alike, (u.mT @ crosses[stream] @ v).diag() if crosses and stream in crosses else None)
-        found[stream] = spec.spaces[stream].group.solve((u * signs) @ v.mT)[0]
-    return found
+        elements[stream] = spec.spaces[stream].group.solve((u * signs) @ v.mT)[0]
+    return elements
 
 
 def _signs(alike: Tensor, known: Tensor | None) -> Tensor:
@@ -244,10 +245,10 @@ def _signs(alike: Tensor, known: Tensor | None) -> Tensor:
 
 def _grams(leaves: Iterable[WeightedLeaf], streams: Sequence[str]) -> Iterable[tuple[str, Tensor, Tensor]]:
     """Streams, and the Grams [d, d], float64, of their coordinates in each tensor of both models."""
-    for x, y, here, weight in leaves:
-        names = [a.name for a in here]
+    for x, y, atoms, weight in leaves:
+        names = [a.name for a in atoms]
         for stream in streams:
-            if names.count(stream) == 1 and not here[at := names.index(stream)].diag:
+            if names.count(stream) == 1 and not atoms[at := names.index(stream)].diag:
                 a, b = _rows(x.double(), at), _rows(y.double(), at)
                 yield stream, weight * a @ a.mT, weight * b @ b.mT
 
@@ -255,7 +256,7 @@ def _grams(leaves: Iterable[WeightedLeaf], streams: Sequence[str]) -> Iterable[t
 def streams_alone(spec: Spec, blocks: Iterable[Block]) -> set[str]:
     """The streams that have no embedding or head of their own, from which a search could start."""
     shared = [block.atoms for block in blocks if has_shared_meaning(spec, block)]
-    return {name for name in spec.streams if not any(reads_once(spec, here, name) for here in shared)}
+    return {name for name in spec.streams if not any(reads_once(spec, atoms, name) for atoms in shared)}
 
 
 def has_shared_meaning(spec: Spec, block: Block, *, vectors: bool = False) -> bool:

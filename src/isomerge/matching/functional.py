@@ -57,21 +57,21 @@ def feed_forward(spec: Spec, blocks: Sequence[Block]) -> Layer | None:
         blocks: the blocks of one unit.
     """
     spaces = {n for n, s in spec.spaces.items() if s.role == "ff" and not spec.batch(s)}
-    found: dict[str, dict[str, list[tuple[bool, Block, int]]]] = {}
+    by_space: dict[str, dict[str, list[tuple[bool, Block, int]]]] = {}
     for block in blocks:
         for number, atoms in enumerate(block.parts):
             names = [a.name for a in atoms]
-            here = spaces & set(names)
-            if len(here) != 1:
+            acting = spaces & set(names)
+            if len(acting) != 1:
                 continue
-            (space,) = here
+            (space,) = acting
             streams = [n for n in names if n in spec.streams]
             extra = [n for n in names if n != space and n not in spec.residual_names]
             kind = "bias" if not streams else "reader" if atoms[names.index(streams[0])].dual else "writer"
-            found.setdefault(space, {}).setdefault(kind, []).append((bool(extra), block, number))
-    if len(found) != 1:
+            by_space.setdefault(space, {}).setdefault(kind, []).append((bool(extra), block, number))
+    if len(by_space) != 1:
         return None
-    ((space, parts),) = found.items()
+    ((space, parts),) = by_space.items()
     # in a gated layer the scale acts on the multiplying reader alone
     readers = sorted(parts.get("reader", []), key=lambda part: part[0])
     gated = len(readers) == 2
@@ -98,9 +98,9 @@ def feed_forward(spec: Spec, blocks: Sequence[Block]) -> Layer | None:
 def neurons_of(spec: Spec, layer: Layer, place: tuple[Block, int], tensors: Mapping[Block, Tensor]) -> Tensor:
     """One of a layer's leaves as a matrix [neurons, others]."""
     block, number = place
-    for (view,), here, at in leaves(spec, block, tensors[block]):
+    for (view,), atoms, at in leaves(spec, block, tensors[block]):
         if at == number:
-            axis = [a.name for a in here].index(layer.space)
+            axis = [a.name for a in atoms].index(layer.space)
             return view.movedim(axis, 0).flatten(1) if view.ndim > 1 else view.reshape(-1, 1)
     raise AssertionError(f"{block.key} has no leaf {number}")
 
@@ -108,11 +108,11 @@ def neurons_of(spec: Spec, layer: Layer, place: tuple[Block, int], tensors: Mapp
 def branches(spec: Spec, layer: Layer, tensors: Mapping[Block, Tensor], x: Tensor) -> tuple[Tensor, ...]:
     """What a layer's readers give for inputs [n, d]: the one that is activated and, if gated, the one that
     multiplies."""
-    found = []
+    outputs = []
     for reader, bias in zip(layer.readers, layer.biases, strict=True):
         a = x.to(tensors[reader[0]].dtype) @ neurons_of(spec, layer, reader, tensors).mT
-        found.append(a if bias is None else a + neurons_of(spec, layer, bias, tensors).reshape(-1))
-    return tuple(found)
+        outputs.append(a if bias is None else a + neurons_of(spec, layer, bias, tensors).reshape(-1))
+    return tuple(outputs)
 
 
 def hidden(parts: Sequence[Tensor], act: Activation) -> Tensor:
@@ -194,9 +194,9 @@ def functional_costs(
             d = dot * sign
             with_a, with_b, square = (torch.linalg.vecdot(h, x) / n for x in (own_a, own_b, h))
             trials.append(_error(square, with_a, with_b * sign, norm_a, norm_b, d, target))
-        found = torch.stack(trials).min(0)
-        cost.copy_(found.values)
-        chosen.copy_(1.0 - 2.0 * found.indices)
+        least = torch.stack(trials).min(0)
+        cost.copy_(least.values)
+        chosen.copy_(1.0 - 2.0 * least.indices)
     return costs.view_as(columns), best.view_as(columns)
 
 
@@ -243,9 +243,9 @@ def promising_costs(a: Neurons, b: Neurons, act: Activation, *, signs: bool, cou
     columns = guess.topk(count, 0, largest=False).indices.mT  # of b's neurons, those of a
     exact = torch.full_like(guess, float("inf"))
     best = torch.ones_like(guess)
-    for one, two, tried, flip in ((a, b, rows, False), (b, a, columns, True)):
-        found, sign = functional_costs(one, two, act, signs=signs, columns=tried)
-        (exact.mT if flip else exact).scatter_(1, tried, found)
+    for mine, theirs, tried, flip in ((a, b, rows, False), (b, a, columns, True)):
+        errors, sign = functional_costs(mine, theirs, act, signs=signs, columns=tried)
+        (exact.mT if flip else exact).scatter_(1, tried, errors)
         (best.mT if flip else best).scatter_(1, tried, sign)
     known = exact.isfinite()
     dearest = torch.where(known, exact, -torch.inf)

@@ -138,16 +138,16 @@ def linear_optimum(
     basis, plain, dual = clearing(sides.moved_plus, sides.moved_minus, widths)
     if bool((plain & dual).all()):
         return _optimum(sides, begun, None, tolerance, steps, flips=flips)
-    here, back = cleared(sides, basis, plain, dual), torch.linalg.inv(basis)
-    found = _optimum(here, [g @ back for g in begun], widths, tolerance, steps, flips=flips)
+    clear, back = cleared(sides, basis, plain, dual), torch.linalg.inv(basis)
+    best = _optimum(clear, [g @ back for g in begun], widths, tolerance, steps, flips=flips)
     for _ in range(CROSSINGS):
-        trial = across(here, found.element, plain, dual)
-        lower = squared_distance(here, trial) < found.value - tolerance * here.size()
+        trial = across(clear, best.element, plain, dual)
+        lower = squared_distance(clear, trial) < best.value - tolerance * clear.size()
         if not bool(lower.any()):
             break
-        trial = torch.where(lower[..., None, None], trial, found.element)
-        found = _lower(found, _optimum(here, [trial], widths, tolerance, steps, flips=False))
-    return replace(found, element=found.element @ basis)
+        trial = torch.where(lower[..., None, None], trial, best.element)
+        best = _lower(best, _optimum(clear, [trial], widths, tolerance, steps, flips=False))
+    return replace(best, element=best.element @ basis)
 
 
 def across(sides: Sides, element: Tensor, plain: Tensor, dual: Tensor) -> Tensor:
@@ -161,26 +161,28 @@ def across(sides: Sides, element: Tensor, plain: Tensor, dual: Tensor) -> Tensor
         element: where to begin.
         plain, dual: the coordinates [*b, n] in which they have something, the first ones.
     """
-    found, batch, n = [], element.shape[:-2], element.shape[-1]
-    here, elements = sides.flat(), element.reshape(-1, n, n)
+    elements_across, batch, n = [], element.shape[:-2], element.shape[-1]
+    flat, elements = sides.flat(), element.reshape(-1, n, n)
     counts = (there.reshape(-1, n).sum(-1).tolist() for there in (plain, dual))
     for at, (rank, other) in enumerate(zip(*counts, strict=True)):
         g = elements[at]
         if rank > other:
-            g = _across(torch.linalg.inv(g).mT, here.plus[at], here.moved_plus[at], other, rank)
+            g = _across(torch.linalg.inv(g).mT, flat.plus[at], flat.moved_plus[at], other, rank)
         elif rank < n:
-            back = _across(g, here.minus[at], here.moved_minus[at], rank, other)
+            back = _across(g, flat.minus[at], flat.moved_minus[at], rank, other)
             g = torch.linalg.inv_ex(back).inverse.mT
-        found.append(g)
-    return torch.stack(found).reshape(*batch, n, n)
+        elements_across.append(g)
+    return torch.stack(elements_across).reshape(*batch, n, n)
 
 
-def _lower(one: LinearOptimum, two: LinearOptimum) -> LinearOptimum:
+def _lower(first: LinearOptimum, second: LinearOptimum) -> LinearOptimum:
     """The lower of two, entry by entry; of equal ones the first."""
-    lower = two.value < one.value
-    element = torch.where(lower[..., None, None], two.element, one.element)
-    value, settled = (torch.where(lower, y, x) for x, y in ((one.value, two.value), (one.settled, two.settled)))
-    return LinearOptimum(element, value, settled, max(one.steps, two.steps))
+    lower = second.value < first.value
+    element = torch.where(lower[..., None, None], second.element, first.element)
+    value, settled = (
+        torch.where(lower, y, x) for x, y in ((first.value, second.value), (first.settled, second.settled))
+    )
+    return LinearOptimum(element, value, settled, max(first.steps, second.steps))
 
 
 def _across(narrow: Tensor, cross: Tensor, moved: Tensor, rank: int, other: int) -> Tensor:
@@ -188,10 +190,10 @@ def _across(narrow: Tensor, cross: Tensor, moved: Tensor, rank: int, other: int)
     first = narrow[:, :rank]
     turn, _ = torch.linalg.qr(first, mode="complete")
     rest = turn[:, rank:]
-    found = rest @ torch.linalg.solve(moved[:other, :other], (rest.mT @ cross[:, :other]).mT).mT
-    found[:, :rank] += torch.linalg.pinv(first).mT
-    empty = torch.linalg.qr(found, mode="complete").Q[:, other:]
-    return torch.cat([found, empty * found.square().mean().sqrt()], -1)
+    moves = rest @ torch.linalg.solve(moved[:other, :other], (rest.mT @ cross[:, :other]).mT).mT
+    moves[:, :rank] += torch.linalg.pinv(first).mT
+    empty = torch.linalg.qr(moves, mode="complete").Q[:, other:]
+    return torch.cat([moves, empty * moves.square().mean().sqrt()], -1)
 
 
 def cleared(sides: Sides, basis: Tensor, plain: Tensor, dual: Tensor) -> Sides:
@@ -260,9 +262,9 @@ def descend(sides: Sides, element: Tensor, tolerance: float, steps: int, *, narr
     turn = 0
     while turn < steps and len(active):
         turn += 1
-        here = sides.take(active)
-        xi, promise = newton(here, element[active], narrow=narrow)
-        moved, reached = _backtrack(here, element[active], value[active], xi, promise)
+        some = sides.take(active)
+        xi, promise = newton(some, element[active], narrow=narrow)
+        moved, reached = _backtrack(some, element[active], value[active], xi, promise)
         lower = reached < value[active]
         element[active[lower]], value[active[lower]] = moved[lower], reached[lower]
         done = (promise <= limit[active]) | ~lower
@@ -326,20 +328,20 @@ def _conjugate(force: Tensor, weight: Tensor, bend: Tensor, turn: Tensor, size: 
 def _backtrack(sides: Sides, element: Tensor, value: Tensor, xi: Tensor, promise: Tensor) -> tuple[Tensor, Tensor]:
     """Halve the step until the distance falls by a part of what was predicted; where it never does, stay."""
 
-    found, reached = element, value
+    moved, reached = element, value
     length = torch.ones_like(value)
     waiting = torch.ones_like(value, dtype=torch.bool)
     for _ in range(HALVINGS):
         trial = torch.linalg.matrix_exp(length[:, None, None] * xi) @ element
         there = squared_distance(sides, trial)
         good = waiting & (there <= value - SUFFICIENT * length * promise) & (there < value)
-        found = torch.where(good[:, None, None], trial, found)
+        moved = torch.where(good[:, None, None], trial, moved)
         reached = torch.where(good, there, reached)
         waiting = waiting & ~good
         if not bool(waiting.any()):
             break
         length = torch.where(waiting, length / 2, length)
-    return found, reached
+    return moved, reached
 
 
 def squared_distance(sides: Sides, element: Tensor) -> Tensor:
@@ -391,9 +393,9 @@ def balanced(sides: Sides, widths: Widths | None = None) -> Tensor:
 
 def _gauge(plus: Tensor, minus: Tensor, widths: Widths | None) -> Tensor:
     """What moves a side to its form [*b, n, n]."""
-    found = GROUPS["GL"].balance(plus, minus) if widths is None else narrow_form(plus, minus, widths)
-    assert found is not None
-    return found[0]
+    balanced = GROUPS["GL"].balance(plus, minus) if widths is None else narrow_form(plus, minus, widths)
+    assert balanced is not None
+    return balanced[0]
 
 
 def rank_deficient(sides: Sides, widths: Widths | None = None) -> Tensor:

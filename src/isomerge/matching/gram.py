@@ -67,8 +67,8 @@ def is_gain_of_latent(spec: Spec, atom: Atom) -> bool:
 
 def signature(spec: Spec, atoms: tuple[Atom, ...]) -> tuple[str, ...]:
     """The active spaces of a leaf, bases before fibres."""
-    here = {a.name for a in atoms}
-    return tuple(name for name in spec.ordered if name in here)
+    names = {a.name for a in atoms}
+    return tuple(name for name in spec.ordered if name in names)
 
 
 def cross_gram(spec: Spec, x: Tensor, y: Tensor, atoms: tuple[Atom, ...]) -> Cross:
@@ -91,18 +91,18 @@ def cross_gram(spec: Spec, x: Tensor, y: Tensor, atoms: tuple[Atom, ...]) -> Cro
 
 def cross_grams(spec: Spec, pairs: Iterable[Leaf]) -> Crosses:
     """The cross-Grams of many leaves, added up by the spaces that act on them."""
-    found: Crosses = {}
+    crosses: Crosses = {}
     for x, y, atoms in pairs:
         spaces = signature(spec, atoms)
         if not spaces:
             continue
-        if spaces in found and _added(found[spaces], x, y, [a.name for a in atoms]):
+        if spaces in crosses and _added(crosses[spaces], x, y, [a.name for a in atoms]):
             continue
         cross = cross_gram(spec, x, y, atoms)
-        if spaces in found:
-            cross = Cross(cross.dims, found[spaces].arrange(cross.dims) + cross.data)
-        found[spaces] = cross
-    return found
+        if spaces in crosses:
+            cross = Cross(cross.dims, crosses[spaces].arrange(cross.dims) + cross.data)
+        crosses[spaces] = cross
+    return crosses
 
 
 def _added(cross: Cross, x: Tensor, y: Tensor, names: list[str]) -> bool:
@@ -206,8 +206,8 @@ def add_products(grams: Mapping[tuple[int, int], Tensor], parts: Sequence[Tensor
     size = max(1, largest * x.shape[axis] // x.numel())
     batches = {pair: gram.split(size, axis) for pair, gram in grams.items()} if axis < depth else None
     for at, pieces in enumerate(zip(*(part.split(size, axis) for part in parts), strict=True)):
-        here = grams if batches is None else {pair: some[at] for pair, some in batches.items()}
-        add_products(here, pieces, depth)
+        chosen = grams if batches is None else {pair: some[at] for pair, some in batches.items()}
+        add_products(chosen, pieces, depth)
 
 
 def _rows(x: Tensor, depth: int) -> Tensor:

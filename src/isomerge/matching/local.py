@@ -62,8 +62,8 @@ def match_unit(
     Returns:
         The alignment, and the element keys of dead blocks that could not be balanced.
     """
-    found = move_unit(selection, anchor, source, votes, guard=guard)
-    return found.alignment, found.dead
+    moved = move_unit(selection, anchor, source, votes, guard=guard)
+    return moved.alignment, moved.dead
 
 
 @dataclass(frozen=True)
@@ -101,24 +101,24 @@ def move_unit(
         return Moved(Alignment(spec), dict(source), [])
     if have_gains(spec, anchor):
         return _move_latents(selection, anchor, source, votes, guard=guard, apart=apart, carries=carries)
-    found, dead = None, []
+    best, dead = None, []
     if guard and selection.gauge and not votes and (proven := related_neurons(spec, anchor, source)) is not None:
         bar = (distance(anchor, source) if apart is None else apart) * (1 - GAIN)
         stay = Moved(Alignment(spec), dict(source), [])
         return _nearer(anchor, source, Moved(proven, source, []), stay, bar, carries)
     if selection.rescale and not votes:
-        found = rotations_and_factors(spec, anchor, source, joint=selection.joint, rotate=selection.rotate)
-    if found is None and not selection.rotate and _continuous(spec, anchor):
-        found = _refined(spec, anchor, source, Alignment(spec), rotate=False, shift=False)[0]
-    if found is None:
-        found, dead = _solve(selection, anchor, source, votes, gauge=selection.gauge)
+        best = rotations_and_factors(spec, anchor, source, joint=selection.joint, rotate=selection.rotate)
+    if best is None and not selection.rotate and _continuous(spec, anchor):
+        best = _refined(spec, anchor, source, Alignment(spec), rotate=False, shift=False)[0]
+    if best is None:
+        best, dead = _solve(selection, anchor, source, votes, gauge=selection.gauge)
         if selection.rescale and _gauged(spec, anchor):
-            found = _refined(spec, anchor, source, found, rotate=False, shift=False, joint=selection.joint)[0]
+            best = _refined(spec, anchor, source, best, rotate=False, shift=False, joint=selection.joint)[0]
     if not guard:
-        moved = found.applied(source)
+        moved = best.applied(source)
         trades = match_trades(spec, anchor, moved)
-        return Moved(trades @ found, trades.applied(moved), dead) if trades else Moved(found, moved, dead)
-    return _best(selection, anchor, source, votes, Moved(found, source, dead), apart, carries)
+        return Moved(trades @ best, trades.applied(moved), dead) if trades else Moved(best, moved, dead)
+    return _best(selection, anchor, source, votes, Moved(best, source, dead), apart, carries)
 
 
 def _move_latents(
@@ -144,9 +144,9 @@ def _move_latents(
         return stay or move_unit(still, anchor, source, votes, guard=guard)
     to_anchor, to_source = folds
     inner = replace(selection, spec=selection.inner)
-    found = move_unit(inner, to_anchor.applied(anchor), to_source.applied(source), votes, guard=guard)
-    g = to_anchor.inverse() @ found.alignment @ to_source
-    moved = Moved(g, g.applied(source), found.dead)
+    match = move_unit(inner, to_anchor.applied(anchor), to_source.applied(source), votes, guard=guard)
+    g = to_anchor.inverse() @ match.alignment @ to_source
+    moved = Moved(g, g.applied(source), match.dead)
     if stay is None:
         return moved
     nearer = distance(anchor, moved.blocks) < distance(anchor, stay.blocks)
@@ -158,16 +158,16 @@ def _best(
     anchor: Blocks,
     source: Blocks,
     votes: dict[str, Tensor],
-    found: Moved,
+    match: Moved,
     apart: float | None,
     carries: Carries | None,
 ) -> Moved:
     """The best of several candidates by the distance itself; the identity where nothing gains."""
     spec = selection.spec
-    fixed = Alignment(spec, {k: g for k, g in found.alignment.items() if ElementKey.of(k).name in votes})
-    stay = Moved(fixed, fixed.applied(source), found.dead)
+    fixed = Alignment(spec, {k: g for k, g in match.alignment.items() if ElementKey.of(k).name in votes})
+    stay = Moved(fixed, fixed.applied(source), match.dead)
     bar = (apart if apart is not None and not fixed else distance(anchor, stay.blocks)) * (1 - GAIN)
-    best = found.alignment
+    best = match.alignment
     if selection.gauge and _gauged(spec, anchor):
         plain, _ = _solve(selection, anchor, source, votes, gauge=False)
         scaled = neuron_candidate(spec, anchor, source, best)
@@ -181,20 +181,20 @@ def _best(
                 return stay
             moved = best.applied(source)
             if carries is None or carries(best, moved):
-                return Moved(best, moved, found.dead)
-        found = Moved(plain, source, found.dead)  # of compact elements alone, which stretch nothing
+                return Moved(best, moved, match.dead)
+        match = Moved(plain, source, match.dead)  # of compact elements alone, which stretch nothing
     # the assignment of permutations alone is optimal as it stands, and so are the paper's two steps
-    return _nearer(anchor, source, found, stay, bar, carries)
+    return _nearer(anchor, source, match, stay, bar, carries)
 
 
 def _nearer(
-    anchor: Blocks, source: Blocks, found: Moved, stay: Moved, bar: float, carries: Carries | None
+    anchor: Blocks, source: Blocks, match: Moved, stay: Moved, bar: float, carries: Carries | None
 ) -> Moved:
-    """What was found, moved and measured, where it is nearer than the bar and may be taken; else what stays."""
-    moved = found.alignment.applied(source)
+    """The match, moved and measured, where it is nearer than the bar and may be taken; else what stays."""
+    moved = match.alignment.applied(source)
     gaps = {block: squared_distance(t, moved[block]) for block, t in anchor.items()}
-    taken = sum(gaps.values()) < bar and (carries is None or carries(found.alignment, moved))
-    return Moved(found.alignment, moved, found.dead, gaps) if taken else stay
+    taken = sum(gaps.values()) < bar and (carries is None or carries(match.alignment, moved))
+    return Moved(match.alignment, moved, match.dead, gaps) if taken else stay
 
 
 def _gauged(spec: Spec, blocks: Blocks) -> bool:
@@ -212,7 +212,7 @@ def _different(spec: Spec, blocks: Blocks, starts: Sequence[Alignment]) -> list[
     """Those of the starts that refining tells apart; the first one comes from between canonical gauges.
 
     Where one factor per neuron is all that is continuous, its exact optimum follows from the permutations.
-    Elsewhere what was found in the anchor's own coordinates follows from them: refining begins with rotations,
+    Elsewhere what was matched in the anchor's own coordinates follows from them: refining begins with rotations,
     phases and factors of the whole.
     """
     spaces = {key: space for block in blocks for key, space in elements_of(spec, block).items()}
@@ -221,24 +221,24 @@ def _different(spec: Spec, blocks: Blocks, starts: Sequence[Alignment]) -> list[
         return list(starts)  # signs of coordinates are not solved again
     factors = all(space.group_name in SCALES for space in continuous)
     exact = factors and len(continuous) == 1 and not find_shifts(spec, list(blocks))
-    found: dict[tuple[bytes, ...], Alignment] = {}
+    kept: dict[tuple[bytes, ...], Alignment] = {}
     for g in starts if exact else starts[1:]:
-        told = []
+        discrete = []
         for key, space in spaces.items():
             if space not in continuous:
                 batch = tuple(spec.sizes[i] for i in spec.batch(space))
                 element = g[key] if key in g else space.group.identity(batch, spec.sizes[space.name])
-                told.append(element.contiguous().cpu().numpy().tobytes())
-        found.setdefault(tuple(told), g)
-    return [*([] if exact else starts[:1]), *found.values()]
+                discrete.append(element.contiguous().cpu().numpy().tobytes())
+        kept.setdefault(tuple(discrete), g)
+    return [*([] if exact else starts[:1]), *kept.values()]
 
 
 def _refined(spec: Spec, anchor: Blocks, source: Blocks, g: Alignment, **how: bool) -> tuple[Alignment, float]:
     """A solution refined in the anchor's coordinates (see `refine` for how), and the distance that it reaches."""
     moved = g.applied(source)
-    for block, given in source.items():  # refining is in place: what nothing has moved is still the source's memory
-        if moved[block].data_ptr() == given.data_ptr():
-            moved[block] = given.clone()
+    for block, tensor in source.items():  # refining is in place: what nothing has moved is the source's memory
+        if moved[block].data_ptr() == tensor.data_ptr():
+            moved[block] = tensor.clone()
     g = refine(spec, anchor, moved, **how) @ g
     return g, distance(anchor, moved)
 
@@ -293,8 +293,8 @@ def unit_keys(spec: Spec, blocks: Blocks) -> dict[str, str]:
     for block in blocks:
         for key, space in elements_of(spec, block).items():
             if keys.setdefault(space.name, key) != key:
-                here = (s for b in blocks for s in elements_of(spec, b).values())
-                ties = [s.name for s in here if not spec.scope(s)]
+                acting = (s for b in blocks for s in elements_of(spec, b).values())
+                ties = [s.name for s in acting if not spec.scope(s)]
                 fix = (
                     f"; space {ties[0]} ties these layers together: declare it `residual {ties[0]}`" if ties else ""
                 )

@@ -56,12 +56,12 @@ class Graph:
 
     def others(self, m: int) -> list[tuple[int, float]]:
         """The models that ``m`` is compared with, and how much each counts."""
-        found = []
+        others = []
         for k in self.order:
             weight = self.weights.get((k, m), self.weights.get((m, k), 0.0))
             if k != m and weight:
-                found.append((k, weight))
-        return found
+                others.append((k, weight))
+        return others
 
     def couples(self, movable: Sequence[int]) -> bool:
         """Whether two models that move are compared, so that one round over them is not enough."""
@@ -79,11 +79,11 @@ def mean_of_others(graph: Graph, m: int, placed: Sequence[Mapping]) -> dict:
     (first, weight), *rest = others
     if not rest:
         return dict(placed[first])
-    found = {key: x * (weight / total) for key, x in placed[first].items()}
+    mean = {key: x * (weight / total) for key, x in placed[first].items()}
     for k, weight in rest:
         for key, x in placed[k].items():
-            found[key].add_(x, alpha=weight / total)
-    return found
+            mean[key].add_(x, alpha=weight / total)
+    return mean
 
 
 def synchronise(
@@ -103,11 +103,11 @@ def synchronise(
     """
     steps: list[dict[str, Tensor]] = [{} for _ in graph.order]
     gain = 0.0
-    for name in dict.fromkeys(stream for found in crosses.values() for stream in found):
-        here = {pair: found[name] for pair, found in crosses.items() if name in found}
-        found, gained = _synchronise_one(spec.spaces[name].group, here, graph, movable)
+    for name in dict.fromkeys(stream for of_pair in crosses.values() for stream in of_pair):
+        of_stream = {pair: of_pair[name] for pair, of_pair in crosses.items() if name in of_pair}
+        elements, gained = _synchronise_one(spec.spaces[name].group, of_stream, graph, movable)
         gain += gained
-        for m, element in found.items():
+        for m, element in elements.items():
             steps[m][name] = element
     return steps, gain
 
@@ -115,27 +115,27 @@ def synchronise(
 def _synchronise_one(
     group: Group, crosses: Mapping[tuple[int, int], Tensor], graph: Graph, movable: Sequence[int]
 ) -> tuple[dict[int, Tensor], float]:
-    found: dict[int, Tensor] = {}
+    elements: dict[int, Tensor] = {}
     gain = 0.0
     for _ in range(ROUNDS if graph.couples(movable) else 1):
         before, size = gain, 0.0
         for m in movable:
-            cross = _cross_to_others(group, crosses, graph, m, found)
+            cross = _cross_to_others(group, crosses, graph, m, elements)
             if cross is None:
                 continue
             element, score = group.solve(cross)
-            stay = group.contract(found.get(m, group.identity((), cross.shape[-1])), cross)
+            stay = group.contract(elements.get(m, group.identity((), cross.shape[-1])), cross)
             size += abs(float(score))
             if float(score - stay) > 0:
-                found[m] = element
+                elements[m] = element
                 gain += 2 * float(score - stay)
         if gain - before <= SETTLED * size:
             break
-    return found, gain
+    return elements, gain
 
 
 def _cross_to_others(
-    group: Group, crosses: Mapping[tuple[int, int], Tensor], graph: Graph, m: int, found: Mapping[int, Tensor]
+    group: Group, crosses: Mapping[tuple[int, int], Tensor], graph: Graph, m: int, elements: Mapping[int, Tensor]
 ) -> Tensor | None:
     """The cross-Gram [d, d] of the weighted sum of the others, as they are moved now, and of one model."""
     total: Tensor | None = None
@@ -143,7 +143,7 @@ def _cross_to_others(
         cross = crosses[(k, m)] if (k, m) in crosses else crosses[(m, k)].mT if (m, k) in crosses else None
         if cross is None:
             continue
-        if k in found:
-            cross = group.act(found[k], cross.mT.contiguous(), False).mT
+        if k in elements:
+            cross = group.act(elements[k], cross.mT.contiguous(), False).mT
         total = weight * cross if total is None else total + weight * cross
     return total

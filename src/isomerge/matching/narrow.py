@@ -72,9 +72,9 @@ def narrow_form(plus: Tensor, minus: Tensor, widths: Widths) -> tuple[Tensor, Te
     n = plus.shape[-1]
     g, dead = balancing[0].reshape(-1, n, n), balancing[1].reshape(-1)
     for at in dead.nonzero().flatten().tolist():
-        found = _form(plus.reshape(-1, n, n)[at], minus.reshape(-1, n, n)[at], widths)
-        if found is not None:
-            g[at], dead[at] = found, False
+        form = _form(plus.reshape(-1, n, n)[at], minus.reshape(-1, n, n)[at], widths)
+        if form is not None:
+            g[at], dead[at] = form, False
     return g.reshape(plus.shape), dead.reshape(plus.shape[:-2])
 
 
@@ -92,8 +92,8 @@ def lacks_rank(plus: Tensor, minus: Tensor, widths: Widths) -> Tensor:
     """Whether a side has less rank than an axis of its width has by chance alone [*b]: the axis' length where it is
     wider, and any but none where it is not."""
     n = plus.shape[-1]
-    found = [ranks(gram) < (n if width > n else 1) for gram, width in zip((plus, minus), widths, strict=True)]
-    return found[0] | found[1]
+    lacking = [ranks(gram) < (n if width > n else 1) for gram, width in zip((plus, minus), widths, strict=True)]
+    return lacking[0] | lacking[1]
 
 
 def clearing(plus: Tensor, minus: Tensor, widths: Widths) -> tuple[Tensor, Tensor, Tensor]:
@@ -110,19 +110,19 @@ def clearing(plus: Tensor, minus: Tensor, widths: Widths) -> tuple[Tensor, Tenso
     g = torch.eye(n).to(plus).repeat(*shape, 1, 1).reshape(-1, n, n)
     there = torch.ones(2, len(g), n, dtype=torch.bool, device=plus.device)
     for at, grams in enumerate(zip(plus.reshape(-1, n, n), minus.reshape(-1, n, n), strict=True)):
-        found = [int(ranks(gram)) for gram in grams]
-        parts = _parts(*grams, widths) if min(found) < n else None
+        rank = [int(ranks(gram)) for gram in grams]
+        parts = _parts(*grams, widths) if min(rank) < n else None
         if parts is not None:
             g[at] = parts[1].mT @ parts[0]
-            there[:, at] = torch.arange(n) < torch.tensor(found)[:, None]
+            there[:, at] = torch.arange(n) < torch.tensor(rank)[:, None]
     plain, dual = there.reshape(2, *shape, n)
     return g.reshape(plus.shape), plain, dual
 
 
 def _form(plus: Tensor, minus: Tensor, widths: Widths) -> Tensor | None:
     """The element [n, n] that moves to the form, from Grams [n, n]; None where there is none."""
-    found = _parts(plus, minus, widths)
-    return None if found is None else found[0]
+    parts = _parts(plus, minus, widths)
+    return None if parts is None else parts[0]
 
 
 def _parts(plus: Tensor, minus: Tensor, widths: Widths) -> tuple[Tensor, Tensor] | None:
@@ -161,7 +161,7 @@ def spread(spec: Spec, frame: Spec, tensors: Mapping[Block, Tensor]) -> Alignmen
         frame: of all groups that act on the tensors.
         tensors: one unit in that form, float64.
     """
-    found = {}
+    elements = {}
     keys = {key: space for block in tensors for key, space in elements_of(spec, block).items()}
     for key, space in keys.items():
         widths = narrow_widths(spec, space, tensors)
@@ -174,8 +174,8 @@ def spread(spec: Spec, frame: Spec, tensors: Mapping[Block, Tensor]) -> Alignmen
             _spread(plus[at], minus[at], widths, [[(x[at], turned) for x, turned in side] for side in sides])
             for at in range(len(plus))
         )
-        found[key] = torch.stack(list(entries)).reshape(grams[0].shape)
-    return Alignment(spec, found)
+        elements[key] = torch.stack(list(entries)).reshape(grams[0].shape)
+    return Alignment(spec, elements)
 
 
 Leaves = list[tuple[Tensor, list[int]]]

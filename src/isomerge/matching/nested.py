@@ -52,7 +52,7 @@ class Coupled:
         self.solver, self.spec, self.crosses, self.outer, self.tops = solver, solver.spec, crosses, outer, tops
         shared = [set(solver.own(t, outer)) for t in tops]
         self.batch = (*outer, *(i for i in solver.own(tops[0], outer) if all(i in s for s in shared)))
-        free = (t for t in tops if t not in solver.given and self.spec.spaces[t].group.compact == "Perm")
+        free = (t for t in tops if t not in solver.decided and self.spec.spaces[t].group.compact == "Perm")
         self.pivot = next(free, None)
 
     def solve(self, elements: bool = True) -> Solution:
@@ -102,9 +102,9 @@ class Coupled:
             dims = (*dict.fromkeys(i for name in sig for i in self.dims(name)), *ends)
             total = cross.reduce(dims).arrange(dims)
             problem[sig] = Cross(dims, total + (problem[sig].arrange(dims) if sig in problem else 0))
-        found = self.solver.solve(problem, self.batch).elements
+        elements = self.solver.solve(problem, self.batch).elements
         # those that nothing here decides begin at the first turn that they have
-        return {name: _arranged(found[name], self.dims(name)) for name in self.tops if name in found}
+        return {name: _arranged(elements[name], self.dims(name)) for name in self.tops if name in elements}
 
     def dims(self, name: str) -> tuple[str, ...]:
         """The batch dims of a space's element: the problem's, and those that the space brings along."""
@@ -119,9 +119,9 @@ class Coupled:
 
     def ascend(self, start: dict[str, Tensor], fixed: str | None) -> Solution:
         """Coordinate ascent from a start; with the pivot fixed and nothing else coupled, one round is exact."""
-        given = {n: g.expand(*self.extent(n), *g.shape) for n, g in self.solver.given.items() if n in self.tops}
-        elements = {n: Cross((*self.dims(n), "*"), g) for n, g in {**start, **given}.items()}
-        order = [n for n in self.tops if n not in elements] + [n for n in start if n != fixed and n not in given]
+        decided = {n: g.expand(*self.extent(n), *g.shape) for n, g in self.solver.decided.items() if n in self.tops}
+        elements = {n: Cross((*self.dims(n), "*"), g) for n, g in {**start, **decided}.items()}
+        order = [n for n in self.tops if n not in elements] + [n for n in start if n != fixed and n not in decided]
         once = fixed is not None and not any(len({*sig} - {fixed}) > 1 for sig in self.crosses)
         total: Cross | None = None
         for _ in range(1 if once else ROUNDS):
@@ -140,8 +140,8 @@ class Coupled:
             name = next((n for n in waiting if self._update(n, elements)), None)
             if name is None:  # no space has a tensor of its own: the first one stays where it is
                 name = waiting[0]
-                one = self.spec.spaces[name].group.identity(tuple(self.extent(name)), self.spec.sizes[name])
-                elements[name] = Cross((*self.dims(name), "*"), one)
+                identity = self.spec.spaces[name].group.identity(tuple(self.extent(name)), self.spec.sizes[name])
+                elements[name] = Cross((*self.dims(name), "*"), identity)
             waiting.remove(name)
 
     def _update(self, name: str, elements: dict[str, Cross]) -> bool:
@@ -232,9 +232,9 @@ higher than what float32 may have lost."""
 class NestedSolver:
     """Solves ``max <A, g B>`` from cross-Grams for the spaces of one unit."""
 
-    def __init__(self, spec: Spec, given: dict[str, Tensor] | None = None) -> None:
+    def __init__(self, spec: Spec, decided: dict[str, Tensor] | None = None) -> None:
         self.spec = spec
-        self.given = given or {}
+        self.decided = decided or {}
 
     # ---------------------------------------------------------------- structure
 
@@ -283,15 +283,15 @@ class NestedSolver:
         batch = (*outer, *self.own(name, outer))
         group = self.spec.spaces[name].group
         data = cross.arrange((*batch, f"{name}+", f"{name}-"))
-        if not elements and name not in self.given:
+        if not elements and name not in self.decided:
             return Solution(Cross(batch, group.score(data)).reduce(outer))
         g, score = self._element(name, data)
         return Solution(Cross(batch, score).reduce(outer), {name: Cross((*batch, "*"), g)})
 
     def _element(self, name: str, data: Tensor) -> tuple[Tensor, Tensor]:
         group = self.spec.spaces[name].group
-        if name in self.given:
-            g = self.given[name].expand(*data.shape[:-2], *self.given[name].shape)
+        if name in self.decided:
+            g = self.decided[name].expand(*data.shape[:-2], *self.decided[name].shape)
             return g, group.contract(g, data)
         return group.solve(data)
 
@@ -304,11 +304,11 @@ class NestedSolver:
             inner = self.solve(self._chosen(name, crosses, p, batch), (*batch, name)).elements if elements else {}
         else:
             p, score, inner = proven
-        found = Solution(Cross(batch, score).reduce(outer))
+        solution = Solution(Cross(batch, score).reduce(outer))
         if elements:
-            found.elements = {name: Cross((*batch, "*"), p)}
-            found.elements |= {k: self._to_source_labels(v, name, p, batch) for k, v in inner.items()}
-        return found
+            solution.elements = {name: Cross((*batch, "*"), p)}
+            solution.elements |= {k: self._to_source_labels(v, name, p, batch) for k, v in inner.items()}
+        return solution
 
     def _chosen(self, name: str, crosses: Crosses, p: Tensor, batch: tuple[str, ...]) -> Crosses:
         """The cross-Grams of what lies over a base, of its assigned pairs."""
@@ -324,7 +324,7 @@ class NestedSolver:
         pair scores what no other pair of its block can, the assignment is optimal, and no other pair is solved.
         """
 
-        if name in self.given or self.spec.spaces[name].group.compact != "Perm":
+        if name in self.decided or self.spec.spaces[name].group.compact != "Perm":
             return None
         if all(self.spec.sizes[space] == 1 for sig in crosses for space in sig[1:]):
             return None  # of signs a bound is the score, which the assignment looks at by itself

@@ -61,7 +61,7 @@ def scaled_pairs(spec: Spec, blocks: Blocks) -> list[tuple[str, str]]:
     Nothing else may act on these tensors but bases that number their blocks (experts).
     """
     keys = {space.name: key for block in blocks for key, space in elements_of(spec, block).items()}
-    found = []
+    pairs = []
     for name in keys:
         fibre = spec.spaces[name]
         batch = spec.batch(fibre)
@@ -72,22 +72,22 @@ def scaled_pairs(spec: Spec, blocks: Blocks) -> list[tuple[str, str]]:
         touching = [signature(spec, a) for b, t in blocks.items() for _, a, _ in leaves(spec, b, t)]
         alone = all(set(sig) <= allowed for sig in touching if base.name in sig)
         if spec.sizes[name] == 1 and spec.batch(base) == batch[:-1] and base.name in keys and alone:
-            found.append((keys[base.name], keys[name]))
-    return found
+            pairs.append((keys[base.name], keys[name]))
+    return pairs
 
 
-def neuron_candidate(spec: Spec, anchor: Blocks, source: Blocks, found: Alignment) -> Alignment | None:
+def neuron_candidate(spec: Spec, anchor: Blocks, source: Blocks, match: Alignment) -> Alignment | None:
     """A solution with its neurons and their scales replaced by the exact optimum; None where there is none.
 
     Args:
         spec: the spec with the matched spaces active.
         anchor, source: one unit's blocks; not changed.
-        found: a solution of the unit; what it says of experts is kept.
+        match: a solution of the unit; what it says of experts is kept.
     """
     inner = {key for pair in scaled_pairs(spec, source) for key in pair}
     if not inner:
         return None
-    outer = Alignment(spec, {key: g for key, g in found.items() if key not in inner})
+    outer = Alignment(spec, {key: g for key, g in match.items() if key not in inner})
     moved = {block: tensor.clone() for block, tensor in source.items()}
     outer.act(moved)
     step = neuron_optimum(spec, anchor, moved)
@@ -114,15 +114,15 @@ def neuron_optimum(spec: Spec, anchor: Blocks, moved: Blocks, *, budget: float =
         if _flops(spec, fibre.name, moved) > budget:
             continue
         rows = neurons_of(spec, fibre.name, anchor, moved)
-        kind, found = Factors.of(fibre.group_name), []
+        kind, solved = Factors.of(fibre.group_name), []
         for at in range(len((rows.plain or rows.dual or rows.free)[0][0])):
             p = _proven(rows, at, kind)
             if p is None:
                 p, _ = base.group.solve(_profit(rows, at, kind))
-            found.append((p, _factors(rows, at, p, kind)))
+            solved.append((p, _factors(rows, at, p, kind)))
         shape = tuple(spec.sizes[i] for i in spec.batch(fibre))
-        elements[base_key] = torch.stack([p for p, _ in found]).reshape(shape)
-        elements[fibre_key] = torch.stack([s for _, s in found]).reshape(*shape, 1)
+        elements[base_key] = torch.stack([p for p, _ in solved]).reshape(shape)
+        elements[fibre_key] = torch.stack([s for _, s in solved]).reshape(*shape, 1)
     return Alignment(spec, elements) if elements else None
 
 
@@ -143,7 +143,7 @@ def _flops(spec: Spec, fibre: str, blocks: Blocks) -> float:
 def neurons_of(spec: Spec, fibre: str, anchor: Blocks, moved: Blocks) -> Neurons:
     """Sort the leaves of a unit by what a factor does to them."""
     batch = spec.batch(spec.spaces[fibre])
-    found = Neurons()
+    neurons = Neurons()
     for block, a in anchor.items():
         for (x, y), atoms, _ in whole_leaves(spec, block, a, moved[block]):
             names = [atom.name for atom in atoms]
@@ -154,9 +154,9 @@ def neurons_of(spec: Spec, fibre: str, anchor: Blocks, moved: Blocks) -> Neurons
             n = x.shape[order[-1]]
             x, y = (t.permute(*order, *rest).reshape(-1, n, t.numel() // _block(t, order)) for t in (x, y))
             dual = next((atom.dual for atom in atoms if atom.name == fibre), None)
-            side = found.free if dual is None else found.dual if dual else found.plain
+            side = neurons.free if dual is None else neurons.dual if dual else neurons.plain
             side.append((x, y))
-    return found
+    return neurons
 
 
 def _block(tensor: Tensor, order: list[int]) -> int:
@@ -220,9 +220,9 @@ def _proven(rows: Neurons, at: int, kind: Factors) -> Tensor | None:
 
     n = _count(rows)
     alpha, beta, gamma = (_squares(side, at, n) for side in (rows.plain, rows.dual, rows.free))
-    here = _lengths((x[at] for side in (rows.plain, rows.dual, rows.free) for x, _ in side), n)
+    lengths = _lengths((x[at] for side in (rows.plain, rows.dual, rows.free) for x, _ in side), n)
     tiny = torch.finfo(torch.float32).tiny
-    found = torch.empty(n, dtype=torch.int64)
+    places = torch.empty(n, dtype=torch.int64)
     for chunk in _chunks(n):
         plus, minus, free = (_overlaps(side, at, chunk, n) for side in (rows.plain, rows.dual, rows.free))
         bound = gamma - 2 * free - plus.square() / alpha.clamp_min(tiny) - minus.square() / beta.clamp_min(tiny)
@@ -230,11 +230,11 @@ def _proven(rows: Neurons, at: int, kind: Factors) -> Tensor | None:
         up, down, rest = (t.gather(1, best[:, None]).squeeze(1) for t in (plus, minus, free))
         cost = gamma[best] - 2 * rest + kind.value(alpha[best], beta[best], up, down)
         others = bound.scatter(1, best[:, None], torch.inf).amin(1)
-        margin = MARGIN * (here[chunk] + (alpha + beta + gamma).max())
+        margin = MARGIN * (lengths[chunk] + (alpha + beta + gamma).max())
         if not bool((others > cost + margin).all()):
             return None
-        found[chunk] = best
-    return found if len(found.unique()) == n else None
+        places[chunk] = best
+    return places if len(places.unique()) == n else None
 
 
 def _factors(rows: Neurons, at: int, p: Tensor, kind: Factors) -> Tensor:
@@ -270,10 +270,10 @@ def related_neurons(spec: Spec, anchor: Blocks, source: Blocks) -> Alignment | N
     if len(batch) != 1 or spec.sizes[batch[0]] < SMALLEST:
         return None
     rows = neurons_of(spec, fibre.name, anchor, source)
-    found = _nearest(rows, Factors.of(fibre.group_name)) if rows.free else None
-    if found is None:
+    nearest = _nearest(rows, Factors.of(fibre.group_name)) if rows.free else None
+    if nearest is None:
         return None
-    best, factors = found
+    best, factors = nearest
     return Alignment(spec, {base_key: best.argsort(), fibre_key: factors.unsqueeze(-1)})
 
 
@@ -296,9 +296,9 @@ def _nearest(rows: Neurons, kind: Factors) -> tuple[Tensor, Tensor] | None:
     best, other = sketch.two_nearest(torch.arange(n))
     if len(best.unique()) < n:
         return None
-    found = _costs(rows, best, None, kind)
-    margin = MARGIN * (sketch.squares[0].max() + sketch.squares[1] + found.size)
-    return (best, found.factor) if bool((other > found.cost + margin).all()) else None
+    costs = _costs(rows, best, None, kind)
+    margin = MARGIN * (sketch.squares[0].max() + sketch.squares[1] + costs.size)
+    return (best, costs.factor) if bool((other > costs.cost + margin).all()) else None
 
 
 class Costs(NamedTuple):

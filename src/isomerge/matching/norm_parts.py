@@ -54,19 +54,19 @@ def ones_elements(
         folding: whether `fold_elements` follow, which take off some writers' biases what streams carry on.
         made: the `made_elements` that follow, which take off an output's bias what readers make more.
     """
-    found = {}
+    elements = {}
     carried = {norm.carried: norm for norm in free.norms if folding and norm.folds and norm.carried}
     paid: dict[Block, list[UnstoredBias]] = {}
-    for one in (one for norm in free.norms for one in norm.made):
-        if one.into is not None:
-            paid.setdefault(one.into, []).append(one)
+    for bias in (bias for norm in free.norms for bias in norm.made):
+        if bias.into is not None:
+            paid.setdefault(bias.into, []).append(bias)
     for block, axis in free.writers.items():
         gap = _gap(tensors, target, block)
         if (norm := carried.get(block)) is not None and norm.bias is not None:
             gap = gap + _fold_gap(norm, norm.bias, tensors, target)
         if target is not None and made:
-            gap = gap + sum(_passed_on(one, made, target) for one in paid.get(block, ()))
-        found[ONES + block.key] = gap.mean(axis, keepdim=True)
+            gap = gap + sum(_passed_on(bias, made, target) for bias in paid.get(block, ()))
+        elements[ONES + block.key] = gap.mean(axis, keepdim=True)
     for norm in free.norms:
         for block, axis in norm.slack.items():
             gain = gain_across(norm, tensors, tensors[block], axis)
@@ -75,8 +75,8 @@ def ones_elements(
             else:
                 along = gain.reciprocal()
                 c = (_gap(tensors, target, block) * along).sum(axis, keepdim=True) / along.square().sum()
-            found[GAIN + block.key] = norm.of_rows(block, c, biased=None if norm.bias is None else True)
-    return {key: c for key, c in found.items() if bool(c.any())}
+            elements[GAIN + block.key] = norm.of_rows(block, c, biased=None if norm.bias is None else True)
+    return {key: c for key, c in elements.items() if bool(c.any())}
 
 
 def between_elements(free: LayerNorms, tensors: Blocks, target: Mapping[Block, Tensor] | None) -> dict[str, Tensor]:
@@ -105,7 +105,7 @@ def scale_elements(
         equal: whether gains become the target's, whatever becomes of readers: what these have along what else is
             free hides the nearest.
     """
-    found = {}
+    elements = {}
     for norm in norms:
         if norm.gain is None or not norm.scales:
             continue
@@ -117,8 +117,8 @@ def scale_elements(
         else:
             factor = _nearest_scale(norm, gain, tensors, target)
         if bool((factor != 1).any()) and bool((factor != 0).all()):
-            found[SCALE + norm.gain.key] = factor
-    return found
+            elements[SCALE + norm.gain.key] = factor
+    return elements
 
 
 def _nearest_scale(norm: Norm, gain: Tensor, tensors: Blocks, target: Mapping[Block, Tensor]) -> Tensor:
@@ -144,12 +144,12 @@ def _gap(tensors: Blocks, target: Mapping[Block, Tensor] | None, block: Block) -
 def fold_elements(norms: list[Norm], tensors: Blocks, target: Mapping[Block, Tensor] | None) -> dict[str, Tensor]:
     """What makes every norm's bias that its readers can carry the target's; None: zero, or its gains where a reader
     has no bias."""
-    found = {
+    elements = {
         FOLD + norm.bias.key: _fold_gap(norm, norm.bias, tensors, target)
         for norm in norms
         if norm.bias is not None and norm.folds
     }
-    return {key: c for key, c in found.items() if bool(c.any())}
+    return {key: c for key, c in elements.items() if bool(c.any())}
 
 
 def _fold_gap(norm: Norm, bias: Block, tensors: Blocks, target: Mapping[Block, Tensor] | None) -> Tensor:
@@ -174,26 +174,28 @@ def made_elements(
             None: readers make nothing of it.
         centred: writers of which what they write along the ones is matched apart.
     """
-    found: dict[str, Tensor] = {}
+    elements: dict[str, Tensor] = {}
     for norm in norms:
-        for one in norm.made:
+        for unstored in norm.made:
             assert norm.gain is not None
             assert norm.bias is not None
-            weight = tensors[one.reader].double()
-            gain = gain_along(norm, tensors[norm.gain], weight.ndim, one.axis)
+            weight = tensors[unstored.reader].double()
+            gain = gain_along(norm, tensors[norm.gain], weight.ndim, unstored.axis)
             bias = tensors[norm.bias].double().reshape(gain.shape)
             if target is None:
-                delta = -(weight * bias).sum(one.axis, keepdim=True)
+                delta = -(weight * bias).sum(unstored.axis, keepdim=True)
             else:
                 along, part = gain.reciprocal(), (bias / gain).sum()
-                delta = (_gap(tensors, target, one.reader) * along).sum(one.axis, keepdim=True)
+                delta = (_gap(tensors, target, unstored.reader) * along).sum(unstored.axis, keepdim=True)
                 delta = delta * part / along.square().sum()
-                if one.into is not None:
-                    delta = _paid(one, delta, float(along.square().sum() / part.square()), tensors, target, centred)
-            whole = torch.where(one.rows(weight), delta, torch.zeros_like(delta))
-            key = MADE + one.reader.key
-            found[key] = found[key] + whole if key in found else whole
-    return {key: c for key, c in found.items() if bool(c.any())}
+                if unstored.into is not None:
+                    delta = _paid(
+                        unstored, delta, float(along.square().sum() / part.square()), tensors, target, centred
+                    )
+            whole = torch.where(unstored.rows(weight), delta, torch.zeros_like(delta))
+            key = MADE + unstored.reader.key
+            elements[key] = elements[key] + whole if key in elements else whole
+    return {key: c for key, c in elements.items() if bool(c.any())}
 
 
 def tied_elements(norms: list[Norm], tensors: Blocks, target: Mapping[Block, Tensor] | None) -> dict[str, Tensor]:
@@ -205,14 +207,14 @@ def tied_elements(norms: list[Norm], tensors: Blocks, target: Mapping[Block, Ten
         target: the anchor's, to whose rows the table's come nearest, by least squares; None: to none along the
             reciprocals of the gains on average.
     """
-    found = {}
+    elements = {}
     for norm in norms:
         if norm.trades and norm.gain is not None:
             table = norm.trades[0].table
             along = gain_along(norm, tensors[norm.gain], 1, 0).reciprocal()
             gap = _gap(tensors, target, table) @ along / along.square().sum()
-            found[TIED + table.key] = tied_constants(norm, gap)
-    return {key: c for key, c in found.items() if bool(c.any())}
+            elements[TIED + table.key] = tied_constants(norm, gap)
+    return {key: c for key, c in elements.items() if bool(c.any())}
 
 
 def tied_constants(norm: Norm, gap: Tensor) -> Tensor:
@@ -224,7 +226,7 @@ def tied_constants(norm: Norm, gap: Tensor) -> Tensor:
 
 
 def _paid(
-    one: UnstoredBias,
+    bias: UnstoredBias,
     delta: Tensor,
     weight: float,
     tensors: Blocks,
@@ -232,19 +234,19 @@ def _paid(
     centred: Collection[Block],
 ) -> Tensor:
     """The nearest bias where an output's pays for it: ``weight |d - delta|^2 + |into - W d - target|^2``."""
-    assert one.into is not None
-    w, wanted = one.map(delta, tensors)
-    rest = (tensors[one.into].double() - target[one.into].double()).flatten()
-    if one.into in centred:
+    assert bias.into is not None
+    w, wanted = bias.map(delta, tensors)
+    rest = (tensors[bias.into].double() - target[bias.into].double()).flatten()
+    if bias.into in centred:
         w, rest = w - w.mean(0), rest - rest.mean()
     cost = weight * torch.eye(len(wanted), dtype=torch.float64, device=w.device) + w.mT @ w
-    return one.spread(torch.linalg.solve(cost, weight * wanted + w.mT @ rest), tensors[one.reader])
+    return bias.spread(torch.linalg.solve(cost, weight * wanted + w.mT @ rest), tensors[bias.reader])
 
 
-def _passed_on(one: UnstoredBias, made: Mapping[str, Tensor], tensors: Mapping[Block, Tensor]) -> Tensor | float:
+def _passed_on(bias: UnstoredBias, made: Mapping[str, Tensor], tensors: Mapping[Block, Tensor]) -> Tensor | float:
     """What is taken off an output's bias where a reader makes more of its norm's."""
-    delta = made.get(MADE + one.reader.key)
-    return 0.0 if delta is None else one.through(delta, tensors)
+    delta = made.get(MADE + bias.reader.key)
+    return 0.0 if delta is None else bias.through(delta, tensors)
 
 
 def formed_bias(norm: Norm, tensors: Mapping[Block, Tensor]) -> Tensor:
@@ -346,7 +348,7 @@ def _at_most(free: LayerNorms, shares: Sequence[Share], gaps: Mapping[Block, flo
     """What of a unit's squared distance moves of norms could take away, by a sample of every tensor."""
     vectors = {b for norm in free.norms for b in (norm.bias, norm.carried, *norm.reader_biases) if b is not None}
     vectors |= {block for norm in free.norms for trade in norm.trades for block in (trade.partner, trade.bias)}
-    vectors |= {one.into for norm in free.norms for one in norm.made if one.into is not None}
+    vectors |= {bias.into for norm in free.norms for bias in norm.made if bias.into is not None}
     vectors |= {b for norm in free.norms if norm.scales and norm.gain for b in (norm.gain, *norm.readers)}
     along = sum(share * gaps[block] for block, _, share in shares if block not in vectors)
     return along + sum(gaps[block] for block in vectors)

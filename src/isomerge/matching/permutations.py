@@ -49,11 +49,11 @@ def in_declared_groups(spec: Spec, permutations: Mapping[str, Tensor]) -> Alignm
     for name in (*spec.streams, *spec.latents):
         if any(ElementKey.of(key).name == name for key in permutations):
             spec = spec.with_group(name, "Perm")
-    found = {}
+    elements = {}
     for key, p in permutations.items():
         group = spec.space_of(key).group_name
-        found[key] = permutation_matrix(p) if group in MATRICES else p
-    return Alignment(spec, found)
+        elements[key] = permutation_matrix(p) if group in MATRICES else p
+    return Alignment(spec, elements)
 
 
 def permutation_matrix(p: Tensor) -> Tensor:

@@ -49,14 +49,14 @@ def in_groups(x: Tensor, directions: int) -> Tensor:
     drawn = torch.randint(0, 2, (size,), generator=torch.Generator().manual_seed(size), device="cpu")
     signs = (drawn.to(x.device, x.dtype) * 2 - 1) * size**-0.5
     if x.mT.is_contiguous():
-        found = x.new_empty(directions, n)
-        for row, part in zip(found, x.mT[: size * directions].split(size), strict=True):
+        sums = x.new_empty(directions, n)
+        for row, part in zip(sums, x.mT[: size * directions].split(size), strict=True):
             torch.mv(part.mT, signs, out=row)
-        return found.mT
-    found, step = x.new_empty(n, directions), max(1, PIECE // width)
-    for rows, part in zip(found.split(step), x[:, : size * directions].split(step), strict=True):
+        return sums.mT
+    sums, step = x.new_empty(n, directions), max(1, PIECE // width)
+    for rows, part in zip(sums.split(step), x[:, : size * directions].split(step), strict=True):
         torch.mv(part.reshape(-1, size), signs, out=rows.view(-1))
-    return found
+    return sums
 
 
 def squared_norms(points: Points) -> Tensor:

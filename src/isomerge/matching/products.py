@@ -95,7 +95,7 @@ def tied(spec: Spec, tensors: Mapping[Block, Tensor]) -> Iterator[Sides]:
         key: space for block in tensors for key, space in elements_of(spec, block).items() if space.name in loose
     }
     for key, space in keys.items():
-        found: dict[bool, list[Tensor]] = {False: [], True: []}
+        views: dict[bool, list[Tensor]] = {False: [], True: []}
         alone = True
         for block, tensor in tensors.items():
             for (view,), atoms, _ in leaves(spec, block, tensor):
@@ -106,9 +106,9 @@ def tied(spec: Spec, tensors: Mapping[Block, Tensor]) -> Iterator[Sides]:
                 alone = alone and not block.line.less  # what is not stored cannot be written
                 first = [*(names.index(i) for i in spec.batch(space)), names.index(space.name)]
                 rest = [k for k in range(view.ndim) if k not in first]
-                found[atoms[first[-1]].dual].append(view.permute(*first, *rest))
-        if alone and found[False] and found[True]:
-            yield Sides(key, space, len(spec.batch(space)), found[False], found[True])
+                views[atoms[first[-1]].dual].append(view.permute(*first, *rest))
+        if alone and views[False] and views[True]:
+            yield Sides(key, space, len(spec.batch(space)), views[False], views[True])
 
 
 def close_orbits(spec: Spec, tensors: Mapping[Block, Tensor], keys: Iterable[str] | None = None) -> list[str]:
@@ -147,21 +147,21 @@ def _balanced(x: Tensor, y: Tensor, power: int = 1) -> tuple[Tensor, Tensor]:
     (qx, rx), (qy, ry) = torch.linalg.qr(x.mH), torch.linalg.qr(y.mH)
     u, s, vh = singular_values_and_vectors(rx @ ry.mH, full_matrices=False)
     root = s.sqrt().unsqueeze(-1)
-    found = root * (qx @ u).mH, root * (vh @ qy.mH)
-    return tuple(torch.nn.functional.pad(t, (0, 0, 0, n - t.shape[1])) for t in found)  # type: ignore[return-value]
+    factors = root * (qx @ u).mH, root * (vh @ qy.mH)
+    return tuple(torch.nn.functional.pad(t, (0, 0, 0, n - t.shape[1])) for t in factors)  # type: ignore[return-value]
 
 
 def roundings(spec: Spec, tensors: Mapping[Block, Tensor]) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
     """What rounding of the stored factors may do to every product, over the unit roundoff, squared: of whole
     products [b], of rows along the plain side [b, p], and along the dual side [b, q]."""
-    found = {}
+    squares = {}
     for sides in tied(spec, tensors):
         x, y = (t.abs().square() for t in sides.multiplied())
         x = x * sides.power**2  # errors of lengths as well
         above, below = x.sum(-1), y.sum(-1)
         rows = 2 * (x * below.unsqueeze(-1)).sum(1), 2 * (y * above.unsqueeze(-1)).sum(1)
-        found[sides.key] = (2 * (above * below).sum(-1), *rows)
-    return found
+        squares[sides.key] = (2 * (above * below).sum(-1), *rows)
+    return squares
 
 
 def differences(
@@ -216,8 +216,8 @@ def _difference(
         if bool(certain.any()):
             same, gap = False, torch.where(certain, gap, 0.0)
         at = int(gap.argmax())
-        here = Difference(mine.key, float(gap.reshape(-1)[at]), float(bound.reshape(-1)[at]), same)
-        worst = max(worst, here, key=lambda d: ((True, None, False).index(d.same), d.largest))
+        difference = Difference(mine.key, float(gap.reshape(-1)[at]), float(bound.reshape(-1)[at]), same)
+        worst = max(worst, difference, key=lambda d: ((True, None, False).index(d.same), d.largest))
     return worst
 
 

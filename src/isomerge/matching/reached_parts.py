@@ -38,8 +38,8 @@ def reach_stages(
         target: the anchor's.
     """
     elements: Moves = {}
-    for one in free.reached:
-        elements |= one.onto({block: stored(block) for block in one.blocks}, target)
+    for statement in free.reached:
+        elements |= statement.onto({block: stored(block) for block in statement.blocks}, target)
     return norm_stages(spec, {key: c for key, c in elements.items() if bool(c.any())})
 
 
@@ -47,17 +47,21 @@ def dropping(spec: Spec, free: LayerNorms, anchor: Blocks, moved: Blocks) -> Ali
     """What makes the biases of keys that a constant asks the anchor's, and along the ones those that norms over
     heads read, behind all else that folds into them."""
     elements: Moves = {}
-    for one in free.reached:
-        elements |= one.drops(moved, anchor) if isinstance(one, Probed | Centred) else {}
+    for statement in free.reached:
+        elements |= statement.drops(moved, anchor) if isinstance(statement, Probed | Centred) else {}
     return Alignment.of(norm_stages(spec, {key: c for key, c in elements.items() if bool(c.any())}), spec)
 
 
 def far_apart(free: LayerNorms, anchor: Blocks, moved: Blocks) -> LayerNorms:
     """Those statements of which the anchor's is another; biases that norms over heads read follow their weights."""
-    far = [one for one in free.reached if one.share(moved, anchor) > APART]
-    names = {one.norm for one in far if isinstance(one, Centred)}
-    biases = [one for one in free.reached if isinstance(one, Centred) and one.follows and one.norm in names]
-    return LayerNorms(reached=[*far, *(one for one in biases if one not in far)])
+    far = [statement for statement in free.reached if statement.share(moved, anchor) > APART]
+    names = {statement.norm for statement in far if isinstance(statement, Centred)}
+    biases = [
+        statement
+        for statement in free.reached
+        if isinstance(statement, Centred) and statement.follows and statement.norm in names
+    ]
+    return LayerNorms(reached=[*far, *(statement for statement in biases if statement not in far)])
 
 
 def reaching(spec: Spec, far: LayerNorms, anchor: Blocks, moved: Blocks) -> Alignment:
@@ -67,4 +71,4 @@ def reaching(spec: Spec, far: LayerNorms, anchor: Blocks, moved: Blocks) -> Alig
 
 def hides(free: LayerNorms, anchor: Blocks, source: Blocks) -> bool:
     """Whether what is free so is much of what is between two units."""
-    return any(one.share(source, anchor) > DISGUISED for one in free.reached)
+    return any(statement.share(source, anchor) > DISGUISED for statement in free.reached)

@@ -62,11 +62,11 @@ def refine(
         joint: without ``rotate``, solve the rotation of a general linear space and its factor together (certified
             global) in place of the factor alone.
     """
-    found = Alignment(spec)
+    applied = Alignment(spec)
     if shift:  # what is moved for nothing is brought close whatever the spaces do, so they need not keep it close
         step = _dropped(spec, moved)
         step.act(moved)
-        found, target = step @ found, _dropped(spec, anchor).applied(anchor)
+        applied, target = step @ applied, _dropped(spec, anchor).applied(anchor)
     else:
         target = anchor
     keys = {key: space for block in anchor for key, space in elements_of(spec, block).items()}
@@ -80,12 +80,12 @@ def refine(
         step = Alignment(spec, {key: g})
         for block, tensor in moved.items():
             step.act_linearly(block, tensor)
-        found = step @ found
+        applied = step @ applied
     if shift:
         for step in _matched_shifts(spec, anchor, moved):
             step.act(moved)
-            found = step @ found
-    return found
+            applied = step @ applied
+    return applied
 
 
 def _step(
@@ -160,10 +160,10 @@ Partners = Mapping[Block, tuple[str, Block]]
 
 def _partners(spec: Spec, blocks: Blocks) -> Partners:
     """The outputs that pay for a bias and trade what they have with another one's."""
-    found = find_shifts(spec, list(blocks))
-    paid = {parts[shift.into] for shift, _, parts in found if shift.into is not None and shift.via is not None}
+    shifts = find_shifts(spec, list(blocks))
+    paid = {parts[shift.into] for shift, _, parts in shifts if shift.into is not None and shift.via is not None}
     partners: dict[Block, tuple[str, Block]] = {}
-    for shift, key, parts in found:
+    for shift, key, parts in shifts:
         whole = shift.trades and shift.along is None and shift.into_along is None
         for side in (shift, shift.swapped()) if whole else ():
             if parts[side.bias] in paid and side.into is not None:
@@ -211,7 +211,7 @@ def match_trades(spec: Spec, anchor: Blocks, moved: Blocks) -> Alignment:
 
     One after the other, a few times over; then those that were worth it at once, by least squares.
     """
-    found = Alignment(spec)
+    trades = Alignment(spec)
     for _ in range(PASSES):
         step = Alignment(spec)
         for shift, key, blocks in find_shifts(spec, list(moved)):
@@ -221,10 +221,10 @@ def match_trades(spec: Spec, anchor: Blocks, moved: Blocks) -> Alignment:
                 moved, step = trade.applied(moved), trade @ step
         if not step:
             break
-        found = step @ found
-    worth = [one for one in find_shifts(spec, list(moved)) if one[1] in found]
+        trades = step @ trades
+    worth = [each for each in find_shifts(spec, list(moved)) if each[1] in trades]
     rest = _together(spec, worth, anchor, moved)
-    return rest @ found if rest else found
+    return rest @ trades if rest else trades
 
 
 def _traded(spec: Spec, shift: Shift, blocks: Mapping[str, Block], anchor: Blocks, moved: Blocks) -> Tensor:
@@ -262,8 +262,8 @@ def _together(spec: Spec, trades: list[Trade], anchor: Blocks, moved: Blocks) ->
         if len(mine) < 2:
             continue
         sides = [_sides(spec, trade, anchor, moved) for trade in mine]
-        gram = torch.tensor([[_common(one, two) for two in sides] for one in sides], dtype=torch.float64)
-        gaps = torch.stack([(here.gap - there.gap).flatten() for here, there in sides])
+        gram = torch.tensor([[_common(first, second) for second in sides] for first in sides], dtype=torch.float64)
+        gaps = torch.stack([(side.gap - other.gap).flatten() for side, other in sides])
         constants = torch.linalg.pinv(gram, hermitian=True) @ gaps
         for (shift, key, _), constant in zip(mine, constants, strict=True):
             elements[key] = constant.reshape(shift_shape(spec, shift))
@@ -298,13 +298,13 @@ def _sides(spec: Spec, trade: Trade, anchor: Blocks, moved: Blocks) -> tuple[_Si
             bias_view(spec, side, block, anchor[block])[0] - bias_view(spec, side, block, moved[block])[0]
         ).double()
         total = free_part(side, gap, atoms) * (1 if side.along is None else len(rows))
-        here = total if side is shift else as_traded(side, total, atoms, shift_atoms(spec, shift))
-        sides.append(_Side((block, side.block or 0), rows, here))
+        along = total if side is shift else as_traded(side, total, atoms, shift_atoms(spec, shift))
+        sides.append(_Side((block, side.block or 0), rows, along))
     return sides[0], sides[1]
 
 
-def _common(one: tuple[_Side, _Side], two: tuple[_Side, _Side]) -> int:
+def _common(first: tuple[_Side, _Side], second: tuple[_Side, _Side]) -> int:
     """The rows that two trades move alike, less those that they move against each other."""
     signs = ((0, 0, 1), (1, 1, 1), (0, 1, -1), (1, 0, -1))
-    met = ((one[i], two[j], sign) for i, j, sign in signs if one[i].place == two[j].place)
+    met = ((first[i], second[j], sign) for i, j, sign in signs if first[i].place == second[j].place)
     return sum(sign * max(0, min(a.rows.stop, b.rows.stop) - max(a.rows.start, b.rows.start)) for a, b, sign in met)

@@ -149,5 +149,5 @@ def _phase(overlap: Tensor) -> Tensor:
     """Complex numbers [k, 2] brought to modulus one; one for zero."""
 
     size = overlap.norm(dim=-1, keepdim=True)
-    one = torch.tensor([1.0, 0.0], dtype=torch.float64)
-    return torch.where(size > TINY, overlap / size.clamp_min(TINY), one)
+    identity = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    return torch.where(size > TINY, overlap / size.clamp_min(TINY), identity)

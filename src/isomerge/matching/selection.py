@@ -93,15 +93,15 @@ def select_spaces(spec: Spec, spaces: str) -> Selection:
     for word in words:
         if names_stream(spec, word) or (word == NORMS and under_layer_norm(spec)):
             continue
-        found = _preset(word, roles)
-        if found is None:
-            found = {n for n, role in roles.items() if word in (n, role)}
-        if not found and word not in PRESETS and word not in (*_ATTENTION, "ff", "scale", "expert"):
+        named = _preset(word, roles)
+        if named is None:
+            named = {n for n, role in roles.items() if word in (n, role)}
+        if not named and word not in PRESETS and word not in (*_ATTENTION, "ff", "scale", "expert"):
             raise IsomergeError(
                 f"--spaces {word}: no such space in {spec.model_type}; choose from "
                 f"{', '.join(dict.fromkeys([*PRESETS, *residual, *roles, *roles.values()]))}"
             )
-        chosen |= found
+        chosen |= named
     paper = [w for w in words if w.startswith("paper")]
     if paper and len(words) > 1:
         raise IsomergeError(f"--spaces {spaces}: {paper[0]} is an algorithm of its own and stands alone")
@@ -156,15 +156,15 @@ def select_layers(layers: str | None, count: int) -> set[int] | None:
     if kind in ("head", "tail") and _is_number(number):
         n = min(int(number), count)
         return set(range(n)) if kind == "head" else set(range(count - n, count))
-    found: set[int] = set()
+    chosen: set[int] = set()
     for part in layers.split(","):
         low, dash, high = part.strip().partition("-")
         if not _is_number(low) or (dash and not _is_number(high)):
             raise IsomergeError(f"--layers {layers}: write 0-4, 0,2,5, head:5 or tail:3")
-        found |= set(range(int(low), int(high if dash else low) + 1))
-    if not found or max(found) >= count:
+        chosen |= set(range(int(low), int(high if dash else low) + 1))
+    if not chosen or max(chosen) >= count:
         raise IsomergeError(f"--layers {layers}: the model has layers 0 to {count - 1}")
-    return found
+    return chosen
 
 
 def _is_number(text: str) -> bool:

@@ -76,7 +76,7 @@ class Sums:
 
     spec: Spec
     names: Collection[str]
-    found: dict[str, Slices] = field(default_factory=dict)
+    slices: dict[str, Slices] = field(default_factory=dict)
 
     def add(self, leaves: Iterator[Leaf]) -> None:
         """Add the leaves of two models' blocks."""
@@ -93,16 +93,16 @@ class Sums:
 
         rest = [k for k in range(x.ndim) if k not in order]
         shape = [x.shape[k] for k in order]
-        if name not in self.found:
-            self.found[name] = Slices(*(torch.zeros(shape, dtype=torch.float64) for _ in range(3)))
-        here = self.found[name]
+        if name not in self.slices:
+            self.slices[name] = Slices(*(torch.zeros(shape, dtype=torch.float64) for _ in range(3)))
+        slices = self.slices[name]
         step = max(1, PIECE * len(x) // max(x.numel(), 1))
         for start in range(0, len(x), step):
-            one, two = x[start : start + step], y[start : start + step]
-            for total, part in ((here.anchor, one), (here.source, two), (here.gap, one - two)):
+            mine, theirs = x[start : start + step], y[start : start + step]
+            for total, part in ((slices.anchor, mine), (slices.source, theirs), (slices.gap, mine - theirs)):
                 square = part * part
                 sums = square.permute(*order, *rest).flatten(len(order)).sum(-1) if rest else square.permute(order)
-                place = total.narrow(order.index(0), start, len(one)) if 0 in order else total
+                place = total.narrow(order.index(0), start, len(mine)) if 0 in order else total
                 place += sums.double()
 
 
@@ -124,7 +124,7 @@ def settled(spec: Spec, anchor: Blocks, source: Blocks) -> bool:
     sums = Sums(spec, [name for name, space in spaces.items() if _is_counted(spec, space)])
     sums.add(paired_leaves(spec, anchor, source))
     fibred = {index for space in spaces.values() for index in space.index}
-    for name, slices in sums.found.items():
+    for name, slices in sums.slices.items():
         if bool((slices.solid & (slices.cosine <= -ALIKE)).any()):
             return False  # turned round
         lost = slices.lost
@@ -156,8 +156,10 @@ def _elsewhere(spec: Spec, name: str, slices: Slices, anchor: Blocks, source: Bl
         if names.count(name) == 1:
             order = [*(names.index(i) for i in spec.batch(spec.spaces[name])), names.index(name)]
             rest = [k for k in range(x.ndim) if k not in order]
-            one, two = (t.permute(*order, *rest).reshape(slices.lost.numel(), -1)[lost].double() for t in (x, y))
-            products += one @ two.mT
+            mine, theirs = (
+                t.permute(*order, *rest).reshape(slices.lost.numel(), -1)[lost].double() for t in (x, y)
+            )
+            products += mine @ theirs.mT
     norms = slices.anchor.flatten()[lost].outer(slices.source.flatten()[lost]).sqrt().clamp_min(1e-300)
     cosines = products / norms
     cosines = cosines.abs() if spec.spaces[name].group.compact == "SignedPerm" else cosines
@@ -216,22 +218,24 @@ def _linear_gain(space: Space, sides: Sides) -> Tensor:
 
     s_anchor = (sides.anchor_plus, sides.anchor_minus)
     begin = cost(sides)
-    here = moved(sides, space.group.solve(sides.plus + sides.minus)[0])
+    reached = moved(sides, space.group.solve(sides.plus + sides.minus)[0])
     for _ in range(STEPS):
         # the least squares of D+ - X S+ and D- + X^T S-: X K+ + K- X = slope, diagonal between the eigenvectors of
         # both Grams
-        slope = (here.plus - here.moved_plus) - (here.minus - here.moved_minus).mT
-        (k, u), (m, v) = (torch.linalg.eigh(gram) for gram in (here.moved_plus, here.moved_minus))
+        slope = (reached.plus - reached.moved_plus) - (reached.minus - reached.moved_minus).mT
+        (k, u), (m, v) = (torch.linalg.eigh(gram) for gram in (reached.moved_plus, reached.moved_minus))
         weights = m[..., :, None] + k[..., None, :]
         weights = weights.clamp_min(1e-9 * weights.flatten(-2).amax(-1).clamp_min(1e-300)[..., None, None])
         step = v @ ((v.mT @ slope @ u) / weights) @ u.mT
         step = step / (step.norm(dim=(-2, -1), keepdim=True)).clamp_min(
             1.0
         )  # far from the optimum its length tells nothing
-        there = moved(here, torch.linalg.matrix_exp(step))
-        better = (cost(there) < cost(here))[..., None, None]
-        here = Sides(*(torch.where(better, getattr(there, n), getattr(here, n)) for n in here.__dataclass_fields__))
-    return begin - cost(here)
+        there = moved(reached, torch.linalg.matrix_exp(step))
+        better = (cost(there) < cost(reached))[..., None, None]
+        reached = Sides(
+            *(torch.where(better, getattr(there, n), getattr(reached, n)) for n in reached.__dataclass_fields__)
+        )
+    return begin - cost(reached)
 
 
 def _trace(gram: Tensor) -> Tensor:

@@ -52,10 +52,10 @@ def solve_neurons(solver: NestedSolver, leaves: Sequence[Leaf]) -> Solution | No
         return None
     top, fibre = names
     anchor, source = _points(solver.spec, leaves, top, fibre)
-    found = nearest(anchor, source)
-    if found is None:
+    match = nearest(anchor, source)
+    if match is None:
         return None
-    p, sign = found
+    p, sign = match
     elements = {top: Cross(("*",), p)}
     if fibre is not None:
         elements[fibre] = Cross((top, "*"), sign.unsqueeze(-1))
@@ -67,7 +67,7 @@ def _neurons(solver: NestedSolver, leaves: Sequence[Leaf]) -> tuple[str, str | N
     spec = solver.spec
     used = {name for _, _, atoms in leaves for name in signature(spec, atoms)}
     tops = [n for n in used if not set(spec.spaces[n].index) & used]
-    if len(tops) != 1 or len(used) > 2 or used & set(solver.given):
+    if len(tops) != 1 or len(used) > 2 or used & set(solver.decided):
         return None
     top, fibre = tops[0], next((n for n in used if n != tops[0]), None)
     space = spec.spaces[top]
@@ -88,14 +88,14 @@ def _points(spec: Spec, leaves: Sequence[Leaf], top: str, fibre: str | None) -> 
     flips = fibre is not None and spec.spaces[fibre].group.compact == "Sign"
     sides: tuple[dict[bool, list[Tensor]], dict[bool, list[Tensor]]] = ({}, {})
     for x, y, atoms in leaves:
-        here = [a.name for a in atoms]
-        if top not in here:
+        names = [a.name for a in atoms]
+        if top not in names:
             continue
         for side, t in zip(sides, (x, y), strict=True):
-            rows = t.movedim(here.index(top), 0).reshape(t.shape[here.index(top)], -1)
-            side.setdefault(flips and fibre in here, []).append(rows)
-    one, two = (Points(tuple(side.get(False, ())), tuple(side.get(True, ()))) for side in sides)
-    return one, two
+            rows = t.movedim(names.index(top), 0).reshape(t.shape[names.index(top)], -1)
+            side.setdefault(flips and fibre in names, []).append(rows)
+    first, second = (Points(tuple(side.get(False, ())), tuple(side.get(True, ()))) for side in sides)
+    return first, second
 
 
 # ------------------------------------------------------------------- certificate
@@ -211,8 +211,8 @@ def directions_for(cost: Tensor, apart: Tensor, width: int) -> int | None:
     ratio = float((cost / apart.clamp_min(torch.finfo(apart.dtype).tiny)).max())
     if not ratio <= 1:  # NaN as well
         return None
-    found = STEP * round(BESIDE + ENOUGH * ratio * width / STEP)
-    return found if found <= max(DIRECTIONS, WORTH * width) else None
+    directions = STEP * round(BESIDE + ENOUGH * ratio * width / STEP)
+    return directions if directions <= max(DIRECTIONS, WORTH * width) else None
 
 
 def _mapped(points: Points, directions: int) -> Points:
@@ -224,4 +224,4 @@ def _mapped(points: Points, directions: int) -> Points:
         [in_groups(x, -(-directions * x.shape[1] // width)) for x in parts]
         for parts in (points.fixed, points.signed)
     )
-    return Points(*((torch.cat(found, 1),) if found else () for found in kinds))
+    return Points(*((torch.cat(pieces, 1),) if pieces else () for pieces in kinds))

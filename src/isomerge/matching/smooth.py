@@ -78,10 +78,10 @@ class SmoothElements:
 
     def elements(self) -> dict[str, Tensor]:
         """The elements as functions of the parameters, with gradients."""
-        found = {**self.rotations, **{key: straight_through(z) for key, z in self.scores.items()}}
+        elements = {**self.rotations, **{key: straight_through(z) for key, z in self.scores.items()}}
         for key, x in self.gauges.items():
-            found[key] = _element(self.spec.space_of(key).group_name, x)
-        return found
+            elements[key] = _element(self.spec.space_of(key).group_name, x)
+        return elements
 
     def restrain(self) -> None:
         """Bring the symmetric parts of GL's logarithms back below the allowed condition number, in place."""
@@ -103,16 +103,16 @@ class SmoothElements:
     def solution(self) -> dict[str, Tensor]:
         """The elements in float64, exactly in their groups: rotations projected once more."""
 
-        found = {}
+        elements = {}
         with torch.no_grad():
             for key, x in self.rotations.items():
                 group = self.spec.space_of(key).group
-                found[key] = group.solve(x.double().cpu())[0]
+                elements[key] = group.solve(x.double().cpu())[0]
             for key, x in self.gauges.items():
-                found[key] = _element(self.spec.space_of(key).group_name, x.double().cpu())
+                elements[key] = _element(self.spec.space_of(key).group_name, x.double().cpu())
             for key, z in self.scores.items():
-                found[key] = assign(z.cpu())
-        return found
+                elements[key] = assign(z.cpu())
+        return elements
 
     def state(self) -> dict[str, Tensor]:
         """The parameters, for a file."""
@@ -226,10 +226,10 @@ class RiemannianAdam:
     def state(self) -> dict[str, Tensor]:
         """Moments and step number, for a file."""
 
-        found = {"step": torch.tensor(self.step_number)}
+        state = {"step": torch.tensor(self.step_number)}
         for key, (first, second) in self.moments.items():
-            found |= {f"first.{key}": first.cpu().clone(), f"second.{key}": second.cpu().clone()}
-        return found
+            state |= {f"first.{key}": first.cpu().clone(), f"second.{key}": second.cpu().clone()}
+        return state
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take a `state` back."""

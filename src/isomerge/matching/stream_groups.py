@@ -45,9 +45,9 @@ def choose_frame(spec: Spec, words: Sequence[str]) -> tuple[Spec | None, tuple[s
     kept = [n for n in spec.spaces if n not in gone]
     frame = spec.restrict([*kept, *(s.name for s in spec.shifts)]) if still else spec
     for name, group in chosen.items():
-        found, note = _group(spec, name, group)
+        acting, note = _group(spec, name, group)
         notes += [note] if note else []
-        frame = frame.with_group(name, found)
+        frame = frame.with_group(name, acting)
     return frame, tuple(notes)
 
 
@@ -104,8 +104,8 @@ def headless(spec: Spec, names: Sequence[str], config: Mapping[str, Any], tied: 
     for line in spec.lines:
         if line.indices or line.canonical({}) not in stored:
             continue
-        here = [a for a in line.atoms if a.name in spec.streams]
-        if here and all(a.dual for a in here):
+        streams = [a for a in line.atoms if a.name in spec.streams]
+        if streams and all(a.dual for a in streams):
             return False
     return not tied
 

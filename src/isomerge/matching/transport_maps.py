@@ -69,8 +69,8 @@ def transport_map(cost: Tensor, how: Coupling) -> Tensor:
 
     n, m = cost.shape[-2:]
     flat = cost.detach().reshape(-1, n, m).double()
-    found = [_coupled(c, how) * m for c in flat]
-    return torch.stack(found).reshape(cost.shape) if found else cost.double()
+    maps = [_coupled(c, how) * m for c in flat]
+    return torch.stack(maps).reshape(cost.shape) if maps else cost.double()
 
 
 def _coupled(cost: Tensor, how: Coupling) -> Tensor:
@@ -138,7 +138,7 @@ def likeness(spec: Spec, leaves: Iterable[Leaf]) -> dict[Spaces, Likeness]:
         spec: its active spaces are the axes of neurons; all else is summed over.
         leaves: atom views of weights or activations; the source's are aligned on all axes but the active ones.
     """
-    found: dict[Spaces, Likeness] = {}
+    sums: dict[Spaces, Likeness] = {}
     for x, y, atoms in leaves:
         spaces = signature(spec, atoms)
         if not spaces:
@@ -146,8 +146,8 @@ def likeness(spec: Spec, leaves: Iterable[Leaf]) -> dict[Spaces, Likeness]:
         x, y = x.double(), y.double()
         cross = cross_gram(spec, x, y, atoms)
         each = Likeness(cross, *(_norms(t, atoms, cross.dims, end) for t, end in ((x, "+"), (y, "-"))))
-        found[spaces] = found[spaces] + each if spaces in found else each
-    return found
+        sums[spaces] = sums[spaces] + each if spaces in sums else each
+    return sums
 
 
 def _norms(x: Tensor, atoms: Sequence[Atom], dims: Sequence[str], end: str) -> Cross:
@@ -166,7 +166,7 @@ def nested_maps(
     spec: Spec,
     likenesses: Mapping[Spaces, Likeness],
     how: Coupling,
-    given: Mapping[str, Cross] | None = None,
+    decided: Mapping[str, Cross] | None = None,
 ) -> dict[str, Cross]:
     """A map for every space: heads to heads, and for every pair of heads their dimensions.
 
@@ -178,51 +178,51 @@ def nested_maps(
         spec: the active spaces.
         likenesses: see `likeness`.
         how: the coupling.
-        given: maps that are decided already.
+        decided: maps that are there already.
     """
-    found, open_ = dict(given or {}), dict(likenesses)
+    maps, open_ = dict(decided or {}), dict(likenesses)
     paid: dict[str, list[Cross]] = {}
     names = [n for n in reversed(spec.ordered) if any(n in sig for sig in likenesses)]
     while names:
         depth = max(spec.depth(n) for n in names)
         deepest = [n for n in names if spec.depth(n) == depth]
-        name = next((n for n in deepest if any(not _unknown(spec, n, sig, found) for sig in open_)), deepest[0])
+        name = next((n for n in deepest if any(not _unknown(spec, n, sig, maps) for sig in open_)), deepest[0])
         names.remove(name)
-        here = {sig: c for sig, c in open_.items() if name in sig and not _unknown(spec, name, sig, found)}
-        here = here or {sig: c for sig, c in open_.items() if name in sig}
-        open_ = {sig: c for sig, c in open_.items() if sig not in here}
+        deciding = {sig: c for sig, c in open_.items() if name in sig and not _unknown(spec, name, sig, maps)}
+        deciding = deciding or {sig: c for sig, c in open_.items() if name in sig}
+        open_ = {sig: c for sig, c in open_.items() if sig not in deciding}
         bases = [b for b in spec.spaces[name].index if b in spec.spaces]
-        parts = [_reduced(c, sig, {name, *bases}, found) for sig, c in here.items()]
+        parts = [_reduced(c, sig, {name, *bases}, maps) for sig, c in deciding.items()]
         costs = [*([sum(parts[1:], parts[0]).cost(how)] if parts else []), *paid.get(name, [])]
         if not costs:
             continue
         batch = [d for d in costs[0].dims if d[-1] not in "+-"]
         dims = (*batch, *(f"{s}{end}" for s in (*bases, name) for end in "-+"))
         total = sum((c.arrange(dims) for c in costs[1:]), costs[0].arrange(dims))
-        if name not in found:
-            found[name] = Cross(dims, transport_map(total, how))
+        if name not in maps:
+            maps[name] = Cross(dims, transport_map(total, how))
         if bases:
-            spent = (found[name].arrange(dims) * total).sum((-2, -1))
+            spent = (maps[name].arrange(dims) * total).sum((-2, -1))
             own = {f"{s}{end}" for s in bases for end in "-+"} | set(spec.batch(spec.spaces[bases[-1]]))
             paid.setdefault(bases[-1], []).append(Cross(dims[:-2], spent).reduce(own))
-    return found
+    return maps
 
 
-def _unknown(spec: Spec, name: str, sig: Spaces, found: Mapping[str, Cross]) -> bool:
+def _unknown(spec: Spec, name: str, sig: Spaces, maps: Mapping[str, Cross]) -> bool:
     """Whether a likeness cannot yet decide a space: it lacks it, or another fibre that is not solved acts as
     well."""
     if name not in sig:
         return True
-    return any(n not in found and n != name and n not in spec.spaces[name].index for n in sig)
+    return any(n not in maps and n != name and n not in spec.spaces[name].index for n in sig)
 
 
-def _reduced(each: Likeness, sig: Spaces, kept: set[str], found: Mapping[str, Cross]) -> Likeness:
+def _reduced(each: Likeness, sig: Spaces, kept: set[str], maps: Mapping[str, Cross]) -> Likeness:
     """A likeness without the fibres that are solved: the source's neurons transported along them."""
 
     cross = each.cross
     for name in (n for n in sig if n not in kept):
         size = each.anchor.data.shape[each.anchor.dims.index(f"{name}+")]
-        along = found.get(name) or Cross((f"{name}-", f"{name}+"), torch.eye(size, dtype=torch.float64))
+        along = maps.get(name) or Cross((f"{name}-", f"{name}+"), torch.eye(size, dtype=torch.float64))
         cross = Cross(cross.dims, cross.data * along.arrange(cross.dims))
     left = [d for d in cross.dims if d.rstrip("+-") in kept or d[-1] not in "+-"]
     return Likeness(cross.reduce(left), each.anchor.reduce(left), each.source.reduce(left))
@@ -248,10 +248,10 @@ def product(factors: Sequence[Cross], names: Sequence[str], batch: Sequence[str]
     fibres."""
     dims = (*batch, *(f"{n}-" for n in names), *(f"{n}+" for n in names))
     parts = [f.arrange(dims) for f in factors]
-    found = parts[0]
+    whole = parts[0]
     for part in parts[1:]:
-        found = found * part
-    return found
+        whole = whole * part
+    return whole
 
 
 def transported(view: Tensor, batch: Sequence[int], axes: Sequence[int], along: Tensor) -> Tensor:

@@ -170,9 +170,9 @@ def same_basis(anchor: Model, model: Model) -> bool | None:
             sums.add(iter([(x.float(), y.float(), atoms)]))
         for m in (anchor, model):
             m.check_unchanged(block)
-    if not sums.found:
+    if not sums.slices:
         return None
-    return not any(bool(slices.lost.any()) for slices in sums.found.values())
+    return not any(bool(slices.lost.any()) for slices in sums.slices.values())
 
 
 def chosen_spaces(
