@@ -84,7 +84,7 @@ bench-paper: $(VENV)/.developer
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.paper
 
 bench: $(VENV)/.developer
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/twins.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.twins
 
 # Speed and memory, side by side with mergekit, `cp` and a plain implementation, and docs/lab/performance.md (an hour).
 bench-performance: $(VENV)/.developer
@@ -97,7 +97,7 @@ bench-verify: $(VENV)/.developer
 # A hundred thousand mutated inputs, two hundred killed merges and twenty killed Ray workers (hours; the first is resumable).
 bench-trust: $(VENV)/.developer
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fuzz --inputs 100000
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/kills.py --runs 200
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.kills --runs 200
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/ray_workers.py --runs 20
 
 clean:

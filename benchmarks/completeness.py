@@ -1,151 +1,46 @@
 """How much of every architecture's redundancy is declared: the completeness law over model types.
 
-    python -m benchmarks.completeness                # all that are not there yet; half a minute each on one core
-    python -m benchmarks.completeness llama bert     # these, anew
-    python -m benchmarks.completeness --page         # the table in docs/lab/completeness.md from what is there
-    python -m benchmarks.completeness --within 300   # at most so many seconds of CPU for a type (600); the page lists what took longer
-    python -m benchmarks.completeness --memory 4     # at most so many gigabytes for a type (8); the page lists what took more
+    python -m benchmarks.completeness                      # all that are not there yet; half a minute each on one core
+    python -m benchmarks.completeness --only llama bert    # these, anew
+    python -m benchmarks.completeness --within 300         # at most so many seconds of CPU for a type (600); the page lists what took longer
+    python -m benchmarks.completeness --memory 4           # at most so many gigabytes for a type (8); the page lists what took more
 
 For every model type a tiny random model of its class (about 1,500 parameters, float64): the dimensions that change no
 output, those that the spec's groups explain, the gap between the least singular value that counts and the largest that
-does not, and what is left by tensors. What LayerNorm leaves free counts as declared where `verify` knows it. Writes results/completeness.json after every model.
+does not, and what is left by tensors. What LayerNorm leaves free counts as declared where `verify` knows it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import resource
 import signal
 import time
 from math import ceil
-from pathlib import Path
 from typing import Any
 
-import torch
 import transformers
 
+from benchmarks.harness import Benchmark, Cells, Section, markdown, quiet
 from isomerge.archs import spec_texts
 from isomerge.commands.proof import text_of
 from isomerge.discovery.completeness import try_completeness
 
-HERE = Path(__file__).parent
-RESULTS = HERE / "results" / "completeness.json"
-PAGE = HERE.parent / "docs" / "lab" / "completeness.md"
 FIRST = [
-    "llama",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "gemma",
-    "gemma2",
-    "gemma3_text",
-    "phi",
-    "phi3",
-    "gpt2",
-    "gpt_neox",
-    "gptj",
-    "gpt_neo",
-    "opt",
-    "bloom",
-    "falcon",
-    "mpt",
-    "stablelm",
-    "starcoder2",
-    "granite",
-    "olmo",
-    "olmo2",
-    "olmo3",
-    "cohere",
-    "cohere2",
-    "glm",
-    "glm4",
-    "smollm3",
-    "nemotron",
-    "bert",
-    "roberta",
-    "xlm-roberta",
-    "distilbert",
-    "electra",
-    "albert",
-    "deberta",
-    "deberta-v2",
-    "modernbert",
-    "camembert",
-    "mpnet",
-    "nomic_bert",
-    "esm",
-    "ernie",
-    "xlnet",
-    "vit",
-    "deit",
-    "beit",
-    "dinov2",
-    "dinov3_vit",
-    "swin",
-    "vit_mae",
-    "clip",
-    "clip_text_model",
-    "clip_vision_model",
-    "siglip",
-    "siglip_text_model",
-    "siglip_vision_model",
-    "sam",
-    "detr",
-    "convnext",
-    "segformer",
-    "t5",
-    "mt5",
-    "bart",
-    "mbart",
-    "pegasus",
-    "marian",
-    "m2m_100",
-    "whisper",
-    "wav2vec2",
-    "hubert",
-    "speech_to_text",
-    "mixtral",
-    "qwen2_moe",
-    "qwen3_moe",
-    "qwen3_next",
-    "qwen3_5_text",
-    "deepseek_v2",
-    "deepseek_v3",
-    "gpt_oss",
-    "olmoe",
-    "granitemoe",
-    "jetmoe",
-    "minimax",
-    "dbrx",
-    "phimoe",
-    "llama4_text",
-    "ernie4_5",
-    "ernie4_5_moe",
-    "seed_oss",
-    "arcee",
-    "hunyuan_v1_dense",
-    "helium",
-    "exaone4",
-    "gemma3n_text",
-    "gemma4_text",
-    "codegen",
-    "xglm",
-    "gpt_bigcode",
-    "persimmon",
-    "biogpt",
-    "llava",
-    "qwen2_vl",
-    "qwen2_5_vl",
-    "mamba",
-    "mamba2",
-    "falcon_mamba",
-    "rwkv",
-    "lfm2",
-    "jamba",
-    "recurrent_gemma",
-]
+    "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi", "phi3", "gpt2", "gpt_neox",
+    "gptj", "gpt_neo", "opt", "bloom", "falcon", "mpt", "stablelm", "starcoder2", "granite", "olmo", "olmo2",
+    "olmo3", "cohere", "cohere2", "glm", "glm4", "smollm3", "nemotron", "bert", "roberta", "xlm-roberta",
+    "distilbert", "electra", "albert", "deberta", "deberta-v2", "modernbert", "camembert", "mpnet", "nomic_bert",
+    "esm", "ernie", "xlnet", "vit", "deit", "beit", "dinov2", "dinov3_vit", "swin", "vit_mae", "clip",
+    "clip_text_model", "clip_vision_model", "siglip", "siglip_text_model", "siglip_vision_model", "sam", "detr",
+    "convnext", "segformer", "t5", "mt5", "bart", "mbart", "pegasus", "marian", "m2m_100", "whisper", "wav2vec2",
+    "hubert", "speech_to_text", "mixtral", "qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_text", "deepseek_v2",
+    "deepseek_v3", "gpt_oss", "olmoe", "granitemoe", "jetmoe", "minimax", "dbrx", "phimoe", "llama4_text",
+    "ernie4_5", "ernie4_5_moe", "seed_oss", "arcee", "hunyuan_v1_dense", "helium", "exaone4", "gemma3n_text",
+    "gemma4_text", "codegen", "xglm", "gpt_bigcode", "persimmon", "biogpt", "llava", "qwen2_vl", "qwen2_5_vl",
+    "mamba", "mamba2", "falcon_mamba", "rwkv", "lfm2", "jamba", "recurrent_gemma",
+]  # fmt: skip
 """What people merge most, first."""
 NEEDED: dict[str, dict[str, Any]] = {
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
@@ -158,19 +53,11 @@ NEEDED: dict[str, dict[str, Any]] = {
     "nemotron": {"num_key_value_heads": 8},  # as in Nemotron-4 and Minitron
     "electra": {"embedding_size": 256},  # as wide as the stream: the base and large ones
     "deberta": {  # as deberta-base is
-        "relative_attention": True,
-        "pos_att_type": ["c2p", "p2c"],
-        "position_biased_input": False,
-        "type_vocab_size": 0,
+        "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False, "type_vocab_size": 0,
     },
     "deberta-v2": {  # as deberta-v3-base is
-        "relative_attention": True,
-        "pos_att_type": ["p2c", "c2p"],
-        "share_att_key": True,
-        "norm_rel_ebd": "layer_norm",
-        "position_buckets": 256,
-        "position_biased_input": False,
-        "type_vocab_size": 0,
+        "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "share_att_key": True, "norm_rel_ebd": "layer_norm",
+        "position_buckets": 256, "position_biased_input": False, "type_vocab_size": 0,
     },
     "dinov2": {"architectures": ["Dinov2Model"]},  # as its checkpoints are
     "yolos": {"num_detection_tokens": 4},
@@ -185,19 +72,11 @@ NEEDED: dict[str, dict[str, Any]] = {
     "speech_to_text": {"input_feat_per_channel": 8, "conv_channels": 8},
     "lilt": {"channel_shrink_ratio": 2, "architectures": ["LiltForTokenClassification"]},  # as its uses are
     "markuplm": {
-        "architectures": ["MarkupLMForTokenClassification"],
-        "max_depth": 2,
-        "xpath_unit_hidden_size": 4,
-        "max_xpath_tag_unit_embeddings": 4,
-        "max_xpath_subs_unit_embeddings": 4,
-        "tag_pad_id": 3,
-        "subs_pad_id": 3,
+        "architectures": ["MarkupLMForTokenClassification"], "max_depth": 2, "xpath_unit_hidden_size": 4,
+        "max_xpath_tag_unit_embeddings": 4, "max_xpath_subs_unit_embeddings": 4, "tag_pad_id": 3, "subs_pad_id": 3,
     },
     "layoutlmv3": {
-        "architectures": ["LayoutLMv3ForTokenClassification"],
-        "coordinate_size": 1,
-        "shape_size": 2,
-        "input_size": 8,
+        "architectures": ["LayoutLMv3ForTokenClassification"], "coordinate_size": 1, "shape_size": 2, "input_size": 8,
     },
     "segformer": {"architectures": ["SegformerForSemanticSegmentation"]},
     "led": {"attention_window": 4},
@@ -208,79 +87,52 @@ NEEDED: dict[str, dict[str, Any]] = {
     "falcon_mamba": {"time_step_rank": 4, "state_size": 4},
     **{
         kind: {
-            "linear_num_key_heads": 2,
-            "linear_num_value_heads": 4,
-            "linear_key_head_dim": 4,
-            "linear_value_head_dim": 4,
+            "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 4, "linear_value_head_dim": 4,
             "linear_conv_kernel_dim": 2,
         }
         for kind in ("qwen3_next", "qwen3_5_text")
     },
     **{
         kind: {
-            "architectures": [f"{name}ForCTC"],
-            "conv_dim": [8, 8],
-            "conv_kernel": [4, 3],
-            "conv_stride": [2, 2],
-            "num_conv_pos_embeddings": 4,
-            "num_conv_pos_embedding_groups": 2,
+            "architectures": [f"{name}ForCTC"], "conv_dim": [8, 8], "conv_kernel": [4, 3], "conv_stride": [2, 2],
+            "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2,
         }
         for kind, name in (("wav2vec2", "Wav2Vec2"), ("hubert", "Hubert"))
     },
     "audio-spectrogram-transformer": {
-        "architectures": ["ASTForAudioClassification"],
-        "patch_size": 4,
-        "frequency_stride": 3,
-        "time_stride": 3,
-        "max_length": 10,
-        "num_mel_bins": 7,
+        "architectures": ["ASTForAudioClassification"], "patch_size": 4, "frequency_stride": 3, "time_stride": 3,
+        "max_length": 10, "num_mel_bins": 7,
     },
     "lfm2": {
-        "block_auto_adjust_ff_dim": False,
-        "layer_types": ["conv", "full_attention"],
-        "full_attn_idxs": [1],
+        "block_auto_adjust_ff_dim": False, "layer_types": ["conv", "full_attention"], "full_attn_idxs": [1],
         "num_hidden_layers": 2,
     },
     "mamba2": {"expand": 1, "n_groups": 1, "state_size": 4, "chunk_size": 4, "num_heads": 64, "conv_kernel": 2},
     "jamba": {
-        "attn_layer_offset": 1,
-        "attn_layer_period": 2,
-        "mamba_dt_rank": 4,
-        "mamba_d_state": 4,
-        "mamba_d_conv": 2,
-        "num_experts": 2,
-        "use_mamba_kernels": False,
+        "attn_layer_offset": 1, "attn_layer_period": 2, "mamba_dt_rank": 4, "mamba_d_state": 4, "mamba_d_conv": 2,
+        "num_experts": 2, "use_mamba_kernels": False,
     },
     **{
         kind: {
-            "num_hidden_layers": 2,
-            "num_kv_shared_layers": 0,
-            "layer_types": ["sliding_attention", "full_attention"],
-            "vocab_size_per_layer_input": 22,
-            "hidden_size_per_layer_input": 4,
-            **more,
+            "num_hidden_layers": 2, "num_kv_shared_layers": 0, "layer_types": ["sliding_attention", "full_attention"],
+            "vocab_size_per_layer_input": 22, "hidden_size_per_layer_input": 4, **more,
         }
         for kind, more in (
             ("gemma4_text", {"per_layer_config": {}}),
-            (
-                "gemma3n_text",
-                {
-                    "activation_sparsity_pattern": [0.0, 0.0],
-                    "intermediate_size": [12, 12],
-                    "laurel_rank": 4,  # of a lower rank gains beside it could trade with its norm's
-                    "altup_num_inputs": 2,
-                },
-            ),
+            # of a lower Laurel rank gains beside it could trade with its norm's
+            ("gemma3n_text", {
+                "activation_sparsity_pattern": [0.0, 0.0], "intermediate_size": [12, 12], "laurel_rank": 4,
+                "altup_num_inputs": 2,
+            }),
         )
     },
     "rembert": {"input_embedding_size": 8, "output_embedding_size": 8},
-}
+}  # fmt: skip
 """What a config must say of model types of which the default builds no model, or none that is small enough."""
 NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
-START, END = "<!-- completeness: begin -->", "<!-- completeness: end -->"
 
 
-def measured(kind: str) -> dict[str, Any]:
+def counted(kind: str) -> dict[str, Any]:
     """The report of one model type, with the seconds of CPU it took."""
     began = time.process_time()
     try:
@@ -296,7 +148,7 @@ def uncounted(why: str) -> dict[str, Any]:
     return {"complete": None, "redundancy": None, "redundancy_note": why, "inner": []}
 
 
-def measured_in(kind: str, seconds: float, gigabytes: float) -> dict[str, Any]:
+def counted_in(kind: str, seconds: float, gigabytes: float) -> dict[str, Any]:
     """The report of one model type in at most so many seconds of CPU and gigabytes of this process, whose limits it
     sets."""
     room, last = int(gigabytes * 1e9), ceil(seconds + time.process_time())
@@ -304,7 +156,7 @@ def measured_in(kind: str, seconds: float, gigabytes: float) -> dict[str, Any]:
     resource.setrlimit(resource.RLIMIT_CPU, (last, last))
     too_much = uncounted(f"took over {gigabytes:g} GB")
     try:
-        report = measured(kind)
+        report = counted(kind)
     except (MemoryError, RuntimeError) as error:  # torch raises a RuntimeError for memory that it does not get
         if isinstance(error, MemoryError) or NO_MEMORY in str(error):
             return too_much
@@ -312,16 +164,16 @@ def measured_in(kind: str, seconds: float, gigabytes: float) -> dict[str, Any]:
     return too_much if NO_MEMORY in (report["redundancy_note"] or "") else report
 
 
-def measured_within(kind: str, seconds: float, gigabytes: float) -> dict[str, Any]:
+def measured(kind: str, seconds: float, gigabytes: float) -> dict[str, Any]:
     """The report of one model type from a process of its own, which the system ends where it takes too long: what
     runs inside of LAPACK hears no handler."""
     context = multiprocessing.get_context("fork")  # what is imported stays: several seconds a type otherwise
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=lambda: there.send(measured_in(kind, seconds, gigabytes)))
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=lambda: sender.send(counted_in(kind, seconds, gigabytes)))
     process.start()
-    there.close()
+    sender.close()
     try:
-        report = here.recv()
+        report = receiver.recv()
     except EOFError:
         process.join()
         late = process.exitcode in (-signal.SIGXCPU, -signal.SIGKILL)
@@ -332,70 +184,68 @@ def measured_within(kind: str, seconds: float, gigabytes: float) -> dict[str, An
     return report
 
 
-def page(results: dict[str, Any]) -> None:
-    """Write the table into its page."""
-    rows = [
-        "| model type | parameters | redundant, true | declared | of these by LayerNorm | share | inner axes left |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    counted = {kind: r for kind, r in results.items() if r["redundancy"] is not None}
-    for kind in sorted(counted, key=lambda k: (-share(counted[k]), k)):
-        count = counted[kind]["redundancy"]
-        inner = ", ".join(f"{a['writer']} to {a['reader']} ({a['group']})" for a in counted[kind]["inner"]) or "-"
-        rows.append(
-            f"| {kind} | {count['parameters']:,} | {count['true']} | {count['declared']} | {count.get('layer_norm') or '-'} "
-            f"| {percent(counted[kind])} | {inner} |"
-        )
-    late = [kind for kind, r in results.items() if (r["redundancy_note"] or "").startswith("took over")]
-    others = [
-        f"{kind} ({r['redundancy_note']})" if kind in late else kind
-        for kind, r in sorted(results.items())
-        if r["redundancy"] is None
-    ]
-    whole = sum(r["redundancy"]["complete"] for r in counted.values())
-    said = f"{len(counted)} model types counted, {whole} of them complete; {len(others)} not counted: {', '.join(others) or 'none'}."
-    text = PAGE.read_text()
-    head, tail = text.partition(START)[0], text.partition(END)[2]
-    PAGE.write_text("\n".join([head + START, "", said, "", *rows, "", END + tail]))
-
-
-def percent(report: dict[str, Any]) -> str:
-    """The share in whole percent, rounded down: 100 % is all."""
-    return f"{int(100 * share(report))}%"
-
-
 def share(report: dict[str, Any]) -> float:
     """What of the redundancy is declared."""
     count = report["redundancy"]
     return count["declared"] / max(count["true"], 1)
 
 
-def stored() -> dict[str, Any]:
-    """What was counted so far, by model type."""
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+def table(cells: dict[str, Any]) -> str:
+    """Counts of every model type, and those that have none."""
+    counts = {kind: report for kind, report in cells.items() if report["redundancy"] is not None}
+    rows = []
+    for kind in sorted(counts, key=lambda k: (-share(counts[k]), k)):
+        count = counts[kind]["redundancy"]
+        inner = ", ".join(f"{a['writer']} to {a['reader']} ({a['group']})" for a in counts[kind]["inner"]) or "-"
+        figures = [f"{count['parameters']:,}", str(count["true"]), str(count["declared"])]
+        percent = f"{int(100 * share(counts[kind]))}%"  # rounded down: 100 % is all
+        rows.append([kind, *figures, str(count.get("layer_norm") or "-"), percent, inner])
+    late = {kind for kind, r in cells.items() if (r["redundancy_note"] or "").startswith("took over")}
+    others = [
+        f"{kind} ({r['redundancy_note']})" if kind in late else kind
+        for kind, r in sorted(cells.items())
+        if r["redundancy"] is None
+    ]
+    whole = sum(report["redundancy"]["complete"] for report in counts.values())
+    head = [
+        "model type", "parameters", "redundant, true", "declared", "of these by LayerNorm", "share",
+        "inner axes left",
+    ]  # fmt: skip
+    words = (
+        f"{len(counts)} model types counted, {whole} of them complete; {len(others)} not counted: "
+        f"{', '.join(others) or 'none'}."
+    )
+    return "\n".join(["", words, "", *markdown(head, rows)])
 
 
-def main() -> None:
-    """Measure what is asked for, or what is not there yet."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kinds", nargs="*", metavar="TYPE", help="model types; all that are not there yet")
-    parser.add_argument("--page", action="store_true", help="only write the table into its page")
+def cells(asked: argparse.Namespace) -> Cells:
+    """Every model type that has a text."""
+    limits = {"seconds": asked.within, "gigabytes": asked.memory}
+    return {kind: {"kind": kind, **limits} for kind in dict.fromkeys([*FIRST, *spec_texts()])}
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Limits."""
     parser.add_argument("--within", type=float, default=600, metavar="SECONDS", help="for each type (600)")
     parser.add_argument("--memory", type=float, default=8, metavar="GB", help="for each type (8)")
-    asked = parser.parse_args()
-    if asked.page:
-        page(stored())
-        return
-    torch.set_num_threads(1)
-    before = stored()
-    for kind in asked.kinds or [k for k in dict.fromkeys([*FIRST, *spec_texts()]) if k not in before]:
-        report = measured_within(kind, asked.within, asked.memory)
-        results = stored() | {kind: report}  # another process may have counted others meanwhile
-        RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
-        count = report["redundancy"]
-        told = report["redundancy_note"] if count is None else f"{count['declared']} of {count['true']}"
-        print(f"{kind}: {told} ({report.get('seconds', 0)} s)", flush=True)
 
+
+def said(report: dict[str, Any]) -> str:
+    """The count in words."""
+    count = report["redundancy"]
+    return report["redundancy_note"] if count is None else f"{count['declared']} of {count['true']}"
+
+
+BENCHMARK = Benchmark(
+    "completeness",
+    cells,
+    measured,
+    inside="",
+    sections=(Section("lab/completeness.md", "completeness", table),),
+    said=said,
+    options=options,
+)
 
 if __name__ == "__main__":
-    main()
+    quiet()
+    BENCHMARK.main()

@@ -24,13 +24,10 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results/determinism.json"
 SETTINGS: dict[str, dict[str, str]] = {
-    "as the user leaves it": {},
-    "auto": {"MKL_CBWR": "AUTO"},
-    "compatible": {"MKL_CBWR": "COMPATIBLE"},
-    "no mode": {"MKL_CBWR": ""},
-    "torch default": {"ATEN_CPU_CAPABILITY": "default"},
+    "as the user leaves it": {}, "auto": {"MKL_CBWR": "AUTO"}, "compatible": {"MKL_CBWR": "COMPATIBLE"},
+    "no mode": {"MKL_CBWR": ""}, "torch default": {"ATEN_CPU_CAPABILITY": "default"},
     "torch avx2": {"ATEN_CPU_CAPABILITY": "avx2"},
-}
+}  # fmt: skip
 THREADS = (1, 2)
 TESTS = ["tests/solve/test_offsets.py"]
 MORE = [

@@ -208,7 +208,7 @@ class Benchmark:
     ratios: Callable[[Any], Mapping[str, float]] | None = None
     said: Callable[[Any], str] = json.dumps
     complete: Callable[[Any, Mapping[str, Any]], bool] = always
-    options: Callable[[argparse.ArgumentParser], None] | None = None
+    options: Callable[[argparse.ArgumentParser], Any] | None = None
     before: Callable[[argparse.Namespace], None] | None = None
 
     def results(self, folder: Path | None = None) -> Results:

@@ -1,6 +1,6 @@
 """Merges killed by SIGKILL at random moments, run again, and compared byte by byte with one that was left alone.
 
-    python benchmarks/kills.py --runs 200      # writes results/kills.json
+    python -m benchmarks.kills --runs 200
 
 Each run is a forked process; it is killed once to four times (at least once: a time after which it has ended is
 drawn again), after a time between nothing and what a whole run takes, and then left to end. After every kill the
@@ -9,8 +9,6 @@ output is absent or whole, and the inputs are what they were.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import shutil
 import signal
@@ -18,11 +16,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results" / "kills.json"
+from benchmarks.harness import Benchmark, quiet
+
 OPTIONS: list[dict[str, Any]] = [
     {"out_shard_size": 200_000},
     {"align": False, "out_shard_size": 100_000},
@@ -39,22 +40,20 @@ def make_inputs(folder: Path) -> list[Path]:
 
     size: dict[str, Any] = {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 4, "vocab_size": 200}
     heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2}
-    found = []
+    folders = []
     for seed, name in enumerate("abc"):
         torch.manual_seed(seed)
         LlamaForCausalLM(LlamaConfig(**size, **heads)).save_pretrained(folder / name)
-        found.append(folder / name)
-    return found
+        folders.append(folder / name)
+    return folders
 
 
 def merge(models: list[Path], out: Path, options: dict[str, Any]) -> None:
     """One merge, in this process."""
     import isomerge
 
-    given = dict(options)
-    if "base_model" in given:
-        given["base_model"] = str(models[0])
-    isomerge.merge([str(m) for m in models], out=out, **given)
+    base = {"base_model": str(models[0])} if "base_model" in options else {}
+    isomerge.merge([str(m) for m in models], out=out, **{**options, **base})
 
 
 def forked(models: list[Path], out: Path, options: dict[str, Any], after: float | None) -> int:
@@ -95,7 +94,7 @@ def stage(out: Path) -> str:
     return "between units" if units > 0 else "before the first unit"
 
 
-def one(
+def killed_run(
     models: list[Path], out: Path, options: dict[str, Any], seconds: float, rng: Random
 ) -> tuple[list[str], str]:
     """The stages at which one merge was killed, and what is wrong with the end ('' when nothing is)."""
@@ -115,61 +114,79 @@ def one(
     return stages, "" if status == 0 else f"status {status} of the last run"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    import torch
+class Room:
+    """Inputs, and what merges of them write when nobody kills them."""
 
-    torch.set_num_threads(1)
-    faults: list[dict[str, Any]] = []
-    stages: Counter[str] = Counter()
-    kills = killed = 0
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="kills-") as name:
-        folder = Path(name)
-        models = make_inputs(folder / "inputs")
-        merge(models, folder / "first", {})  # so that the forks need not import anything
-        before = files_of(folder / "inputs")
-        wanted, seconds = [], []
+    def __init__(self, folder: Path):
+        self.folder, self.models = folder, make_inputs(folder / "inputs")
+        merge(self.models, folder / "first", {})  # so that the forks need not import anything
+        self.inputs = files_of(folder / "inputs")
+        self.seconds: list[float] = []
+        self.wanted: list[dict[str, bytes]] = []
         for number, options in enumerate(OPTIONS):
             began = time.monotonic()
-            assert forked(models, folder / f"whole-{number}", options, None) == 0
-            seconds.append(time.monotonic() - began)
-            wanted.append(files_of(folder / f"whole-{number}"))
-        for number in range(given.runs):
-            rng, which = Random(f"{given.seed}-{number}"), number % len(OPTIONS)
-            out = folder / "runs" / f"out-{number}"
-            where, wrong = one(models, out, OPTIONS[which], seconds[which], rng)
-            stages.update(where)
-            kills += len(where)
-            killed += bool(where)
-            if not wrong and files_of(out) != wanted[which]:
-                wrong = "other bytes"
-            if not wrong and files_of(folder / "inputs") != before:
-                wrong = "an input changed"
-            if wrong:
-                faults.append({"run": number, "stages": where, "wrong": wrong})
-                print(faults[-1], flush=True)
-            shutil.rmtree(folder / "runs")
-            if number % 20 == 19:
-                print(f"{number + 1} runs, {kills} kills, {len(faults)} faults", flush=True)
-    results = {
-        "runs": given.runs,
-        "runs_killed": killed,
-        "seed": given.seed,
-        "kills": kills,
-        "killed": dict(stages.most_common()),
-        "faults": faults,
-        "options": OPTIONS,
-        "seconds_of_a_run": [round(s, 3) for s in seconds],
-        "seconds": round(time.monotonic() - start, 1),
-    }
-    given.results.write_text(json.dumps(results, indent=1) + "\n")
-    print(f"{given.runs} runs, {kills} kills, {len(faults)} faults")
+            assert forked(self.models, folder / f"whole-{number}", options, None) == 0
+            self.seconds.append(round(time.monotonic() - began, 3))
+            self.wanted.append(files_of(folder / f"whole-{number}"))
 
+    def run(self, number: int, seed: int) -> tuple[list[str], str]:
+        """The stages at which a run was killed, and what is wrong with its end."""
+        rng, which = Random(f"{seed}-{number}"), number % len(OPTIONS)
+        out = self.folder / "runs" / f"out-{number}"
+        stages, wrong = killed_run(self.models, out, OPTIONS[which], self.seconds[which], rng)
+        if not wrong and files_of(out) != self.wanted[which]:
+            wrong = "other bytes"
+        if not wrong and files_of(self.folder / "inputs") != self.inputs:
+            wrong = "an input changed"
+        shutil.rmtree(self.folder / "runs")
+        return stages, wrong
+
+
+@cache
+def room() -> tuple[Room, tempfile.TemporaryDirectory[str]]:
+    """A room for all runs of this process; its folder goes with it."""
+    folder = tempfile.TemporaryDirectory(prefix="kills-")
+    return Room(Path(folder.name)), folder
+
+
+def measure(
+    seed: int, runs: int, kept: dict[str, Any] | None, keep: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
+    """So many runs, counted and kept twenty at a time."""
+    whole, _ = room()
+    counts = kept or {"runs": 0, "runs_killed": 0, "kills": 0, "killed": {}, "faults": [], "seconds": 0.0}
+    while counts["runs"] < runs:
+        began, stages = time.monotonic(), Counter(counts["killed"])
+        for number in range(counts["runs"], min(runs, counts["runs"] + 20)):
+            where, wrong = whole.run(number, seed)
+            stages.update(where)
+            counts |= {
+                "runs": number + 1,
+                "kills": counts["kills"] + len(where),
+                "runs_killed": counts["runs_killed"] + bool(where),
+            }
+            if wrong:
+                counts["faults"].append({"run": number, "stages": where, "wrong": wrong})
+        counts |= {"killed": dict(stages.most_common()), "seconds_of_a_run": whole.seconds}
+        counts["seconds"] = round(counts["seconds"] + time.monotonic() - began, 1)
+        keep(counts)
+        print(f"{counts['runs']} runs, {counts['kills']} kills, {len(counts['faults'])} faults", flush=True)
+    return counts
+
+
+BENCHMARK = Benchmark(
+    "kills",
+    lambda asked: {f"seed {asked.seed}": {"seed": asked.seed, "runs": asked.runs}},
+    measure,
+    resumes=True,
+    about=lambda cells: {"options": OPTIONS},
+    complete=lambda cell, how: cell["runs"] >= how["runs"],
+    options=lambda parser: (
+        parser.add_argument("--runs", type=int, default=200),
+        parser.add_argument("--seed", type=int, default=0),
+    ),
+)
 
 if __name__ == "__main__":
-    main()
+    quiet()
+    BENCHMARK.main()

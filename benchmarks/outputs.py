@@ -1,72 +1,69 @@
 """Does any symmetry move anything that a class of models returns? Every class of transformers that a spec covers,
 tiny and random.
 
-    python -m benchmarks.outputs                  # hours on one core; resumable
-    python -m benchmarks.outputs --minutes 30     # what is not measured yet, for so long
-    python -m benchmarks.outputs --part 0/2       # every second class, for two processes (each writes its own rows)
+    python -m benchmarks.outputs                  # hours on one core; `--minutes 30` for so long, `--part 0/2` for two processes
 
 Each is made from the config of a toy of the tests, saved, and moved through the real writer by a random element of
 all that may act with ``--spaces default``, and with ``--spaces all``. All that it returns by default is compared in
-float64, and `verify` has to call the two the same. Writes results/outputs.json and the sentence about it in
-docs/lab/residual.md. Classes that the toys' inputs do not suffice for, or that a spec refuses in words, are counted
+float64, and `verify` has to call the two the same. Classes that the toys' inputs do not suffice for, or that a spec refuses in words, are counted
 by what was said.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import tempfile
-import time
 import warnings
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers.utils import logging
 
 import isomerge
+from benchmarks.harness import Benchmark, Cells, Section, quiet, reach_tests
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import recognise
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "outputs.json"
-PAGE = ROOT / "docs" / "lab" / "residual.md"
-MARKS = "<!-- outputs: begin -->\n", "<!-- outputs: end -->"
 ROUNDED = 1e-5
 """Of the largest number: what is left where a class computes norms or rotations in float32 whatever its weights
 are."""
 
 
-def measured(kind: Any, toy: str, config: Any, folder: Path) -> dict[str, Any]:
+def measured(name: str) -> dict[str, Any]:
     """One class: what it returns, the largest change of any of it, and what `verify` says; or why it was not
     measured."""
+    with tempfile.TemporaryDirectory() as folder:
+        return measured_in(Path(folder), *cases()[name])
+
+
+def measured_in(folder: Path, kind: Any, toy: str, config: Any) -> dict[str, Any]:
+    """The same in a folder."""
     from archs.every_class import changes, everything, made
 
-    def said(error: IsomergeError) -> str:
+    def words(error: IsomergeError) -> str:
         return str(error).replace(str(folder), "")[:240]
 
     row: dict[str, Any] = {"type": config.model_type, "toy": toy}
     try:
-        given = made(kind, config, folder / "in")
-        old, again = everything(kind, folder / "in", given), everything(kind, folder / "in", given)
+        inputs = made(kind, config, folder / "in")
+        old, again = everything(kind, folder / "in", inputs), everything(kind, folder / "in", inputs)
     except Exception as error:  # classes that ask for other inputs, or another config, say so in many ways
         return {**row, "left_out": f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')[:120]}"}
     try:
         recognise(folder / "in")
     except IsomergeError as error:
-        return {**row, "refused": said(error)}
+        return {**row, "refused": words(error)}
     if not old or any(not torch.equal(old[key], again[key]) for key in old):
         return {**row, "left_out": "it returns no tensors, or draws by chance"}
     row["returns"] = sorted(old)
     for spaces in ("default", "all"):
         try:
-            apart = changes(kind, toy, folder / "in", given, spaces)
+            apart = changes(kind, toy, folder / "in", inputs, spaces)
             same = isomerge.verify(folder / "in", folder / spaces)["same"]
         except IsomergeError as error:
-            return {**row, "refused": said(error)}
+            return {**row, "refused": words(error)}
         except Exception as error:
             return {**row, "failed": f"{spaces}: {type(error).__name__}: {str(error)[:200]}"}
         row[spaces] = {"change": float(f"{max(apart.values()):.2g}"), "same": same}
@@ -75,7 +72,7 @@ def measured(kind: Any, toy: str, config: Any, folder: Path) -> dict[str, Any]:
     return row
 
 
-def summary(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def summary(rows: dict[str, Any]) -> dict[str, Any]:
     """Counts, and the classes of which something moved or `verify` called two the same model different."""
     run = {kind: row for kind, row in rows.items() if "all" in row}
     both = ("default", "all")
@@ -97,82 +94,58 @@ def summary(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def sentence(told: dict[str, Any]) -> str:
+def sentence(cells: dict[str, Any]) -> str:
     """What the page says."""
-    wrong = told["moved"] + told["failed"]
+    counts = {**summary(cells), "planned": BENCHMARK.document()["summary"]["planned"]}
+    wrong = counts["moved"] + counts["failed"]
     doubts = "".join(
-        f", but for {', '.join(told[what])}, {words}"
+        f", but for {', '.join(counts[what])}, {words}"
         for what, words in (
             ("cannot_tell", "of which it cannot tell"),
             ("called_different", "which it calls different"),
         )
-        if told[what]
+        if counts[what]
     )
     return (
-        f"Of {told['measured']} classes (of {told['planned']} that specs cover) of {told['model_types']} model "
-        f"types, {told['outputs']} tensors in all, random elements of all that may act under "
+        f"Of {counts['measured']} classes (of {counts['planned']} that specs cover) of {counts['model_types']} model "
+        f"types, {counts['outputs']} tensors in all, random elements of all that may act under "
         f"`--spaces default` and under `all` move "
         f"{'none' if not wrong else 'something of ' + ', '.join(wrong)}, and `verify` calls every pair the "
         f"same{doubts}; "
-        f"{told['returning_more_than_logits']} of them return more than logits. The largest change is "
-        f"{told['largest_change']:.1g} of the largest number (float32 "
-        f"inside of some classes). {len(told['refused'])} more are refused in words, "
-        f"{sum(told['left_out'].values())} ask for inputs that the tests do not have. "
-        "Tiny random models in float64, through the writer (`python -m benchmarks.outputs`).\n"
+        f"{counts['returning_more_than_logits']} of them return more than logits. The largest change is "
+        f"{counts['largest_change']:.1g} of the largest number (float32 "
+        f"inside of some classes). {len(counts['refused'])} more are refused in words, "
+        f"{sum(counts['left_out'].values())} ask for inputs that the tests do not have. "
+        "Tiny random models in float64, through the writer (`python -m benchmarks.outputs`)."
     )
 
 
-def write(rows: dict[str, dict[str, Any]], planned: int) -> None:
-    """The results, and the sentence on the page."""
-    told = {**summary(rows), "planned": planned}
-    RESULTS.write_text(json.dumps({"summary": told, "classes": dict(sorted(rows.items()))}, indent=1) + "\n")
-    text = PAGE.read_text(encoding="utf-8")
-    start, end = text.index(MARKS[0]) + len(MARKS[0]), text.index(MARKS[1])
-    PAGE.write_text(text[:start] + sentence(told) + text[end:], encoding="utf-8")
-
-
-def rows_of(part: Path) -> dict[str, dict[str, Any]]:
-    """The rows of a part's log."""
-    lines = part.read_text().splitlines() if part.exists() else []
-    return {row.pop("class"): row for row in map(json.loads, lines)}
-
-
-def main() -> None:
-    """Measure what is missing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=1e9)
-    parser.add_argument("--part", default="0/1")
-    parser.add_argument("--logs", type=Path, default=ROOT / "benchmarks" / "data" / "outputs")
-    options = parser.parse_args()
-    number, parts = map(int, options.part.split("/"))
-    sys.path.insert(0, str(ROOT / "tests"))
+@cache
+def cases() -> dict[str, tuple[Any, str, Any]]:
+    """Every class with its toy and config, by name; those that return more than predictions first."""
+    reach_tests()
     from archs.every_class import classes_of, every_config
 
-    warnings.simplefilter("ignore")
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    options.logs.mkdir(parents=True, exist_ok=True)
-    log, until = options.logs / f"{number}.jsonl", time.monotonic() + 60 * options.minutes
-    rows: dict[str, dict[str, Any]] = json.loads(RESULTS.read_text())["classes"] if RESULTS.exists() else {}
-    known = set(rows).union(*(rows_of(file) for file in options.logs.glob("*.jsonl")))
-    cases = [(kind, toy, config) for toy, config in every_config().values() for kind in classes_of(config)]
-    cases = list({case[0].__name__: case for case in cases}.values())
-    # those that return more than predictions first
-    cases.sort(
-        key=lambda case: ("For" in case[0].__name__ and "Generation" not in case[0].__name__, case[0].__name__)
-    )
-    for kind, toy, config in cases[number::parts]:
-        if kind.__name__ in known or time.monotonic() > until:
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            row = measured(kind, toy, config, Path(folder))
-        with log.open("a") as file:
-            file.write(json.dumps({"class": kind.__name__, **row}) + "\n")
-    for file in sorted(options.logs.glob("*.jsonl")):
-        rows |= rows_of(file)
-    write(rows, len(cases))
-    print(json.dumps(summary(rows), indent=1))
+    classes = [(kind, toy, config) for toy, config in every_config().values() for kind in classes_of(config)]
+    named = {case[0].__name__: case for case in classes}
+    return dict(sorted(named.items(), key=lambda case: ("For" in case[0] and "Generation" not in case[0], case[0])))
 
+
+def cells(asked: argparse.Namespace) -> Cells:
+    """Every class."""
+    return {name: {"name": name} for name in cases()}
+
+
+BENCHMARK = Benchmark(
+    "outputs",
+    cells,
+    measured,
+    inside="classes",
+    about=lambda rows: {"summary": {**summary(rows), "planned": len(cases())}},
+    sections=(Section("lab/residual.md", "outputs", sentence),),
+)
 
 if __name__ == "__main__":
-    main()
+    warnings.simplefilter("ignore")
+    quiet()
+    BENCHMARK.main()

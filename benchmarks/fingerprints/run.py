@@ -44,37 +44,19 @@ FEW = ("as it is", "4 bits a row", "four fifths pruned", "half the layers", "voc
        "all but anchors shuffled", "embeddings replaced")  # fmt: skip
 """What is made of the roots that are no first of their family, and of large ones."""
 TELLS = {
-    "bfloat16": "rounded to bfloat16",
-    "8 bits a row": "quantised to 8 bits",
-    "4 bits a row": "quantised to 4 bits",
-    "half pruned": "pruned",
-    "four fifths pruned": "pruned",
-    "noise of a fifth": "weights moved",
-    "two fifths of a stranger": "weights moved",
-    "an adapter of rank 4": "weights moved",
-    "fine-tuned": "weights moved",
-    "a layer less": "removed",
-    "half the layers": "removed",
-    "layers twice": "repeated",
-    "layers swapped": "in another order",
-    "the last layer random": "replaced",
-    "more tokens": " rows and ",
-    "half the tokens": " rows and ",
-    "vocabulary shuffled": "rows in another order",
-    "anchors replaced": "exchanged",
-    "all anchors replaced": "exchanged",
-    "all but anchors shuffled": "exchanged",
-    "half the rows replaced": "rows changed",
-    "embeddings replaced": "replaced",
-    "shuffled, 8 bits": "rows in another order",
-    "replaced, a layer less": "replaced",
-    "heads paired anew": "weights moved",
-    "neurons paired anew": "weights moved",
-    "neurons split": "size ff",
-    "another epsilon": "eps",
-    "another activation": "act",
-    "upcycled to experts": "upcycled",
-}
+    "bfloat16": "rounded to bfloat16", "8 bits a row": "quantised to 8 bits",
+    "4 bits a row": "quantised to 4 bits", "half pruned": "pruned", "four fifths pruned": "pruned",
+    "noise of a fifth": "weights moved", "two fifths of a stranger": "weights moved",
+    "an adapter of rank 4": "weights moved", "fine-tuned": "weights moved", "a layer less": "removed",
+    "half the layers": "removed", "layers twice": "repeated", "layers swapped": "in another order",
+    "the last layer random": "replaced", "more tokens": " rows and ", "half the tokens": " rows and ",
+    "vocabulary shuffled": "rows in another order", "anchors replaced": "exchanged",
+    "all anchors replaced": "exchanged", "all but anchors shuffled": "exchanged",
+    "half the rows replaced": "rows changed", "embeddings replaced": "replaced",
+    "shuffled, 8 bits": "rows in another order", "replaced, a layer less": "replaced",
+    "heads paired anew": "weights moved", "neurons paired anew": "weights moved", "neurons split": "size ff",
+    "another epsilon": "eps", "another activation": "act", "upcycled to experts": "upcycled",
+}  # fmt: skip
 """What must be among the words of what was done."""
 EXCHANGED = {"anchors replaced", "all anchors replaced", "all but anchors shuffled"}
 MOST = 150
@@ -255,13 +237,9 @@ def twins(count: int) -> dict[str, dict[str, float]]:
                 near = similarity(first, fingerprint(recognise(in_memory(rounded, config))))
                 coarse, half = max(coarse, near.difference or 0.0), half + near.same
         found[name] = {
-            "equal": equal,
-            "of": count,
-            "largest": largest,
-            "bfloat16": coarse,
-            "bfloat16_same": half,
+            "equal": equal, "of": count, "largest": largest, "bfloat16": coarse, "bfloat16_same": half,
             "bfloat16_of": rounded_ones,
-        }
+        }  # fmt: skip
         print(f"{name}: {found[name]}", flush=True)
     return found
 

@@ -9,56 +9,17 @@ from random import Random
 from typing import Any
 
 TOKENS = [
-    b"",
-    b"\0",
-    b"\xff\xfe",
-    b"{",
-    b"}",
-    b"[",
-    b"]",
-    b'"',
-    b",",
-    b":",
-    b"-",
-    b"1e999",
-    b"NaN",
-    b"null",
-    b"true",
-    b"18446744073709551615",
-    b"-9223372036854775808",
-    b"\x1b[2J",
-    b"\r\n",
-    b"&a ",
-    b"*a",
-    b"<<: *a\n",
-    b"!!python/object:os.system ",
-    b"- ",
-    b"? ",
-    b"|\n",
-    b"%YAML 9\n",
-    b"\t",
-    b"../",
-    b"\xe2\x80\xae",
-    b"2020-99-99",
-    b"0o9",
-    b"!!binary x",
-    b"9" * 5000,
-]
+    b"", b"\0", b"\xff\xfe", b"{", b"}", b"[", b"]", b'"', b",", b":", b"-", b"1e999", b"NaN", b"null", b"true",
+    b"18446744073709551615", b"-9223372036854775808", b"\x1b[2J", b"\r\n", b"&a ", b"*a", b"<<: *a\n",
+    b"!!python/object:os.system ", b"- ", b"? ", b"|\n", b"%YAML 9\n", b"\t", b"../", b"\xe2\x80\xae",
+    b"2020-99-99", b"0o9", b"!!binary x", b"9" * 5000,
+]  # fmt: skip
 """Pieces of bytes that parsers may trip over."""
 
 NAMES = [
-    "",
-    "..",
-    "/etc/passwd",
-    "../x",
-    "a\x1b[31mb",
-    "\u202e",
-    "x" * 300,
-    "\ud800",
-    "a\nb",
-    "__metadata__",
+    "", "..", "/etc/passwd", "../x", "a\x1b[31mb", "\u202e", "x" * 300, "\ud800", "a\nb", "__metadata__",
     "wte.weight",
-]
+]  # fmt: skip
 """Strings that make trouble as names of files and tensors."""
 
 
@@ -218,15 +179,9 @@ def mutate_header(raw: bytes, rng: Random) -> bytes:
 
 
 NUMBERS = [
-    b"\0\0\xc0\x7f",
-    b"\0\0\x80\x7f",
-    b"\0\0\x80\xff",
-    b"\xff\xff\x7f\x7f",
-    b"\x01\0\0\0",
-    b"\0\0\0\x80",
-    bytes(4),
-    b"\xff" * 4,
-]
+    b"\0\0\xc0\x7f", b"\0\0\x80\x7f", b"\0\0\x80\xff", b"\xff\xff\x7f\x7f", b"\x01\0\0\0", b"\0\0\0\x80",
+    bytes(4), b"\xff" * 4,
+]  # fmt: skip
 """NaN, infinities, the largest and smallest numbers, zeros, all ones: as float32."""
 
 

@@ -25,21 +25,13 @@ def mutate_recipe(raw: bytes, rng: Random) -> bytes:
         size = rng.choice([10, 1000, 20_000])
         bombs = [
             "a0: &a0 [x]\n" + "".join(f"a{k}: &a{k} [{f'*a{k - 1}, ' * 9}]\n" for k in range(1, 25)),
-            "models: &m\n- *m\n",
-            "[" * size,
-            "{a: " * size,
-            "- " * size + "1",
-            "? " * size,
-            "a:\n" * size,
-            "&a " * size + "1",
-            "'" + "x" * size,
-            "".join(f"k{k}: 1\n" for k in range(size)),
-            "models: [" + "{model: x}, " * size + "]\n",
-            "a: !!float " + "9" * size,
+            "models: &m\n- *m\n", "[" * size, "{a: " * size, "- " * size + "1", "? " * size, "a:\n" * size,
+            "&a " * size + "1", "'" + "x" * size, "".join(f"k{k}: 1\n" for k in range(size)),
+            "models: [" + "{model: x}, " * size + "]\n", "a: !!float " + "9" * size,
             _merged(rng.randrange(2, 9), rng.choice([3, 30])),
             "models: [{model: a, parameters: {weight: !!binary aGk=}}, {model: b}]\nmerge_method: linear\n",
             "merge_method: linear\nparameters: " + "{a: " * min(size, 300) + "1" + "}" * min(size, 300),
-        ]
+        ]  # fmt: skip
         return rng.choice(bombs).encode() + (raw if rng.random() < 0.5 else b"")
     document = mutate_document(yaml.safe_load(raw), rng)
     try:

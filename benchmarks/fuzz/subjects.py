@@ -145,12 +145,7 @@ def _model(folder: Path, seed: int) -> Path:
 
     torch.manual_seed(seed)
     size: dict[str, Any] = {
-        "n_embd": 8,
-        "n_layer": 2,
-        "n_head": 2,
-        "n_positions": 12,
-        "n_inner": 10,
-        "vocab_size": 40,
-    }
+        "n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 12, "n_inner": 10, "vocab_size": 40,
+    }  # fmt: skip
     GPT2LMHeadModel(GPT2Config(**size, bos_token_id=0, eos_token_id=0)).save_pretrained(folder)
     return folder

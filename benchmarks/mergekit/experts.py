@@ -48,12 +48,9 @@ def document(kind: str, gate: str, prompts: list[dict[str, Any]], **more: Any) -
     """A document of mergekit-moe for models of a kind."""
     experts = [{"source_model": str(FOLDER / f"{kind}-{k}"), **each} for k, each in enumerate(prompts)]
     return {
-        "base_model": str(FOLDER / f"{kind}-0"),
-        "gate_mode": gate,
-        "dtype": "float32",
-        "experts": experts,
+        "base_model": str(FOLDER / f"{kind}-0"), "gate_mode": gate, "dtype": "float32", "experts": experts,
         **more,
-    }
+    }  # fmt: skip
 
 
 def documents() -> dict[str, dict[str, Any]]:

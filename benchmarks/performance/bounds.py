@@ -30,13 +30,10 @@ TOKENS, EXAMPLES = 64, 64
 FEW = ("--spaces", "default", "--rows", "64")
 """Matched inside layers alone, on few rows: what runs the models is measured, not how streams are matched."""
 MODELS: dict[str, tuple[str, ...]] = {
-    "align": (),
-    "merge": (),
-    "merge --no-align": ("--no-align",),
-    "merge --spaces all": ("--spaces", "all"),
+    "align": (), "merge": (), "merge --no-align": ("--no-align",), "merge --spaces all": ("--spaces", "all"),
     "merge ties": ("--method", "ties", "--base-model", "BASE", "--parameter", "density=0.5"),
     "merge --anchor none": ("--anchor", "none"),
-}
+}  # fmt: skip
 DATA: dict[str, tuple[str, ...]] = {
     "align --data --evidence activations": (
         "--data", "DATA", "--spaces", "default", "--no-functional", "--evidence", "activations",

@@ -49,19 +49,12 @@ class Llama:
     def config(self) -> dict[str, Any]:
         """What config.json says."""
         return {
-            "model_type": "llama",
-            "architectures": ["LlamaForCausalLM"],
-            "hidden_act": "silu",
-            "hidden_size": self.width,
-            "intermediate_size": self.neurons,
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.key_heads,
-            "vocab_size": self.vocabulary,
-            "rms_norm_eps": 1e-5,
-            "tie_word_embeddings": False,
+            "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu",
+            "hidden_size": self.width, "intermediate_size": self.neurons, "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads, "num_key_value_heads": self.key_heads,
+            "vocab_size": self.vocabulary, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
             "torch_dtype": "bfloat16",
-        }
+        }  # fmt: skip
 
 
 def in_proportion(width: int, layers: int, vocabulary: int) -> Llama:

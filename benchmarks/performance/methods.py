@@ -39,18 +39,8 @@ def measured(name: str, pair: str) -> dict[str, Any]:
     words += [word for parameter in PARAMETERS.get(name, ()) for word in ("-p", parameter)]
     chosen = map(str, models[: how.models[1]])
     command = [
-        PROGRAM,
-        "merge",
-        *chosen,
-        "--method",
-        name,
-        *words,
-        "--no-align",
-        "-j",
-        str(THREADS),
-        "-o",
-        str(out),
-    ]
+        PROGRAM, "merge", *chosen, "--method", name, *words, "--no-align", "-j", str(THREADS), "-o", str(out),
+    ]  # fmt: skip
     log = FOLDER / "out" / f"{name}.log"
     try:
         return {"pair": pair, **measure(command, threads=THREADS, log=log, inputs=[base, *models], limit=LIMIT)}

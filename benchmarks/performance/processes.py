@@ -114,13 +114,9 @@ def measure(
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     figures: dict[str, Any] = {
         "seconds": round(seconds, 3),
-        "cpu_seconds": round(
-            after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
-            3,
-        ),
-        "peak_anonymous_bytes": peak,
-        "load": [round(load, 2), round(os.getloadavg()[0], 2)],
-    }
+        "cpu_seconds": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 3),
+        "peak_anonymous_bytes": peak, "load": [round(load, 2), round(os.getloadavg()[0], 2)],
+    }  # fmt: skip
     if stopped:
         return {**figures, "stopped": True}
     last = log.read_text().strip().rpartition("\n")[2]

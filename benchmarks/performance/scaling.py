@@ -99,13 +99,9 @@ def table(cells: dict[str, Any]) -> str:
         figures = [f"{row['seconds']:.1f}", f"{row['cpu_seconds']:.1f}", f"{row['peak_anonymous_bytes'] / 1e6:.0f}"]
         rows.append([name, f"{row['parameters'] / 1e6:.0f}", *figures, f"{expected / 1e6:.0f}" if expected else ""])
     head = [
-        "row",
-        "million parameters",
-        "seconds",
-        "processor seconds",
-        "memory (MB)",
+        "row", "million parameters", "seconds", "processor seconds", "memory (MB)",
         "estimate of `--dry-run` (MB)",
-    ]
+    ]  # fmt: skip
     lines = [
         "Pairs of Llama-shaped models in bfloat16, a tenth of the weights' standard deviation apart (width "
         "1024, 4 layers, 16 heads "

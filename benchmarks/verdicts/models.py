@@ -32,105 +32,48 @@ GROUPED = {**CAUSAL, "num_attention_heads": 4, "num_key_value_heads": 2}
 HEADS = {**BODY, "num_key_value_heads": 3, "tie_word_embeddings": False}
 EXPERTS = {**GROUPED, "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 6}
 GPT = {
-    "vocab_size": 23,
-    "n_embd": 12,
-    "n_layer": 1,
-    "n_head": 3,
-    "n_positions": 16,
-    "n_inner": 10,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+    "vocab_size": 23, "n_embd": 12, "n_layer": 1, "n_head": 3, "n_positions": 16, "n_inner": 10,
+    "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
 PATCHES = {
-    "hidden_size": 12,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 3,
-    "intermediate_size": 10,
-    "image_size": 8,
-    "patch_size": 4,
-    "num_labels": 5,
-}
+    "hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 10, "image_size": 8,
+    "patch_size": 4, "num_labels": 5,
+}  # fmt: skip
 PAIRED = {
-    "vocab_size": 23,
-    "d_model": 12,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 3,
-    "decoder_attention_heads": 3,
-    "encoder_ffn_dim": 10,
-    "decoder_ffn_dim": 8,
-    "max_position_embeddings": 16,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "decoder_start_token_id": 1,
+    "vocab_size": 23, "d_model": 12, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 3,
+    "decoder_attention_heads": 3, "encoder_ffn_dim": 10, "decoder_ffn_dim": 8, "max_position_embeddings": 16,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
     "forced_eos_token_id": None,
-}
+}  # fmt: skip
 T5 = {
-    "vocab_size": 23,
-    "d_model": 12,
-    "d_kv": 4,
-    "d_ff": 10,
-    "num_layers": 1,
-    "num_decoder_layers": 1,
-    "num_heads": 3,
-    "relative_attention_num_buckets": 8,
-    "decoder_start_token_id": 0,
-}
+    "vocab_size": 23, "d_model": 12, "d_kv": 4, "d_ff": 10, "num_layers": 1, "num_decoder_layers": 1,
+    "num_heads": 3, "relative_attention_num_buckets": 8, "decoder_start_token_id": 0,
+}  # fmt: skip
 OPT = {
-    "vocab_size": 23,
-    "hidden_size": 12,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 3,
-    "ffn_dim": 10,
-    "max_position_embeddings": 16,
-    "word_embed_proj_dim": 12,
-}
+    "vocab_size": 23, "hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3, "ffn_dim": 10,
+    "max_position_embeddings": 16, "word_embed_proj_dim": 12,
+}  # fmt: skip
 FALCON = {
-    "vocab_size": 23,
-    "hidden_size": 12,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 3,
-    "ffn_hidden_size": 10,
-    "bos_token_id": 1,
-    "eos_token_id": 1,
-}
+    "vocab_size": 23, "hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3, "ffn_hidden_size": 10,
+    "bos_token_id": 1, "eos_token_id": 1,
+}  # fmt: skip
 DEBERTA = {
-    **BODY,
-    "relative_attention": True,
-    "norm_rel_ebd": "layer_norm",
-    "position_buckets": 4,
-    "position_biased_input": False,
-    "type_vocab_size": 0,
-    "max_relative_positions": 8,
-    "pos_att_type": ["c2p", "p2c"],
-    "share_att_key": False,
-}
+    **BODY, "relative_attention": True, "norm_rel_ebd": "layer_norm", "position_buckets": 4,
+    "position_biased_input": False, "type_vocab_size": 0, "max_relative_positions": 8,
+    "pos_att_type": ["c2p", "p2c"], "share_att_key": False,
+}  # fmt: skip
 MAMBA = {
-    "vocab_size": 23,
-    "hidden_size": 12,
-    "num_hidden_layers": 1,
-    "state_size": 3,
-    "conv_kernel": 3,
-    "expand": 2,
-    "time_step_rank": 2,
-    "pad_token_id": 0,
-}
+    "vocab_size": 23, "hidden_size": 12, "num_hidden_layers": 1, "state_size": 3, "conv_kernel": 3, "expand": 2,
+    "time_step_rank": 2, "pad_token_id": 0,
+}  # fmt: skip
 MODERN = {
-    **BODY,
-    "num_hidden_layers": 2,
-    "cls_token_id": 1,
-    "sep_token_id": 2,
-    "layer_types": ["sliding_attention", "full_attention"],
-    "local_attention": 4,
-}
+    **BODY, "num_hidden_layers": 2, "cls_token_id": 1, "sep_token_id": 2,
+    "layer_types": ["sliding_attention", "full_attention"], "local_attention": 4,
+}  # fmt: skip
 GEMMA = {
-    **GROUPED,
-    "num_hidden_layers": 2,
-    "layer_types": ["sliding_attention", "full_attention"],
-    "sliding_window": 4,
-    "query_pre_attn_scalar": 4,
-}
+    **GROUPED, "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"],
+    "sliding_window": 4, "query_pre_attn_scalar": 4,
+}  # fmt: skip
 
 MODELS: dict[str, tuple[str, Config]] = {
     "llama": ("LlamaForCausalLM", CAUSAL),

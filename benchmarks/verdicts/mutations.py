@@ -92,16 +92,12 @@ def _noise(size: float) -> Callable[[Tensor, Generator], Tensor]:
 
 
 TENSORS: dict[str, Callable[[Tensor, Generator], Tensor]] = {
-    "noise of a hundredth": _noise(1e-2),
-    "noise of a thousandth": _noise(1e-3),
-    "noise of a millionth": _noise(1e-6),
-    "rows permuted": _rows,
+    "noise of a hundredth": _noise(1e-2), "noise of a thousandth": _noise(1e-3),
+    "noise of a millionth": _noise(1e-6), "rows permuted": _rows,
     "columns permuted": lambda t, rng: _rows(t.mT, rng).mT if t.ndim > 1 else t.flip(0),
-    "a row a hundredth larger": _one_row,
-    "zeroed": lambda t, rng: torch.zeros_like(t),
-    "negated": lambda t, rng: -t,
-    "a constant added": lambda t, rng: t + 0.1,
-}
+    "a row a hundredth larger": _one_row, "zeroed": lambda t, rng: torch.zeros_like(t),
+    "negated": lambda t, rng: -t, "a constant added": lambda t, rng: t + 0.1,
+}  # fmt: skip
 
 
 def tensor_mutant(weights: Weights, config: Config, rng: Generator) -> Mutant:
@@ -142,20 +138,9 @@ def names_mutant(weights: Weights, config: Config, rng: Generator) -> Mutant:
 # ------------------------------------------------------------------ configs
 
 SIZES = (
-    "size",
-    "heads",
-    "layers",
-    "dim",
-    "n_",
-    "num_",
-    "channels",
-    "d_model",
-    "d_kv",
-    "d_ff",
-    "vocab",
-    "intermediate",
-    "ratio",
-)
+    "size", "heads", "layers", "dim", "n_", "num_", "channels", "d_model", "d_kv", "d_ff", "vocab",
+    "intermediate", "ratio",
+)  # fmt: skip
 WORDS = ["gelu", "relu", "silu", "gelu_new", "quick_gelu", "tanh"]
 
 
