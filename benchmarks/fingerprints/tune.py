@@ -1,7 +1,7 @@
 """Fine-tunes of the small models of the barrier benchmark: other text, other pictures, at the rate that they were
 trained with.
 
-python -m benchmarks.fingerprints.tune    # into benchmarks/data/fingerprints; a minute or two each; what is there is kept
+They go into benchmarks/data/fingerprints, a minute or two each; what is there is kept.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def tune(family: str, seed: int) -> None:
     model.save_pretrained(out)
 
 
-if __name__ == "__main__":
+def tune_all() -> None:
+    """Every family, three seeds each."""
     for name in (*TEXT, *IMAGES):
         for number in range(3):
             tune(name, number)

@@ -1,7 +1,7 @@
 """Fingerprints of real checkpoints and of what is made of them: who is kin, what was done, and what evades?
 
-    python -m benchmarks.fingerprints.run                  # an hour on one core; writes results/fingerprints.json and the page
-    python -m benchmarks.fingerprints.run --only twins     # one half, the other's results are kept
+    python -m benchmarks.fingerprints                   # an hour on one core
+    python -m benchmarks.fingerprints --only twins      # one half
 
 Every model is hidden behind its own random element of every symmetry space before its fingerprint is taken
 (conditions of 4 for general linear maps, new gains, the streams' largest groups); the first root of a family is
@@ -13,10 +13,8 @@ disguises of the tests' small models, in float32, and some rounded to bfloat16.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -29,15 +27,14 @@ import torch
 
 from benchmarks.fetch import DATA, fetch
 from benchmarks.fingerprints.derive import DERIVATIONS, applies, disguised, read
-from benchmarks.fingerprints.page import write_page
-from benchmarks.fingerprints.tune import TUNED, trained
+from benchmarks.fingerprints.tune import TUNED, trained, tune_all
+from benchmarks.harness import Benchmark, Section, quiet, reach_tests
 from isomerge.checkpoint.in_memory import in_memory
 from isomerge.models.recognised import recognise
 from isomerge.quotient.fingerprint import Fingerprint, fingerprint
 from isomerge.quotient.record import read_fingerprint
 from isomerge.quotient.similarity import ALIKE, DERIVED, TAMPERED, Similarity, similarity
 
-RESULT = Path(__file__).parents[1] / "results" / "fingerprints.json"
 PRINTS = TUNED / "prints"
 TEXT = DATA / "paper" / "text" / "cpu"
 FEW = ("as it is", "4 bits a row", "four fifths pruned", "half the layers", "vocabulary shuffled", "anchors replaced",
@@ -78,21 +75,21 @@ class Entry:
 def roots() -> list[tuple[str, str, list[tuple[str, Path]], bool]]:
     """Family, root, checkpoints (the root first), and whether everything is made of it; what is not on this machine
     is left out."""
-    found = [("bert", "minilm", [("as it is", DATA / "minilm"), ("fine-tuned", DATA / "minilm-sre")], False)]
-    found[0][2].extend(("fine-tuned", path) for path in sorted(TEXT.glob("*/*-seed-*")))
+    every = [("bert", "minilm", [("as it is", DATA / "minilm"), ("fine-tuned", DATA / "minilm-sre")], False)]
+    every[0][2].extend(("fine-tuned", path) for path in sorted(TEXT.glob("*/*-seed-*")))
     tuned = [("fine-tuned", DATA / name) for name in ("rxnfp-ft", "rxnfp-ft-10k")]
-    found.append(("bert", "rxnfp", [("as it is", DATA / "rxnfp-pretrained"), *tuned], False))
-    found.append(("albert", "rxnmapper", [("as it is", DATA / "rxnmapper")], False))
+    every.append(("bert", "rxnfp", [("as it is", DATA / "rxnfp-pretrained"), *tuned], False))
+    every.append(("albert", "rxnmapper", [("as it is", DATA / "rxnmapper")], False))
     for family, seeds in {"vit-digits": 5, "vit-fashion": 3, "gpt2": 3, "llama": 3}.items():
         for seed in range(seeds):
             paths = [("as it is", trained(family, seed)), ("fine-tuned", TUNED / f"{family}-{seed}")]
-            found.append((family, f"{family}-{seed}", paths, seed == 0))
+            every.append((family, f"{family}-{seed}", paths, seed == 0))
     for seed in (0, 1):
-        found.append(("t5", f"t5-{seed}", [("as it is", DATA / "paper" / "t5" / f"seed-{seed}")], seed == 0))
-    here = [
-        (f, r, [(how, p) for how, p in paths if (p / "config.json").is_file()], full) for f, r, paths, full in found
+        every.append(("t5", f"t5-{seed}", [("as it is", DATA / "paper" / "t5" / f"seed-{seed}")], seed == 0))
+    there = [
+        (f, r, [(how, p) for how, p in paths if (p / "config.json").is_file()], all_) for f, r, paths, all_ in every
     ]
-    return [each for each in here if each[2] and each[2][0][0] == "as it is"]
+    return [root for root in there if root[2] and root[2][0][0] == "as it is"]
 
 
 def zoo() -> list[Entry]:
@@ -125,17 +122,8 @@ def _print(model: Any, label: str, how: str, seed: int, plain: bool) -> Fingerpr
     return read_fingerprint(file)
 
 
-def auc(derived: list[float], independent: list[float]) -> float:
-    """The probability that a derived pair scores higher than an independent one."""
-    if not derived or not independent:
-        return float("nan")
-    below = torch.searchsorted(torch.tensor(sorted(independent)), torch.tensor(derived))
-    return float(below.double().mean() / len(independent))
-
-
 def pairs_of(entries: list[Entry]) -> dict[str, Any]:
-    """Verdicts and witnesses of pairs: every derived model with its root, pairs of derived ones, and pairs of two
-    roots."""
+    """Every derived model with its root, pairs of derived ones, and pairs of two roots."""
     kin, strange = [], []
     for one, two in combinations(entries, 2):
         (kin if one.root == two.root else strange).append((one, two))
@@ -218,51 +206,137 @@ def _wrong(one: Entry, two: Entry, s: Similarity) -> bool:
 
 def twins(count: int) -> dict[str, dict[str, float]]:
     """Random twins of small models of the tests: hashes that agree, and the largest differences."""
-    sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+    reach_tests()
     from toys import SAMPLE, save_toy
 
-    found = {}
+    rows = {}
     for name in SAMPLE:
         with tempfile.TemporaryDirectory() as folder:
             model = recognise(save_toy(name, Path(folder) / "a", dtype=torch.float32))
             weights, config, first = read(model), model.config, fingerprint(model)
-        equal, largest, coarse, half = 0, 0.0, 0.0, 0
-        rounded_ones = max(1, count // 10)
+        rounded = max(1, count // 10)
+        row = {"equal": 0, "of": count, "largest": 0.0, "bfloat16": 0.0, "bfloat16_same": 0, "bfloat16_of": rounded}
         for seed in range(count):
             twin = disguised(weights, config, seed)
-            other = similarity(first, seen := fingerprint(twin))
-            equal, largest = equal + (seen.hash == first.hash), max(largest, other.difference or 0.0)
-            if seed < rounded_ones:
-                rounded = {n: t.bfloat16() if t.is_floating_point() else t for n, t in read(twin).items()}
-                near = similarity(first, fingerprint(recognise(in_memory(rounded, config))))
-                coarse, half = max(coarse, near.difference or 0.0), half + near.same
-        found[name] = {
-            "equal": equal, "of": count, "largest": largest, "bfloat16": coarse, "bfloat16_same": half,
-            "bfloat16_of": rounded_ones,
-        }  # fmt: skip
-        print(f"{name}: {found[name]}", flush=True)
-    return found
+            other = similarity(first, print_ := fingerprint(twin))
+            row["equal"] += print_.hash == first.hash
+            row["largest"] = max(row["largest"], other.difference or 0.0)
+            if seed < rounded:
+                coarse = {n: t.bfloat16() if t.is_floating_point() else t for n, t in read(twin).items()}
+                near = similarity(first, fingerprint(recognise(in_memory(coarse, config))))
+                row["bfloat16"] = max(row["bfloat16"], near.difference or 0.0)
+                row["bfloat16_same"] += near.same
+        rows[name] = row
+        print(f"{name}: {row}", flush=True)
+    return rows
 
 
-def main() -> None:
-    """Measure what was asked for, and write it beside what was measured before."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("pairs", "twins"), help="measure one half, keep the other's results")
-    parser.add_argument("--twins", type=int, default=200, help="disguises of every small model")
-    options = parser.parse_args()
-    result = json.loads(RESULT.read_text()) if RESULT.is_file() else {}
-    if options.only != "twins":
-        fetch("minilm", "minilm-sre", "rxnfp", "rxnmapper")
-        begin = time.time()
-        entries = zoo()
-        result["pairs"] = {**pairs_of(entries), "seconds": round(time.time() - begin)}
-        result["bytes"] = {e.root: len(json.dumps(e.print.document())) for e in entries if e.how == "as it is"}
-    if options.only != "pairs":
-        result["twins"] = twins(options.twins)
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
-    if "pairs" in result and "twins" in result:
-        write_page(result)
+def measure(kind: str, count: int) -> dict[str, Any]:
+    """One half."""
+    if kind == "twins":
+        return twins(count)
+    fetch("minilm", "minilm-sre", "rxnfp", "rxnmapper")
+    tune_all()
+    began, entries = time.time(), zoo()
+    sizes = {e.root: len(json.dumps(e.print.document())) for e in entries if e.how == "as it is"}
+    return {**pairs_of(entries), "bytes": sizes, "seconds": round(time.time() - began)}
 
+
+def page(cells: dict[str, Any]) -> str:
+    """docs/lab/measured-fingerprints.md but for its title."""
+    pairs, rows = cells["pairs"], cells["twins"]
+    among, strange, kin = pairs["among"], pairs["independent"], Counter(pairs["among"]["verdicts"])
+    for row in pairs["to_root"].values():
+        kin.update(row["verdicts"])
+    names = dict.fromkeys((*kin, *strange["verdicts"]))
+    verdicts = "\n".join(
+        f"| *{name}* | {kin.get(name, 0)} | {strange['verdicts'].get(name, 0)} |" for name in names
+    )
+    wrong = [*among["wrong"], *strange["wrong"]]
+    against = sum(row["directed"].get("1", 0) for row in pairs["to_root"].values())
+    never = "the root was never said to be made from what was made of it"
+    ways = f"{against} times against what was made" if against else never
+    equal, total, same, rounded = (
+        int(sum(row[key] for row in rows.values())) for key in ("equal", "of", "bfloat16_same", "bfloat16_of")
+    )
+    twin_rows = "\n".join(
+        f"| {name} | {row['equal']:.0f} of {row['of']:.0f} | {row['largest']:.1e} | {row['bfloat16']:.1e} |"
+        for name, row in rows.items()
+    )
+    return f"""{pairs["models"]} models from {len(pairs["roots"])} roots: MiniLM with a fine-tune from another package, rxnfp with its two, RXNMapper's ALBERT, and small
+models that were trained for [the barriers](measured-barriers.md), or for fewer steps where these were not on the machine ({", ".join(f"{name} {count}" for name, count in pairs["roots"].items())}), with
+fine-tunes of their own as far as they are there (150 steps at a rate of 1e-3 on other text, or on pictures upside down with labels counted backwards), and
+what is made of every root: everything of the first of a family, a few things of the others. Each is hidden behind its own random element of every space
+before its fingerprint is taken; of the first root of a family there is everything undisguised as well. Made by
+`python -m benchmarks.fingerprints`, which writes this page and [the
+results](../../benchmarks/results/fingerprints.json).
+
+## Kin or not
+
+| | derived from one root | two roots |
+|---|---|---|
+| pairs compared (drawn at random where there are more) | {among["pairs"] + sum(r["pairs"] for r in pairs["to_root"].values())} | {strange["pairs"]} |
+{verdicts}
+| wrong verdicts | {len(among["wrong"])} beside the table below | {len(strange["wrong"])} |
+| pairs with equal hashes | {among["equal_hashes"]} | {strange["equal_hashes"]} |
+
+*Tampered?* is right where rows were exchanged for the eyes of fingerprints alone, and nowhere else. Thresholds: a score of anchors of {pairs["threshold"]}
+(the highest of two roots is {strange["highest_scores"][0][0]:.3f}), a likeness of spectra of {pairs["alike"]} (the highest of two roots is
+{strange["highest_spectra"][0][0]:.3f}). {"Wrong: " + "; ".join(wrong) + "." if wrong else ""}
+
+The hardest strangers:
+
+| pair | score |
+|---|---|
+{_hardest(strange["highest_scores"])}
+
+| pair | likeness of spectra |
+|---|---|
+{_hardest(strange["highest_spectra"])}
+
+## What was made of a root, against the root
+
+The score is the highest of the draws of anchors, spectra are the second witness. *Told* is how often the words name what was done; levels, zeros and
+coarser dtypes, which a disguise hides, are asked of undisguised models alone. *Way* is how often the direction is told, and always rightly:
+{ways}.
+
+| | pairs | lowest score | lowest likeness of spectra | verdicts | told | way |
+|---|---|---|---|---|---|---|
+{chr(10).join(_against_root(how, row) for how, row in pairs["to_root"].items())}
+
+## Twins
+
+{equal} of {total} random disguises in float32 ({len(rows)} architectures) have the hash of their model. {rounded} of them were rounded to bfloat16: {same} are within the tolerance of bfloat16.
+
+| small model of the tests | equal hashes | largest difference, float32 | largest, bfloat16 |
+|---|---|---|---|
+{twin_rows}"""
+
+
+def _hardest(rows: list[tuple[float, str]]) -> str:
+    return "\n".join(f"| {pair} | {score:.3f} |" for score, pair in rows[:3])
+
+
+def _against_root(how: str, row: dict[str, Any]) -> str:
+    verdicts = ", ".join(
+        f"{verdict.removeprefix('the witnesses disagree: ')} {count}" for verdict, count in row["verdicts"].items()
+    )
+    told = "{} of {}".format(*row["told"]) if row["told"][1] else ""
+    lowest = ("" if row[key] is None else f"{row[key]:.3f}" for key in ("lowest_score", "lowest_spectra"))
+    way = f"{row['directed'].get('0', 0)} of {row['pairs']}"
+    return f"| {' | '.join([how, str(row['pairs']), *lowest, verdicts, told, way])} |"
+
+
+BENCHMARK = Benchmark(
+    "fingerprints",
+    lambda asked: {kind: {"kind": kind, "count": asked.twins} for kind in ("pairs", "twins")},
+    measure,
+    inside="",
+    sections=(Section("lab/measured-fingerprints.md", "fingerprints", page),),
+    said=lambda cell: f"{len(cell)} rows",
+    options=lambda parser: parser.add_argument("--twins", type=int, default=200, help="of every small model"),
+)
 
 if __name__ == "__main__":
-    main()
+    quiet()
+    BENCHMARK.main()
