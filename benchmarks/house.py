@@ -27,8 +27,8 @@ from benchmarks.harness import DATA, ROOT, Benchmark, Cells, Section
 COLUMNS = 116
 COMMANDS = {
     "merge": ["merge", "m0", "m1", "-o", "out", "-q"],
-    "merge --no-align": ["merge", "m0", "m1", "-o", "out", "-q", "--no-align"],
-    "align": ["align", "m1", "--onto", "m0", "-o", "out", "-q"],
+    "merge --no-align": ["merge", "m0", "m1", "-o", "out-plain", "-q", "--no-align"],
+    "align": ["align", "m1", "--onto", "m0", "-o", "out-aligned", "-q"],
     "methods": ["methods"],
     "--help": ["--help"],
 }
@@ -90,17 +90,6 @@ print("loaded", sum(name.split(".")[0] == "isomerge" for name in sys.modules), r
     return measured
 
 
-def against_the_order(root: Path) -> int:
-    """Imports that tests/test_doors.py of that checkout licenses in `LATE`, or that break its order."""
-    script = f"""
-import runpy
-names = runpy.run_path({str(root / "tests" / "test_doors.py")!r})
-names["violations"].__globals__.update(LATE={{}})
-print(len(names["violations"]()))
-"""
-    return int(run_at(root, script))
-
-
 def named(word: str, sources: dict[Path, str]) -> int:
     """How often a word is a name in the code, not in comments or strings."""
     return sum(
@@ -145,7 +134,6 @@ def measure(root: Path) -> dict[str, Any]:
             f"Python files, lines: {part}": f"{len(texts):,}, {sum(text.count(chr(10)) for text in texts.values()):,}"
             for part, texts in every.items()
         },
-        "imports against the order of layers (`LATE`)": against_the_order(root),
         "imports inside functions": inner,
         **commands(root),
         **specs(root),
