@@ -45,11 +45,11 @@ test: check
 # All else, the documentation included.
 test-slow: $(VENV)/.developer docs
 	$(PYTEST) --tier slow
-	$(BIN)/python benchmarks/determinism.py --settings compatible --threads 2 --check
+	$(BIN)/python -m benchmarks.determinism --tests 'compatible, 2 threads'
 
 # The same tests and outputs under every setting of MKL and torch (benchmarks/results/determinism.json; a quarter of an hour).
 bench-determinism: $(VENV)/.developer
-	$(BIN)/python benchmarks/determinism.py
+	$(BIN)/python -m benchmarks.determinism
 
 # Both tiers, and every toy through every law: else the architectures that combine what others have go through the main ones.
 test-all: check

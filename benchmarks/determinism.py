@@ -1,7 +1,7 @@
 """The same bytes under every setting of MKL and torch, and how far settings are from each other.
 
-    python benchmarks/determinism.py                  # all that is missing in results/determinism.json
-    python benchmarks/determinism.py --settings compatible --threads 2 --check      # two settings of the tests: the usual one, and this
+    python -m benchmarks.determinism                                     # all that is missing
+    python -m benchmarks.determinism --tests 'compatible, 2 threads'     # the tests of offsets alone, under a setting; writes nothing
 
 Under each setting the tests of determinism run (tensors at other offsets, jobs, engines), and every command of
 `tests/solve/test_offsets.py` writes its output from the same inputs; the largest difference from the first
@@ -18,11 +18,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks/results/determinism.json"
+from benchmarks.harness import ROOT, Benchmark, Cells, reach_tests
+
 SETTINGS: dict[str, dict[str, str]] = {
     "as the user leaves it": {}, "auto": {"MKL_CBWR": "AUTO"}, "compatible": {"MKL_CBWR": "COMPATIBLE"},
     "no mode": {"MKL_CBWR": ""}, "torch default": {"ATEN_CPU_CAPABILITY": "default"},
@@ -43,11 +44,8 @@ def environment(setting: str, threads: int) -> dict[str, str]:
     chosen = {name: value for name, value in os.environ.items() if name not in ("MKL_CBWR", "ATEN_CPU_CAPABILITY")}
     paths = [str(ROOT / "src"), str(ROOT / "tests"), str(ROOT)]
     number = str(threads)
-    return (
-        chosen
-        | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": number, "ISOMERGE_THREADS": number}
-        | SETTINGS[setting]
-    )
+    own = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": number, "ISOMERGE_THREADS": number}
+    return chosen | own | SETTINGS[setting]
 
 
 def make_inputs(folder: Path) -> None:
@@ -69,112 +67,98 @@ def write_outputs(inputs: Path, out: Path) -> None:
     from solve.test_offsets import COMMANDS
 
     for name in NAMES:
-        given = {path.name: path for path in (inputs / name).iterdir()}
+        models = {path.name: path for path in (inputs / name).iterdir()}
         for command in COMMANDS.keys() - {"fisher"}:
-            COMMANDS[command](given, out / f"{name}, {command}")
+            COMMANDS[command](models, out / f"{name}, {command}")
     from isomerge.arithmetic import arithmetic_record
 
     (out / "arithmetic.json").write_text(json.dumps(arithmetic_record()))
 
 
-def differences(one: Path, two: Path) -> dict[str, float]:
+def written(inputs: Path, out: Path, child: dict[str, str]) -> Path:
+    """The outputs of a process of its own."""
+    out.mkdir()
+    program = "import pathlib, sys; from benchmarks.determinism import write_outputs; "
+    program += "write_outputs(*map(pathlib.Path, sys.argv[1:]))"
+    subprocess.run([sys.executable, "-c", program, str(inputs), str(out)], env=child, check=True)
+    return out
+
+
+def differences(first: Path, second: Path) -> dict[str, float]:
     """By output: the largest difference, in parts of the tensor's largest entry."""
     from safetensors.torch import load_file
 
-    found = {}
-    for folder in sorted(path for path in one.iterdir() if path.is_dir()):
-        a, b = (load_file(place / folder.name / "model.safetensors") for place in (one, two))
-        found[folder.name] = max(
+    largest = {}
+    for folder in sorted(path for path in first.iterdir() if path.is_dir()):
+        a, b = (load_file(place / folder.name / "model.safetensors") for place in (first, second))
+        largest[folder.name] = max(
             float((b[n] - x).abs().max() / x.abs().max()) for n, x in a.items() if float(x.abs().max())
         )
-    return found
+    return largest
 
 
-def run(setting: str, threads: int, inputs: Path, first: Path) -> dict[str, Any]:
-    """The tests and outputs under a setting."""
-    began = time.perf_counter()
+@cache
+def prepared() -> tuple[Path, Path, tempfile.TemporaryDirectory[str]]:
+    """Inputs, and the outputs that all others are compared with: one thread, as the user leaves it."""
+    import isomerge  # noqa: F401 - its mode, before torch computes
+
+    reach_tests()
+    place = tempfile.TemporaryDirectory()
+    inputs = Path(place.name) / "inputs"
+    inputs.mkdir()
+    make_inputs(inputs)
+    first = written(inputs, Path(place.name) / "first", environment("as the user leaves it", 1))
+    return inputs, first, place
+
+
+def tested(setting: str, threads: int, *more: str) -> subprocess.CompletedProcess[str]:
+    """The tests of determinism under a setting."""
+    command = [sys.executable, "-m", "pytest", *TESTS, *more, "-p", "no:cacheprovider"]
     child = environment(setting, threads)
-    tested = subprocess.run(
-        [sys.executable, "-m", "pytest", *TESTS, *MORE, "-p", "no:cacheprovider"],
-        cwd=ROOT,
-        env=child,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return subprocess.run(command, cwd=ROOT, env=child, capture_output=True, text=True, check=False)
+
+
+def measure(setting: str, threads: int) -> dict[str, Any]:
+    """The tests and outputs under a setting."""
+    inputs, first, _ = prepared()
+    began, tests = time.perf_counter(), tested(setting, threads, *MORE)
     with tempfile.TemporaryDirectory() as place:
-        out = Path(place) / "out"
-        out.mkdir()
-        subprocess.run([sys.executable, __file__, "--write", str(inputs), str(out)], env=child, check=True)
-        arithmetic = json.loads((out / "arithmetic.json").read_text())
-        apart = differences(first, out)
+        out = written(inputs, Path(place) / "out", environment(setting, threads))
+        arithmetic, apart = json.loads((out / "arithmetic.json").read_text()), differences(first, out)
     return {
         "arithmetic": arithmetic,
-        "passed": tested.returncode == 0,
-        "tests": tested.stdout.strip().splitlines()[-1],
+        "passed": tests.returncode == 0,
+        "tests": tests.stdout.strip().splitlines()[-1],
         "largest difference": max(apart.values()),
         "differences": {name: value for name, value in apart.items() if value},
         "seconds": round(time.perf_counter() - began),
     }
 
 
-def main() -> None:
-    """Run what is missing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
-    parser.add_argument("--threads", nargs="+", type=int, default=THREADS)
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="run the tests of offsets alone and write no results; exit 1 if one fails",
-    )
-    parser.add_argument("--write", nargs=2, type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.write:
-        write_outputs(*arguments.write)
-        return
-    wanted = [(setting, threads) for setting in arguments.settings for threads in arguments.threads]
-    if arguments.check:
-        for setting, threads in wanted:
-            command = [sys.executable, "-m", "pytest", *TESTS]
-            if subprocess.run(command, cwd=ROOT, env=environment(setting, threads), check=False).returncode:
-                sys.exit(f"not the same bytes: {setting}, {threads} threads")
-        return
-    sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
-    os.environ["OMP_NUM_THREADS"] = "1"
-    found: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"runs": {}}
+def machine(cells: dict[str, Any]) -> dict[str, Any]:
+    """What it was measured on."""
     import torch
 
-    import isomerge  # noqa: F401 - its mode, before torch computes
-
-    found["machine"] = {"processor": processor(), "torch": torch.__version__, "python": platform.python_version()}
-    with tempfile.TemporaryDirectory() as place:
-        inputs, first = Path(place) / "inputs", Path(place) / "first"
-        inputs.mkdir()
-        make_inputs(inputs)
-        write_first(inputs, first)
-        for setting, threads in wanted:
-            key = f"{setting}, {threads} threads"
-            if key not in found["runs"]:
-                found["runs"][key] = run(setting, threads, inputs, first)
-                RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-                print(key, found["runs"][key]["tests"], found["runs"][key]["largest difference"], flush=True)
-
-
-def write_first(inputs: Path, first: Path) -> None:
-    """The outputs that all others are compared with: one thread, as the user leaves it."""
-    first.mkdir()
-    child = environment("as the user leaves it", 1)
-    subprocess.run([sys.executable, __file__, "--write", str(inputs), str(first)], env=child, check=True)
-
-
-def processor() -> str:
-    """Its name, as the system tells it."""
     rows = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next(
-        (row.partition(":")[2].strip() for row in rows if row.startswith("model name")), platform.processor()
-    )
+    names = (row.partition(":")[2].strip() for row in rows if row.startswith("model name"))
+    processor = next(names, platform.processor())
+    return {"machine": {"processor": processor, "torch": torch.__version__, "python": platform.python_version()}}
 
+
+def cells(asked: argparse.Namespace | None = None) -> Cells:
+    """Every setting, in one thread and in two."""
+    return {f"{s}, {n} threads": {"setting": s, "threads": n} for s in SETTINGS for n in THREADS}
+
+
+BENCHMARK = Benchmark("determinism", cells, measure, inside="runs", about=machine)
 
 if __name__ == "__main__":
-    main()
+    if "--tests" in sys.argv:
+        for name in sys.argv[sys.argv.index("--tests") + 1 :]:
+            run = tested(**cells()[name])
+            print(run.stdout, flush=True)
+            if run.returncode:
+                sys.exit(f"not the same bytes: {name}")
+    else:
+        os.environ["OMP_NUM_THREADS"] = "1"
+        BENCHMARK.main()

@@ -56,7 +56,7 @@ def _has_no_case(item: pytest.Item) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def quiet() -> None:
-    """One thread per worker, unless `benchmarks/determinism.py` asks for more; no progress bars, no chatter."""
+    """One thread per worker, unless `benchmarks.determinism` asks for more; no progress bars, no chatter."""
     import torch
 
     torch.set_num_threads(int(os.environ.get("ISOMERGE_THREADS", "1")))

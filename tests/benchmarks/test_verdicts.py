@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 
 import isomerge
-from benchmarks.verdicts.__main__ import PAGE, RESULTS, judged, page_with, sentence
+from benchmarks.verdicts.__main__ import BENCHMARK, judged, sentence, total
 from benchmarks.verdicts.models import MODELS, apart, in_double, said, stored
 from benchmarks.verdicts.mutations import Mutant, mutant
 from depth import more
@@ -72,7 +71,8 @@ def test_small_experts_run(tmp_path: Path) -> None:
 
 def test_the_page_has_the_numbers_of_the_results() -> None:
     """As `python -m benchmarks.verdicts` writes them; none is wrong."""
-    page, found = PAGE.read_text(), json.loads(RESULTS.read_text())
-    assert page == page_with(page, found)
-    assert f"{found['mutations']:,} mutations" in sentence(found)
-    assert found["wrong"] == 0
+    (section,), cells = BENCHMARK.sections, BENCHMARK.results().cells
+    page = section.path.read_text()
+    assert page == section.within(page, cells)
+    assert f"{total(cells)['mutations']:,} mutations" in sentence(cells)
+    assert total(cells)["wrong"] == 0
