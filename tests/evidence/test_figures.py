@@ -78,8 +78,18 @@ def test_a_local_change_counts() -> None:
 )
 def test_verdict(same: bool, before: float, after: float, words: str) -> None:
     """The words for every region of the two distances."""
-    assert verdict(same, before, after) == words
+    assert verdict(same, before, after, equal=before == 0) == words
     assert verdict(False, 1.4, 1.2).startswith("unrelated")
+
+
+def test_strangers_near_by_their_norms_are_no_fine_tunes() -> None:
+    """However near two models are: without rows that have counterparts where they stand they are not of one base."""
+    assert verdict(False, 0.7, 0.69, in_place=False).startswith("unrelated")
+    assert (
+        verdict(False, 0.05, 0.049, but="norm.weight (1 tensor)")
+        == "the same weights but for norm.weight (1 tensor)"
+    )
+    assert verdict(True, 1e-9, 0.0) == "same function", "weights are the same only where all tensors are equal"
 
 
 def test_barrier() -> None:

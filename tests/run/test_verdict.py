@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -39,17 +41,22 @@ def llamas(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-def only_queries(folder: Path, out: Path) -> Path:
-    """A fine-tune of the query projections alone, in one layer."""
+def copied(folder: Path, out: Path, weights: dict[str, torch.Tensor]) -> Path:
+    """A checkpoint with other weights."""
     out.mkdir()
     for file in folder.iterdir():
         (out / file.name).write_bytes(file.read_bytes())
+    save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
+    return out
+
+
+def only_queries(folder: Path, out: Path) -> Path:
+    """A fine-tune of the query projections alone, in one layer."""
     weights = load_file(folder / "model.safetensors")
     name = next(n for n in weights if n.endswith("layers.1.self_attn.q_proj.weight"))
     rng = torch.Generator().manual_seed(9)
     weights[name] = weights[name] + 0.1 * weights[name].std() * torch.randn(weights[name].shape, generator=rng)
-    save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
-    return out
+    return copied(folder, out, weights)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -61,13 +68,13 @@ def test_how_models_stand(name: str, tmp_path: Path) -> None:
     moved = disguise(name, tuned, tmp_path / "moved", 4)
     turned = turn(name, tuned, tmp_path / "turned", 6)
     models = [recognise(path) for path in (a, a, tuned, twin, moved, turned, other)]
-    for sample in (False, True):
-        found = standings(models[0], models[1:], torch.float32, kinship=kinship, sample=sample)
-        assert [s.settled for s in found] == [True, True, False, False, False, False]
-        assert [s.same_basis for s in found[2:4]] == [True, True]
-        assert [s.kin for s in found[4:]] == [True, False]
-        assert [s.moved for s in found] == [False, False, False, False, True, False]
-        assert [s.strange for s in found] == [False, False, False, False, False, True]
+    found = standings(models[0], models[1:], torch.float32, kinship=kinship)
+    assert [s.settled for s in found] == [True, True, False, False, False, False]
+    assert [s.same_basis for s in found[2:4]] == [True, True]
+    assert [s.kin for s in found[4:]] == [True, False]
+    assert [s.look.same for s in found] == [True] + 5 * [False]
+    assert [s.moved for s in found] == [False, False, False, False, True, False]
+    assert [s.strange for s in found] == [False, False, False, False, False, True]
 
 
 def test_aligned_fine_tunes_are_left(llamas: dict[str, Path], tmp_path: Path) -> None:
@@ -280,3 +287,47 @@ def test_recipes_have_all_three(llamas: dict[str, Path], tmp_path: Path) -> None
         found = isomerge.merge(recipe, out=out)
         assert found["verdict"]["pairs"][0]["left_as_it_is"] is left, said
         assert written in (out / "isomerge_recipe.yml").read_text(), said
+
+
+@pytest.mark.parametrize("part", ["mlp", "layers.1.", "embed_tokens|lm_head", "norm"])
+@pytest.mark.parametrize("align", ["auto", False])
+def test_what_differs_is_named(llamas: dict[str, Path], tmp_path: Path, part: str, align: str | bool) -> None:
+    """Of models of which one part differs, in either order, nothing says that the weights are the same."""
+    a, b = llamas["a"], tmp_path / "b"
+    weights, rng = load_file(a / "model.safetensors"), torch.Generator().manual_seed(3)
+    changed = [name for name in weights if re.search(part, name)]
+    for name in changed:
+        noise = torch.randn(weights[name].shape, generator=rng)
+        weights[name] = weights[name] + 0.3 * weights[name].std() * noise
+    copied(a, b, weights)
+    for number, models in enumerate([[a, b], [b, a]]):
+        verdict = isomerge.merge(models, out=tmp_path / str(number), align=align)["verdict"]
+        assert verdict["code"] == "aligned"
+        kinds = verdict["pairs"][0]["look"]["kinds"]
+        assert sum(row["differing"] for row in kinds) == len(changed)
+        if 2 * len(changed) <= sum(row["tensors"] for row in kinds):
+            assert "have the same weights but for" in verdict["sentence"]
+
+
+def test_strangers_without_a_spec(tmp_path: Path) -> None:
+    """Are none of one base, and their fine-tunes are."""
+    paths = []
+    for seed, start in ((0, None), (1, None), (2, 0)):
+        rng = torch.Generator().manual_seed(seed)
+        names = [f"layers.{i}.{n}.weight" for i in range(3) for n in ("q", "up")] + ["emb.weight"]
+        weights = {name: torch.randn(32, 16, generator=rng) for name in names} | {"norm.weight": torch.ones(16)}
+        if start is not None:
+            base = load_file(paths[start] / "model.safetensors")
+            weights = {name: base[name] + 0.1 * x for name, x in weights.items()}
+        paths.append(tmp_path / str(seed))
+        paths[-1].mkdir()
+        save_file(weights, paths[-1] / "model.safetensors", metadata={"format": "pt"})
+        config = {"model_type": "nemotron-nas", "architectures": ["DeciLMForCausalLM"]}
+        (paths[-1] / "config.json").write_text(json.dumps(config))
+    codes = {
+        (one, two): isomerge.merge([paths[one], paths[two]], out=tmp_path / f"{one}{two}", align=False)["verdict"][
+            "code"
+        ]
+        for one, two in ((0, 1), (1, 0), (0, 2), (2, 0))
+    }
+    assert codes == {(0, 1): "unknown", (1, 0): "unknown", (0, 2): "aligned", (2, 0): "aligned"}

@@ -48,9 +48,7 @@ def diff(
     with pair_solver(one, two, spaces or "default", layers, spec, allow_pickle, guard=True) as solver:
         pair = solver.anchor, solver.source
         prints = compare_prints(*(print_of(model, observer) for model in pair))
-        standing = standings(
-            pair[0], [pair[1]], solver.dtype, kinship=lambda a, b: prints.derived, observer=observer
-        )
+        standing = standings(pair[0], [pair[1]], solver.dtype, kinship=lambda a, b: prints.kin, observer=observer)
         fixed = "only some layers are matched" if layers is not None else ""
         chosen, notes = chosen_spaces(spaces, standing, pair[0], [pair[1]], fixed=fixed)
         plan = make_plan(pair[0], [pair[1]], chosen, layers)
@@ -62,7 +60,7 @@ def diff(
             "command": "diff",
             "models": refs,
             "spaces": chosen,
-            **compare(solver, observer, kin=prints.derived),
+            **compare(solver, observer, standing[0].look, kin=prints.kin),
         }
         return Report({**report, "fingerprints": prints.document()})
 

@@ -110,7 +110,7 @@ def _note_elsewhere(base: Model, model: Model) -> str | None:
     """What is to be said of a model that is not aligned, and whose stream is, or may be, another one."""
     standing: Standing | None = None
     with suppress(IsomergeError):  # of models that cannot be compared
-        (standing,) = standings(base, [model], working_dtype([base, model]), sample=True)
+        (standing,) = standings(base, [model], working_dtype([base, model]))
     if standing is None or not standing.elsewhere:
         return None
     return (

@@ -7,12 +7,14 @@ afterwards distances decide. Every door says what comes out in the same words: t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
 from isomerge.evidence.distance import SAME
 from isomerge.matching.settled import FAR
+from isomerge.solve.look import Look
+from isomerge.solve.standing import MOST
 
 NEAR = 0.5
 """Of the norm: fine-tunes of one base are nearer than this."""
@@ -50,7 +52,12 @@ class Level(IntEnum):
 
 
 def relation_of(
-    before: float, after: float, tolerance: float = SAME["F32"], *, kin: bool | None = None
+    before: float,
+    after: float,
+    tolerance: float = SAME["F32"],
+    *,
+    kin: bool | None = None,
+    in_place: bool = True,
 ) -> Relation:
     """What distances in parts of the norm say of two models.
 
@@ -59,30 +66,48 @@ def relation_of(
         tolerance: what rounding explains.
         kin: whether fingerprints, which no basis hides from, have a common base. Where they have none, only a
             distance that relatives have says otherwise: a match in many dimensions brings strangers nearer, too.
+        in_place: whether most rows of their matrices have counterparts where they stand, as those of fine-tunes
+            have and those of strangers have not, however near their norms bring them.
     """
     if after <= tolerance:
         return Relation.SAME
-    if before < FAR and after > 0.5 * before:
+    if in_place and before < FAR and after > 0.5 * before:
         return Relation.NEAR
-    if after < (NEAR if kin is False else FAR):
+    if after < (NEAR if kin is False or not (in_place or kin) else FAR):
         return Relation.RELATED
     return Relation.DERIVED if kin else Relation.UNRELATED
 
 
-def verdict(same: bool | None, before: float, after: float, streams: str = "", *, kin: bool | None = None) -> str:
+def verdict(
+    same: bool | None,
+    before: float,
+    after: float,
+    streams: str = "",
+    *,
+    equal: bool = False,
+    but: str = "",
+    in_place: bool = True,
+    kin: bool | None = None,
+) -> str:
     """What two relative distances mean (``before`` as stored, ``after`` alignment; sqrt(2) is uncorrelated).
 
     Args:
         same: whether the residual is within rounding; None where that cannot be told.
-        before, after: distances relative to the anchor's norm, over the tensors that alignment can move.
+        before, after: distances in parts of the root of the mean of both squared norms, over the tensors that
+            alignment can move.
+        equal: whether all tensors are equal as they are stored.
+        but: in which kinds of tensors those differ that have most of them equal; see `Look.but`.
+        in_place: see `relation_of`.
         streams: whether residual streams were ``matched``, or are ``free`` to be.
         kin: whether fingerprints, which no basis hides from, have a common base.
     """
     if same:
-        return "same function" if before > 1e-6 else "same function, same weights"
+        return "same function, same weights" if equal else "same function"
     if same is None:
         return "cannot tell: the same function as far as the rounding of the stored numbers lets see"
-    relation = relation_of(before, after, -1.0, kin=kin)
+    relation = relation_of(before, after, -1.0, kin=kin, in_place=in_place)
+    if relation is Relation.NEAR and but:
+        return f"the same weights but for {but}"
     if relation is Relation.NEAR:
         return "fine-tunes of one base, already aligned"
     if relation is Relation.RELATED:
@@ -103,7 +128,8 @@ class Pair:
     anchor: str
     model: str
     before: float | None
-    """Their distance as stored, as a share of the anchor's norm; None where there is nothing to compare."""
+    """Their distance as stored, in parts of the root of the mean of both squared norms; None where there is nothing
+    to compare."""
     after: float | None = None
     """After alignment; None: nothing was matched, or not yet."""
     settled: bool = False
@@ -119,16 +145,22 @@ class Pair:
     base: bool = False
     """Whether the anchor is what task vectors are taken from."""
     tolerance: float = SAME["F32"]
+    fixed: float = 0.0
+    """How far apart the tensors are that nothing moves, after alignment."""
+    look: Look = field(default_factory=lambda: Look(()))
+    """What was seen of both."""
 
     @property
     def relation(self) -> Relation | None:
         """By distances where something was matched, else by how the models stand; None where that does not tell."""
         if self.before is None:
             return None
-        if self.after is not None:
-            return relation_of(self.before, self.after, self.tolerance, kin=self.kin)
-        if self.before <= self.tolerance:
+        if self.look.same:
             return Relation.SAME
+        if self.after is not None:
+            least = self.tolerance if self.fixed <= self.tolerance else -1.0
+            in_place = self.settled or self.look.lost < MOST
+            return relation_of(self.before, self.after, least, kin=self.kin, in_place=in_place)
         if self.settled:
             return Relation.NEAR
         if self.same_basis or self.kin:
@@ -163,6 +195,7 @@ class Pair:
             "common_base": True if self.settled or self.same_basis else self.kin,
             "left_as_it_is": self.left,
             "level": self.level.name.lower(),
+            "look": self.look.document(),
         }
 
 
@@ -174,14 +207,16 @@ def _share(x: float | None) -> str:
 
 
 def _same(pair: Pair, a: str, b: str) -> str:
-    if (pair.before or 0.0) <= pair.tolerance:
-        return f"{b} has the weights of {a}"
+    if pair.look.same:
+        return f"{b} has the weights of {a}: all {len(pair.look.tensors)} tensors are equal"
     return f"{b} is the same function as {a} in other weights ({_share(pair.before)} of the norm apart as stored)"
 
 
 def _near(pair: Pair, a: str, b: str) -> str:
     said = (
-        f"{b} and {a} are fine-tunes of one base, or one of the other, and aligned already "
+        f"{b} and {a} have the same weights but for {but} ({_share(pair.before)} of the norm apart)"
+        if (but := pair.look.but)
+        else f"{b} and {a} are fine-tunes of one base, or one of the other, and aligned already "
         f"({_share(pair.before)} of the norm apart)"
     )
     if not pair.align:

@@ -17,12 +17,14 @@ from isomerge.models.recognised import Model
 from isomerge.models.transformers_reading import reading_of, refusal_of
 from isomerge.models.unit_plan import unit_bytes, unit_layer
 from isomerge.progress import Observer
+from isomerge.solve.look import Look
 from isomerge.solve.pairs.in_place import nearest_in_place
 from isomerge.solve.pairs.pair import PairSolver, rows_of
 from isomerge.solve.pairs.product_residuals import judge
 from isomerge.solve.pairs.residuals import every_residual, frame_residual_stream, is_turned
 from isomerge.solve.pairs.stream_descent import StreamSolver
 from isomerge.solve.pairs.written_gains import with_common_gains
+from isomerge.solve.standing import MOST
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.fixed import fixed_parts
 from isomerge.symmetry.units import Unit
@@ -39,10 +41,11 @@ AGREEING = 1e-6
 """Outputs of float32 that are this near are equal but for the order of sums."""
 
 
-def compare(solver: PairSolver, observer: Observer, *, kin: bool = False) -> dict[str, Any]:
+def compare(solver: PairSolver, observer: Observer, look: Look, *, kin: bool | None = None) -> dict[str, Any]:
     """Distances before and after alignment, the residual that no symmetry explains, and the verdict.
 
-    ``kin`` is whether their fingerprints have a common base, which these distances need not show.
+    ``look`` is what was seen of them as they are stored; ``kin`` whether their fingerprints have a common base,
+    which these distances need not show.
 
     Reads every tensor of both models once (twice where a space ties a whole stack). Returns a report with
     ``distance`` (see `summarise`), ``residual`` (the largest relative one, its tensor, the tolerance), ``same`` and
@@ -78,11 +81,12 @@ def compare(solver: PairSolver, observer: Observer, *, kin: bool = False) -> dic
     figures = summarise(movable)
     norm = max(figures["norm"], 1e-300)
     report["distance"] = summarise(rows, plain_names(solver.anchor.declared))
-    report["relative"] = {"before": figures["before"] / norm, "after": figures["after"] / norm}
+    report["relative"] = {name: look.scale * figures[name] / norm for name in ("before", "after")}
     report["streams"], report["notes"] = streams, list(solver.plan.selection.notes)
     report["notes"] += risen_note(report["distance"], why_risen(report))
     report["fixed"] = fixed_parts(solver.anchor.spec, solver.anchor.matches.values())
-    words = verdict(report["same"], **report["relative"], streams=_streams(solver), kin=kin or None)
+    shown = {"equal": look.same, "but": look.but, "in_place": look.lost < MOST, "kin": kin}
+    words = verdict(report["same"], **report["relative"], streams=_streams(solver), **shown)
     report["verdict"] = words if doubt is None else f"cannot tell: {doubt}"
     return report
 

@@ -56,7 +56,8 @@ class Slices:
     def solid(self) -> Tensor:
         """The slices that are there in both models."""
 
-        return torch.minimum(self.anchor, self.source) > FAINT * self.anchor.mean().clamp_min(1e-300)
+        mean = (self.anchor.mean() + self.source.mean()) / 2
+        return torch.minimum(self.anchor, self.source) > FAINT * mean.clamp_min(1e-300)
 
     @property
     def cosine(self) -> Tensor:
@@ -114,7 +115,7 @@ def settled(spec: Spec, anchor: Blocks, source: Blocks) -> bool:
         anchor, source: the unit's blocks, float32 or float64; not changed.
     """
     movable = [block for block in anchor if elements_of(spec, block)]
-    norm = sum(float(anchor[b].double().square().sum()) for b in movable)
+    norm = sum(float(t[b].double().square().sum()) for t in (anchor, source) for b in movable) / 2
     gap = sum(float((anchor[b] - source[b]).double().square().sum()) for b in movable)
     if gap <= NOTHING**2 * norm:
         return True

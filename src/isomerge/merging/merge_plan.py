@@ -147,9 +147,9 @@ class MergePlan:
         self.origins = [tuned_from[id(source)] for source in self.sources]
         moved = [origin or source for source, origin in zip(self.sources, self.origins, strict=True)]
         how: dict[str, Any] = {"kinship": options.kinship, "observer": self.output.observer}
-        self.standings = standings(self.target, moved, self.dtype, sample=not self.aligns, **how)
+        self.standings = standings(self.target, moved, self.dtype, **how)
         self.strays = [
-            standings(origin, [source], self.dtype, sample=True, **how)[0]
+            standings(origin, [source], self.dtype, **how)[0]
             for source, origin in zip(self.sources, self.origins, strict=True)
             if origin is not None
         ]

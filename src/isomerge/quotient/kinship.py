@@ -13,7 +13,7 @@ from isomerge.matching.balance import balance_powers
 from isomerge.models.recognised import Model, working_dtype
 from isomerge.models.unit_plan import make_plan, unit_bytes
 from isomerge.quotient.relations import CIRCUITS, Relations, relations
-from isomerge.quotient.similarity import DERIVED
+from isomerge.quotient.similarity import FOREIGN, KIN
 from isomerge.quotient.stream_anchors import TOKENS, Anchors, anchors_of
 from isomerge.quotient.witnesses import whitening
 from isomerge.solve.canonical.canonical_frame import free_folding, read_moved
@@ -42,7 +42,8 @@ def kinship(first: Model, second: Model) -> bool | None:
             x, y = (_seen(side[key].data, ends, w) for side, w in ((left, white[0]), (right, white[1])))
             cosines.setdefault(key[1].split()[0], []).append(float(x @ y))
     means = [sum(row) / len(row) for row in cosines.values()]
-    return sum(means) / len(means) >= DERIVED if means else None
+    score = sum(means) / len(means) if means else None
+    return None if score is None or FOREIGN <= score < KIN else score >= KIN
 
 
 def _seen(data: Tensor, ends: tuple[str, ...], white: dict[str, Tensor]) -> Tensor:

@@ -23,6 +23,9 @@ from isomerge.quotient.witnesses import by_table, layers_seen, score, spectral, 
 DERIVED = 0.2
 """Scores of a draw of anchors above mean a common base: independent models reach 0.14
 (docs/lab/measured-fingerprints.md)."""
+KIN = 0.6
+"""Scores above leave no doubt: independent models of one small architecture, with tied embeddings and trained on
+the same text, reach 0.36, fine-tunes begin at 0.85."""
 FOREIGN = 0.15
 """Scores below mean none."""
 ALIKE = 0.8
@@ -84,6 +87,14 @@ class Similarity:
     def derived(self) -> bool:
         """Whether a witness sees a common base, or they are one function; others may disagree (see `conflict`)."""
         return self.equal or any(vote is True for vote in self.votes.values())
+
+    @property
+    def kin(self) -> bool | None:
+        """Whether they have a common base, beyond doubt; None where that cannot be told."""
+        scores = [said for name, said in self.witnesses.items() if name != SPECTRA and said is not None]
+        if self.equal or (self.derived and max(scores, default=0.0) >= KIN):
+            return True
+        return False if not self.derived and False in self.votes.values() else None
 
     @property
     def apart(self) -> bool:

@@ -13,7 +13,7 @@ from isomerge.errors import visible
 from isomerge.evidence.distance import SAME
 from isomerge.evidence.relation import CODES, Level, Pair, Relation
 from isomerge.evidence.report.advice import next_steps
-from isomerge.evidence.report.facts import Facts, facts_of, short_names, spread_of
+from isomerge.evidence.report.facts import FIXED, Facts, facts_of, short_names, spread_of
 from isomerge.evidence.report.folder import Written
 from isomerge.evidence.report.spaces import Wording
 from isomerge.evidence.report.verdict import by_learning, learned_in_nats
@@ -56,6 +56,7 @@ def pairs_of(
             helps=bool(helps) and helps[k],
             base=base,
             tolerance=tolerance,
+            look=s.look,
         )
         for k, s in enumerate(standing)
     ]
@@ -68,13 +69,14 @@ def measured(pairs: Sequence[Pair], report: Mapping[str, Any]) -> list[Pair]:
     each = [source["distance"] for source in report.get("sources") or []] or [report["distance"]]
     with_distances = []
     for pair, distance in zip(pairs, each, strict=True):
-        share = spread_of(distance).share_within(pair.tolerance)
-        if not pair.align or share is None:
+        spread = spread_of(distance)
+        share, fixed = spread.share_within(pair.tolerance), spread.spaces.get(FIXED)
+        if not pair.align or pair.left or share is None:
             with_distances.append(pair)
-        elif pair.left:
-            with_distances.append(replace(pair, before=share[0]))
         else:
-            with_distances.append(replace(pair, before=share[0], after=share[1]))
+            apart = fixed.share[1] if fixed is not None and fixed.share is not None else 0.0
+            before, after = (pair.look.scale * each for each in share)
+            with_distances.append(replace(pair, before=before, after=after, fixed=apart))
     return with_distances
 
 

@@ -12,30 +12,35 @@ others, or strangers. What is matched by default follows from it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import torch
 
 from isomerge.errors import IsomergeError
-from isomerge.matching.distances import squared_distance, squared_norm
 from isomerge.matching.frame import has_shared_meaning
 from isomerge.matching.norm_parts import is_disguised
+from isomerge.matching.rows import rows
 from isomerge.matching.settled import Sums, settled
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import Plan, make_plan, unit_bytes
 from isomerge.options.fusing import AUTO
 from isomerge.progress import Observer, quiet
+from isomerge.solve.look import Look, look, lost_rows, only_in_columns
 from isomerge.symmetry.blocks import Blocks, leaves
-from isomerge.symmetry.element_key import ElementKey
-from isomerge.symmetry.units import Unit, elements_of
+from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.units import Unit
 
 Kinship = Callable[[Model, Model], "bool | None"]
 """Whether two models have a common base, in whatever basis; None where nothing compares
 (`isomerge.quotient.kinship`)."""
 ROWS = 4096
 """Rows of a table of embeddings that tell the basis of a stream."""
-SAMPLE = 6
-"""Units of which the smaller half is looked at where models are merged as they are stored."""
+MOST = 0.5
+"""Of all rows: where so many have no counterpart where they stand, models are no fine-tunes of one base in one
+place."""
+CLOSELY = 16_000_000
+"""Bytes of units that are looked at closely although all of their rows have counterparts; one is in any case."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class Standing:
     anchor: str
     model: str
     gap: float
-    """Their distance as a share of the anchor's norm, over what symmetries move in the units that were read."""
+    """Their distance over all tensors that both have, as a share of the root of the mean of their squared norms."""
     settled: bool
     """Whether every part is where the anchor has it."""
     misplaced: str = ""
@@ -54,6 +59,8 @@ class Standing:
     """Whether the residual streams are in one basis; None where nothing tells, or nothing was asked."""
     kin: bool | None = None
     """Whether they have a common base; asked where the basis is not the same."""
+    look: Look = field(default_factory=lambda: Look(()))
+    """What was seen of them."""
 
     @property
     def moved(self) -> bool:
@@ -85,65 +92,79 @@ def standings(
     dtype: torch.dtype,
     *,
     kinship: Kinship | None = None,
-    sample: bool = False,
     observer: Observer = quiet,
 ) -> list[Standing]:
-    """How every model stands to the anchor. Of a model that is misplaced no more is read than the unit that tells
-    it.
+    """How every model stands to the anchor; the order of the two does not matter.
 
     Args:
         anchor, models: compatible ones.
         dtype: the working dtype.
         kinship: asked of models that are in another basis.
-        sample: whether a few small units must do, where nothing will be matched.
         observer: told of progress.
     """
-    verdicts: list[Standing] = []
+    standing: list[Standing] = []
     for model in models:
-        plan = make_plan(anchor, [model], "default")
-        units = _looked_at(plan, anchor, sample=sample)
-        nothing_moves = not any(unit.elements or unit.votes for unit in units)
-        gap = norm = 0.0
-        misplaced = ""
-        total, seen = sum(unit_bytes(model, unit) for unit in units), 0
-        for unit in units:
-            observer(f"looking whether {model.ref} is aligned already: {unit.key}", seen, total)
-            seen += unit_bytes(model, unit)
-            blocks, others = (_loaded(m, unit, dtype) for m in (anchor, model))
-            alike = [b for b in unit.blocks if blocks[b].shape == others[b].shape]  # not heads with other labels
-            blocks, others = ({b: t[b] for b in alike} for t in (blocks, others))
-            spec = plan.selection.spec
-            movable = [b for b in alike if elements_of(spec, b)]
-            if not movable and nothing_moves:
-                movable = [b for b in alike if blocks[b].is_floating_point()]
-            gap += sum(squared_distance(blocks[b], others[b]) for b in movable)
-            norm += sum(squared_norm(blocks[b]) for b in movable)
-            good = settled(spec, blocks, others) if unit.elements or unit.votes else True
-            good = good and not is_disguised(plan.free(unit).within(alike), blocks, others)
-            for m in (anchor, model):
-                for block in unit.blocks:
-                    m.check_unchanged(block)
-            if not good:
-                misplaced = unit.key
-                break
-        share = (gap / norm) ** 0.5 if norm else (0.0 if gap == 0 else float("inf"))
+        evidence = look(anchor, model, observer)
+        misplaced = "" if evidence.same else _misplaced(anchor, model, evidence, dtype)
+        gap = evidence.distance()
         if not misplaced:
-            verdicts.append(Standing(anchor.ref, model.ref, share, True))
+            standing.append(Standing(anchor.ref, model.ref, gap, True, look=evidence))
             continue
         basis = same_basis(anchor, model)
         kin = None if basis or kinship is None else kinship(anchor, model)
-        verdicts.append(Standing(anchor.ref, model.ref, share, False, misplaced, basis, kin))
-    return verdicts
+        standing.append(Standing(anchor.ref, model.ref, gap, False, misplaced, basis, kin, evidence))
+    return standing
 
 
-def _looked_at(plan: Plan, anchor: Model, *, sample: bool) -> list[Unit]:
-    """The units that symmetries move, where there are any; of a sample, the smaller half of a few."""
-    units = [u for u in plan.units if u.elements or u.votes or plan.free(u).norms] or list(plan.units)
-    if not sample:
-        return units
-    units = [u for u in units if u.votes or any(not ElementKey.of(key).is_shift for key in u.elements)] or units
-    few = units[:: max(1, len(units) // SAMPLE)][:SAMPLE]
-    return sorted(few, key=lambda unit: unit_bytes(anchor, unit))[: -(-len(few) // 2)]
+def _misplaced(anchor: Model, model: Model, evidence: Look, dtype: torch.dtype) -> str:
+    """The first unit of which some part is not where the anchor has it; empty where there is none.
+
+    A unit whose rows all have their counterparts where they stand is taken for settled, but for some of the
+    smallest, in which rotations and factors are looked for that leave rows near themselves."""
+    plan = make_plan(anchor, [model], "default")
+    units = [unit for unit in plan.units if unit.elements or unit.votes or plan.free(unit).norms]
+    if evidence.lost >= MOST or not units:
+        first = next((seen.name for seen in evidence.tensors if seen.lost), "")
+        return first if evidence.lost >= MOST else ""
+    seen = {each.name: each for each in evidence.tensors}
+    doubtful, likely = list[Unit](), list[Unit]()
+    for unit in units:
+        own = [seen[name] for block in unit.blocks for name in block.canonical if name in seen]
+        if any(each.unequal for each in own):
+            lost = any(each.lost for each in own) or _has_lost_columns(anchor, model, plan.selection.spec, unit)
+            (doubtful if lost else likely).append(unit)
+    likely.sort(key=lambda unit: unit_bytes(anchor, unit))
+    sizes = accumulate(unit_bytes(anchor, unit) for unit in likely)
+    doubtful += [unit for k, (unit, size) in enumerate(zip(likely, sizes, strict=True)) if not k or size <= CLOSELY]
+    both = [anchor, model]
+    if sum(seen.anchor - seen.source for seen in evidence.tensors) < 0:
+        both.reverse()  # so that the answer does not depend on which of them is called the anchor
+    return next((unit.key for unit in doubtful if not _is_settled(plan, unit, *both, dtype)), "")
+
+
+def _has_lost_columns(anchor: Model, model: Model, spec: Spec, unit: Unit) -> bool:
+    """Whether some column has no counterpart where it stands, of axes that are permuted and number no rows."""
+    permuted = {n for n, space in spec.spaces.items() if space.group.compact in ("Perm", "SignedPerm", "Sign")}
+    for name, block in only_in_columns(unit.blocks).items():
+        if name in permuted:
+            for mine, theirs in zip(anchor.stored_names(block), model.stored_names(block), strict=True):
+                x, y = anchor.checkpoint.read(mine, mapped=True), model.checkpoint.read(theirs, mapped=True)
+                if x.shape == y.shape and bool(lost_rows(rows(x, y, columns=True))[1].any()):
+                    return True
+    return False
+
+
+def _is_settled(plan: Plan, unit: Unit, anchor: Model, model: Model, dtype: torch.dtype) -> bool:
+    """Whether every part of a unit is where the other model has it."""
+    mine, theirs = (_loaded(m, unit, dtype) for m in (anchor, model))
+    alike = [b for b in unit.blocks if mine[b].shape == theirs[b].shape]  # not heads with other labels
+    mine, theirs = ({b: t[b] for b in alike} for t in (mine, theirs))
+    good = settled(plan.selection.spec, mine, theirs) if unit.elements or unit.votes else True
+    good = good and not is_disguised(plan.free(unit).within(alike), mine, theirs)
+    for m in (anchor, model):
+        for block in unit.blocks:
+            m.check_unchanged(block)
+    return good
 
 
 def _loaded(model: Model, unit: Unit, dtype: torch.dtype) -> Blocks:
