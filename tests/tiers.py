@@ -150,7 +150,7 @@ class Watch:
         try:
             return (yield)
         finally:
-            self.seconds[phase] = processor_seconds() - began
+            self.seconds[phase] = round(processor_seconds() - began, 2)
 
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
         """Run a test, and once more where it seems slow."""

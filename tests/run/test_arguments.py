@@ -19,10 +19,6 @@ from isomerge.run.arguments import checked
 from solve.disguises import single
 from toys import tensors
 
-pytestmark = pytest.mark.matched(
-    "of layers: else strangers' streams are matched as well, and small changes not at all"
-)
-
 
 def test_numbers_of_numpy_and_torch() -> None:
     """One value, or one per model."""

@@ -24,10 +24,6 @@ from isomerge.run.barrier_options import BarrierOptions
 from isomerge.run.forward_cost import barrier_cost, generate_cost, held_while_aligning, stats_cost
 from solve.disguises import single
 
-pytestmark = pytest.mark.matched(
-    "of layers: else strangers' streams are matched as well, and small changes not at all"
-)
-
 assert program  # a fixture: the program in-process
 COMMANDS: dict[str, list[str]] = {
     "stats": ["stats", "A", "--data", "DATA", "-o", "OUT"],

@@ -19,10 +19,6 @@ from isomerge.errors import IsomergeError
 from isomerge.run.report_file import report_bytes, report_state
 from solve.disguises import single
 
-pytestmark = pytest.mark.matched(
-    "of layers: else strangers' streams are matched as well, and small changes not at all"
-)
-
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:

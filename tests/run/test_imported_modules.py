@@ -22,10 +22,6 @@ from isomerge.run.writing_run import run_key
 from run.parcel_engine import ParcelEngine, use
 from solve.disguises import files_of, single
 
-pytestmark = pytest.mark.matched(
-    "of layers: else strangers' streams are matched as well, and small changes not at all"
-)
-
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:

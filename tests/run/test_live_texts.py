@@ -20,9 +20,10 @@ from isomerge.observe.live.modules import load_module
 from run.own_modules import CLASSES, SPEC, TOKENS, SmallReader, reader
 from toys import save_toy
 
-pytestmark = pytest.mark.matched(
-    "of layers: else strangers' streams are matched as well, and small changes not at all"
-)
+pytestmark = [
+    pytest.mark.matched("of layers: else strangers' streams are matched as well, and small changes not at all"),
+    pytest.mark.trusted("a text that is proven nowhere: what is tried is how it reads a model"),
+]
 
 WORDS = [f"w{k}" for k in range(29)]
 TEXTS = [" ".join(WORDS[(3 * k + j * j) % 29] for j in range(6 + k % 5)) for k in range(24)]
@@ -106,7 +107,6 @@ def writer(kind: Callable[[], Writer] = Writer) -> Writer:
     return kind().eval()
 
 
-@pytest.mark.trusted("a text that is proven nowhere: what is tried is how it reads a model")
 def test_language_models_of_ones_own(tmp_path: Path) -> None:
     """Every next token is predicted: in windows without padding, or padded where forward takes a mask; with a
     function as tokenizer."""
