@@ -90,9 +90,13 @@ def test_an_output_is_no_input(case: str, folders: Path) -> None:
 
 @pytest.mark.parametrize("case", ALLOWED)
 def test_what_is_apart_is_taken(case: str, folders: Path) -> None:
-    """No false alarm."""
+    """No false alarm, where the folder of what is read would be none."""
     read, out = map(Path, ALLOWED[case])
     check_apart(out, [read])
+    assert read.exists() is (case != "nothing there")
+    if read.exists():
+        with pytest.raises(IsomergeError, match="choose another output folder"):
+            check_apart(read.parent, [read])
 
 
 def test_names_of_one_folder_that_no_text_tells(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ from isomerge import IsomergeError
 from isomerge.checkpoint.in_memory import in_memory
 from isomerge.federated import activations_of, aggregate, align_updates
 from isomerge.observe.data.examples import Examples
-from run.test_carried_constants import constants
-from run.test_layer_norm_moves import free_moves
+from isomerge.symmetry.carried import CARRY
+from symmetry.twins import free_moves
 from toys import inputs, relative
 
 pytestmark = pytest.mark.in_few_sweeps("how far streams of strangers settle does not matter here")
@@ -67,7 +67,7 @@ def test_twins_in_other_streams(name: str, anchor: str) -> None:
 def test_twins_under_what_layer_norm_leaves_free(name: str, anchor: str, spaces: str) -> None:
     """What a norm takes away again hides nothing between clients, and is averaged away with them."""
     home = server(name)
-    clients = [home.moved(free_moves(home.recognised(), seed), home.twin(seed)) for seed in (1, 2, 3)]
+    clients = [home.moved(free_moves(home.recognised(), seed=seed), home.twin(seed)) for seed in (1, 2, 3)]
     assert all(error(home, client) <= TWIN for client in clients)
     merged = aggregate(clients, anchor=anchor, config=home.config, weights=[2, 1, 3], spaces=spaces)
     assert error(home, merged) <= TWIN
@@ -78,7 +78,7 @@ def test_twins_under_what_layer_norm_leaves_free(name: str, anchor: str, spaces:
 def test_twins_with_other_constants(anchor: str) -> None:
     """What may stand in one tensor or in those of other layers is brought onto the anchor's first."""
     home = server("openai-gpt")
-    clients = [home.moved(constants(home.recognised(), seed), home.twin(seed)) for seed in (1, 2)]
+    clients = [home.moved(free_moves(home.recognised(), CARRY, seed=seed), home.twin(seed)) for seed in (1, 2)]
     chosen = home.state if anchor == "server" else anchor
     assert error(home, aggregate(clients, anchor=chosen, config=home.config)) <= TWIN
     assert error(home, plain(clients, [1, 1])) > 0.1

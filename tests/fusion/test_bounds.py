@@ -99,6 +99,7 @@ def test_no_false_alarm(name: str, data: st.DataObject) -> None:
         )
     except IsomergeError:  # weights that sum to zero, directions that cancel
         return
+    assert result.shape == torch.Size(shape)
     far = float(result.double().norm()) > 10 * sum(size.norm for size in inputs.each())
     if far and name in (
         "slerp",

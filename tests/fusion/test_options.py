@@ -91,7 +91,9 @@ FINE = [
 @pytest.mark.parametrize(("method", "parameters"), FINE)
 def test_values_that_are_taken(method: str, parameters: dict) -> None:
     """The ends of ranges, densities that draw nothing, windows that fit."""
-    fusion_of(2, method=method, base=methods()[method].base == "required", parameters=parameters)
+    fusion = fusion_of(2, method=method, base=methods()[method].base == "required", parameters=parameters)
+    assert fusion.method is methods()[method]
+    assert parameters.keys() <= fusion.parameters.at(fusion.method, "mlp.down.weight", None, depth=2).keys()
 
 
 ARITY = [

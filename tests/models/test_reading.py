@@ -87,6 +87,9 @@ def test_an_average_that_nothing_moves_is_let_pass(toy: Callable[..., Toy], tmp_
     """Where nothing is aligned, nothing is decided by what the tensors are: as mergekit merges them."""
     b = copied(toy("llama-biased"), tmp_path / "b", {"attention_bias": False})
     isomerge.merge([b, b], out=tmp_path / "out", align=False)
+    written, read = tensors(tmp_path / "out"), tensors(b)
+    assert written.keys() == read.keys()
+    assert all(torch.equal(t, written[name]) for name, t in read.items())
 
 
 def test_what_is_always_left_out_is_let_pass(toy: Callable[..., Toy], tmp_path: Path) -> None:

@@ -21,8 +21,7 @@ from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.layer_norms import norm_spec
 from isomerge.symmetry.norm_stage import FOLD, norm_stages
 from isomerge.symmetry.norms import Norm
-from run.near_twins import assert_told
-from run.test_layer_norm_moves import apart, check_known, free_moves
+from symmetry.twins import apart, assert_told, free_moves
 from toy_settings import BODY
 from toys import Toy, outputs, overwrite, randomise, relative, tensors
 
@@ -77,28 +76,20 @@ def test_what_is_free_of_each_norm(toy: ToyMaker) -> None:
 
 @pytest.mark.parametrize("name", ["nomic_bert", "xlnet"])
 def test_values_that_keep_what_they_made_are_told(name: str, toy: ToyMaker, tmp_path: Path) -> None:
-    """A twin comes back and is known; a near-twin whose values take up nothing, as of a norm whose bias no stream
-    carries on, is told; and so is one that takes up twice as much."""
+    """Near-twins: values that take up nothing, as of a norm whose bias no stream carries on, and twice as much."""
     first = toy(name)
     model, twin = recognise(first.folder), tmp_path / "twin"
     run_apply(folds(model), model, Output(twin))
     assert relative(outputs(twin), first.reference) < first.tolerance
-    assert apart(first.folder, twin) > 0.5
-    isomerge.align(twin, onto=first.folder, out=tmp_path / "back")
-    assert apart(first.folder, tmp_path / "back") < 1e-9
-    check_known(first, twin, tmp_path)
-    one = next(norm.through for norm in folding(model) if norm.through is not None)
-    moved = recognise(twin)
-    here, there = ({b: m.assemble(b, torch.float64) for b in one.blocks} for m in (model, moved))
-    assert one.shift is not None
-    more = one.taken_up(there[one.shift] - here[one.shift], there)
-    stored = model.names[one.weight.block.canonical[0]]
+    through = next(norm.through for norm in folding(model) if norm.through is not None)
+    before, after = ({b: m.assemble(b, torch.float64) for b in through.blocks} for m in (model, recognise(twin)))
+    assert through.shift is not None
+    taken_up = through.taken_up(after[through.shift] - before[through.shift], after)
+    stored = model.names[through.weight.block.canonical[0]]
     for times in (-1.0, 1.0):
-        near = tmp_path / f"near{times}"
-        run_apply(folds(model), model, Output(near))
-        overwrite(near, {**tensors(near), stored: one.with_more(times * more, there)[one.weight.block]})
-        assert relative(outputs(near), first.reference) > 1e-3
-        assert_told(first.folder, near)
+        overwrite(twin, {**tensors(twin), stored: through.with_more(times * taken_up, after)[through.weight.block]})
+        assert relative(outputs(twin), first.reference) > 1e-3
+        assert_told(first.folder, twin)
 
 
 def test_before_an_mlp_nothing_else_is_free(toy: ToyMaker, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from isomerge.models.layer_norm_form import layer_norm_form
 from isomerge.models.recognised import recognise
 from isomerge.run.alignment_runs import run_apply
 from isomerge.run.writing_run import Output
-from run.test_layer_norm_moves import free_moves
+from symmetry.twins import free_moves
 from toys import Toy, outputs, relative
 
 READ_OTHERWISE = ["llava", "aya_vision"]

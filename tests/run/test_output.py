@@ -298,12 +298,15 @@ def test_overwrite_never_removes_what_is_read_beside_models(pair: Callable, tmp_
 
 def test_without_room_for_a_thread_pictures_are_drawn_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is imported ahead is no reason to fail."""
+    tried: list[str] = []
 
-    def start(_: Thread) -> None:
+    def start(thread: Thread) -> None:
+        tried.append(thread.name)
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(Thread, "start", start)
     import_ahead()
+    assert tried == ["import ahead"]
 
 
 # ------------------------------------------------------------------------------------------------- dtypes
@@ -691,4 +694,7 @@ def test_a_current_folder_that_was_removed(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(gone)
     gone.rmdir()
     check_out(empty, overwrite=False)
+    (empty / "file").touch()
+    with pytest.raises(IsomergeError, match="exists and is not an empty folder"):
+        check_out(empty, overwrite=False)
     monkeypatch.chdir(tmp_path)

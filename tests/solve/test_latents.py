@@ -1,6 +1,6 @@
 """Latents between a norm and what reads it (DeepSeek's): turned once the norm's gains are folded into their readers.
 
-Twins with rotated latents and other gains come back through disk, in every way; what is nearly such a twin is told.
+Twins and near-twins: `symmetry.test_statements`.
 """
 
 from __future__ import annotations
@@ -17,111 +17,23 @@ import torch
 
 import isomerge
 from depth import more
-from isomerge.evidence.law import random_alignment, random_turn, with_streams
+from isomerge.evidence.law import random_alignment
 from isomerge.evidence.whole_group import whole_group
-from isomerge.models.recognised import Model, recognise
+from isomerge.models.recognised import recognise
 from isomerge.run.alignment_runs import run_apply
 from isomerge.run.writing_run import Output
 from isomerge.solve.pairs.in_place import without_stretching
 from isomerge.solve.pairs.pair import PairSolver
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import elements_of
-from run.near_twins import assert_told, near_twin
-from run.twins import assert_known_everywhere
-from toys import Toy, outputs, overwrite, relative, tensors, write_toy
+from symmetry.twins import turned
+from toys import Toy, outputs, overwrite, relative, tensors
 
 pytestmark = pytest.mark.matched(
     "of layers: else strangers' streams are matched as well, and small changes not at all"
 )
 
 ToyMaker = Callable[..., Toy]
-NAMES = [
-    "deepseek_v3",
-    *more("kimi_linear", "longcat_flash", "axk2", "hy_v4", "deepseek_v4", "bailing_hybrid", "segformer"),
-]
-
-
-def turned(model: Toy, out: Path, seed: int = 1) -> Path:
-    """The toy with its latents rotated, new gains over them, and all other spaces inside layers moved."""
-    largest = with_streams(model.spec)
-    spec, blocks = largest.without(largest.residual_names), model.fresh()
-    assert spec.turned_latents
-    rng = torch.Generator().manual_seed(seed)
-    random_turn(spec, model.blocks, lambda block: blocks[block].double(), rng, condition=3.0, gains=True).act(
-        blocks
-    )
-    moved = model.named(blocks)
-    assert model.change(moved) > 0.1
-    return write_toy(model, moved, out)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_turned_twin_is_the_same_everywhere(name: str, toy: ToyMaker, tmp_path: Path) -> None:
-    """One function for the class, `verify`, the fingerprint and the canonical form; `align` brings it back, and a merge
-    keeps the function."""
-    model = toy(name)
-    assert_known_everywhere(model, turned(model, tmp_path / "twin"), tmp_path, merged=1e3 * model.tolerance)
-
-
-def test_with_the_stream_and_back(toy: ToyMaker, tmp_path: Path) -> None:
-    """Streams and latents turned at once come back with ``--spaces all``; the alignment that is written does it again,
-    and undoes it."""
-    model = toy("deepseek_v3")
-    spec, blocks = with_streams(model.spec), model.fresh()
-    rng = torch.Generator().manual_seed(3)
-    random_turn(spec, model.blocks, lambda block: blocks[block].double(), rng, condition=3.0, gains=True).act(
-        blocks
-    )
-    twin = write_toy(model, model.named(blocks), tmp_path / "twin")
-    _, report = isomerge.align(twin, onto=model.folder, spaces="all", out=tmp_path / "back")
-    assert report["distance"]["after"] < 1e-9 * report["distance"]["before"]
-    element = tmp_path / "back" / "alignment.safetensors"
-    isomerge.apply(element, twin, out=tmp_path / "again")
-    isomerge.apply(element, tmp_path / "back", inverse=True, out=tmp_path / "there")
-    for made, wanted in ((tmp_path / "again", tmp_path / "back"), (tmp_path / "there", twin)):
-        wanted_tensors = tensors(wanted)
-        assert all(torch.allclose(t, wanted_tensors[n], rtol=1e-8, atol=1e-9) for n, t in tensors(made).items())
-
-
-@pytest.mark.parametrize("wrong", ["gains stay between", "the reader is not turned"])
-def test_a_near_twin_is_told(wrong: str, toy: ToyMaker, tmp_path: Path) -> None:
-    """A rotation that acts on one side only, or between gains that are not folded, is another function."""
-    model = toy("deepseek_v3")
-    rank, near = model.spec.sizes["lat"], tmp_path / "near"
-    turn, _ = torch.linalg.qr(
-        torch.randn(rank, rank, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    )
-    weights = tensors(model.folder)
-    down = next(n for n in weights if "layers.0" in n and "kv_a_proj" in n and n.endswith("weight"))
-    up, gain = (down.replace("kv_a_proj_with_mqa", part) for part in ("kv_b_proj", "kv_a_layernorm"))
-    assert float(weights[gain].std()) > 0.01
-    moved = {down: torch.cat([turn @ weights[down][:rank], weights[down][rank:]])}
-    if wrong == "gains stay between":
-        moved[up] = weights[up] @ turn.mT
-    shutil.copytree(model.folder, near)
-    overwrite(near, weights | moved)
-    assert relative(outputs(near), model.reference) > 1e-3
-    assert_told(model.folder, near)
-
-
-FUSED = more("decode_head.linear_c.0.proj.weight", "decode_head.linear_fuse.weight")
-"""Both sides of a map into another basis than that of what it writes, of fewer numbers than it writes."""
-
-
-def fused(model: Model, condition: float = 3.0) -> Alignment:
-    """Another basis for what SegFormer's decoder fuses of its first stage."""
-    assert model.spec.sizes["res0"] + 1 < model.spec.sizes["c0"]
-    rng = torch.Generator().manual_seed(2)
-    return random_alignment(model.spec.restrict(["c0"]), model.blocks, rng, condition=condition)
-
-
-@pytest.mark.parametrize("left", FUSED)
-def test_a_near_twin_of_a_narrow_map_is_told(left: str, toy: ToyMaker, tmp_path: Path) -> None:
-    """A basis that acts on one side only. Fingerprints see no maps of streams that have no anchors."""
-    first = toy("segformer")
-    near = near_twin(first, fused, left, tmp_path / "near")
-    assert relative(outputs(near), first.reference) > 1e-3
-    assert isomerge.verify(first.folder, near)["same"] is False
 
 
 @pytest.mark.parametrize("anchor", more("first", "none"))
@@ -129,7 +41,9 @@ def test_a_merge_does_not_know_the_basis_of_a_narrow_map(anchor: str, toy: ToyMa
     """Of two unrelated models, one of them in another basis, the merge is the same function."""
     first, other = toy("segformer"), toy("segformer", 5)
     model = recognise(other.folder)
-    run_apply(fused(model, 20.0), model, Output(tmp_path / "twin"))
+    rng = torch.Generator().manual_seed(2)
+    moves = random_alignment(model.spec.restrict(["c0"]), model.blocks, rng, condition=20.0)
+    run_apply(moves, model, Output(tmp_path / "twin"))
     for name, source in (("one", other.folder), ("two", tmp_path / "twin")):
         isomerge.merge([first.folder, source], out=tmp_path / name, anchor=anchor)
     assert relative(outputs(tmp_path / "two"), outputs(tmp_path / "one")) < 1e-6
@@ -165,7 +79,9 @@ def test_unrelated_models_come_nearer(toy: ToyMaker, tmp_path: Path) -> None:
 def test_many_turned_twins_merge_into_themselves(how: dict[str, str], toy: ToyMaker, tmp_path: Path) -> None:
     """Three points of one orbit, whatever they are merged in the coordinates of."""
     model = toy("deepseek_v3")
-    twins = [turned(model, tmp_path / str(seed), seed) for seed in (1, 2)]
+    twins = [
+        turned(streams=False, latents=True, gains=True, seed=seed)(model, tmp_path / str(seed)) for seed in (1, 2)
+    ]
     isomerge.merge([model.folder, *twins], out=tmp_path / "merged", **how)
     assert relative(outputs(tmp_path / "merged"), model.reference) < 1e3 * model.tolerance
 

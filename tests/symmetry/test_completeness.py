@@ -53,7 +53,9 @@ def stored(depth: int = 3) -> dict[str, tuple[int, ...]]:
 def check(shapes: dict[str, tuple[int, ...]], **config: Any) -> None:
     """What `recognise` does with names and shapes."""
     spec = parse_spec(TEXT, config, "toy.spec")
-    check_complete(spec, coverage(spec, shapes))
+    matches = coverage(spec, shapes)
+    assert matches.keys() == shapes.keys()
+    check_complete(spec, matches)
 
 
 def test_whole_checkpoints_pass() -> None:
@@ -170,7 +172,10 @@ def test_biases_of_layers_of_several_kinds() -> None:
 def test_a_list_of_no_layers_has_no_names() -> None:
     """Biases are looked for in every line that some layer can have."""
     spec = parse_spec(LENT.replace("2..4", "2..2"), {}, "toy.spec")
-    check_complete(spec, coverage(spec, {f"layer.{n}.{x}.weight": (6, 6) for n in (0, 1) for x in "qk"}))
+    shapes = {f"layer.{n}.{x}.weight": (6, 6) for n in (0, 1) for x in "qk"}
+    check_complete(spec, coverage(spec, shapes))
+    with pytest.raises(IsomergeError, match=r"layer\.1\.q\.weight"):
+        check_complete(spec, coverage(spec, {n: s for n, s in shapes.items() if n != "layer.1.q.weight"}))
 
 
 def _held(spec: Spec, line: Line) -> bool:

@@ -1,4 +1,4 @@
-"""What the newer methods are, beyond the laws that all keep: their special cases, their formulas, and what is no
+"""What methods that merge task vectors are, beyond the laws that all keep: their special cases, their formulas, and what is no
 matrix."""
 
 from __future__ import annotations
