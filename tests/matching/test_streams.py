@@ -10,7 +10,6 @@ from isomerge.matching.frame import streams_beside, streams_by_grams, streams_by
 from isomerge.matching.gram import paired_leaves
 from isomerge.matching.stream_groups import choose_frame
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.axes import atoms as axis_atoms
 from isomerge.symmetry.language.spec_text import parse_spec
 from matching.drawn import draw, moved, small_spec
 
@@ -89,7 +88,7 @@ def test_streams_between_linear_maps_are_found_from_the_other_side() -> None:
     rng = torch.Generator().manual_seed(2)
     spec = parse_spec(TWICE, {})
     q = torch.linalg.qr(torch.randn(5, 5, generator=rng, dtype=torch.float64))[0]
-    atoms = {line.name: tuple(axis_atoms(line.axes or ())) for line in spec.lines}
+    atoms = {line.name: line.atoms for line in spec.lines}
     wide, narrow = (torch.randn(*shape, generator=rng, dtype=torch.float64) for shape in ((5, 7), (2, 5)))
     pairs = [(wide, q.mT @ wide, atoms["wide.weight"], 0.5), (narrow, narrow @ q, atoms["narrow.weight"], 0.5)]
     crosses = streams_beside(spec, pairs, ["res", "last"])
@@ -104,7 +103,7 @@ def test_rotated_streams_are_found_by_lengths() -> None:
     sign of all."""
     rng = torch.Generator().manual_seed(3)
     spec = parse_spec(TWICE, {})
-    here = {line.name: tuple(axis_atoms(line.axes or ())) for line in spec.lines}
+    here = {line.name: line.atoms for line in spec.lines}
     q, left, right = (torch.linalg.qr(torch.randn(n, n, generator=rng, dtype=torch.float64))[0] for n in (5, 7, 3))
     wide, narrow = (torch.randn(*shape, generator=rng, dtype=torch.float64) for shape in ((5, 7), (3, 5)))
     moved = (q.mT @ wide @ left, right @ narrow @ q)

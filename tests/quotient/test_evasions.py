@@ -23,7 +23,7 @@ from isomerge.quotient.draws import chosen, codes, salted
 from isomerge.quotient.fingerprint import fingerprint
 from isomerge.quotient.record import read_fingerprint
 from isomerge.quotient.similarity import TAMPERED, Similarity, similarity
-from isomerge.symmetry.axes import Atom, atoms
+from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block
 from solve.disguises import turn
 from toys import config_of, save_toy, tensors
@@ -61,7 +61,7 @@ class Subject:
     def inputs(self) -> list[tuple[Block, str]]:
         """The tables of tokens that feed a stream."""
         model = self.model()
-        reads = {block: any(a.dual for a in atoms(block.axes or ())) for block in model.blocks}
+        reads = {block: any(a.dual for a in block.atoms) for block in model.blocks}
         named = [(block, model.names[block.canonical[0]]) for block in model.blocks if not reads[block]]
         return [(block, name) for block, name in named if name in self.tokens]
 

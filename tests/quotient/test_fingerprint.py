@@ -24,7 +24,6 @@ from isomerge.quotient.fingerprint import Fingerprint, fingerprint, read_fingerp
 from isomerge.quotient.relations import relations
 from isomerge.quotient.similarity import similarity
 from isomerge.quotient.stream_anchors import Anchors, fixed_streams
-from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, leaves
 from solve.disguises import disguise, perturb, turn, write_like
 from toys import FEW, config_of, overwrite, save_toy, tensors
@@ -126,7 +125,7 @@ def test_every_tensor_counts(name: str, tmp_path: Path) -> None:
 
 def _is_side(block: Block, end: str, streams: set[str]) -> bool:
     """Whether a block of a layer is a map between a stream and an axis whose name ends so."""
-    here = [a.name for a in atoms(block.axes or ())]
+    here = [a.name for a in block.atoms]
     ends = any(n.removesuffix(end) in ("", "e", "t", "text_", "vision_") for n in here if n.endswith(end))
     return ends and bool(block.scope) and len(block.axes or ()) > 1 and bool(streams & set(here))
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.completeness import check_complete
 from isomerge.symmetry.language.spec import Line, Spec, coverage
 from isomerge.symmetry.language.spec_text import parse_spec
@@ -181,7 +180,7 @@ def test_a_list_of_no_layers_has_no_names() -> None:
 def _held(spec: Spec, line: Line) -> bool:
     """Whether a line is one side of a layer's symmetry, and its tensors are not numbered among themselves (experts
     are counted elsewhere)."""
-    names = {a.name for a in atoms(line.axes or ())} & spec.spaces.keys()
+    names = line.names & spec.spaces.keys()
     return not spec.sizes.keys() & set(line.indices) and any(spec.scope(spec.spaces[n]) for n in names)
 
 

@@ -77,7 +77,7 @@ def _with_own(texts: PlugInTexts) -> dict[str, tuple[str, str]]:
 
 def expanded_texts() -> dict[str, tuple[str, str]]:
     """The same with everything written out: no text is like another, and every tensor has a line of its own. Texts
-    of others that are wrong are left out: whoever reads them is told."""
+    of others that are wrong are left out: reading one of them raises the error."""
     return _expanded(plug_in_texts(_own_kinds()))
 
 

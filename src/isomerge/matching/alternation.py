@@ -3,8 +3,9 @@
 ``kv_b_proj`` is read by heads and reads a latent: both are permuted, and both carry elements of their own. One
 cross-Gram over all pairs of heads, of their coordinates and of latent coordinates at once would have (n d r)^2
 numbers, so the bases take turns: block coordinate ascent of ``<A, g B>``, which never falls. The first turn of a
-base sees the tensors in which it is alone and those in which all else was told by a turn before: a moved copy is
-found at once where a base has a tensor of its own, and no solution depends on the basis that a source is stored in.
+base sees the tensors in which it is alone and those in which an earlier turn decided all else: a moved copy is
+matched at once where a base has a tensor of its own, and no solution depends on the basis that a source is stored
+in.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def alternate(
             others = Alignment(
                 spec, {k: g for name, own in elements_of_base.items() if name != top for k, g in own.items()}
             )
-            # what no tensor has told yet, in whatever basis the source has it
+            # what no tensor has decided yet, in whatever basis the source has it
             waiting = {n for base, names in bases.items() if base != top for n in names - decided[base]}
             acted_on = [leaf for leaf in leaves if bases[top] & set(signature(spec, leaf[2]))]
             clear = [leaf for leaf in acted_on if not waiting & set(signature(spec, leaf[2]))]

@@ -6,8 +6,8 @@ all the same: where x lies it is balanced with what of y meets it; the rest of y
 rows of one length, the root of the mean square of those that are balanced. Where both sides lack rank, nothing
 stands in what is left.
 
-Rows of one length have no eigenbasis. For canonical forms they are made of several (`spread`): told by the entries
-of the rest along axes that are no more than permuted, each weighed by what the balanced part has there.
+Rows of one length have no eigenbasis. For canonical forms `spread` makes them of several, by the entries of the
+rest along axes that are no more than permuted, each weighed by what the balanced part has there.
 
 A side that is wider than the axis and lacks rank does so by chance: it has no such form.
 """

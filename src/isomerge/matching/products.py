@@ -5,7 +5,7 @@ with output, up with down). A head whose sides have no full rank has no balanced
 has a point that rounding moves far; but ``C`` moves no more than its factors do. What storing the factors can do to
 it is known: with u the unit roundoff, ``|dC|^2`` is about ``u^2 sum_k |x_k|^2 |y_k|^2`` per side, as errors of
 different coordinates are independent. So a difference of products is either within the tolerance (the same), beyond
-what rounding explains (different), or between: cannot be told.
+what rounding explains (different), or between: undecided.
 """
 
 from __future__ import annotations

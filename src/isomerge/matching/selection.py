@@ -49,14 +49,14 @@ class Selection:
 
     @property
     def inner(self) -> Spec:
-        """The spec of what is found inside layers once gains are folded: a latent is then turned, and its gains are
-        ones."""
+        """The spec of what is matched inside layers once gains are folded: a latent is then turned, and its gains
+        are ones."""
         return self.spec.without(self.spec.gains)
 
     @property
     def unfolded(self) -> Spec:
-        """The spec of what is found where gains stay as they are: those over latents are scales like all others, or
-        left out where they lie over heads as well, which many spaces share."""
+        """The spec of what is matched where gains stay as they are: those over latents are scales like all others,
+        or left out where they lie over heads as well, which many spaces share."""
         spec, turned = self.spec, {*self.spec.turned_latents}
         shared = {n for n in spec.gains if {*spec.spaces[n].index} & spec.spaces.keys() - turned}
         return spec.without(turned | shared)

@@ -1,11 +1,11 @@
-"""Neurons of related models matched without all pairs: nearest neighbours found in a sketch, and proven.
+"""Neurons of related models matched without all pairs: nearest neighbours in a sketch, and a proof.
 
 The neurons of two models are points x_i and y_j (all weights that one permutation moves). With orthonormal columns
 S a sketch never lengthens a distance: ``|S^T (x_i - y_j)| <= |x_i - y_j|``. Take for every y_j the x_i that is
 nearest in the sketch, and its exact distance r_j. If no other x_i is nearer than r_j *in the sketch*, this one is
 the nearest; and if the nearest ones of all y_j are different, they are the optimal assignment, since every term of
 its cost is at its least. Nothing is ever proven wrongly: what the sketch cannot tell is left to the assignment over
-all pairs. Related models (twins, fine-tunes) are told by 32 directions of some thousand. Signs that act on a part
+all pairs. 32 directions of some thousand tell related models (twins, fine-tunes). Signs that act on a part
 of a neuron (gated layers) are minimised over in every distance.
 """
 

@@ -172,7 +172,7 @@ def nested_maps(
 
     A map has dims batch, ``b-`` and ``b+`` of its bases, ``s-``, ``s+``: rows are the source's. A base pays for
     every pair what the couplings over it cost. Where two fibres number the same neurons (query heads of a group,
-    and their dimensions), the one that is found alone somewhere is solved first, and the other one given it.
+    and their dimensions), the one that stands alone in some leaf is solved first, and the other one after it.
 
     Args:
         spec: the active spaces.

@@ -1,4 +1,4 @@
-"""Parts of a model that alignment leaves as they are: named in the spec, with a reason, and told of in every run.
+"""Parts of a model that alignment leaves as they are: named in the spec, with a reason that every run prints.
 
 ``fixed NAME ... : REASON`` names a part by what the names of its tensors begin with: ``layers.{l}.mamba.`` is all
 of a mixer, ``layers.{l}.mixer.(A_log|conv1d)`` two of its tensors. Each of the tensors has a line of its own, as

@@ -65,8 +65,8 @@ def _parts(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def without_returned(spec: Spec, config: Mapping[str, Any]) -> Spec:
-    """The spec without the spaces and shifts inside of layers that the model's class returns; streams are told by
-    `declared`."""
+    """The spec without the spaces and shifts inside of layers that the model's class returns; `declared` names the
+    streams that it returns."""
     roles = {role for key, roles in ROLES_RETURNED.items() if asks_for(config, key) for role in roles}
     lost = (declared(spec, config) or frozenset()) - {*spec.streams, *spec.gains}
     lost |= {name for name, space in spec.spaces.items() if space.role in roles}

@@ -423,7 +423,7 @@ def free_part(shift: Shift, view: Tensor, atoms: tuple[Atom, ...]) -> Tensor:
 
 def canonical_part(spec: Spec, shift: Shift, view: Tensor, atoms: tuple[Atom, ...]) -> Tensor:
     """What a canonical form takes away of a bias: its free part (`free_part`); of a table of which some rows trade
-    a constant of their own, such as a word that pads, as the other rows tell it, so that no trade changes what the
+    a constant of their own, such as a word that pads, the mean of the other rows, so that no trade changes what the
     next one takes away."""
     mine = (shift.bias, shift.block or 0, shift.along)
     sides = [side for other in spec.shifts for side in (other, *([other.swapped()] if other.trades else ()))]

@@ -23,9 +23,9 @@ class Unit:
     key: str
     blocks: tuple[Block, ...]
     elements: tuple[str, ...]
-    """The keys of the elements solved here (votes excluded)."""
+    """The keys of the elements that are solved for the unit (votes excluded)."""
     votes: tuple[str, ...] = ()
-    """The keys of the stack-wide elements that act here."""
+    """The keys of the stack-wide elements that act on it."""
 
 
 def elements_of(spec: Spec, block: Block) -> dict[str, Space]:

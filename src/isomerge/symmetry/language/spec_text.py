@@ -337,7 +337,8 @@ class _Reader:
             if wanted not in GROUPS:
                 raise IsomergeError(f"space {name}: no group {wanted!r}; there are {', '.join(GROUPS)}")
         self.sizes.setdefault(name, _DEFAULT_SIZES.get(group, 0))
-        still = group == "Fixed" and statement.word != "residual"  # of a stream that nothing turns norms are told
+        # of a stream that nothing turns, the text names the norms alone
+        still = group == "Fixed" and statement.word != "residual"
         if self.holds(statement.condition) and not still:
             indices = tuple(re.findall(r"\w+", index or ""))
             self.spaces[name] = Space(name, group, indices, role or name, statement.word == "residual", folded)
