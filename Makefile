@@ -98,7 +98,7 @@ bench-verify: $(VENV)/.developer
 bench-trust: $(VENV)/.developer
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fuzz --inputs 100000
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.kills --runs 200
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/ray_workers.py --runs 20
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.ray_workers --runs 20
 
 clean:
 	rm -rf $(VENV) demo-out .pytest_cache .ruff_cache

@@ -237,14 +237,9 @@ def said(report: dict[str, Any]) -> str:
 
 
 BENCHMARK = Benchmark(
-    "completeness",
-    cells,
-    measured,
-    inside="",
-    sections=(Section("lab/completeness.md", "completeness", table),),
-    said=said,
-    options=options,
-)
+    "completeness", cells, measured, inside="", sections=(Section("lab/completeness.md", "completeness", table),),
+    said=said, options=options,
+)  # fmt: skip
 
 if __name__ == "__main__":
     quiet()

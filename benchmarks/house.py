@@ -164,14 +164,10 @@ def cells(asked: argparse.Namespace) -> Cells:
 
 
 BENCHMARK = Benchmark(
-    "house",
-    cells,
-    measure,
-    inside="",
-    sections=(Section("lab/house.md", "house", table),),
+    "house", cells, measure, inside="", sections=(Section("lab/house.md", "house", table),),
     complete=lambda column, settings: False,
     options=lambda parser: parser.add_argument("--root", type=Path, default=ROOT, help="another checkout"),
-)
+)  # fmt: skip
 
 if __name__ == "__main__":
     BENCHMARK.main()

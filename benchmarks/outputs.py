@@ -137,13 +137,10 @@ def cells(asked: argparse.Namespace) -> Cells:
 
 
 BENCHMARK = Benchmark(
-    "outputs",
-    cells,
-    measured,
-    inside="classes",
+    "outputs", cells, measured, inside="classes",
     about=lambda rows: {"summary": {**summary(rows), "planned": len(cases())}},
     sections=(Section("lab/residual.md", "outputs", sentence),),
-)
+)  # fmt: skip
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")

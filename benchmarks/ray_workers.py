@@ -1,7 +1,7 @@
 """Merges on Ray clusters whose workers are killed in the middle, compared byte by byte with ``-j 1`` in one
 process.
 
-    python benchmarks/ray_workers.py --runs 20      # writes results/ray.json
+    python -m benchmarks.ray_workers --runs 20
 
 The clusters are real ones, of two and of four nodes, all on this machine (`ray.cluster_utils.Cluster`); the
 driver's node takes no work. In every run a worker process drawn at random gets SIGKILL at a moment drawn at random;
@@ -11,8 +11,6 @@ in which the moment came too late are made again, so that every one that is coun
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import shutil
 import signal
@@ -22,15 +20,16 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import psutil
 
-from kills import files_of
+from benchmarks.harness import Benchmark, quiet
+from benchmarks.kills import files_of
 
-RESULTS = Path(__file__).parent / "results" / "ray.json"
 OPTIONS: list[dict[str, Any]] = [
     {}, {"spaces": "all"}, {"method": "ties", "base_model": "a"}, {"dtype": "bfloat16"},
 ]  # fmt: skip
@@ -58,20 +57,18 @@ def merge(models: list[str], out: Path, options: dict[str, Any], **how: Any) -> 
     """One merge, driven by this process."""
     import isomerge
 
-    given = dict(options)
-    if "base_model" in given:
-        given["base_model"] = models[0]
-    isomerge.merge(models, out=out, out_shard_size=SHARD, **given, **how)
+    base = {"base_model": models[0]} if "base_model" in options else {}
+    isomerge.merge(models, out=out, out_shard_size=SHARD, **{**options, **base}, **how)
 
 
 def workers_of(nodes: list[Any]) -> list[psutil.Process]:
     """The worker processes of nodes, busy ones only where there are any."""
-    found = []
+    workers = []
     for node in nodes:
         raylet = node.all_processes["raylet"][0].process.pid
         children = psutil.Process(raylet).children(recursive=True)
-        found += [p for p in children if _title(p).startswith("ray::") and not _title(p).endswith("Agent")]
-    return [p for p in found if not _title(p).startswith("ray::IDLE")] or found
+        workers += [p for p in children if _title(p).startswith("ray::") and not _title(p).endswith("Agent")]
+    return [p for p in workers if not _title(p).startswith("ray::IDLE")] or workers
 
 
 def is_unit(label: str) -> bool:
@@ -115,10 +112,10 @@ class Fault:
 
 def killed_worker(rng: Random, nodes: list[Any]) -> str:
     """SIGKILL for a worker drawn at random; what it was doing."""
-    found = sorted(workers_of(nodes), key=lambda p: p.pid)
-    if not found:
+    workers = sorted(workers_of(nodes), key=lambda p: p.pid)
+    if not workers:
         return ""
-    chosen = rng.choice(found)
+    chosen = rng.choice(workers)
     title = _title(chosen)
     chosen.send_signal(signal.SIGKILL)
     return title.removeprefix("ray::")
@@ -168,27 +165,27 @@ class Bench:
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
         nodes = [cluster.add_node(num_cpus=1) for _ in range(size)]
         ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
-        found: dict[str, Any] = {"nodes": size, "kills": 0, "busy": 0, "late": 0, "node_removed_with": ""}
+        counts: dict[str, Any] = {"nodes": size, "kills": 0, "busy": 0, "late": 0, "node_removed_with": ""}
         try:
             self._span(0)  # workers start, and import what they need
             span = [self._span(which) for which in range(len(OPTIONS))]
             number = 0
-            while found["kills"] < runs:
+            while counts["kills"] < runs:
                 rng, which = Random(f"{self.seed}-{size}-{number}"), number % len(OPTIONS)
                 done = self._harmed(rng, number, which, size, span[which], lambda r=rng: killed_worker(r, nodes))
-                found["kills"] += bool(done)
-                found["late"] += not done
-                found["busy"] += bool(done) and not done.startswith("IDLE")
+                counts["kills"] += bool(done)
+                counts["late"] += not done
+                counts["busy"] += bool(done) and not done.startswith("IDLE")
                 number += 1
             rng = Random(f"{self.seed}-{size}-node")
-            while not found["node_removed_with"]:
-                found["node_removed_with"] = self._harmed(
+            while not counts["node_removed_with"]:
+                counts["node_removed_with"] = self._harmed(
                     rng, 0, 0, size, span[0], lambda: removed_node(rng, cluster, nodes)
                 )
         finally:
             ray.shutdown()
             cluster.shutdown()
-        return found
+        return counts
 
     def _span(self, which: int) -> float:
         """Seconds from the first unit to the end of an undisturbed run, whose output is checked."""
@@ -217,7 +214,7 @@ class Bench:
 
     def other_engine(self) -> dict[str, int]:
         """Drivers killed by SIGKILL, and the other engine goes on: from Ray to local, and back."""
-        found = {"ray_then_local": 0, "local_then_ray": 0}
+        counts = {"ray_then_local": 0, "local_then_ray": 0}
         for first, then in (("ray", "local"), ("local", "ray")):
             out = self.folder / "runs" / "out"
             journal = out.parent / ".out.partial" / "journal.jsonl"
@@ -231,36 +228,49 @@ class Bench:
             lines = journal.read_bytes().count(b"\n") - 1 if journal.is_file() else 0
             merge(self.models, out, OPTIONS[0], engine=then, jobs=2)
             self.check(f"{first}, then {then}", 0, out, 0)
-            found[f"{first}_then_{then}"] = lines
-        return found
+            counts[f"{first}_then_{then}"] = lines
+        return counts
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args()
+@cache
+def bench(seed: int) -> tuple[Bench, tempfile.TemporaryDirectory[str]]:
+    """One for all runs of this process; its folder goes with it."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    folder = tempfile.TemporaryDirectory(prefix="ray-workers-")
+    return Bench(Path(folder.name), seed), folder
+
+
+def measure(seed: int, nodes: int, kills: int) -> dict[str, Any]:
+    """A cluster of so many nodes, or, without nodes, drivers that are killed before the other engine goes on."""
+    room, _ = bench(seed)
+    room.faults, began = [], time.monotonic()
+    counts = room.on_cluster(nodes, kills) if nodes else room.other_engine()
+    return {**counts, "faults": room.faults, "seconds": round(time.monotonic() - began, 1)}
+
+
+def about(cells: dict[str, Any]) -> dict[str, Any]:
+    """What was merged, and by which versions."""
     import ray
     import torch
 
-    torch.set_num_threads(1)
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="ray-workers-") as name:
-        bench = Bench(Path(name), given.seed)
-        clusters = [bench.on_cluster(size, given.runs // 2) for size in (2, 4)]
-        engines = bench.other_engine()
-    results = {
-        "runs": given.runs, "seed": given.seed, "clusters": clusters,
-        "units_before_the_driver_was_killed": engines, "faults": bench.faults, "options": OPTIONS,
-        "seconds_of_one_process": bench.seconds, "versions": {"ray": ray.__version__, "torch": torch.__version__},
-        "seconds": round(time.monotonic() - start, 1),
-    }  # fmt: skip
-    given.results.write_text(json.dumps(results, indent=1) + "\n")
-    kills = sum(c["kills"] for c in clusters)
-    print(f"{kills} workers killed, {sum(c['busy'] for c in clusters)} at work, {len(bench.faults)} faults")
+    return {"options": OPTIONS, "versions": {"ray": ray.__version__, "torch": torch.__version__}}
 
+
+BENCHMARK = Benchmark(
+    "ray",
+    lambda asked: {
+        **{f"{n} nodes": {"seed": asked.seed, "nodes": n, "kills": asked.runs // 2} for n in (2, 4)},
+        "other engine": {"seed": asked.seed, "nodes": 0, "kills": 0},
+    },
+    measure,
+    about=about,
+    complete=lambda cell, how: cell.get("kills", 0) >= how["kills"],
+    options=lambda parser: (
+        parser.add_argument("--runs", type=int, default=20, help="with a killed worker, on both clusters together"),
+        parser.add_argument("--seed", type=int, default=0),
+    ),
+)
 
 if __name__ == "__main__":
-    main()
+    quiet()
+    BENCHMARK.main()

@@ -162,16 +162,12 @@ def toys(asked: argparse.Namespace) -> Cells:
 
 
 BENCHMARK = Benchmark(
-    "verify",
-    toys,
-    judge,
-    inside="models",
-    about=total,
+    "verify", toys, judge, inside="models", about=total,
     sections=(Section("guide/same-model.md", "verify", sentence),),
     said=lambda cell: f"{cell['counts']}, {len(cell['wrong'])} wrong",
     complete=lambda cell, settings: cell["pairs"] >= settings["pairs"],
     options=lambda parser: parser.add_argument("--each", type=int, default=40, help="pairs of every model"),
-)
+)  # fmt: skip
 
 if __name__ == "__main__":
     quiet()

@@ -201,16 +201,11 @@ def _marks(study: Study, row: str, figures: Sequence[dict[str, Any]]) -> str:
 def benchmark(study: Study) -> Benchmark:
     """The cells of a study: its pairs."""
     return Benchmark(
-        f"barrier/{study.name}",
-        lambda asked: {pair: {"study": study, "pair": pair} for pair in study.pairs},
-        measure,
-        resumes=True,
-        inside="pairs",
-        about=partial(about, study),
-        sections=(SECTION,),
+        f"barrier/{study.name}", lambda asked: {pair: {"study": study, "pair": pair} for pair in study.pairs},
+        measure, resumes=True, inside="pairs", about=partial(about, study), sections=(SECTION,),
         said=lambda entry: ", ".join(f"{r} {e['barrier']['entezari']:.3f}" for r, e in entry["rows"].items()),
         complete=lambda entry, how: set(entry["rows"]) >= set(how["study"].rows_of(how["pair"])),
-    )
+    )  # fmt: skip
 
 
 SECTION = Section("lab/measured-barriers.md", "barriers", table)

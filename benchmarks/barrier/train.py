@@ -28,7 +28,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
 
 import torch
 import transformers
@@ -81,22 +80,6 @@ class Run:
         return BARRIER / self.family / name
 
 
-class Task(Protocol):
-    """The data of a run."""
-
-    def epoch(self, generator: torch.Generator) -> Iterator[Tensor]:
-        """Yield the indices of each batch of the next epoch."""
-        ...
-
-    def loss(self, model: PreTrainedModel, batch: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the training loss on a batch."""
-        ...
-
-    def test(self, model: PreTrainedModel) -> dict[str, float]:
-        """Return the mean cross-entropy in nats and the accuracy on the test data."""
-        ...
-
-
 class Images:
     """Classify images; an epoch is every training image once."""
 
@@ -112,6 +95,7 @@ class Images:
         self.name, self.batch_size, self.augment, self.smoothing = name, batch_size, augment, smoothing
 
     def epoch(self, generator: torch.Generator) -> Iterator[Tensor]:
+        """The indices of each batch of the next epoch."""
         yield from torch.randperm(len(self.labels), generator=generator).split(self.batch_size)
 
     def loss(self, model: PreTrainedModel, batch: Tensor, generator: torch.Generator) -> Tensor:
@@ -152,25 +136,21 @@ class Text:
         return {"loss": loss / count, "accuracy": right / count, "count": count}
 
 
+Task = Images | Text
+"""The data of a run: batches of an epoch, the loss on one, and loss in nats and accuracy on test data."""
+
+
 def vit(
     image_size: int, patch_size: int, mlp: int, initializer_range: float, run: Run
 ) -> ViTForImageClassification:
     """Return a fresh pre-LN vision transformer with 4 layers and 4 heads for ten classes of grey images."""
     names = {label: str(label) for label in range(10)}
     config = ViTConfig(
-        hidden_size=run.width,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        intermediate_size=mlp,
-        hidden_act="gelu",
-        image_size=image_size,
-        patch_size=patch_size,
-        num_channels=1,
-        layer_norm_eps=1e-6,
-        initializer_range=initializer_range,
-        id2label=names,
+        hidden_size=run.width, num_hidden_layers=4, num_attention_heads=4, intermediate_size=mlp,
+        hidden_act="gelu", image_size=image_size, patch_size=patch_size, num_channels=1, layer_norm_eps=1e-6,
+        initializer_range=initializer_range, id2label=names,
         label2id={name: label for label, name in names.items()},
-    )
+    )  # fmt: skip
     torch.manual_seed(run.seed)
     return ViTForImageClassification(config)
 
@@ -188,19 +168,11 @@ def vit_fashion(run: Run) -> PreTrainedModel:
 def llama(run: Run) -> PreTrainedModel:
     """Return a fresh LLaMA that reads bytes: 4 layers, 8 query and 2 key-value heads, untied."""
     config = LlamaConfig(
-        vocab_size=256,
-        hidden_size=run.width,
-        intermediate_size=344 * run.width // 128,
-        num_hidden_layers=4,
-        num_attention_heads=8,
-        num_key_value_heads=2,
-        head_dim=run.width // 8,
-        max_position_embeddings=256,
-        tie_word_embeddings=False,
-        initializer_range=0.06 * math.sqrt(128 / run.width),
-        bos_token_id=None,
+        vocab_size=256, hidden_size=run.width, intermediate_size=344 * run.width // 128, num_hidden_layers=4,
+        num_attention_heads=8, num_key_value_heads=2, head_dim=run.width // 8, max_position_embeddings=256,
+        tie_word_embeddings=False, initializer_range=0.06 * math.sqrt(128 / run.width), bos_token_id=None,
         eos_token_id=None,
-    )
+    )  # fmt: skip
     torch.manual_seed(run.seed)
     return LlamaForCausalLM(config)
 
@@ -208,18 +180,10 @@ def llama(run: Run) -> PreTrainedModel:
 def gpt2(run: Run) -> PreTrainedModel:
     """Return a fresh GPT-2 that reads bytes: 4 layers, 4 heads, tied embeddings."""
     config = GPT2Config(
-        vocab_size=256,
-        n_embd=run.width,
-        n_layer=4,
-        n_head=4,
-        n_positions=WINDOW,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        initializer_range=0.06 * math.sqrt(128 / run.width),
-        bos_token_id=None,
+        vocab_size=256, n_embd=run.width, n_layer=4, n_head=4, n_positions=WINDOW, resid_pdrop=0.0,
+        embd_pdrop=0.0, attn_pdrop=0.0, initializer_range=0.06 * math.sqrt(128 / run.width), bos_token_id=None,
         eos_token_id=None,
-    )
+    )  # fmt: skip
     torch.manual_seed(run.seed)
     return GPT2LMHeadModel(config)
 

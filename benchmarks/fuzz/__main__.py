@@ -1,9 +1,7 @@
 """Many mutated inputs through the command line, in forked processes; resumable, and every input can be repeated.
 
-    python -m benchmarks.fuzz --inputs 100000 --seed 0      # writes results/fuzz.json
-    python -m benchmarks.fuzz --only 4711 --seed 0          # one input again, in this process
-
-Resumable; faults of an earlier run are tried again first.
+    python -m benchmarks.fuzz --inputs 100000 --seed 0      # resumable; faults of an earlier run are tried again first
+    python -m benchmarks.fuzz --repeat 4711 --seed 0        # one input again, in this process; its folder stays until Enter
 
 A process is forked for every batch, so that what one input breaks, no later one sees; a child that says nothing for
 ten seconds of the processor's time (or five minutes) is killed, and that is a hang. A fault is also: an exception
@@ -14,7 +12,6 @@ path outside the folder that was opened for writing or removed, and an input tha
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import pickle
 import resource
@@ -25,13 +22,14 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from benchmarks.fuzz.sandbox import FAULTS, Verdict, run_one, watch
 from benchmarks.fuzz.subjects import SUBJECTS, make_inputs
+from benchmarks.harness import Benchmark, Cells
 
-RESULTS = Path(__file__).parents[1] / "results" / "fuzz.json"
 SECONDS = 10
 """Of the processor, for one input."""
 PATIENCE = 300
@@ -39,17 +37,6 @@ PATIENCE = 300
 BATCH = 100
 MEMORY = 6 << 30
 """Address space that a child may take: what asks for more is refused memory, and must say so."""
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__)
-    parser.add_argument("--inputs", type=int, default=1000, help="how many in all, those of earlier runs included")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kinds", default=",".join(SUBJECTS), help="some of: %(default)s")
-    parser.add_argument("--only", type=int, help="repeat one input in this process, and show its folder")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many")
-    return parser.parse_args()
 
 
 def child(pipe: int, inputs: Path, box: Path, numbers: range, seed: int, kinds: list[str]) -> None:
@@ -62,9 +49,9 @@ def child(pipe: int, inputs: Path, box: Path, numbers: range, seed: int, kinds: 
 
 def batch(inputs: Path, box: Path, numbers: range, seed: int, kinds: list[str]) -> list[Verdict]:
     """The verdicts of a batch; a hang or a dead child costs one number, and the rest goes to a new child."""
-    found: list[Verdict] = []
-    while len(found) < len(numbers):
-        left = numbers[len(found) :]
+    verdicts: list[Verdict] = []
+    while len(verdicts) < len(numbers):
+        left = numbers[len(verdicts) :]
         reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -77,15 +64,15 @@ def batch(inputs: Path, box: Path, numbers: range, seed: int, kinds: list[str]) 
             os._exit(0)
         os.close(writer)
         got, why = _verdicts(pid, reader, len(left))
-        found += got
+        verdicts += got
         os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
         os.close(reader)
         if len(got) < len(left):
             number = left[len(got)]
             kind = kinds[number % len(kinds)]
-            found.append(Verdict(number, kind, why, f"status {status}"))
-    return found
+            verdicts.append(Verdict(number, kind, why, f"status {status}"))
+    return verdicts
 
 
 def processor_seconds(pid: int) -> float:
@@ -102,33 +89,23 @@ def _is_stuck(pid: int, spent: float, began: float) -> bool:
 
 def _verdicts(pid: int, pipe: int, count: int) -> tuple[list[Verdict], str]:
     """What a child sends, until it is done, dies or falls silent."""
-    found: list[Verdict] = []
-    while len(found) < count:
+    verdicts: list[Verdict] = []
+    while len(verdicts) < count:
         raw = b""
         wanted = 4
         while len(raw) < wanted:
             spent, began = processor_seconds(pid), time.monotonic()
             while not select.select([pipe], [], [], SECONDS)[0]:
                 if _is_stuck(pid, spent, began):
-                    return found, "hang"
+                    return verdicts, "hang"
             piece = os.read(pipe, wanted - len(raw))
             if not piece:
-                return found, "crash"
+                return verdicts, "crash"
             raw += piece
             if len(raw) == 4 and wanted == 4:
                 wanted = 4 + struct.unpack("<I", raw)[0]
-        found.append(pickle.loads(raw[4:]))
-    return found, ""
-
-
-def earlier(path: Path, seed: int, kinds: list[str]) -> dict[str, Any]:
-    """The results of an earlier run of this seed, or new ones."""
-    if path.is_file():
-        found = json.loads(path.read_text())
-        if (found["seed"], found["kinds"]) == (seed, kinds):
-            return found
-    empty = {"seed": seed, "kinds": kinds, "inputs": 0, "seconds": 0.0, "counts": {}, "faults": []}
-    return {**empty, "seconds_per_input_allowed": SECONDS}
+        verdicts.append(pickle.loads(raw[4:]))
+    return verdicts, ""
 
 
 def try_again(results: dict[str, Any], run: Callable[[int], Verdict]) -> None:
@@ -147,44 +124,63 @@ def try_again(results: dict[str, Any], run: Callable[[int], Verdict]) -> None:
     results["faults"] = left
 
 
-def write(path: Path, results: dict[str, Any]) -> None:
-    """The results so far, replaced at once."""
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(results, indent=1) + "\n")
-    os.replace(new, path)
+@cache
+def prepared() -> tuple[Path, Path, tempfile.TemporaryDirectory[str]]:
+    """Sound inputs, a folder to mutate them in, and what removes both; this process is watched from now on."""
+    folder = tempfile.TemporaryDirectory(prefix="fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+    inputs, box = make_inputs(Path(folder.name) / "inputs"), Path(folder.name) / "box"
+    watch()
+    return inputs, box, folder
 
 
-def main() -> None:
-    given = arguments()
-    kinds = given.kinds.split(",")
-    with tempfile.TemporaryDirectory(
-        prefix="fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None
-    ) as folder:
-        inputs, box = make_inputs(Path(folder) / "inputs"), Path(folder) / "box"
-        watch()
-        if given.only is not None:
-            print(run_one(inputs, box, given.only, given.seed, kinds))
-            input(f"{box} is there until you press Enter ")
-            return
-        results, start = earlier(given.results, given.seed, kinds), time.monotonic()
-        before = results["seconds"]
-        try_again(results, lambda number: batch(inputs, box, range(number, number + 1), given.seed, kinds)[0])
-        write(given.results, results)
-        while results["inputs"] < given.inputs and time.monotonic() - start < given.seconds:
-            first = results["inputs"]
-            numbers = range(first, min(first + BATCH, given.inputs))
-            counts = {kind: Counter(found) for kind, found in results["counts"].items()}
-            for verdict in batch(inputs, box, numbers, given.seed, kinds):
-                counts.setdefault(verdict.kind, Counter())[verdict.outcome] += 1
-                if verdict.outcome in FAULTS:
-                    results["faults"].append(verdict.document())
-                    print(verdict, flush=True)
-            results["counts"] = {kind: dict(sorted(counts[kind].items())) for kind in kinds if kind in counts}
-            results["inputs"] = numbers.stop
-            results["seconds"] = round(before + time.monotonic() - start, 1)
-            write(given.results, results)
-        print(f"{results['inputs']} inputs, {len(results['faults'])} faults", flush=True)
+def measure(
+    seed: int, inputs: int, kinds: list[str], kept: dict[str, Any] | None, keep: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
+    """So many inputs of a seed, kept batch by batch."""
+    sound, box, _ = prepared()
+    results = kept if kept and kept["kinds"] == kinds else {"kinds": kinds, "inputs": 0, "seconds": 0.0}
+    results = {"counts": {}, "faults": [], **results}
+    start, before = time.monotonic(), results["seconds"]
+    try_again(results, lambda number: batch(sound, box, range(number, number + 1), seed, kinds)[0])
+    while results["inputs"] < inputs:
+        numbers = range(results["inputs"], min(results["inputs"] + BATCH, inputs))
+        counts = {kind: Counter(outcomes) for kind, outcomes in results["counts"].items()}
+        for verdict in batch(sound, box, numbers, seed, kinds):
+            counts.setdefault(verdict.kind, Counter())[verdict.outcome] += 1
+            if verdict.outcome in FAULTS:
+                results["faults"].append(verdict.document())
+                print(verdict, flush=True)
+        results["counts"] = {kind: dict(sorted(counts[kind].items())) for kind in kinds if kind in counts}
+        results["inputs"] = numbers.stop
+        results["seconds"] = round(before + time.monotonic() - start, 1)
+        keep(results)
+    return results
 
+
+def cells(asked: argparse.Namespace) -> Cells:
+    """One seed; with `--repeat`, one of its inputs is run first, in this process."""
+    kinds = asked.kinds.split(",")
+    if asked.repeat is not None:
+        sound, box, _ = prepared()
+        print(run_one(sound, box, asked.repeat, asked.seed, kinds))
+        input(f"{box} is there until you press Enter ")
+        raise SystemExit
+    return {f"seed {asked.seed}": {"seed": asked.seed, "inputs": asked.inputs, "kinds": kinds}}
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """What is run."""
+    parser.add_argument("--inputs", type=int, default=1000, help="how many in all, those of earlier runs included")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", default=",".join(SUBJECTS), help="some of: %(default)s")
+    parser.add_argument("--repeat", type=int, metavar="NUMBER", help="one input, in this process")
+
+
+BENCHMARK = Benchmark(
+    "fuzz", cells, measure, resumes=True, about=lambda cells: {"seconds_per_input_allowed": SECONDS},
+    said=lambda cell: f"{cell['inputs']} inputs, {len(cell['faults'])} faults",
+    complete=lambda cell, how: cell["inputs"] >= how["inputs"] and not cell["faults"], options=options,
+)  # fmt: skip
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

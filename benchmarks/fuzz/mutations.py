@@ -30,42 +30,12 @@ def odd_value(rng: Random) -> Any:
         deep = [deep] if rng.random() < 0.5 else {"a": deep}
     return rng.choice(
         [
-            None,
-            True,
-            False,
-            0,
-            1,
-            -1,
-            2,
-            2**31,
-            2**53,
-            2**63,
-            2**64,
-            -(2**63),
-            10**30,
-            0.0,
-            -0.0,
-            0.5,
-            1e308,
-            1e-320,
-            float("nan"),
-            float("inf"),
-            "",
-            "0",
-            [],
-            {},
-            [[]],
-            [0] * 50,
-            [None],
-            {"": {}},
-            deep,
-            rng.choice(NAMES),
-            rng.choice(NAMES),
-            rng.randrange(-5, 200),
-            rng.random() * 10,
+            None, True, False, 0, 1, -1, 2, 2**31, 2**53, 2**63, 2**64, -(2**63), 10**30, 0.0, -0.0, 0.5, 1e308,
+            1e-320, float("nan"), float("inf"), "", "0", [], {}, [[]], [0] * 50, [None], {"": {}}, deep,
+            rng.choice(NAMES), rng.choice(NAMES), rng.randrange(-5, 200), rng.random() * 10,
             [rng.randrange(-2, 9) for _ in range(rng.randrange(5))],
-        ]
-    )
+        ],
+    )  # fmt: skip
 
 
 def mutate_bytes(raw: bytes, rng: Random, times: int | None = None) -> bytes:

@@ -41,48 +41,43 @@ SUBJECTS = {
     "header": Subject("a/model.safetensors", mutate_header, (["inspect", "a"], MERGE)),
     "body": Subject("b/model.safetensors", mutate_body, (MERGE, [*MERGE, "--no-align"], ["diff", "a", "b"])),
     "halves": Subject(
-        "half/model.safetensors",
-        mutate_halves,
+        "half/model.safetensors", mutate_halves,
         (
-            ["fingerprint", "half", "a"],
-            ["verify", "half", "a"],
-            ["diff", "half", "a"],
+            ["fingerprint", "half", "a"], ["verify", "half", "a"], ["diff", "half", "a"],
             ["align", "half", "--onto", "a", "-o", OUT, "--spaces", "all"],
         ),
     ),
     "file": Subject("a/model.safetensors", mutate_bytes, (["inspect", "a"], MERGE)),
     "index": Subject(
-        "shards/model.safetensors.index.json",
-        mutate_json,
+        "shards/model.safetensors.index.json", mutate_json,
         (["inspect", "shards"], ["merge", "shards", "b", "-o", OUT]),
     ),
     "config": Subject("a/config.json", mutate_json, (["inspect", "a"], MERGE, ["verify", "a", "b"])),
     "recipe": Subject(
-        "recipe.yml", mutate_recipe, (["merge", "recipe.yml", OUT, "-q"], ["merge", "recipe.yml", OUT, "--dry-run"])
+        "recipe.yml", mutate_recipe,
+        (["merge", "recipe.yml", OUT, "-q"], ["merge", "recipe.yml", OUT, "--dry-run"]),
     ),
     "patch": Subject(
-        "patch.safetensors",
-        mutate_own_file,
+        "patch.safetensors", mutate_own_file,
         (
             ["apply", "patch.safetensors", "b", "-o", OUT],
             ["apply", "patch.safetensors", "b", "-o", OUT, "--inverse"],
         ),
     ),
     "statistics": Subject(
-        "stats-b.safetensors",
-        mutate_own_file,
+        "stats-b.safetensors", mutate_own_file,
         ([*MERGE, "--stats-anchor", "stats-a.safetensors", "--stats-src", "stats-b.safetensors"],),
     ),
     "report": Subject(
-        "merged/isomerge.json", mutate_json, (["fsck", "merged"], ["report", "merged", "-o", "page.html"])
+        "merged/isomerge.json", mutate_json, (["fsck", "merged"], ["report", "merged", "-o", "page.html"]),
     ),
     "fingerprint": Subject("print.json", mutate_json, (["fingerprint", "print.json", "b"],)),
     "adapter config": Subject("adapter/adapter_config.json", mutate_json, (["inspect", "a+adapter"],)),
     "adapter": Subject("adapter/adapter_model.safetensors", mutate_header, (["inspect", "a+adapter"],)),
     "barrier": Subject(
-        "barrier.json", mutate_json, (["report", "merged", "--barrier", "barrier.json", "-o", "page.html"],)
+        "barrier.json", mutate_json, (["report", "merged", "--barrier", "barrier.json", "-o", "page.html"],),
     ),
-}
+}  # fmt: skip
 """By the names of the counts."""
 
 

@@ -168,9 +168,6 @@ def compared(name: str) -> dict[str, Any]:
 
 
 BENCHMARK = Benchmark(
-    "mergekit-moe",
-    lambda asked: {name: {"name": name} for name in documents()},
-    compared,
-    inside="documents",
+    "mergekit-moe", lambda asked: {name: {"name": name} for name in documents()}, compared, inside="documents",
     about=lambda cells: {"mergekit": "0.1.5", "within": ROUNDING},
-)
+)  # fmt: skip

@@ -119,9 +119,6 @@ def compared(name: str) -> dict[str, Any]:
 
 
 BENCHMARK = Benchmark(
-    "mergekit-modules",
-    lambda asked: {name: {"name": name} for name in RECIPES},
-    compared,
-    inside="rows",
+    "mergekit-modules", lambda asked: {name: {"name": name} for name in RECIPES}, compared, inside="rows",
     about=lambda cells: {"mergekit": "0.1.5"},
-)
+)  # fmt: skip

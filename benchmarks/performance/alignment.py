@@ -193,13 +193,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 BENCHMARK = Benchmark(
-    "performance/alignment",
-    cells,
-    measured,
-    inside="rows",
+    "performance/alignment", cells, measured, inside="rows",
     about=lambda cells: {"torch": torch.__version__, "cores": os.cpu_count(), "machine": platform.machine()},
     sections=(Section("lab/performance.md", "performance-alignment", table),),
     ratios=lambda row: {"share of the plain algorithm's time": 1 / median(row["ratios"]["processor"])},
     said=lambda row: f"{row['median_seconds']}, {row['ratios']}, {row['objective_difference']:+.0e}",
     options=options,
-)
+)  # fmt: skip

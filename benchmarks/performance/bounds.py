@@ -137,10 +137,6 @@ def table(cells: dict[str, Any]) -> str:
 
 
 BENCHMARK = Benchmark(
-    "performance/bounds",
-    cells,
-    measured,
-    inside="",
-    sections=(Section("lab/performance.md", "bounds", table),),
+    "performance/bounds", cells, measured, inside="", sections=(Section("lab/performance.md", "bounds", table),),
     ratios=lambda row: {"peak of the bound": row["peak_anonymous_bytes"] / row["least"]},
-)
+)  # fmt: skip

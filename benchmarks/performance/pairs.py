@@ -59,34 +59,19 @@ VOCABULARY, POSITIONS = 64, 32
 # what config.json needs beside the sizes, and the tensors outside the layers: name -> shape, d for the width
 CONFIGS: dict[str, dict[str, Any]] = {
     "vit": {
-        "architectures": ["ViTModel"],
-        "hidden_act": "gelu",
-        "image_size": 32,
-        "patch_size": 8,
-        "num_channels": 3,
+        "architectures": ["ViTModel"], "hidden_act": "gelu", "image_size": 32, "patch_size": 8, "num_channels": 3,
     },
     "roberta": {
-        "architectures": ["RobertaModel"],
-        "hidden_act": "gelu",
-        "vocab_size": VOCABULARY,
-        "type_vocab_size": 1,
-        "max_position_embeddings": POSITIONS,
-        "pad_token_id": 1,
+        "architectures": ["RobertaModel"], "hidden_act": "gelu", "vocab_size": VOCABULARY, "type_vocab_size": 1,
+        "max_position_embeddings": POSITIONS, "pad_token_id": 1,
     },
     "deberta-v2": {
-        "architectures": ["DebertaV2Model"],
-        "hidden_act": "gelu",
-        "vocab_size": VOCABULARY,
-        "type_vocab_size": 0,
-        "max_position_embeddings": POSITIONS,
-        "relative_attention": True,
-        "position_buckets": POSITIONS // 2,
-        "pos_att_type": ["p2c", "c2p"],
-        "share_att_key": True,
-        "norm_rel_ebd": "layer_norm",
+        "architectures": ["DebertaV2Model"], "hidden_act": "gelu", "vocab_size": VOCABULARY, "type_vocab_size": 0,
+        "max_position_embeddings": POSITIONS, "relative_attention": True, "position_buckets": POSITIONS // 2,
+        "pos_att_type": ["p2c", "c2p"], "share_att_key": True, "norm_rel_ebd": "layer_norm",
         "position_biased_input": False,
     },
-}
+}  # fmt: skip
 OUTSIDE: dict[str, dict[str, tuple[int | str, ...]]] = {
     "vit": {
         "vit.embeddings.cls_token": (1, 1, "d"), "vit.embeddings.position_embeddings": (1, 17, "d"),

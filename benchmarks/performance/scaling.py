@@ -113,10 +113,7 @@ def table(cells: dict[str, Any]) -> str:
 
 
 BENCHMARK = Benchmark(
-    "performance/scaling",
-    cells,
-    measured,
-    inside="",
+    "performance/scaling", cells, measured, inside="",
     sections=(Section("lab/performance.md", "scaling", table),),
     options=lambda parser: parser.add_argument("--large", type=float, metavar="BILLIONS", help="one more pair"),
-)
+)  # fmt: skip

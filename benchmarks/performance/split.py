@@ -83,10 +83,7 @@ def table(cells: dict[str, Any]) -> str:
 
 
 BENCHMARK = Benchmark(
-    "performance/split",
-    lambda asked: {"linear, aligned": {}},
-    measure,
-    inside="merges",
+    "performance/split", lambda asked: {"linear, aligned": {}}, measure, inside="merges",
     sections=(Section("lab/performance.md", "split", table),),
     ratios=lambda row: {"times the floor": row["total"] / row["floor"]},
-)
+)  # fmt: skip

@@ -52,11 +52,8 @@ def table(cells: dict[str, Any]) -> str:
 
 
 BENCHMARK = Benchmark(
-    "performance/startup",
-    lambda asked: {name: {"command": command} for name, command in ROWS.items()},
-    measure,
-    inside="rows",
-    about=lambda cells: {"runs": RUNS},
+    "performance/startup", lambda asked: {name: {"command": command} for name, command in ROWS.items()}, measure,
+    inside="rows", about=lambda cells: {"runs": RUNS},
     sections=(Section("lab/performance.md", "startup", table),),
     ratios=lambda row: {"times an empty interpreter": row["ratio"]},
-)
+)  # fmt: skip

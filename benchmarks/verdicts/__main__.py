@@ -132,17 +132,12 @@ def models(asked: argparse.Namespace) -> Cells:
 
 
 BENCHMARK = Benchmark(
-    "verdicts",
-    models,
-    judge,
-    resumes=True,
-    inside="models",
-    about=total,
+    "verdicts", models, judge, resumes=True, inside="models", about=total,
     sections=(Section("guide/same-model.md", "verdicts", sentence),),
     said=lambda cell: f"{cell['mutations']} mutations, {len(cell['wrong'])} wrong",
     complete=lambda cell, how: cell["mutations"] >= how["each"],
     options=lambda parser: parser.add_argument("--each", type=int, default=200, help="mutations of every model"),
-)
+)  # fmt: skip
 
 if __name__ == "__main__":
     quiet()

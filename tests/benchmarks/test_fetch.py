@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from benchmarks.fetch import checkpoints, sources, texts
 from benchmarks.fetch.entry import Entry, Part
-from benchmarks.fetch.sources import Archive, FetchError, Installed, npm
+from benchmarks.fetch.sources import Archive, FetchError, npm
 from benchmarks.fetch.table import TABLE
 
 COPY = (sys.executable, "-c", "import shutil, sys; shutil.copy(sys.argv[1], '.')")
@@ -85,7 +85,6 @@ def test_a_converter_that_fails_leaves_nothing_half(package, tmp_path):
             "some==1 cannot be fetched: .*: no matching version$",
         ),
         (Archive("some==1", "", (sys.executable, "-c", "")), "some==1: 0 files came, expected one archive"),
-        (Installed("some-package", "no_such_module"), "some-package is not installed: pip install some-package"),
     ],
 )  # fmt: skip
 def test_what_is_missing_is_one_sentence(source, said, tmp_path):
