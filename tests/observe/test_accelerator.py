@@ -105,7 +105,7 @@ def test_too_little_memory_is_a_sentence(tmp_path: Path, monkeypatch: pytest.Mon
     with (
         pretended(),
         pytest.raises(
-            IsomergeError, match=r"--device meta: the device has too little memory to match .*--device cpu"
+            IsomergeError, match=r"device='meta'.*: the device has too little memory to match .*device='cpu'"
         ),
     ):
         isomerge.merge([a, b], out=tmp_path / "out", device=NAME)

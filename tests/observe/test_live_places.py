@@ -25,10 +25,6 @@ from observe.test_statistics import examples_for, gathered
 from solve.disguises import single
 from toys import TRIED, outputs, relative
 
-pytestmark = pytest.mark.matched(
-    "of layers: else strangers' streams are matched as well, and small changes not at all"
-)
-
 FEW = ["mixtral", "deepseek_v3", "dinov2-swiglu"]
 
 

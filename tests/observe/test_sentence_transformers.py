@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 import torch
 import transformers as tf
 from safetensors.torch import load_file, save_file
@@ -21,10 +20,6 @@ from isomerge.evidence.law import random_alignment
 from isomerge.models.recognised import recognise
 from toy_settings import BODY_OF_THREE
 from toys import randomise, relative
-
-pytestmark = pytest.mark.matched(
-    "of layers: else strangers' streams are matched as well, and small changes not at all"
-)
 
 TEXTS = ["the cat sat on a mat", "two dogs bark"]
 MODULES = ["Transformer", "Pooling", "Dense", "Normalize"]

@@ -17,10 +17,6 @@ import isomerge
 from isomerge.errors import IsomergeError
 from solve.disguises import single
 
-pytestmark = pytest.mark.matched(
-    "of layers: else strangers' streams are matched as well, and small changes not at all"
-)
-
 METHODS: dict[str, dict[str, Any]] = {
     "linear": {},
     "karcher": {},
