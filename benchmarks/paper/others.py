@@ -129,6 +129,7 @@ T5 = Benchmark(
     ),
     t5_cell,
     before=prepare,
+    said=said,
     settings={
         "steps": trained.T5_STEPS, "batch": trained.T5_BATCH, "bytes_read": trained.READ,
         "bytes_written": trained.WRITE, "tested_on": trained.HELD_OUT,

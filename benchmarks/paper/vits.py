@@ -302,11 +302,11 @@ def over_pairs(settings: Mapping[str, Mapping[str, Any]]) -> Callable[[Namespace
 
 def said(cell: Any) -> str:
     """What is printed of a cell that was measured."""
-    if "distance" in cell:
-        return f"{cell['distance_stored']:.2f} -> {cell['distance']:.2f}"
     if "barrier" in cell:
         return f"barrier {cell['barrier']['entezari']:.3f}"
-    models = cell if isinstance(cell, list) else [cell]
+    if "distance" in cell:
+        return f"{cell['distance_stored']:.2f} -> {cell['distance']:.2f}"
+    models = [model for model in (cell if isinstance(cell, list) else [cell]) if "accuracy" in model]
     return ", ".join(f"{100 * model['accuracy']:.2f} % {model['loss']:.3f} nats" for model in models)
 
 

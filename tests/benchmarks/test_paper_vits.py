@@ -154,6 +154,23 @@ def test_settings_hold_no_folder_of_a_machine():
     assert "/" not in str([matching.stored() for matching in vits.MATCHINGS.values()])
 
 
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ({"accuracy": 0.5, "loss": 1.25}, "50.00 % 1.250 nats"),
+        (
+            [{"accuracy": 0.5, "loss": 1.25}, {"accuracy": 1.0, "loss": 0.0}],
+            "50.00 % 1.250 nats, 100.00 % 0.000 nats",
+        ),
+        ({"distance_stored": 3.0, "distance": 2.0}, "3.00 -> 2.00"),
+        ({"distance_stored": 3.0, "distance": 2.0, "barrier": {"entezari": 0.25}}, "barrier 0.250"),
+        ({"seconds": 3.0}, ""),  # of training
+    ],
+)
+def test_what_is_printed_of_a_cell(cell, words):
+    assert vits.said(cell) == words
+
+
 def test_choices_of_layers():
     assert vits.layer_choices(4, 2) == {
         "single": [(0,), (1,), (2,), (3,)], "tail": [(), (2, 3), (0, 1, 2, 3)], "head": [(), (0, 1), (0, 1, 2, 3)],
