@@ -238,7 +238,7 @@ def family_cell(kind: str, spaces: str, pair: tuple[str, str]) -> dict[str, Any]
                 out = mean(pair, spaces, Path(folder) / "merged")
                 cell = cosines(pair, out) if kind == "cosine" else filled(out)
     except IsomergeError as error:
-        cell = {"refused": str(error)}
+        cell = {"refused": str(error).replace(f"{DATA}/", "")}
     return {**cell, "seconds": round(time.perf_counter() - began, 2)}
 
 

@@ -394,22 +394,33 @@ def real() -> Words:
     every, rows = cells("families"), []
     for pair in others.FAMILIES:
         parts = [every[f"distance/{spaces}/{'+'.join(pair)}"] for spaces in ("paper", "default", "all")]
-        off = [f"{100 * (1 - c['after'] / c['before']):.3f} %" if "after" in c else c["refused"] for c in parts]
+        off = [f"{100 * (1 - c['after'] / c['before']):.3f} %" if "after" in c else "refused" for c in parts]
         first = next((c for c in parts if "after" in c), None)
         words = (f"{first['before'] / first['norm']:.4f}", *off, first["verdict"]) if first else ("–", *off, "–")
         rows.append([" + ".join(pair), *words])
     masked = {pair: {s: every[f"masked/{s}/{'+'.join(pair)}"] for s in others.MASKED} for pair in others.WITH_HEAD}
     filled = [
-        [" + ".join(pair), *(f"{100 * c['accuracy']:.1f} (loss {c['loss']:.3f})" for c in row.values())]
+        [
+            " + ".join(pair),
+            *(
+                "refused" if "refused" in c else f"{100 * c['accuracy']:.1f} (loss {c['loss']:.3f})"
+                for c in row.values()
+            ),
+        ]
         for pair, row in masked.items()
     ]
-    gap = 100 * max(abs(row["default"]["accuracy"] - row["none"]["accuracy"]) for row in masked.values())
-    tokens = masked[others.WITH_HEAD[0]]["none"]["tokens"]
+    means = [
+        (row["default"], row["none"]) for row in masked.values() if not any("refused" in c for c in row.values())
+    ]
+    gap = 100 * max((abs(matched["accuracy"] - plain["accuracy"]) for matched, plain in means), default=0)
+    tokens = next((plain["tokens"] for _, plain in means), 1)
+    refusals = sorted({c["refused"] for c in every.values() if "refused" in c})
     cosines = {s: every[f"cosine/{s}/{'+'.join(others.FAMILIES[0])}"] for s in others.SPACES}
     names = {"none": "as stored", "paper": "the paper", "default": "ours, inside layers"}
     nothing = ": fine-tunes of one base share its coordinates, and there is next to nothing to match"
     return {
         "took": duration(spent(every)),
+        "refused": "".join(f" Refused: {sentence}." for sentence in refusals),
         "distances": table(
             ["pair", "distance", "the paper", "ours, inside layers", "ours, data-free", "verdict"], rows
         ),

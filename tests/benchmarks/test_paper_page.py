@@ -93,6 +93,19 @@ def test_a_column_that_is_behind_is_named(elsewhere):
     assert "**Behind the paper's**: Simple (-10.00 ± 0.00)" in verdicts
 
 
+def test_a_pair_that_is_refused_is_told_as_such(elsewhere):
+    committed = json.loads((harness.RESULTS / "paper" / "families.json").read_text())
+    for key in committed["cells"]:
+        if key.endswith("rxnfp-pretrained+rxnfp-ft-10k"):
+            committed["cells"][key] = {"refused": "they do not fit"}
+    (elsewhere / "families.json").write_text(json.dumps(committed))
+    words = page.real()
+    assert "| rxnfp-pretrained + rxnfp-ft-10k | – | refused | refused | refused | – |" in words["distances"]
+    assert "| rxnfp-pretrained + rxnfp-ft-10k | refused |" in words["masked"]
+    assert words["refused"] == " Refused: they do not fit."
+    assert words["tokens"] == 277
+
+
 def table1_of(folder):
     """Cells of Brown for two seeds: the paper's matching adds a point to micro F1, and a hundredth with seed 1."""
     task, cells = text.TASKS["brown"], {}
