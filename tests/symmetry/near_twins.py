@@ -47,9 +47,9 @@ def left(statement: str, moves: Moves, tensors: dict[str, str], **how: bool) -> 
     return [NearTwin(statement, toy, tensor, write, left=True, **how) for toy, tensor in tensors.items()]
 
 
-def wrong(statement: str, toy: str, disguises: dict[str, Callable[[Toy], Weights]]) -> list[NearTwin]:
+def wrong(statement: str, toy: str, disguises: dict[str, Callable[[Toy], Weights]], **how: bool) -> list[NearTwin]:
     """Near-twins of a toy with other tensors, by what is wrong with them."""
-    return [NearTwin(statement, toy, words, changed(change)) for words, change in disguises.items()]
+    return [NearTwin(statement, toy, words, changed(change), **how) for words, change in disguises.items()]
 
 
 def places_too_far(toy: Toy, out: Path) -> Path:
@@ -203,8 +203,8 @@ NEAR_TWINS = [
                "lilt": "layout_embeddings.box_linear_embeddings.bias"}[name]
     })),
     NearTwin("shift of rows", "vit", "a place too far", places_too_far),
-    *(near for name, (names, kept) in PLANTED.items() for near in left("hidden axis", of_spaces(*names), {name: kept})),
-    *(near for name in HIDDEN for near in wrong("order of a head", name, {"not undone": other_order(undone=False)})),
+    *(near for name, (names, kept) in PLANTED.items() for near in left("hidden axis", of_spaces(*names), {name: kept}, fingerprinted=name != "bert-relu")),
+    *(near for name in HIDDEN for near in wrong("order of a head", name, {"not undone": other_order(undone=False)}, fingerprinted=name != "xlm-roberta")),
     *(near for name in ("mixtral", *more("qwen3_moe", "gpt_oss")) for near in wrong("router", name, {"less": biased_rows(0.05)})),
     *wrong("latent", "deepseek_v3", {
         "gains stay between": latents_turned(reader=True), "the reader is not turned": latents_turned(reader=False),
