@@ -118,9 +118,8 @@ def arithmetic_notes() -> list[str]:
     """What is to be said where MKL could be in its reproducible mode and is not, or takes threads for it."""
     if _held and _needs_one_thread():
         return [
-            f"{VARIABLE}={mkl_mode()}: computed on one thread instead of {max(_held)}, because in this mode "
-            f"MKL's sums over several "
-            f"threads differ from run to run ({VARIABLE}=AUTO keeps the threads)"
+            f"{VARIABLE}={mkl_mode()}: computed on one thread instead of {max(_held)}, because in this mode MKL's "
+            f"sums over several threads differ from run to run ({VARIABLE}=AUTO keeps the threads)"
         ]
     if mkl_mode() != OFF:
         return []

@@ -157,9 +157,8 @@ def spec_for(
             raise IsomergeError(f"config.json: no spec for model_type {kind!r}, and {plug_ins.broken[0]}")
         raise IsomergeError(
             f"config.json: no spec for model_type {kind!r}, which is none of the {len(_own_texts())} of "
-            f"docs/reference/architectures.md; "
-            "derive one (isomerge discover) or write one (docs/guide/add-an-architecture.md), and give it with "
-            "--spec FILE"
+            "docs/reference/architectures.md; derive one (isomerge discover) or write one "
+            "(docs/guide/add-an-architecture.md), and give it with --spec FILE"
         )
     for plug_in, part in plug_in_parts(config):
         use("architecture", _kind_of(part), plug_in.source)
@@ -197,8 +196,7 @@ def infer_model_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int,
     if any(layout != other for layout in layouts.values() for other in layouts.values()):
         raise IsomergeError(
             f"config.json has no model_type, and the specs of {', '.join(layouts)} all describe these tensors, "
-            f"each in "
-            "another way: add the model_type to config.json"
+            "each in another way: add the model_type to config.json"
         )
     return list(layouts)
 

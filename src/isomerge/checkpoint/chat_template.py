@@ -51,8 +51,7 @@ def template_text(template: str, folder: Path) -> str:
         return _file_text(template, folder)
     raise IsomergeError(
         f"`chat_template` is {_short(template)}: write auto (what most of the models have), one of "
-        f"{', '.join(named)}, the "
-        "Jinja template itself, or the path of a .jinja file in the recipe's folder"
+        f"{', '.join(named)}, the Jinja template itself, or the path of a .jinja file in the recipe's folder"
     )
 
 
@@ -67,9 +66,8 @@ def _file_text(template: str, folder: Path) -> str:
         path, home = (folder / template).resolve(), folder.resolve()
         if Path(template).is_absolute() or not path.is_relative_to(home) or path.suffix != SUFFIX:
             raise IsomergeError(
-                f"{said}, but a recipe reads templates of its own folder alone: copy the file beside the "
-                f"recipe, and name it "
-                "by its path from there"
+                f"{said}, but a recipe reads templates of its own folder alone: copy the file beside the recipe, "
+                "and name it by its path from there"
             )
         if not path.is_file():
             raise IsomergeError(f"{said}, but {home} has no such file: give its path from the recipe's folder")

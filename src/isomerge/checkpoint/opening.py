@@ -66,8 +66,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     config = read_object(
         path,
         remedy="a checkpoint needs the config.json that save_pretrained writes; a model of plain torch needs no "
-        "more than {} in "
-        "it, and a text of its own (--spec FILE)",
+        "more than {} in it, and a text of its own (--spec FILE)",
         unique=False,
     )
     if not isinstance(config.get("model_type", ""), str):  # checkpoints of before 2020 have none

@@ -58,8 +58,7 @@ def _check_replaceable(out: Path) -> None:
     if not known and (folders := sorted(name for name in names if (out / name).is_dir())):
         raise IsomergeError(
             f"{out} is no checkpoint, and holds folders ({folders[0]}): --overwrite replaces none such; choose "
-            f"another output "
-            "folder, or remove this one yourself"
+            "another output folder, or remove this one yourself"
         )
 
 
@@ -134,8 +133,7 @@ class PartialFolder:
             if not empty:
                 raise IsomergeError(
                     f"{self.root} is in the way: unfinished output goes there, and isomerge has not made it; "
-                    f"rename or remove it, or choose "
-                    "another output folder"
+                    "rename or remove it, or choose another output folder"
                 )
 
     def _is_marked(self) -> bool:

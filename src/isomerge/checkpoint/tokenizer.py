@@ -102,8 +102,7 @@ def extended(tokenizer: Any, others: Sequence[tuple[Any, int]], extra: Sequence[
     if not kept or any(now.get(token) is None or (token not in own and now[token] in taken) for token in wanted):
         raise IsomergeError(
             f"{ref}: transformers does not keep the ids of this tokenizer when tokens are added, so its rows "
-            f"cannot be "
-            "kept; choose the vocabulary of one model instead of the union"
+            "cannot be kept; choose the vocabulary of one model instead of the union"
         )
     return tokenizer_with_more
 

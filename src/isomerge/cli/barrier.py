@@ -25,8 +25,7 @@ def barrier(
         typer.Option(
             "--data",
             help="Labelled examples: a folder of images or text, .jsonl, .csv, .parquet, text, .safetensors, a "
-            "data set of "
-            "the package datasets (name:split), or a Python function (module:function).",
+            "data set of the package datasets (name:split), or a Python function (module:function).",
         ),
     ],
     spaces: Annotated[
@@ -133,8 +132,7 @@ def _lines(voice: Voice, report: dict[str, Any]) -> None:
         )
     voice.say(
         "\nbarrier: above the straight line between the ends (Entezari); (Verma): above their mean; (range): "
-        "highest less "
-        "lowest.\nmidpoint and accuracy are those of the average of the two models."
+        "highest less lowest.\nmidpoint and accuracy are those of the average of the two models."
     )
 
 

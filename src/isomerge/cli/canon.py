@@ -60,8 +60,7 @@ def canon(
     if degeneracy["dead"]:
         voice.say(
             f"{len(degeneracy['dead'])} blocks have no balanced point ({degeneracy['dead'][0]}): they are dead or "
-            f"rank-deficient, "
-            "and stay in the gauge that they have."
+            "rank-deficient, and stay in the gauge that they have."
         )
     unique = (
         "is the same for every disguise"

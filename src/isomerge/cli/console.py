@@ -256,7 +256,6 @@ def tell_files(voice: Voice, matching: MatchingOptions) -> None:
     by_data = matching.data is not None or matching.learn is not None
     if matching.stats_src and matching.functional and matching.evidence == "both" and not by_data:
         voice.say(
-            "Note: files of statistics do not tell what averaging a pair of neurons costs; neurons are matched "
-            "as by --data "
-            "with --no-functional."
+            "Note: files of statistics do not tell what averaging a pair of neurons costs; neurons are matched as "
+            "by --data with --no-functional."
         )

@@ -135,16 +135,12 @@ def _pair(voice: Voice, a: Path, b: Path, out: Path, evaluate: Any) -> dict[str,
 
 def _plain_words(out: Path, page: Path) -> str:
     return (
-        "\nWhat this shows. Where two models differ only by symmetry, alignment gives the model back and the "
-        "plain average "
-        "destroys it.\nTwo models trained from scratch differ by more: heads and neurons are in another order, "
-        "and the residual "
-        "stream that connects\nthe layers is in another basis. Weights alone bring the midpoint part of the "
-        "way; a match that "
-        "is learned on the models' own\npredictions (no labels) brings it to the models themselves, in the "
-        "same architecture, "
-        "and the aligned model is still exactly\nvit-b's function: distance goes up while the barrier goes away.\n"
-        f"\nPicture: {out / 'loss-line.png'}\n"
-        f"Report of the learned match: {page} (open it in a browser)\n"
-        f"Merged model: {out / 'merge-learned'} (ViTForImageClassification.from_pretrained loads it)"
+        "\nWhat this shows. Where two models differ only by symmetry, alignment gives the model back and the plain "
+        "average destroys it.\nTwo models trained from scratch differ by more: heads and neurons are in another "
+        "order, and the residual stream that connects\nthe layers is in another basis. Weights alone bring the "
+        "midpoint part of the way; a match that is learned on the models' own\npredictions (no labels) brings it "
+        "to the models themselves, in the same architecture, and the aligned model is still exactly\nvit-b's "
+        f"function: distance goes up while the barrier goes away.\n\nPicture: {out / 'loss-line.png'}\nReport of "
+        f"the learned match: {page} (open it in a browser)\nMerged model: {out / 'merge-learned'} "
+        "(ViTForImageClassification.from_pretrained loads it)"
     )

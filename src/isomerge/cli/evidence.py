@@ -36,8 +36,7 @@ def rounding_lines(report: dict[str, Any]) -> list[str]:
         return []
     return [
         f"Rounding changes no tensor by more than {100 * rounding['error']:.2g} % once the move is undone "
-        f"({rounding['tensor']}; "
-        f"{100 * rounding['tolerance']:.2g} % is the most that is written)."
+        f"({rounding['tensor']}; {100 * rounding['tolerance']:.2g} % is the most that is written)."
     ]
 
 
@@ -46,8 +45,7 @@ def _searched(search: dict[str, Any]) -> str:
     kept = sum(search["accepted"].values())
     return (
         f"the midpoint's divergence from the models' mean {before:.3f} -> {after:.3f} {search['unit']} on "
-        f"{search['examples'][1]} "
-        f"examples held out, {kept} of {search['moves']} moves kept"
+        f"{search['examples'][1]} examples held out, {kept} of {search['moves']} moves kept"
     )
 
 
@@ -57,8 +55,7 @@ def _learned(learned: dict[str, Any], where: str) -> str:
     if best["step"] == 0:
         return (
             f"no step of {learned['steps']} lowered the loss on {learned['held_out']} examples held out, so the "
-            f"match is what it "
-            "was; try more --steps or more data"
+            "match is what it was; try more --steps or more data"
         )
     stopped = (
         f"; learning diverged at step {learned['diverged']}, and what was best before is kept"
@@ -67,7 +64,6 @@ def _learned(learned: dict[str, Any], where: str) -> str:
     )
     return (
         f"the highest point of the {where}, above the models' own loss, {history[0]['barrier']:.3f} -> "
-        f"{best['barrier']:.3f} "
-        f"{learned['unit']} on {learned['held_out']} examples held out, at step {best['step']} of "
-        f"{learned['steps']}{stopped}"
+        f"{best['barrier']:.3f} {learned['unit']} on {learned['held_out']} examples held out, at step "
+        f"{best['step']} of {learned['steps']}{stopped}"
     )

@@ -82,7 +82,6 @@ def _tell(voice: Voice, report: dict[str, Any], out: Path) -> None:
         voice.warn(note)
     names = ", ".join(report["adapters"])
     voice.say(
-        f"Wrote {out}: {report['method']} merge of {names}, {len(modules)} modules of rank "
-        f"{report['rank']} or less; "
-        f"{report['share']:.2%} from the weighted sum of the updates (Frobenius), which --method cat gives."
+        f"Wrote {out}: {report['method']} merge of {names}, {len(modules)} modules of rank {report['rank']} or "
+        f"less; {report['share']:.2%} from the weighted sum of the updates (Frobenius), which --method cat gives."
     )

@@ -44,8 +44,7 @@ def check_models(models: list[str]) -> None:
         if not Path(model).exists():
             raise IsomergeError(
                 f"{model} is taken for a model: several numbers are joined by commas, without spaces, such as "
-                f"--weights 0.5,0.5 or "
-                "-p density=0.5,0.3"
+                "--weights 0.5,0.5 or -p density=0.5,0.3"
             )
 
 

@@ -26,9 +26,8 @@ def prove(
         typer.Option(
             "--module",
             metavar="FILE.py:FUNCTION",
-            help="A function of yours that returns a tiny module and its inputs, where transformers does not "
-            "build the class: "
-            "plain torch, remote code. The file is run.",
+            help="A function of yours that returns a tiny module and its inputs, where transformers does not build "
+            "the class: plain torch, remote code. The file is run.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the tiny random models.")] = 0,

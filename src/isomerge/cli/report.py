@@ -20,9 +20,8 @@ def report(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Labelled examples (as in isomerge barrier): also measure the loss between the models, as "
-            "stored and as they "
-            "were moved, and that of the merge."
+            help="Labelled examples (as in isomerge barrier): also measure the loss between the models, as stored "
+            "and as they were moved, and that of the merge."
         ),
     ] = None,
     barrier: Annotated[

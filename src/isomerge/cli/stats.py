@@ -26,27 +26,24 @@ def stats(
         str,
         typer.Option(
             "--data",
-            help="Examples, no labels needed (but for --fisher-labels given): a folder of images or text, "
-            ".jsonl, .csv, .parquet, "
-            "text, .safetensors, a data set of the package datasets (name:split), or a Python function "
-            "(module:function).",
+            help="Examples, no labels needed (but for --fisher-labels given): a folder of images or text, .jsonl, "
+            ".csv, .parquet, text, .safetensors, a data set of the package datasets (name:split), or a Python "
+            "function (module:function).",
         ),
     ],
     out: o.OutFile,
     kinds: Annotated[
         str,
         typer.Option(
-            help="What is gathered: activations and regmean (Grams), which matching reads; fisher (diagonal) "
-            "and kfac "
-            "(Kronecker factors), which the merge methods of these names read."
+            help="What is gathered: activations and regmean (Grams), which matching reads; fisher (diagonal) and "
+            "kfac (Kronecker factors), which the merge methods of these names read."
         ),
     ] = "activations,regmean",
     fisher_labels: Annotated[
         str | None,
         typer.Option(
             help="Of fisher and kfac: given labels (the default where there are some), sampled from the model's "
-            "own "
-            "prediction, or expected over all classes."
+            "own prediction, or expected over all classes."
         ),
     ] = None,
     rows: Annotated[

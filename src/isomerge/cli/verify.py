@@ -41,8 +41,7 @@ def verify(
     if report["refuted"]:
         how = (
             f"their fingerprints are {report['fingerprints']['verdict']} and differ, the relation in "
-            f"{residual['tensor']} by "
-            f"{residual['largest']:.2g}, rounding allows {residual['tolerance']:.0e}"
+            f"{residual['tensor']} by {residual['largest']:.2g}, rounding allows {residual['tolerance']:.0e}"
         )
     if report["same"] is None:
         voice.say(f"Cannot tell: {report['reason']}.{'' if run else ' --run compares outputs.'}")

@@ -42,9 +42,8 @@ def demand_proof(spec: str | Path, ref: str, config: Mapping[str, Any], *, own: 
             remember(text, config, {"command": "prove", "model": ref, "spec": str(spec), **report})
     except IsomergeError as error:
         raise IsomergeError(
-            f"{spec}: this text is not proven for {ref}, and cannot be tried here ({error}): prove it once with "
-            f"a tiny module of "
-            f"your own (isomerge prove {ref} --spec {spec} --module FILE.py:FUNCTION)"
+            f"{spec}: this text is not proven for {ref}, and cannot be tried here ({error}): prove it once with a "
+            f"tiny module of your own (isomerge prove {ref} --spec {spec} --module FILE.py:FUNCTION)"
         ) from None
     if not report["proven"]:
         raise IsomergeError(

@@ -252,9 +252,8 @@ def stacked_config(giver: Layered, order: Order) -> dict[str, Any]:
     """
     if not (keys := depth_keys(giver.config, giver.depth)):
         raise IsomergeError(
-            f"{giver.ref}: config.json does not say that there are {giver.depth} layers ({', '.join(DEPTHS)}), "
-            f"so the "
-            "number of layers of the stack cannot be written"
+            f"{giver.ref}: config.json does not say that there are {giver.depth} layers ({', '.join(DEPTHS)}), so "
+            "the number of layers of the stack cannot be written"
         )
     if all(model is giver for model, _ in order) and [layer for _, layer in order] == [*range(giver.depth)]:
         return dict(giver.config)
@@ -294,8 +293,7 @@ def _changed(giver: Layered, order: Order, config: Mapping[str, Any]) -> Iterato
     if seen is None and giver.seen.stored:
         raise IsomergeError(
             f"{giver.ref}: transformers reads its config.json, but not that of the slices, in which layers have "
-            f"other numbers; "
-            "choose slices that keep layers at their places"
+            "other numbers; choose slices that keep layers at their places"
         )
     now = _said(seen.values if seen is not None else config, len(order))
     for number, (model, layer) in enumerate(order):
@@ -337,8 +335,7 @@ def check_numbered(whole: Layered, order: Order) -> None:
             if model.numbered[reason][layer] != now[number]:
                 raise IsomergeError(
                     f"{model.ref}: layer {layer} of {model.depth} would be layer {number} of {whole.depth}, and "
-                    f"what it is depends on that ({reason}): choose "
-                    "slices that keep such layers at their places"
+                    f"what it is depends on that ({reason}): choose slices that keep such layers at their places"
                 )
 
 
@@ -359,9 +356,8 @@ def _check_kinds(giver: Layered, order: Order) -> None:
         if number >= giver.depth or model.kinds[layer] & varied != giver.kinds[number] & varied:
             raise IsomergeError(
                 f"{model.ref}: layer {layer} would be layer {number}, but what a layer is depends on its number "
-                f"(layers have "
-                "other tensors, and nothing in config.json says which): choose slices that keep such layers at "
-                "their places"
+                "(layers have other tensors, and nothing in config.json says which): choose slices that keep such "
+                "layers at their places"
             )
 
 

@@ -60,8 +60,7 @@ def real_config(config: Mapping[str, Any]) -> Any:
         raise IsomergeError(
             f"config.json: transformers {transformers.__version__} cannot make a model of model_type {kind!r} "
             f"({first_line(error)}): register its classes (AutoConfig, AutoModel) in the same process, or write "
-            f"its spec by hand "
-            "(docs/guide/add-an-architecture.md)"
+            "its spec by hand (docs/guide/add-an-architecture.md)"
         ) from None
 
 
@@ -166,10 +165,8 @@ def _bounded(kind: Any) -> Iterator[None]:
         if total > LARGEST:
             raise IsomergeError(
                 f"config.json: a {kind.__name__} with all sizes made small that discovery knows has more than "
-                f"{LARGEST:,} parameters "
-                f"({type(module).__name__} has {parameter_shape(parameter)}), which is no tiny model: write its "
-                f"spec by hand "
-                "(docs/guide/add-an-architecture.md)"
+                f"{LARGEST:,} parameters ({type(module).__name__} has {parameter_shape(parameter)}), which is no "
+                "tiny model: write its spec by hand (docs/guide/add-an-architecture.md)"
             )
 
     handle = on_parameter(count)

@@ -57,9 +57,8 @@ def _read_live(module: Any) -> tuple[str, dict[str, Any], None]:
     config = config.to_dict() if hasattr(config, "to_dict") else config
     if not isinstance(config, Mapping) or not config.get("model_type"):
         raise IsomergeError(
-            f"{name} is a module of plain torch, of which no tiny one can be made from a config: write its spec "
-            f"by hand and prove it "
-            "(docs/guide/add-an-architecture.md; isomerge.prove(module, spec=TEXT, inputs=...))"
+            f"{name} is a module of plain torch, of which no tiny one can be made from a config: write its spec by "
+            "hand and prove it (docs/guide/add-an-architecture.md; isomerge.prove(module, spec=TEXT, inputs=...))"
         )
     return name, dict(config), None
 

@@ -145,9 +145,8 @@ def proven_again(draft: Draft, pair: Sequence[Specimen]) -> dict[str, float]:
     if wrong:
         name = max(wrong, key=lambda n: wrong[n])
         raise IsomergeError(
-            f"what was found does not hold for other specimens: {name} changes outputs by {wrong[name]:.1e}: "
-            f"write this spec "
-            "by hand (docs/guide/add-an-architecture.md)"
+            f"what was found does not hold for other specimens: {name} changes outputs by {wrong[name]:.1e}: write "
+            "this spec by hand (docs/guide/add-an-architecture.md)"
         )
     return errors
 

@@ -112,8 +112,7 @@ def shrunk(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
     if not width:
         raise IsomergeError(
             "config.json: no key for the width of the model is known (hidden_size, d_model, n_embd, dim): its "
-            "parts "
-            "cannot be made small"
+            "parts cannot be made small"
         )
     shared = _first(kinds, config, "shared")
     sizes = _lengths(config, kinds, scale, width, heads or 1, shared)

@@ -89,14 +89,12 @@ def why_risen(report: Mapping[str, Any]) -> str:
         return "what was learned or searched lowers the loss between the models, and no distance"
     if any("objective" in stream for stream in streams):
         return (
-            "what is lowered is the objective between models with their gains folded and their heads and "
-            "neurons balanced, where no "
-            "gauge counts, and distances are those of the weights as they are written"
+            "what is lowered is the objective between models with their gains folded and their heads and neurons "
+            "balanced, where no gauge counts, and distances are those of the weights as they are written"
         )
     return (
         "a merge matches between balanced models, so that it does not depend on the gauges in which they are "
-        "stored, and distances "
-        "are those of the weights as they are written"
+        "stored, and distances are those of the weights as they are written"
     )
 
 

@@ -105,8 +105,7 @@ def _run(folder: str | Path, name: str, inputs: dict[str, Any], seed: int) -> di
     if not outputs or any(bool(x.isnan().any()) for x in outputs.values()):
         raise IsomergeError(
             f"{folder}: {type(model).__name__} gives {'no numbers' if outputs else 'nothing'} for random tokens "
-            f"and pixels that "
-            "could be compared: leave out --run"
+            "and pixels that could be compared: leave out --run"
         )
     return outputs
 

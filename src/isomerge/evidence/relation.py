@@ -231,9 +231,8 @@ def _related(pair: Pair, a: str, b: str) -> str:
         where = "in another basis of the residual stream" if pair.same_basis is not True else "in other coordinates"
         known = ": leave --no-align out" if pair.helps else ""
         return (
-            f"{b} has a common base with {a} but lies {where} ({_share(pair.before)} of the norm apart where "
-            f"they were compared), "
-            f"so that averaging them as they are stored will most likely destroy both{known}"
+            f"{b} has a common base with {a} but lies {where} ({_share(pair.before)} of the norm apart where they "
+            f"were compared), so that averaging them as they are stored will most likely destroy both{known}"
         )
     if pair.after is None:
         return (
@@ -259,8 +258,7 @@ def _unrelated(pair: Pair, a: str, b: str) -> str:
     if pair.base:
         return (
             f"{a} is no base of {b}: they are {apart}, so that the task vector is as large as the model, and "
-            f"merging it will most "
-            "likely not work"
+            "merging it will most likely not work"
         )
     return f"{b} and {a} are unrelated: {apart}, so that their average will most likely not work"
 
@@ -268,8 +266,7 @@ def _unrelated(pair: Pair, a: str, b: str) -> str:
 def _unknown(pair: Pair, a: str, b: str) -> str:
     return (
         f"{b} lies in other coordinates than {a} ({_share(pair.before)} of the norm apart where they were "
-        f"compared), and whether they "
-        "are related is not known before they are matched"
+        "compared), and whether they are related is not known before they are matched"
     )
 
 

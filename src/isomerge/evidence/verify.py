@@ -147,9 +147,8 @@ def reconsidered(solver: PairSolver, proof: dict[str, Any], difference: float) -
     residual = proof["residual"]
     if proof["same"] is False and difference <= residual["tolerance"] < residual["largest"] <= SETTLING:
         reason = (
-            f"fingerprints agree to {difference:.2g}, and {residual['tensor']} to {residual['largest']:.2g}: "
-            f"the search for the basis of a "
-            "residual stream may have ended too early"
+            f"fingerprints agree to {difference:.2g}, and {residual['tensor']} to {residual['largest']:.2g}: the "
+            "search for the basis of a residual stream may have ended too early"
         )
         return {**proof, "same": None, "reason": reason}
     if proof["same"] is not False or residual["largest"] <= FOREIGN:
@@ -161,8 +160,7 @@ def reconsidered(solver: PairSolver, proof: dict[str, Any], difference: float) -
         return proof
     reason = (
         f"fingerprints, which no basis changes, agree to {difference:.2g}, but no basis of the residual streams "
-        f"was found in which "
-        f"{residual['tensor']} does"
+        f"was found in which {residual['tensor']} does"
     )
     return {**proof, "same": None, "reason": reason}
 
@@ -189,18 +187,15 @@ def contradiction(proof: dict[str, Any], outputs: float) -> str | None:
     residual = proof["residual"]
     if proof["same"] and outputs > max(OUTPUTS_APART * residual["tolerance"], ROUNDED_OUTPUTS):
         return (
-            f"algebra says that the functions are the same, but outputs on random inputs differ by "
-            f"{outputs:.2g} of the largest, "
-            "more than rounding explains: one of the models may not be what its config.json and the spec say, "
-            "or its weights amplify "
-            "rounding"
+            f"algebra says that the functions are the same, but outputs on random inputs differ by {outputs:.2g} "
+            "of the largest, more than rounding explains: one of the models may not be what its config.json and "
+            "the spec say, or its weights amplify rounding"
         )
     if proof["same"] is False and outputs <= AGREEING:
         return (
-            f"algebra says that {residual['tensor']} differs by {residual['largest']:.2g}, but outputs on "
-            f"random inputs agree: the "
-            "difference may lie where these inputs do not reach, such as in rare tokens, or be a symmetry that "
-            "the spec does not declare"
+            f"algebra says that {residual['tensor']} differs by {residual['largest']:.2g}, but outputs on random "
+            "inputs agree: the difference may lie where these inputs do not reach, such as in rare tokens, or be a "
+            "symmetry that the spec does not declare"
         )
     return None
 
@@ -238,8 +233,7 @@ def doubt_of_configs(one: Model, two: Model) -> str | None:
         if reading is not None and lost - held:
             return (
                 f"the weights that both hold are the same, but {model.ref} lacks {min(lost - held)}, which "
-                f"{reading.kind} of "
-                "transformers would draw at random"
+                f"{reading.kind} of transformers would draw at random"
             )
     return None
 

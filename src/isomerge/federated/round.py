@@ -185,8 +185,7 @@ def _paired(
     if len(activations) != len(order):
         raise IsomergeError(
             f"there are activations of {len(activations)} models, but {len(order)} models: give those of every "
-            f"update, "
-            "after the anchor's where it is parameters"
+            "update, after the anchor's where it is parameters"
         )
     if len({rows.fingerprint for rows in activations}) > 1:
         raise IsomergeError("activations are of different examples: run every model on the same ones")

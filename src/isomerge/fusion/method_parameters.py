@@ -357,9 +357,8 @@ def of_models(
         if of_every_model(method, name, value):
             if len(value) != count:
                 raise IsomergeError(
-                    f"--{'weights' if name == 'weight' and weights is not None else f'parameter {name}'}: "
-                    f"{count} numbers are "
-                    f"needed, got {list(value)}"
+                    f"--{'weights' if name == 'weight' and weights is not None else f'parameter {name}'}: {count} "
+                    f"numbers are needed, got {list(value)}"
                 )
             for settings, single in zip(each, value, strict=True):
                 settings[name] = single

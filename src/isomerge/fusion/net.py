@@ -50,8 +50,7 @@ def check_explained(
     if not isfinite(size.norm):
         raise IsomergeError(
             f"tensor {name} has NaN or infinite values as the method {method.name} computes it: its weights, "
-            f"parameters or "
-            "statistics are too large or do not fit these models; choose others"
+            "parameters or statistics are too large or do not fit these models; choose others"
         )
     seen = Size(0.0, 0.0)
     for one in inputs.each():
@@ -64,11 +63,9 @@ def check_explained(
         if is_ <= ROUNDING * most:
             what, is_, most = "largest entry", size.largest, limit.largest
         raise IsomergeError(
-            f"tensor {name} has a {what} of {is_:.3g} as the method {method.name} computes it, but its inputs "
-            f"and parameters "
-            f"explain no more than {most:.3g}: such a model does not work, so none is written; choose another "
-            f"method, or look at "
-            "its statistics and weights"
+            f"tensor {name} has a {what} of {is_:.3g} as the method {method.name} computes it, but its inputs and "
+            f"parameters explain no more than {most:.3g}: such a model does not work, so none is written; choose "
+            "another method, or look at its statistics and weights"
         )
 
 

@@ -66,9 +66,8 @@ def check_window(density: float, epsilon: float) -> None:
     """
     if density - epsilon <= 0 or density + epsilon >= 1:
         raise IsomergeError(
-            f"`epsilon` is {epsilon} with a density of {density}, but density - epsilon and density + epsilon "
-            f"must lie "
-            "between 0 and 1: choose a smaller epsilon"
+            f"`epsilon` is {epsilon} with a density of {density}, but density - epsilon and density + epsilon must "
+            "lie between 0 and 1: choose a smaller epsilon"
         )
 
 

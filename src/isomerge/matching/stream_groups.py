@@ -79,8 +79,7 @@ def _unfolded(spec: Spec, name: str) -> str:
         )
     return (
         f"the final norm's gain cannot be folded into a head that is tied to the embeddings, and {folded} needs "
-        f"that; "
-        "--untie gives the head weights of its own"
+        "that; --untie gives the head weights of its own"
     )
 
 

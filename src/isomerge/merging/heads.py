@@ -143,8 +143,7 @@ def unlike_heads(models: Sequence[Model]) -> str | None:
         if mine.task != theirs.task or (named and mine.class_ids != theirs.class_ids):
             return (
                 f"the classifier heads of {one.ref} and {two.ref} are averaged, though their labels are not the "
-                f"same ones: "
-                "--heads copy keeps the first model's, keep:MODEL another one's"
+                "same ones: --heads copy keeps the first model's, keep:MODEL another one's"
             )
     return None
 

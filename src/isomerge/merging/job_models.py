@@ -89,8 +89,7 @@ def _of_one_vocabulary(job: MergeJob, models: list[Any], spec: Any, allow_pickle
     if moved is not None and any(origin is not None for origin in job.source_bases):
         raise IsomergeError(
             f"{moved.ref}: another vocabulary moves the rows of its tokens, and not those of the models that "
-            f"--source-base "
-            "names: give models of one vocabulary, or leave --source-base out"
+            "--source-base names: give models of one vocabulary, or leave --source-base out"
         )
     return list(views)
 

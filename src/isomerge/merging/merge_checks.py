@@ -63,8 +63,7 @@ def learned_apart(align: bool, matching: Matching, fusion: Fusion, count: int, a
         return []
     return [
         "each model is learned onto the first one alone, which brings the others no nearer to each other: with "
-        "--anchor none "
-        "they are learned towards a common point"
+        "--anchor none they are learned towards a common point"
     ]
 
 
@@ -140,8 +139,7 @@ def check_framed(source_bases: Sequence[Model | None], plan: Plan, spaces: str) 
     if any(source_bases) and plan.selection.frame is not None:
         raise IsomergeError(
             f"--spaces {spaces} folds the gains of the base that --source-base names, which are not the "
-            f"fine-tune's: choose "
-            "spaces inside the layers, such as --spaces default"
+            "fine-tune's: choose spaces inside the layers, such as --spaces default"
         )
 
 
@@ -165,8 +163,7 @@ def check_transplant(
     if fusion.first != "base" or fusion.method.statistics is not None:
         raise IsomergeError(
             f"--source-base moves task vectors to another base, and the method {fusion.method.name} has none: "
-            f"choose one "
-            "that takes --base-model, such as task_arithmetic"
+            "choose one that takes --base-model, such as task_arithmetic"
         )
     if repair is not None or match in SOFT:
         raise IsomergeError(
@@ -201,6 +198,5 @@ def statistics_of(
         return None
     raise IsomergeError(
         f"the method {fusion.method.name} needs statistics: give --stats FILE for every model, made by isomerge "
-        f"stats MODEL "
-        f"--kinds {kind} --data DATA, or --data DATA to gather them now"
+        f"stats MODEL --kinds {kind} --data DATA, or --data DATA to gather them now"
     )

@@ -153,9 +153,8 @@ def joined(base: Any, said: str, instead: str) -> str:
         instead: what takes its config and tokenizer alone, up to the verb.
     """
     return (
-        f"{base}, the {said}, is merged as one of the models, as mergekit does where they lack it ({instead} "
-        f"its config and "
-        "tokenizer alone)"
+        f"{base}, the {said}, is merged as one of the models, as mergekit does where they lack it ({instead} its "
+        "config and tokenizer alone)"
     )
 
 
@@ -174,11 +173,9 @@ def _check_joining(
     own = [*(["--weights"] if weights is not None else []), *(f"--parameter {n}" for n in own)]
     if own := [*own, *(["--stats"] if stats else [])]:
         raise IsomergeError(
-            f"--base-model {base}: the method {method.name} knows no base and merges it as one of the models, "
-            f"as mergekit does, but "
-            f"{own[0]} has nothing for it: name it among the models as well, with a value of its own, or give "
-            f"--no-merge-base, with "
-            "which it gives config and tokenizer alone"
+            f"--base-model {base}: the method {method.name} knows no base and merges it as one of the models, as "
+            f"mergekit does, but {own[0]} has nothing for it: name it among the models as well, with a value of "
+            "its own, or give --no-merge-base, with which it gives config and tokenizer alone"
         )
 
 

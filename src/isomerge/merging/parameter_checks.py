@@ -29,9 +29,8 @@ def check_parameters(fuser: Fuser) -> None:
         first, theirs = together.setdefault(key, (name, repr(parameters)))
         if theirs != repr(parameters):
             raise IsomergeError(
-                f"tensor {name}: the method {method.name} merges {what} at once, but parameters differ from "
-                f"those of "
-                f"{first}: give one value for both"
+                f"tensor {name}: the method {method.name} merges {what} at once, but parameters differ from those "
+                f"of {first}: give one value for both"
             )
         if method.built_in and not method.forward and repr((parameters, count)) not in tried:
             tried.add(repr((parameters, count)))

@@ -100,10 +100,9 @@ def _check_tie(model: Model) -> None:
             continue
         if not torch.equal(model.read(name, None, mapped=True), model.read(home, None, mapped=True)):
             raise IsomergeError(
-                f"{model.ref}: config.json ties {name} to {home}, but it is stored with other values, which "
-                f"some versions of "
-                "transformers read and others do not: set tie_word_embeddings to false, or save the model "
-                "without this tensor"
+                f"{model.ref}: config.json ties {name} to {home}, but it is stored with other values, which some "
+                "versions of transformers read and others do not: set tie_word_embeddings to false, or save the "
+                "model without this tensor"
             )
 
 

@@ -112,9 +112,8 @@ def _conversions(module: nn.Module) -> tuple[list[Any], list[Any]]:
 
 def _hidden(module: nn.Module, error: ImportError) -> IsomergeError:
     return IsomergeError(
-        f"this version of transformers does not say how it loads {type(module).__name__} ({error}): update it, "
-        f"or match "
-        "without running models"
+        f"this version of transformers does not say how it loads {type(module).__name__} ({error}): update it, or "
+        "match without running models"
     )
 
 
@@ -208,9 +207,8 @@ class _Follower:
         import transformers
 
         return IsomergeError(
-            f"transformers {transformers.__version__} makes {name} of {type(self.module).__name__} from "
-            f"{stored} in a way that "
-            "cannot be followed: match by weights alone, without running the models"
+            f"transformers {transformers.__version__} makes {name} of {type(self.module).__name__} from {stored} "
+            "in a way that cannot be followed: match by weights alone, without running the models"
         )
 
 

@@ -59,9 +59,8 @@ def turned_outputs(model: Model, stream: str) -> str:
     """A sentence: what it means that a stream is turned which a model returns."""
     kind = class_of(model.config) or "this model"
     return (
-        f"{kind} returns hidden states of the stream {stream}, which is turned: what it predicts stays, the "
-        f"hidden states that it "
-        "returns are in another basis"
+        f"{kind} returns hidden states of the stream {stream}, which is turned: what it predicts stays, the hidden "
+        "states that it returns are in another basis"
     )
 
 

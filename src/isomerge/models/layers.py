@@ -130,10 +130,8 @@ class Stack:
             if aside or any(match.binding[i] in behind for i in self.indices(line)[:1]):
                 raise IsomergeError(
                     f"{self.checkpoint.ref}: tensor {name} is of a layer that predicts further tokens from the "
-                    f"last of all "
-                    "layers, which slices change: load the model with transformers and save it again, which "
-                    "leaves such "
-                    "layers out, and slice the result"
+                    "last of all layers, which slices change: load the model with transformers and save it again, "
+                    "which leaves such layers out, and slice the result"
                 )
 
     def indices(self, line: Line) -> list[str]:
@@ -317,9 +315,8 @@ def _check_alike(one: Stack, two: Stack) -> None:
     for size, value in one.spec.sizes.items():
         if size != "vocab" and two.spec.sizes[size] != value:
             raise IsomergeError(
-                f"{pair} have different shapes ({size} is {value} and {two.spec.sizes[size]}): their layers "
-                f"cannot be "
-                "stacked"
+                f"{pair} have different shapes ({size} is {value} and {two.spec.sizes[size]}): their layers cannot "
+                "be stacked"
             )
     # lists over layers are cut and joined: they may differ
     keys = [key for key in (*one.spec.config_keys, "tie_word_embeddings") if key not in FORMS]
@@ -338,8 +335,7 @@ def _check_tokens(giver: Stack, stack: Stack, names: list[str]) -> None:
     if mine != theirs and table is not None:
         raise IsomergeError(
             f"{stack.checkpoint.ref}: tensor {table} is for {theirs} tokens, but {giver.checkpoint.ref}, whose "
-            f"tokenizer the "
-            f"slices have, has {mine}: give the recipe a tokenizer source, such as union"
+            f"tokenizer the slices have, has {mine}: give the recipe a tokenizer source, such as union"
         )
 
 

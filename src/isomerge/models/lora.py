@@ -237,8 +237,7 @@ class _Merger:
     def misfit(self, key: str, replacement: TensorInfo, target: str, stored: TensorInfo) -> IsomergeError:
         return IsomergeError(
             f"{replacement.file}: tensor {key!r} has shape {list(replacement.shape)}, but tensor {target!r} of "
-            f"{self.base.ref} has "
-            f"{list(stored.shape)}; check that the adapter is for this model"
+            f"{self.base.ref} has {list(stored.shape)}; check that the adapter is for this model"
         )
 
 
@@ -266,7 +265,6 @@ def _cast(tensor: Tensor, info: TensorInfo, adapter: Adapter) -> Tensor:
     if converted.is_floating_point() and not bool(converted.isfinite().all()):
         raise IsomergeError(
             f"{adapter.file}: merged with this adapter, tensor {info.name} has values that {info.dtype} cannot "
-            f"hold; "
-            "check the adapter, or give the base in float32"
+            "hold; check the adapter, or give the base in float32"
         )
     return converted

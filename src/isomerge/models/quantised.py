@@ -65,11 +65,9 @@ def dequantised(checkpoint: Checkpoint) -> Checkpoint:
     for name, info in checkpoint.tensors.items():
         if name not in used and name not in derived and info.dtype in PACKED:
             raise IsomergeError(
-                f"{info.file}: tensor {name} is packed ({info.dtype}) by {method}, which cannot be read as "
-                f"weights here: use the "
-                "model that this one was made from, or unpack it first "
-                "(from_pretrained(...).dequantize().save_pretrained(...) "
-                "of transformers)"
+                f"{info.file}: tensor {name} is packed ({info.dtype}) by {method}, which cannot be read as weights "
+                "here: use the model that this one was made from, or unpack it first "
+                "(from_pretrained(...).dequantize().save_pretrained(...) of transformers)"
             )
     if not derived:
         _check_plain(checkpoint, key, method)
@@ -96,11 +94,9 @@ def _check_plain(checkpoint: Checkpoint, key: str, method: str) -> None:
     refused = method in PACKERS or (key == KEYS[0] and method == UNNAMED and not online)
     if refused and len(plain) == sum(len(info.shape) > 1 for info in checkpoint.tensors.values()) > 0:
         raise IsomergeError(
-            f"{checkpoint.ref}: config.json says {key} (quant_method={method}), but {plain[0].name} and all "
-            f"other weights are plain "
-            f"numbers ({plain[0].dtype}), for which transformers then has no place: take {key} out of "
-            f"config.json, or name the model "
-            "that it belongs to"
+            f"{checkpoint.ref}: config.json says {key} (quant_method={method}), but {plain[0].name} and all other "
+            f"weights are plain numbers ({plain[0].dtype}), for which transformers then has no place: take {key} "
+            "out of config.json, or name the model that it belongs to"
         )
 
 
@@ -124,8 +120,7 @@ def _described(info: TensorInfo, name: str, code: str, shape: tuple[int, ...]) -
 def _misfit(info: TensorInfo, factors: TensorInfo, more: str = "") -> IsomergeError:
     return IsomergeError(
         f"{info.file}: tensor {factors.name} of shape {list(factors.shape)} has no factors for {info.name} of "
-        f"shape "
-        f"{list(info.shape)}{more}: save this model again"
+        f"shape {list(info.shape)}{more}: save this model again"
     )
 
 

@@ -251,8 +251,7 @@ def _check_numbers(checkpoint: Checkpoint, spec: Spec, matches: Mapping[str, Mat
         if not code.startswith(("F", "BF")) and moved & match.line.names:
             raise IsomergeError(
                 f"{checkpoint.ref}: tensor {name} is stored as {code}, and weights are floating-point numbers: "
-                f"name the checkpoint "
-                "that it was made from, or store it as float16, bfloat16 or float32"
+                "name the checkpoint that it was made from, or store it as float16, bfloat16 or float32"
             )
 
 

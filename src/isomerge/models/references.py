@@ -101,9 +101,8 @@ def _is_alone(folder: Path, ref: str | Path) -> bool:
         beside = next((name for name in _WHOLE if (folder / name).is_file()), None)
         if beside is not None and (folder / CONFIG).is_file():
             raise IsomergeError(
-                f"{ref} holds a model ({beside}) and an adapter ({ADAPTER_CONFIG}): put the adapter into a "
-                f"folder of its own, and "
-                "name the model alone, or MODEL+ADAPTER for both"
+                f"{ref} holds a model ({beside}) and an adapter ({ADAPTER_CONFIG}): put the adapter into a folder "
+                "of its own, and name the model alone, or MODEL+ADAPTER for both"
             )
         return beside is None
 
@@ -131,7 +130,6 @@ def _open_model(ref: str | Path, allow_pickle: bool) -> Checkpoint:
     except IsomergeError as error:
         raise IsomergeError(
             f"{path} names a base_model_name_or_path that cannot be opened: write model+{ref} to say what it is "
-            f"merged into "
-            f"({error.sentence})"
+            f"merged into ({error.sentence})"
         ) from error
     return with_adapter(dequantised(opened), ref, allow_pickle=allow_pickle)

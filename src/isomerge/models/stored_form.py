@@ -68,8 +68,7 @@ class StoredForm:
                 elif part.dtype == named[name].dtype and part.is_floating_point() and not all_finite(part):
                     raise IsomergeError(
                         f"tensor {name} has NaN or infinite values once it is computed: the weights or the "
-                        f"parameters of this merge "
-                        "are too large; choose smaller ones"
+                        "parameters of this merge are too large; choose smaller ones"
                     )
         return named
 

@@ -286,8 +286,7 @@ def check_read(ref: str, config: Config, shapes: Shapes, spec: Spec, matches: Ma
     for stored, shape in reading.reshaped.items():
         raise IsomergeError(
             f"{ref}: config.json makes {stored} of {reading.kind} {list(shape)}, but the file holds "
-            f"{list(shapes[stored])}: correct "
-            "config.json, or name the weights that it belongs to"
+            f"{list(shapes[stored])}: correct config.json, or name the weights that it belongs to"
         )
     ignored = [stored for stored in reading.ignored if not _is_ahead(spec, matches[stored])]
     certain = [stored for stored in ignored if _is_denied(reading, matches[stored], reading.ignored[stored])]
@@ -379,13 +378,11 @@ def _denied(ref: str, reading: Reading, names: Sequence[str], decision: Decision
     if decision is None:
         return IsomergeError(
             f"{ref}: the file holds {held}, for which {reading.kind} of transformers has no place: correct "
-            f"config.json, or take "
-            "out of the file what is not meant"
+            "config.json, or take out of the file what is not meant"
         )
     return IsomergeError(
-        f"{ref}: config.json says {decision}, but the file holds {held}, which {reading.kind} of transformers "
-        f"then ignores; which is "
-        "it? Correct config.json, or take out of the file what is not meant"
+        f"{ref}: config.json says {decision}, but the file holds {held}, which {reading.kind} of transformers then "
+        "ignores; which is it? Correct config.json, or take out of the file what is not meant"
     )
 
 
@@ -393,14 +390,12 @@ def _demanded(ref: str, reading: Reading, names: Sequence[str], decision: Decisi
     lost = _named(names, decision)
     if decision is None:
         return IsomergeError(
-            f"{ref}: {reading.kind} of transformers needs {lost}, and would draw it at random, for the file "
-            f"does not hold it: is a "
-            "shard lost?"
+            f"{ref}: {reading.kind} of transformers needs {lost}, and would draw it at random, for the file does "
+            "not hold it: is a shard lost?"
         )
     return IsomergeError(
         f"{ref}: config.json says {decision}, but the file does not hold {lost}, which {reading.kind} of "
-        f"transformers would draw at "
-        "random; which is it? Correct config.json, or find the tensor"
+        "transformers would draw at random; which is it? Correct config.json, or find the tensor"
     )
 
 

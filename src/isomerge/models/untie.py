@@ -48,8 +48,7 @@ def untie(spec: Spec, names: Mapping[str, str], config: Mapping[str, Any], heads
     if spec.tied:
         raise IsomergeError(
             f"a head of its own would change the function of {spec.model_type}: transformers reads from "
-            f"tie_word_embeddings "
-            f"{spec.tied}, too; leave the head tied"
+            f"tie_word_embeddings {spec.tied}, too; leave the head tied"
         )
     read = as_transformers_reads({**config, TIE: False})
     forced = read is not None and bool(read.get(TIE))

@@ -110,14 +110,12 @@ class _Tables:
             if second or hashed:
                 raise IsomergeError(
                     f"{self.checkpoint.ref}: tensor {name} is a second table of tokens, which cannot be changed "
-                    f"together with "
-                    "the first: give models of one vocabulary"
+                    "together with the first: give models of one vocabulary"
                 )
         if not read:
             raise IsomergeError(
                 f"{self.checkpoint.ref}: the embeddings of {self.spec.model_type} have other rows than one for "
-                f"every token, so "
-                "its vocabulary cannot be changed: give models of one vocabulary"
+                "every token, so its vocabulary cannot be changed: give models of one vocabulary"
             )
 
     @cached_property
@@ -213,8 +211,7 @@ def _derived(model: int, table: _Table, every: Sequence[_Tables], vocabulary: Vo
         if theirs is None:
             raise IsomergeError(
                 f"{every[other].checkpoint.ref} has no tensor {table.canonical}, but tokens of {checkpoint.ref} "
-                f"would get "
-                "rows of it; choose a vocabulary whose tokens both have"
+                "would get rows of it; choose a vocabulary whose tokens both have"
             )
         shape = every[other].checkpoint.tensors[theirs.name].shape
         if _across(shape, theirs.axis) != _across(stored.shape, table.axis):

@@ -129,8 +129,7 @@ def plan_of(
         if not (one.scale or widths.norm):
             raise TiedHeadError(
                 f"{one.head.canonical({})} is tied to {one.table.canonical({})}, and no gain in front of it can "
-                f"take what the two differ by in a wider model: add --untie, which gives the head "
-                f"weights of its own"
+                "take what the two differ by in a wider model: add --untie, which gives the head weights of its own"
             )
     scales = {one.scale: one.factor for one in tied if one.scale}
     rest = [one.factor for one in tied if not one.scale]

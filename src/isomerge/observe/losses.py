@@ -58,9 +58,8 @@ def logits_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     logits = getattr(outputs, "prediction_logits", None) if logits is None else logits
     if logits is None and getattr(outputs, "start_logits", None) is not None:
         raise IsomergeError(
-            f"{type(module).__name__} tells where an answer starts and ends, and its head has no loss here: "
-            f"match it by its "
-            "weights, or by activations with --data"
+            f"{type(module).__name__} tells where an answer starts and ends, and its head has no loss here: match "
+            "it by its weights, or by activations with --data"
         )
     if logits is None:
         raise IsomergeError(
@@ -141,9 +140,8 @@ def targets_of(batch: Mapping[str, Tensor], logits: Tensor, kind: Prediction = C
     outside = (labels != IGNORED) & ((labels < 0) | (labels >= logits.shape[-1]))
     if bool(outside.any()):
         raise IsomergeError(
-            f"label {int(labels[outside][0])} is none of the {logits.shape[-1]} classes that the model predicts "
-            f"(0 to "
-            f"{logits.shape[-1] - 1}): check that the data are made for this checkpoint"
+            f"label {int(labels[outside][0])} is none of the {logits.shape[-1]} classes that the model predicts (0 "
+            f"to {logits.shape[-1] - 1}): check that the data are made for this checkpoint"
         )
     return labels.to(logits.device)
 

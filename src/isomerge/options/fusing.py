@@ -47,16 +47,14 @@ class FusingOptions(Options):
     )
     base_model: Any = option(
         None,
-        "What task vectors are taken from; it gives config and tokenizer. All align onto it. Methods that know "
-        "no base merge it "
-        "with the models, as mergekit does.",
+        "What task vectors are taken from; it gives config and tokenizer. All align onto it. Methods that know no "
+        "base merge it with the models, as mergekit does.",
         "--base-model", kind=str | None, panel=FIRST,
     )  # fmt: skip
     merge_base: bool = option(
         True,
-        "Whether methods that know no base merge a --base-model that is not among the models; else it gives "
-        "config and "
-        "tokenizer alone.",
+        "Whether methods that know no base merge a --base-model that is not among the models; else it gives config "
+        "and tokenizer alone.",
         "--merge-base/--no-merge-base", panel=MODELS,
     )  # fmt: skip
     parameters: Mapping[str, Any] | None = option(

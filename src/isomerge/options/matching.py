@@ -48,15 +48,13 @@ class MatchingOptions(Options):
     functional: bool = option(
         True,
         "With --data or --learn, which run the models, match neurons once more by what averaging a pair would "
-        "cost; files of "
-        "statistics do not tell that.",
+        "cost; files of statistics do not tell that.",
         "--functional/--no-functional", panel=BY_DATA, recipe=True,
     )  # fmt: skip
     input_metric: bool = option(
         False,
         "With data or statistics, match inside layers by the change of their outputs: weights count by the "
-        "covariance of what "
-        "they read.",
+        "covariance of what they read.",
         "--input-metric", panel=BY_DATA, recipe=True,
     )  # fmt: skip
     search: float | None = option(

@@ -16,12 +16,10 @@ class LayersOptions(Options):
 
     spaces: str | None = option(
         None,
-        "What may move: default (inside the layers), all (the residual stream as well), paper, "
-        "paper-no-rescale, paper-joint, "
-        "attention, ffn, none, or a list of roles and spaces such as qk,ov,ff or default,res:Perm (isomerge "
-        "inspect shows them). "
-        "Without it, what the models need: nothing where they are aligned already, inside the layers where their "
-        "streams are in one basis, else all.",
+        "What may move: default (inside the layers), all (the residual stream as well), paper, paper-no-rescale, "
+        "paper-joint, attention, ffn, none, or a list of roles and spaces such as qk,ov,ff or default,res:Perm "
+        "(isomerge inspect shows them). Without it, what the models need: nothing where they are aligned already, "
+        "inside the layers where their streams are in one basis, else all.",
         shown=False, panel=FIRST,
     )  # fmt: skip
     layers: str | None = option(None, "Match these layers only: 0-4, 0,2,5, head:5 or tail:3.", panel=PANEL)

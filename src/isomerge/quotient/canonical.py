@@ -70,9 +70,8 @@ stored dtype over the gaps, and a second run gives the same bytes. (Gaps of halv
 apart.)"""
 CARD = (
     "Canonical form",
-    "The same function as the model below, in the one set of weights that stands for all of its disguises: "
-    "norms' gains "
-    "folded, maps balanced, axes in their eigenbases, signs and orders fixed. Made by isomerge.",
+    "The same function as the model below, in the one set of weights that stands for all of its disguises: norms' "
+    "gains folded, maps balanced, axes in their eigenbases, signs and orders fixed. Made by isomerge.",
 )
 CLOSE = 1e-6
 """A gap below this is told of: float32 weights carry about a tenth of it as rounding."""

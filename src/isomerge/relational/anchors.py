@@ -45,8 +45,7 @@ def choose_anchors(
     if int(torch.linalg.matrix_rank(vectors)) < width:
         raise IsomergeError(
             f"{len(vectors)} anchors of rank {int(torch.linalg.matrix_rank(vectors))} do not span the {width} "
-            f"dimensions: "
-            "add anchors, or take anchors='identity'"
+            "dimensions: add anchors, or take anchors='identity'"
         )
     return torch.cat([vectors, torch.ones(1, width, dtype=torch.float64)]) if ones else vectors
 

@@ -61,8 +61,7 @@ class RelationalAttention(nn.Module):
         if rank is None and (rotary is not None or kv_heads not in (None, heads)):
             raise IsomergeError(
                 "RelationalAttention: full forms (rank=None) have no rotary positions and no shared key-value "
-                "heads: "
-                "give the rank of a head"
+                "heads: give the rank of a head"
             )
         if heads % (kv_heads or heads):
             raise IsomergeError(

@@ -136,9 +136,8 @@ def _config(
     first = ((0,), "query")
     if first not in parts or (((), "label") not in parts and ((), "logit") not in parts):
         raise IsomergeError(
-            f"{spec.model_type}: from_standard needs a model with layers and a head, such as "
-            f"AutoModelForCausalLM or "
-            "AutoModelForImageClassification give"
+            f"{spec.model_type}: from_standard needs a model with layers and a head, such as AutoModelForCausalLM "
+            "or AutoModelForImageClassification give"
         )
     groups, shared, rank, width = parts[first].weight.shape
     labels, patch, token = (parts.get(((), role)) for role in ("label", "patch", "token"))

@@ -66,9 +66,8 @@ def scores_of(module: nn.Module, *, rotary: bool) -> Scores:
     turning: Any = next((m for m in module.modules() if hasattr(m, "inv_freq")), None) or _rotary_of(module)
     if getattr(turning, "rope_type", "default") in TURNING:
         raise IsomergeError(
-            f"{type(module).__name__}: rotary positions of type {turning.rope_type} change with the length of "
-            f"the input, "
-            "which no fixed form describes: take a model with fixed ones"
+            f"{type(module).__name__}: rotary positions of type {turning.rope_type} change with the length of the "
+            "input, which no fixed form describes: take a model with fixed ones"
         )
     # cosine and sine times a factor are scores times its square
     factor = float(getattr(turning, "attention_scaling", 1.0)) ** 2
@@ -119,8 +118,7 @@ def attention_spec(module: nn.Module) -> tuple[Spec, dict[str, Tensor]]:
     if not shared:
         raise IsomergeError(
             f"{type(module).__name__} is no attention module of {spec.model_type}: pass a whole model, or the "
-            f"module that "
-            "holds the projections"
+            "module that holds the projections"
         )
     return spec, {f"{shared[0]}.{name}": p for name, p in own.items()}
 
@@ -135,8 +133,7 @@ def config_of(module: nn.Module) -> dict[str, Any]:
     if config is None or not hasattr(config, "to_dict"):
         raise IsomergeError(
             f"{type(module).__name__} has no Hugging Face config: from_standard takes transformers' models and "
-            f"attention "
-            "modules, and torch.nn.MultiheadAttention"
+            "attention modules, and torch.nn.MultiheadAttention"
         )
     return config.to_dict()
 

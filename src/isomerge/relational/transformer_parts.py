@@ -117,8 +117,7 @@ class _Reader:
     def _refuse(self, block: Block) -> IsomergeError:
         return IsomergeError(
             f"tensor {block.key} of {self.spec.model_type} has no relational form here: from_standard knows "
-            f"pre-norm models "
-            "of attention, neurons and one head"
+            "pre-norm models of attention, neurons and one head"
         )
 
     # ------------------------------------------------------------------ weights

@@ -252,15 +252,13 @@ def _check_moves(alignment: Alignment, model: Model, name: str) -> list[str]:
     moved = {ElementKey.of(key).name for key in alignment}
     if lost := sorted((moved & model.declared.spaces.keys()) - model.spec.spaces.keys()):
         raise IsomergeError(
-            f"{model.ref}: the alignment {name} moves {lost[0]}, which the head's tie to the embeddings does "
-            f"not allow: "
-            "apply it with --untie"
+            f"{model.ref}: the alignment {name} moves {lost[0]}, which the head's tie to the embeddings does not "
+            "allow: apply it with --untie"
         )
     if moved & given_out(model) and has_no_head(model):
         raise IsomergeError(
-            f"{model.ref}: the alignment {name} turns the residual stream, which this model has no head to "
-            f"read: its "
-            "outputs would change; apply it to a model with a head"
+            f"{model.ref}: the alignment {name} turns the residual stream, which this model has no head to read: "
+            "its outputs would change; apply it to a model with a head"
         )
     return [f"{model.ref}: {turned_outputs(model, stream)}" for stream in sorted(moved & given_out(model))]
 
@@ -274,11 +272,9 @@ def _apply_unit(
         moved = alignment.applied(old)
     except IsomergeError as error:  # of a gain that its folds did not make constant
         raise IsomergeError(
-            f"{model.ref}: the alignment {name} turns the residual stream between norms' gains of the model "
-            f"that it was made for, and "
-            f"this model has others ({error.sentence.partition(':')[0]}): align it by itself, or make an "
-            f"alignment that leaves the "
-            "stream alone (--spaces default)"
+            f"{model.ref}: the alignment {name} turns the residual stream between norms' gains of the model that "
+            f"it was made for, and this model has others ({error.sentence.partition(':')[0]}): align it by itself, "
+            "or make an alignment that leaves the stream alone (--spaces default)"
         ) from None
     rows = []
     errors = rounding.errors(alignment, old, moved)

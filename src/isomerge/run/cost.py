@@ -118,9 +118,8 @@ def check_bound(need: float, limit: int | None, named: str, less: str) -> None:
     """
     if limit is not None and need > limit:
         raise IsomergeError(
-            f"--max-memory {limit / 1e9:.3g}GB is too little: {named} needs about {ceil(need / 1e7) / 100:g} "
-            f"GB, libraries included; "
-            f"give that, or {less}"
+            f"--max-memory {limit / 1e9:.3g}GB is too little: {named} needs about {ceil(need / 1e7) / 100:g} GB, "
+            f"libraries included; give that, or {less}"
         )
 
 

@@ -261,8 +261,7 @@ def check_rounding(report: Mapping[str, Any] | None, ref: str) -> None:
     if report is not None and not report["error"] <= report["tolerance"]:
         raise IsomergeError(
             f"{ref}: rounding to the output's dtype would change tensor {report['tensor']} by "
-            f"{100 * report['error']:.2g} % once the "
-            f"alignment is undone, and {100 * report['tolerance']:.2g} % is the most that leaves the function as "
-            f"it was: write it with "
-            "--dtype float32, or choose spaces that stretch less (--spaces default, or permutations alone)"
+            f"{100 * report['error']:.2g} % once the alignment is undone, and {100 * report['tolerance']:.2g} % is "
+            "the most that leaves the function as it was: write it with --dtype float32, or choose spaces that "
+            "stretch less (--spaces default, or permutations alone)"
         )

@@ -56,8 +56,7 @@ def _check_depths(spec: Spec, places: Places) -> None:
         if stored and max(stored) >= most:
             raise IsomergeError(
                 f"config.json says that there are {most} layers ({stack}), but layer {max(stored)} is stored: "
-                f"correct the "
-                "number in config.json, or remove the layers that nothing runs"
+                "correct the number in config.json, or remove the layers that nothing runs"
             )
 
 

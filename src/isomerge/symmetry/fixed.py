@@ -29,9 +29,8 @@ def check_fixed(spec: Spec) -> None:
             names = line.names | set(line.indices)
             if moving := sorted(names & spec.spaces.keys() - spec.residual_names):
                 raise IsomergeError(
-                    f"{spec.origin}: line {line.name} is of a fixed part, but space {moving[0]} moves it: take "
-                    f"it out of "
-                    "the `fixed` statement, or the space out of the line"
+                    f"{spec.origin}: line {line.name} is of a fixed part, but space {moving[0]} moves it: take it "
+                    "out of the `fixed` statement, or the space out of the line"
                 )
 
 

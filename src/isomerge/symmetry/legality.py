@@ -53,9 +53,8 @@ def check_legality(spec: Spec) -> None:
         if stream is not None and space.group_name not in SCALES:
             raise IsomergeError(
                 f"{spec.origin}: space {space.name} is {space.group_name} over {stream}, but over a residual "
-                f"stream only scales "
-                f"are matched; leave {space.name} out, or give {stream} a larger group of its "
-                f"own (SignedPerm)"
+                f"stream only scales are matched; leave {space.name} out, or give {stream} a larger group of its "
+                "own (SignedPerm)"
             )
         if stream is not None and not space.residual and spec.spaces[stream].folded:
             raise IsomergeError(

@@ -55,8 +55,7 @@ def joined(first: Spec, second: Spec) -> Spec:
         if len(groups) > 1 and FIXED not in groups:
             raise IsomergeError(
                 f"space {name} acts by {space.group_name} in one alignment and by {second.spaces[name].group_name} "
-                f"in the "
-                "other: they cannot be composed"
+                "in the other: they cannot be composed"
             )
     held = {name for name, space in second.spaces.items() if space.group_name == FIXED and name in first.spaces}
     spaces = first.spaces | {name: space for name, space in second.spaces.items() if name not in held}

@@ -17,16 +17,13 @@ GLOSSARY = (
     (
         "Distance",
         "The Frobenius norm of the difference of two models' weights, in parts of the first one's norm. 0: the "
-        "same "
-        "weights; about 1.41 (the square root of 2): nothing in common.",
+        "same weights; about 1.41 (the square root of 2): nothing in common.",
     ),
     (
         "Space",
-        "A set of weights that can be turned, reordered or rescaled together without changing what the model "
-        "does: heads, "
-        "queries with keys, values with outputs, neurons, the residual stream. Alignment picks, of all these "
-        "equal models, the one "
-        "that fits the first best.",
+        "A set of weights that can be turned, reordered or rescaled together without changing what the model does: "
+        "heads, queries with keys, values with outputs, neurons, the residual stream. Alignment picks, of all "
+        "these equal models, the one that fits the first best.",
     ),
     (
         "Group",
@@ -36,14 +33,12 @@ GLOSSARY = (
     (
         "Barrier",
         "How far the loss on the straight line between two models rises above the straight line between their "
-        "losses "
-        "(Entezari et al. 2022). 0: their average can be expected to work.",
+        "losses (Entezari et al. 2022). 0: their average can be expected to work.",
     ),
     (
         "Ensemble",
-        "The mean of the models' predictions: what a merge could reach that kept what each of them knows. It "
-        "costs as "
-        "many models as went in; a merge costs one.",
+        "The mean of the models' predictions: what a merge could reach that kept what each of them knows. It costs "
+        "as many models as went in; a merge costs one.",
     ),
 )
 
@@ -195,15 +190,13 @@ def distance_remarks(written: Written) -> list[str]:
     remarks = []
     if written.earlier is not None:
         remarks.append(
-            "The merge itself aligned nothing: its second model had been aligned before. The figures are those "
-            "of that "
-            "alignment."
+            "The merge itself aligned nothing: its second model had been aligned before. The figures are those of "
+            "that alignment."
         )
     if written.told.taught and written.told.distance.total.after > written.told.distance.total.before:
         remarks.append(
-            "The distance grew: a learned match looks for a low loss between the models, and not for weights "
-            "that are near. "
-            "The aligned model is still exactly the same function."
+            "The distance grew: a learned match looks for a low loss between the models, and not for weights that "
+            "are near. The aligned model is still exactly the same function."
         )
     return remarks
 

@@ -34,9 +34,8 @@ def distance_figure(written: Written) -> Figure | None:
     said = "; ".join(_said(m, moved) for m in moves)
     plot = distance_plot(moves, f"Distance of {rest} to {first} in parts of the norm. {said}.", moved=moved)
     lead = (
-        f"How far {rest} {'is' if len(facts.names) == 2 else 'are'} from {first}: Frobenius distance in parts "
-        f"of {first}'s norm, over all tensors and over those that "
-        "each space of symmetries acts on. Spaces overlap."
+        f"How far {rest} {'is' if len(facts.names) == 2 else 'are'} from {first}: Frobenius distance in parts of "
+        f"{first}'s norm, over all tensors and over those that each space of symmetries acts on. Spaces overlap."
     )
     rows = [(label, *_row(gap, moved)) for label, gap in gaps]
     groups = ["", *(written.words(n).group for n in names if set(names) != {FIXED})]

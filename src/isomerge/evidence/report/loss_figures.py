@@ -42,8 +42,7 @@ def loss_figure(losses: Losses) -> Figure:
     legend = line_plot.legend(curves["loss"], _levels(losses, "loss"))
     lead = (
         f"What {count(losses.examples)} examples say of the models on the straight line from {ends[0]} to "
-        f"{ends[1]}; the middle "
-        "is their average. A merge works where the curve stays as low as its ends."
+        f"{ends[1]}; the middle is their average. A merge works where the curve stays as low as its ends."
     )
     return Figure("Loss along the line", lead, tuple(plots), tuple(legend), _line_table(losses, ends), wide=True)
 
@@ -156,8 +155,7 @@ def learning_figure(taught: Sequence[Taught], names: Sequence[str]) -> Figure | 
     held, seen = shown[0][1].held_out, shown[0][1].examples
     lead = (
         f"The highest loss between the models in excess of their own, in {unit}, on {count(held)} examples that "
-        f"were held out of "
-        f"the {count(seen + held)} given. The best of these states was kept."
+        f"were held out of the {count(seen + held)} given. The best of these states was kept."
     )
     rows = tuple((n, str(s), nats(b)) for n, t in shown for s, b in zip(t.steps, t.barriers, strict=True))
     table = Table("Barrier by step", ("model", "step", f"barrier ({unit})"), rows)

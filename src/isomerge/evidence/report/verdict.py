@@ -150,8 +150,7 @@ def by_learning(taught: Sequence[Taught]) -> tuple[Level, str, str]:
     start = f"from {nats(worst.barriers[0])} " if worst.barriers else ""
     text = (
         f"On {count(worst.held_out)} examples that the match was not learned from, the highest loss between the "
-        f"models, in "
-        f"excess of their own, went {start}to {nats(worst.kept)} nats."
+        f"models, in excess of their own, went {start}to {nats(worst.kept)} nats."
     )
     if any(t.target == "distill" for t in taught):
         text += " The loss is against the models' own predictions."
@@ -208,8 +207,7 @@ def _not_aligned(before: float, relation: Relation | None) -> tuple[Level, str, 
         text = f"{apart} and were not aligned: more than fine-tunes usually are, less than strangers."
         return Level.FAIR, "It is open whether they lie in the same coordinates", text
     text = (
-        f"{apart} (1.41 is what models have that have nothing to do with each other), and they were not "
-        f"aligned: averaging "
-        "weights that do not stand for the same things destroys both models."
+        f"{apart} (1.41 is what models have that have nothing to do with each other), and they were not aligned: "
+        "averaging weights that do not stand for the same things destroys both models."
     )
     return Level.POOR, "The models were averaged in different coordinates", text

@@ -95,8 +95,7 @@ def extract_lora(
         if all(update.kept == "lost" for update in writer.found.values()):
             raise IsomergeError(
                 f"no module that differs between {one.ref} and {two.ref} would be kept: choose others with "
-                f"--include and "
-                "--exclude, or add --embeddings or --save-modules"
+                "--include and --exclude, or add --embeddings or --save-modules"
             )
         writer.file.finish(folder.model / ADAPTER_WEIGHTS)
         with disk_errors(folder.model):
@@ -144,9 +143,8 @@ def _pairs(one: Model, two: Model) -> Iterator[Pair]:
             a, b = one.checkpoint.tensors[tuned].shape, two.checkpoint.tensors[stored].shape
             if a != b:
                 raise IsomergeError(
-                    f"tensor {canonical} has shape {list(a)} in {one.ref} and {list(b)} in {two.ref}: an "
-                    f"adapter needs "
-                    "equal shapes"
+                    f"tensor {canonical} has shape {list(a)} in {one.ref} and {list(b)} in {two.ref}: an adapter "
+                    "needs equal shapes"
                 )
         if one.checkpoint.tensors[tuned].dtype in _FLOATS:
             yield Pair(name, match, tuned, stored)

@@ -46,9 +46,7 @@ def check_no_code(block: AlignBlock, path: str | Path) -> None:
         ref = getattr(block, name)
         if ref is not None and may_be_function(ref):
             raise IsomergeError(
-                f"{path}: `align.{name}` is {ref}, which is written like a Python function, but a recipe runs "
-                f"no code: leave "
-                f"it out and give --{name} {ref} on the command line (write a data set with its owner, "
-                f"owner/{ref}, and a file "
-                f"as ./{ref})"
+                f"{path}: `align.{name}` is {ref}, which is written like a Python function, but a recipe runs no "
+                f"code: leave it out and give --{name} {ref} on the command line (write a data set with its owner, "
+                f"owner/{ref}, and a file as ./{ref})"
             )

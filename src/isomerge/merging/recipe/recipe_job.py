@@ -112,10 +112,9 @@ def _check_joining(recipe: Recipe, method: Method, path: str | Path) -> None:
     if said := [*said, *(["stats"] if any(entry.stats is not None for entry in entries) else [])]:
         raise IsomergeError(
             f"{path}: `base_model` {recipe.base_model}: the method {method.name} knows no base and merges it as "
-            f"one of the models, as "
-            f"mergekit does, but has no `{said[0]}` for it: list it under `models` as well, with a value of its "
-            f"own, or write "
-            "`align: {merge_base: false}`, with which it gives config and tokenizer alone"
+            f"one of the models, as mergekit does, but has no `{said[0]}` for it: list it under `models` as well, "
+            "with a value of its own, or write `align: {merge_base: false}`, with which it gives config and "
+            "tokenizer alone"
         )
 
 

@@ -95,8 +95,7 @@ def _check_clear(fields: Mapping[str, Any], where: str) -> None:
     if answers and (asked or answers == ["chosen", "rejected"]):
         raise IsomergeError(
             f"{where} has {' and '.join([*asked, *answers])}, which could be joined in several ways: write "
-            f"messages, prompt and completion, "
-            "or one text"
+            "messages, prompt and completion, or one text"
         )
 
 

@@ -47,9 +47,8 @@ def pair_encoder(
         row = _row(_processed(processor, text, opened, where), where)
         if len(row["input_ids"]) > length:
             raise IsomergeError(
-                f"{where}: text and image are {len(row['input_ids'])} tokens, and no more than {length} are "
-                f"read: give more with --length, or "
-                "a shorter text"
+                f"{where}: text and image are {len(row['input_ids'])} tokens, and no more than {length} are read: "
+                "give more with --length, or a shorter text"
             )
         return row
 
@@ -62,8 +61,7 @@ def _load(folder: Path) -> Any:
     if not any((folder / name).is_file() for name in PROCESSORS):
         raise IsomergeError(
             f"{folder} has no processor ({PROCESSORS[0]}), so images cannot be read with their texts: copy the "
-            f"processor's files there, or give "
-            "texts alone"
+            "processor's files there, or give texts alone"
         )
     try:
         return AutoProcessor.from_pretrained(folder, trust_remote_code=False, backend="pil")
@@ -90,9 +88,8 @@ def _row(features: Mapping[str, Any], where: str) -> dict[str, Tensor]:
     strange = sorted(set(features) - set(row)) or [name for name, x in row.items() if len(x) != 1]
     if strange or "pixel_values" not in row:
         raise IsomergeError(
-            f"{where}: the checkpoint's processor takes images to pieces ({', '.join(strange)}), and only "
-            f"images in one piece are read: give "
-            "texts alone"
+            f"{where}: the checkpoint's processor takes images to pieces ({', '.join(strange)}), and only images "
+            "in one piece are read: give texts alone"
         )
     kinds = {name: torch.float32 if name == "pixel_values" else torch.int64 for name in row}
     return {name: x[0].to(kinds[name]) for name, x in row.items() if name != "attention_mask"}

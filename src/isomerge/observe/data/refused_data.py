@@ -37,9 +37,8 @@ def check_reads(inputs: Inputs, folder: Path) -> None:
     """
     if inputs.images and inputs.architecture.endswith("ForPreTraining"):
         raise IsomergeError(
-            f"{folder}: {inputs.architecture} hides parts of every image at random, so no two models see the "
-            f"same: match it "
-            "by its weights alone, without data"
+            f"{folder}: {inputs.architecture} hides parts of every image at random, so no two models see the same: "
+            "match it by its weights alone, without data"
         )
     if not inputs.architecture:
         return
@@ -50,6 +49,5 @@ def check_reads(inputs: Inputs, folder: Path) -> None:
         if needed not in ("input_ids", "pixel_values"):
             raise IsomergeError(
                 f"{folder}: {inputs.architecture} reads {needed}, and data are text or images: match it by its "
-                f"weights alone, "
-                "without data"
+                "weights alone, without data"
             )

@@ -20,9 +20,8 @@ def _package(ref: str, option: str) -> Any:
         module = ref.partition(":")[0]
         function = f", no Python module {module} here or installed" if may_be_function(ref) else ""
         raise IsomergeError(
-            f"{option} {ref}: no such file or folder{function}, and data sets by name need the package "
-            f"datasets: check the path, or "
-            "pip install 'isomerge[data]'"
+            f"{option} {ref}: no such file or folder{function}, and data sets by name need the package datasets: "
+            "check the path, or pip install 'isomerge[data]'"
             if not saved_split(ref)[0]
             else f"{option} {ref}: a data set saved by the package datasets needs it: pip install 'isomerge[data]'"
         ) from None

@@ -28,15 +28,13 @@ def target_of(label: Any, inputs: Inputs, where: str) -> int | float | list[floa
         if inputs.config.get("problem_type") is not None or not any(isinstance(x, float) for x in label):
             raise IsomergeError(
                 f"{where}: label {str(label)[:60]!r} is a list, but must be one class id; for several labels at "
-                f"once write 0.0 and "
-                "1.0, or set problem_type to multi_label_classification in config.json"
+                "once write 0.0 and 1.0, or set problem_type to multi_label_classification in config.json"
             )
     numbers = [_number(x, where) for x in (label if several else [label])]
     if len(numbers) != inputs.outputs:
         raise IsomergeError(
-            f"{where}: the label has {len(numbers)} numbers, but the checkpoint has {inputs.outputs} outputs: "
-            f"give a "
-            "number for each"
+            f"{where}: the label has {len(numbers)} numbers, but the checkpoint has {inputs.outputs} outputs: give "
+            "a number for each"
         )
     return numbers[0] if inputs.outputs == 1 else numbers
 

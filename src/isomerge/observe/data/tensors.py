@@ -178,8 +178,7 @@ def check_fit(tensors: Mapping[str, Tensor], inputs: Inputs, where: str) -> None
     elif inputs.task != "seq2seq" and ids is not None and labels.shape != ids.shape:
         raise IsomergeError(
             f"{where}: labels are {list(labels.shape)} and input_ids {list(ids.shape)}: a label is needed per "
-            f"token "
-            f"({IGNORED} where there is none)"
+            f"token ({IGNORED} where there is none)"
         )
     elif inputs.kind() != "classes":
         check_targets(labels, inputs, where)
@@ -200,8 +199,7 @@ def _check_ids(tensors: Mapping[str, Tensor], ids: Tensor, inputs: Inputs, where
         if known.numel() and not 0 <= int(known.min()) <= int(known.max()) < inputs.vocabulary:
             raise IsomergeError(
                 f"{where}: {name} have the id {int(known.max()) if known.min() >= 0 else int(known.min())}, but "
-                f"the "
-                f"vocabulary of config.json ends at {inputs.vocabulary - 1}: is this the right tokenizer?"
+                f"the vocabulary of config.json ends at {inputs.vocabulary - 1}: is this the right tokenizer?"
             )
     if inputs.positions is not None and ids.shape[1] > inputs.positions and inputs.task != "seq2seq":
         raise IsomergeError(

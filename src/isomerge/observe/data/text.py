@@ -91,8 +91,7 @@ def text_encoder(folder: Path, inputs: Inputs, length: int) -> Encoder:
             return Encoder(None, min(bounds), mask=inputs.token("mask_token_id"))
         raise IsomergeError(
             f"{folder} has no tokenizer (tokenizer.json), so text cannot be read: copy the tokenizer's files "
-            f"there, or "
-            "give input_ids as JSON lines or safetensors"
+            "there, or give input_ids as JSON lines or safetensors"
         )
     tokenizer = _load(folder)
     prefix, suffix = _frame(tokenizer)

@@ -183,8 +183,7 @@ class _Writer:
         if its.task != "causal" or its.images:
             raise IsomergeError(
                 f"{ref} ({its.architecture or self.model.spec.model_type}) neither writes texts nor sees only "
-                f"images: "
-                "without data of your own this works for causal language models and classifiers of images"
+                "images: without data of your own this works for causal language models and classifiers of images"
             )
         if its.vocabulary != first.inputs.vocabulary:
             raise IsomergeError(

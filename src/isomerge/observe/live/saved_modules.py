@@ -19,9 +19,8 @@ def save_module(module: Any, folder: str | Path) -> None:
     kind = type(module).__name__
     if getattr(module, "peft_config", None):
         raise IsomergeError(
-            f"{kind}: save_pretrained writes the adapter alone, and the base would be read from disk, whatever "
-            f"it is in memory: "
-            "give merge_and_unload() of it, or save the adapter and give base+adapter"
+            f"{kind}: save_pretrained writes the adapter alone, and the base would be read from disk, whatever it "
+            "is in memory: give merge_and_unload() of it, or save the adapter and give base+adapter"
         )
     try:
         with silent():

@@ -80,8 +80,7 @@ def gather_fisher(
     if (kind.base if isinstance(kind, OwnLoss) else kind) is not CLASSES:
         raise IsomergeError(
             f"{model.ref} predicts values, or several labels at once, and Fisher information is gathered of "
-            f"distributions "
-            "over classes or tokens only: leave fisher and kfac out of --kinds"
+            "distributions over classes or tokens only: leave fisher and kfac out of --kinds"
         )
     sums = _Sums(model, module, diagonal=diagonal, factors=factors)
     samples = 0

@@ -93,10 +93,9 @@ def check_closed(alignment: Alignment, block: Block, ref: str = "") -> None:
         if mixing:
             raise IsomergeError(
                 f"{ref + ': ' if ref else ''}the diagonal Fisher of {block.key} cannot follow {mixing}, which "
-                f"mixes its "
-                "coordinates: use the method fisher_kfac (isomerge stats --kinds kfac), choose --spaces of "
-                "permutations "
-                "and scales alone (such as h,ff,scale), or give --data, so that it is computed on the aligned model"
+                "mixes its coordinates: use the method fisher_kfac (isomerge stats --kinds kfac), choose --spaces "
+                "of permutations and scales alone (such as h,ff,scale), or give --data, so that it is computed on "
+                "the aligned model"
             )
 
 

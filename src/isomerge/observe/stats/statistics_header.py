@@ -39,8 +39,7 @@ def read_statistics_header(path: str | Path, model: Model) -> tuple[dict[str, An
     if header.get("version") != VERSION:
         raise IsomergeError(
             f"{path}: version {header.get('version')} of the format, but this program reads {VERSION}: make it "
-            f"again with "
-            "isomerge stats"
+            "again with isomerge stats"
         )
     if header.get("model_type") != model.spec.model_type:
         raise IsomergeError(

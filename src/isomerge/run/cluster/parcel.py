@@ -113,9 +113,8 @@ def unpack(parcel: Parcel) -> UnitWork:
             )
     if parcel.mkl not in (None, mkl_mode()):
         raise ClusterError(
-            f"{host} computes with {VARIABLE}={mkl_mode()}, but the driver with {parcel.mkl}: set the same on "
-            f"all machines "
-            "before Ray is started there"
+            f"{host} computes with {VARIABLE}={mkl_mode()}, but the driver with {parcel.mkl}: set the same on all "
+            "machines before Ray is started there"
         )
     path = Path(parcel.path)
     try:
@@ -143,9 +142,8 @@ def unpack(parcel: Parcel) -> UnitWork:
         ) from None
     except IsomergeError as error:
         raise ClusterError(
-            f"{host} does not see what the driver sees: {error}; checkpoints must be in folders that all "
-            f"machines share, "
-            "under the same path"
+            f"{host} does not see what the driver sees: {error}; checkpoints must be in folders that all machines "
+            "share, under the same path"
         ) from None
 
 

@@ -163,8 +163,7 @@ class _Tasks:
         )
         raise ClusterError(
             f"the unit of {unit.key} needs about {need / 1e9:.2g} GB, and {what}: add one that is large enough, "
-            f"then run the "
-            "same command again to go on"
+            "then run the same command again to go on"
         )
 
     def _result(self, reference: Any, unit: Unit) -> SolvedUnit:
@@ -182,6 +181,5 @@ class _Tasks:
         except RayError as error:
             raise ClusterError(
                 f"the unit of {unit.key} was lost with its worker {RETRIES + 1} times ({type(error).__name__}): "
-                f"look whether a "
-                "machine runs out of memory; run the same command again to go on"
+                "look whether a machine runs out of memory; run the same command again to go on"
             ) from None

@@ -108,8 +108,7 @@ def take_unit(work: UnitWork, unit: Unit, solved: SolvedUnit) -> Solved:
         if file := model.checkpoint.add_sums(read):
             raise ClusterError(
                 f"{solved.machine} has read other bytes from {file}, for {unit.key}, than another machine: all "
-                f"must see the "
-                "same file under this path"
+                "must see the same file under this path"
             )
     with _machine_named(), disk_errors(Path(solved.file), "removing"):
         Path(solved.file).unlink()

@@ -177,8 +177,7 @@ def match_by_transport(
     if not settings.exact:
         raise IsomergeError(
             "an alignment needs hard maps that are one symmetry: coupling emd, residual only_residual, heads "
-            "within, "
-            "queries shared"
+            "within, queries shared"
         )
     solver = TransportSolver(pair, settings)
     report = solver.prepare(observer)

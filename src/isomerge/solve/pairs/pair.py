@@ -383,9 +383,8 @@ def overflow_told(solver: PairSolver, unit: Unit) -> Iterator[None]:
             raise
         refs = f"{solver.anchor.ref} and {solver.source.ref}"
         raise IsomergeError(
-            f"{refs}: weights of {unit.key} are so large that their products overflow, so they cannot be "
-            f"matched; check "
-            "that both checkpoints are undamaged"
+            f"{refs}: weights of {unit.key} are so large that their products overflow, so they cannot be matched; "
+            "check that both checkpoints are undamaged"
         ) from None
 
 

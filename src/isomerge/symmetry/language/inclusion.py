@@ -87,8 +87,7 @@ class Inclusion:
         if kind not in texts:
             raise IsomergeError(
                 f"config.json: {self.group} is a {kind!r}, for which there is no spec to include: it is none of "
-                f"the "
-                f"{len(texts)} of docs/reference/architectures.md"
+                f"the {len(texts)} of docs/reference/architectures.md"
             )
         return texts[kind]
 
@@ -198,8 +197,7 @@ def check_apart(inclusion: Inclusion, part: Spec, sizes: Mapping[str, int]) -> N
     if both := sorted((part.sizes.keys() | scopes) & sizes.keys()):
         raise IsomergeError(
             f"include {inclusion.group}: {both[0]} is declared already: include it `as NAME`, so that its names "
-            f"begin with "
-            "NAME_"
+            "begin with NAME_"
         )
 
 

@@ -340,8 +340,7 @@ class Spec:
                 if have == 0:
                     raise IsomergeError(
                         f"tensor {name}: axis {show(axis)} is empty: the spec for {self.model_type} "
-                        f"({self.origin}) does not "
-                        "describe models without this part"
+                        f"({self.origin}) does not describe models without this part"
                     )
                 raise IsomergeError(
                     f"tensor {name}: axis {show(axis)} has length {have}, but config.json says {want}: "

@@ -229,8 +229,7 @@ class _Reader:
         if self.shapes:
             raise IsomergeError(
                 f"{word!r} is no statement ({', '.join(WORDS)}), and no tensor of the checkpoint is called so: "
-                f"correct it, or put "
-                "`? ` before the name of a tensor that may be missing"
+                "correct it, or put `? ` before the name of a tensor that may be missing"
             )
 
     def read_model(self, rest: str) -> None:
