@@ -75,7 +75,7 @@ format: $(VENV)/.developer
 barrier: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.barrier
 
-# All real data and checkpoints of the benchmarks, checked and converted (about 425 MB, into benchmarks/data; resumable).
+# All real data and checkpoints of the benchmarks, checked and converted (about 400 MB, into benchmarks/data; resumable).
 fetch: $(VENV)/.developer
 	$(BIN)/python -m benchmarks.fetch
 

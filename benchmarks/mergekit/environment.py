@@ -18,7 +18,8 @@ def mergekit_python() -> Path:
     folder = DATA / "mergekit-env"
     python = folder / "bin" / "python"
     if not (folder / "bin" / "mergekit-yaml").exists():
-        venv.create(folder, with_pip=True, clear=True)
+        if not python.exists():
+            venv.create(folder, with_pip=True)
         for package in (TORCH, MERGEKIT):
             subprocess.run([python, "-m", "pip", "install", "--quiet", package], check=True)
     return python
