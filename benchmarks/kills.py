@@ -33,30 +33,33 @@ OPTIONS: list[dict[str, Any]] = [
 """What is merged, in turn: aligned, not aligned, with task vectors, in half precision and many files."""
 
 
-def make_inputs(folder: Path) -> list[Path]:
-    """Three Llamas of four layers and half a megabyte."""
+SMALL = {
+    "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 4, "vocab_size": 200, "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}  # fmt: skip
+"""Half a megabyte."""
+
+
+def make_inputs(folder: Path, sizes: dict[str, int]) -> list[str]:
+    """Three Llamas."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    size: dict[str, Any] = {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 4, "vocab_size": 200}
-    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2}
-    folders = []
     for seed, name in enumerate("abc"):
         torch.manual_seed(seed)
-        LlamaForCausalLM(LlamaConfig(**size, **heads)).save_pretrained(folder / name)
-        folders.append(folder / name)
-    return folders
+        LlamaForCausalLM(LlamaConfig(**sizes)).save_pretrained(folder / name)
+    return [str(folder / name) for name in "abc"]
 
 
-def merge(models: list[Path], out: Path, options: dict[str, Any]) -> None:
-    """One merge, in this process."""
+def merge(models: list[str], out: Path, options: dict[str, Any], **how: Any) -> None:
+    """One merge, driven by this process."""
     import isomerge
 
-    base = {"base_model": str(models[0])} if "base_model" in options else {}
-    isomerge.merge([str(m) for m in models], out=out, **{**options, **base})
+    base = {"base_model": models[0]} if "base_model" in options else {}
+    isomerge.merge(models, out=out, **{**options, **base}, **how)
 
 
-def forked(models: list[Path], out: Path, options: dict[str, Any], after: float | None) -> int:
+def forked(models: list[str], out: Path, options: dict[str, Any], after: float | None) -> int:
     """A merge in a process of its own, killed after so many seconds; the status: 0, or -9 when the kill came in
     time.
     """
@@ -95,7 +98,7 @@ def stage(out: Path) -> str:
 
 
 def killed_run(
-    models: list[Path], out: Path, options: dict[str, Any], seconds: float, rng: Random
+    models: list[str], out: Path, options: dict[str, Any], seconds: float, rng: Random
 ) -> tuple[list[str], str]:
     """The stages at which one merge was killed, and what is wrong with the end ('' when nothing is)."""
     stages: list[str] = []
@@ -118,7 +121,7 @@ class Room:
     """Inputs, and what merges of them write when nobody kills them."""
 
     def __init__(self, folder: Path):
-        self.folder, self.models = folder, make_inputs(folder / "inputs")
+        self.folder, self.models = folder, make_inputs(folder / "inputs", SMALL)
         merge(self.models, folder / "first", {})  # so that the forks need not import anything
         self.inputs = files_of(folder / "inputs")
         self.seconds: list[float] = []

@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,37 +28,19 @@ from typing import Any
 import psutil
 
 from benchmarks.harness import Benchmark, quiet
-from benchmarks.kills import files_of
+from benchmarks.kills import files_of, make_inputs, merge
 
 OPTIONS: list[dict[str, Any]] = [
     {}, {"spaces": "all"}, {"method": "ties", "base_model": "a"}, {"dtype": "bfloat16"},
 ]  # fmt: skip
 """What is merged, in turn: aligned, with the residual stream, with task vectors, in half precision."""
 SHARD = 3_000_000
-
-
-def make_inputs(folder: Path) -> list[str]:
-    """Three Llamas of eight layers and 15 MB: units take tenths of seconds, so that there is a middle to be killed
-    in."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    size: dict[str, Any] = {
-        "hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 8, "vocab_size": 2000,
-    }  # fmt: skip
-    heads: dict[str, Any] = {"num_attention_heads": 8, "num_key_value_heads": 4}
-    for seed, name in enumerate("abc"):
-        torch.manual_seed(seed)
-        LlamaForCausalLM(LlamaConfig(**size, **heads)).save_pretrained(folder / name)
-    return [str(folder / name) for name in "abc"]
-
-
-def merge(models: list[str], out: Path, options: dict[str, Any], **how: Any) -> None:
-    """One merge, driven by this process."""
-    import isomerge
-
-    base = {"base_model": models[0]} if "base_model" in options else {}
-    isomerge.merge(models, out=out, out_shard_size=SHARD, **{**options, **base}, **how)
+in_shards = partial(merge, out_shard_size=SHARD)
+SIZES = {
+    "hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 8, "vocab_size": 2000, "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+}  # fmt: skip
+"""15 MB: units take tenths of seconds, so that there is a middle to be killed in."""
 
 
 def workers_of(nodes: list[Any]) -> list[psutil.Process]:
@@ -138,12 +120,12 @@ class Bench:
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.seed = folder, seed
-        self.models = make_inputs(folder / "inputs")
+        self.models = make_inputs(folder / "inputs", SIZES)
         self.wanted, self.seconds = [], []
         self.faults: list[dict[str, Any]] = []
         for number, options in enumerate(OPTIONS):
             began = time.monotonic()
-            merge(self.models, folder / f"whole-{number}", options, jobs=1)
+            in_shards(self.models, folder / f"whole-{number}", options, jobs=1)
             self.seconds.append(round(time.monotonic() - began, 2))
             self.wanted.append(files_of(folder / f"whole-{number}"))
 
@@ -196,7 +178,7 @@ class Bench:
                 began.append(time.monotonic())
 
         out = self.folder / "runs" / "out"
-        merge(self.models, out, OPTIONS[which], engine="ray", observer=observer)
+        in_shards(self.models, out, OPTIONS[which], engine="ray", observer=observer)
         self.check("undisturbed", which, out, which)
         return began[-1] - began[0]
 
@@ -206,7 +188,7 @@ class Bench:
         fault = Fault(rng.random() * span, harm)
         out = self.folder / "runs" / "out"
         began = time.monotonic()
-        fault.run(lambda: merge(self.models, out, OPTIONS[which], engine="ray", observer=fault.observer))
+        fault.run(lambda: in_shards(self.models, out, OPTIONS[which], engine="ray", observer=fault.observer))
         took = time.monotonic() - began
         self.check(f"{size} nodes, harmed", number, out, which)
         print(f"{size} nodes, run {number}: {fault.done or 'too late'}, {took:.1f} s", flush=True)
@@ -226,7 +208,7 @@ class Bench:
             driver.kill()
             driver.wait()
             lines = journal.read_bytes().count(b"\n") - 1 if journal.is_file() else 0
-            merge(self.models, out, OPTIONS[0], engine=then, jobs=2)
+            in_shards(self.models, out, OPTIONS[0], engine=then, jobs=2)
             self.check(f"{first}, then {then}", 0, out, 0)
             counts[f"{first}_then_{then}"] = lines
         return counts
