@@ -23,9 +23,9 @@ from isomerge.errors import IsomergeError
 from isomerge.merging.job_models import opened
 from isomerge.merging.merge_job import job_of_models
 from isomerge.models.compatible import check_compatible
-from isomerge.models.materialise import materialise
 from isomerge.models.recognised import recognise
 from isomerge.models.vocabulary_views import with_vocabulary
+from isomerge.observe.live.modules import materialise
 from isomerge.observe.stats.statistics import weights_digest
 from isomerge.options.unused import notes, noting
 from isomerge.run.writing_run import run_key

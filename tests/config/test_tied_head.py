@@ -21,10 +21,9 @@ from isomerge.config.keys import TIE
 from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
 from isomerge.models.layers import stack_layers
-from isomerge.models.materialise import materialise
 from isomerge.models.recognised import recognise
 from isomerge.observe.live.aligned_modules import state_of
-from isomerge.observe.live.modules import load_module
+from isomerge.observe.live.modules import load_module, materialise
 from isomerge.run.connectivity import untied_alike
 from toys import TOYS, Toy, config_of, outputs, overwrite, relative, save_toy, tensors
 

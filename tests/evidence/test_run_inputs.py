@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 import isomerge
 from isomerge.errors import IsomergeError
 from isomerge.evidence.outputs import _difference, _inputs, compare_outputs, differences, returned
-from isomerge.models.materialise import materialise
 from isomerge.models.references import open_model_ref
+from isomerge.observe.live.modules import materialise
 from solve.disguises import single
 
 TOWER = SimpleNamespace(image_size=8, num_channels=1)

@@ -18,9 +18,8 @@ from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
 from isomerge.models.layers import stack_layers
-from isomerge.models.materialise import materialise
 from isomerge.models.recognised import recognise
-from isomerge.observe.live.modules import load_module
+from isomerge.observe.live.modules import load_module, materialise
 from isomerge.observe.stats.statistics import weights_digest
 from isomerge.run.writing_run import run_key
 from raw_files import one_sentence

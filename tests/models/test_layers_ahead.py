@@ -12,7 +12,7 @@ from depth import EVERY
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.errors import IsomergeError
 from isomerge.models.layers import stack_layers
-from isomerge.models.materialise import materialise
+from isomerge.observe.live.modules import materialise
 from raw_files import one_sentence
 from solve.disguises import write_like
 from toys import Toy, load_toy, relative

@@ -16,10 +16,9 @@ from safetensors.torch import save_file
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
-from isomerge.models.materialise import materialise
 from isomerge.models.recognised import recognise
 from isomerge.models.references import ModelRef, open_model_ref, parse_model_ref
-from isomerge.observe.live.modules import load_module
+from isomerge.observe.live.modules import load_module, materialise
 from isomerge.observe.stats.statistics import weights_digest
 from isomerge.run.writing_run import run_key
 from raw_files import one_sentence

@@ -22,8 +22,7 @@ from isomerge.errors import IsomergeError
 from isomerge.merging.job_models import opened
 from isomerge.merging.recipe.merge_recipe import _tokenizer
 from isomerge.merging.recipe.recipe_job import job_of_recipe
-from isomerge.models.token_vectors import matching_pursuit, nearest, summed
-from isomerge.models.vocabulary_views import with_vocabulary
+from isomerge.models.vocabulary_views import matching_pursuit, nearest, summed, with_vocabulary
 from toys import randomise
 
 SMALL = {

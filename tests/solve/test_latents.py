@@ -17,8 +17,8 @@ import torch
 
 import isomerge
 from depth import more
+from isomerge.evidence.inspection import whole_group
 from isomerge.evidence.law import random_alignment
-from isomerge.evidence.whole_group import whole_group
 from isomerge.models.recognised import recognise
 from isomerge.run.alignment_runs import run_apply
 from isomerge.run.writing_run import Output

@@ -14,7 +14,7 @@ import transformers as tf
 import isomerge
 import toys
 from depth import more
-from isomerge.evidence.whole_group import whole_group
+from isomerge.evidence.inspection import whole_group
 from isomerge.models.layer_norm_form import free_under_layer_norm
 from isomerge.models.recognised import Model, recognise
 from isomerge.models.table_bases import read_onto

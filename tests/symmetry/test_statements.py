@@ -18,7 +18,7 @@ import torch
 import isomerge
 from isomerge.archs import expanded_texts
 from isomerge.errors import IsomergeError
-from isomerge.evidence.whole_group import whole_group
+from isomerge.evidence.inspection import whole_group
 from isomerge.models.layer_norm_form import free_under_layer_norm
 from isomerge.models.recognised import Model, recognise
 from isomerge.run.alignment_runs import run_apply

@@ -42,9 +42,9 @@ Row = tuple[int, int]
 
 MISSING = ("copy", "omp", "nearest", "subword", "mean", "zero")
 """What a token gets that a model lacks: rows of models that have it (mergekit's rule); the sum of own rows that
-orthogonal matching pursuit, or nearness, finds in a model that has it (`isomerge.models.token_vectors`); the mean
-of the rows of its pieces by the model's own tokenizer; the mean of all rows; zeros. Sums without such a model are
-of pieces, and pieces where there are none are the mean."""
+orthogonal matching pursuit, or nearness, finds in a model that has it (`isomerge.models.vocabulary_views`); the
+mean of the rows of its pieces by the model's own tokenizer; the mean of all rows; zeros. Sums without such a model
+are of pieces, and pieces where there are none are the mean."""
 NEIGHBOURS = 64
 """How many rows are summed, at most."""
 MOST_PADDING = 65_536

@@ -15,7 +15,9 @@ from isomerge.errors import IsomergeError
 from isomerge.observe.live.modules import eager_experts
 
 
-def compare_outputs(one: str | Path, two: str | Path, *, seed: int = 0, batch: int = 2, length: int = 16) -> float:
+def compare_outputs(
+    first: str | Path, second: str | Path, *, seed: int = 0, batch: int = 2, length: int = 16
+) -> float:
     """The largest difference of two checkpoints' outputs relative to the largest output of the first.
 
     Token ids and pixels are drawn at random; both models run in float32 through ``from_pretrained``. Of several
@@ -29,12 +31,12 @@ def compare_outputs(one: str | Path, two: str | Path, *, seed: int = 0, batch: i
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    configs = [_config(folder) for folder in (one, two)]
+    configs = [_config(folder) for folder in (first, second)]
     inputs = _inputs(configs[0], torch.Generator().manual_seed(seed), batch, length)
     names = [config.architectures or [""] for config in configs]
     # a head that only one model has would be drawn at random for the other: then the bodies are compared
     name = names[0][0] if names[0] == names[1] else ""
-    return max(differences(*(_run(folder, name, inputs, seed) for folder in (one, two))).values())
+    return max(differences(*(_run(folder, name, inputs, seed) for folder in (first, second))).values())
 
 
 def _inputs(config: Any, rng: Any, batch: int, length: int) -> dict[str, Any]:

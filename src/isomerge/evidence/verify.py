@@ -205,20 +205,20 @@ def doubted(proof: dict[str, Any], reason: str | None) -> dict[str, Any]:
     return proof if reason is None else {**proof, "same": None, "reason": reason}
 
 
-def doubt_of_configs(one: Model, two: Model) -> str | None:
+def doubt_of_configs(first: Model, second: Model) -> str | None:
     """Why equal weights are no equal functions for certain: the configs differ in a key that the spec says nothing
     of, transformers makes no model of one, or one lacks weights of its class; None where there is no such
     reason."""
 
-    unlike = undeclared_differences(one.config, two.config, compared_keys(one))
+    unlike = undeclared_differences(first.config, second.config, compared_keys(first))
     if unlike:
         more = f" and {len(unlike) - 1} more keys" if len(unlike) > 1 else ""
         return (
             f"the weights are the same, but config.json differs in {unlike[0].key} ({unlike[0].mine!r} and "
             f"{unlike[0].theirs!r}){more}, of "
-            f"which the spec for {one.spec.model_type} does not say whether the function depends on it"
+            f"which the spec for {first.spec.model_type} does not say whether the function depends on it"
         )
-    for model in (one, two):
+    for model in (first, second):
         refusal = refusal_of(model.config, model.checkpoint.shapes)
         if refusal is not None:
             return (
@@ -226,10 +226,11 @@ def doubt_of_configs(one: Model, two: Model) -> str | None:
                 f"({refusal})"
             )
     readings = [
-        reading_of(m.config, m.checkpoint.shapes) if m.config.get("architectures") else None for m in (one, two)
+        reading_of(m.config, m.checkpoint.shapes) if m.config.get("architectures") else None
+        for m in (first, second)
     ]
     lacking = [set() if reading is None else {*reading.lacking} for reading in readings]
-    for model, reading, lost, held in zip((one, two), readings, lacking, lacking[::-1], strict=True):
+    for model, reading, lost, held in zip((first, second), readings, lacking, lacking[::-1], strict=True):
         if reading is not None and lost - held:
             return (
                 f"the weights that both hold are the same, but {model.ref} lacks {min(lost - held)}, which "
@@ -338,6 +339,6 @@ def _tolerance(solver: PairSolver, blocks: Sequence[Block]) -> tuple[float, floa
 def _only_in_one(solver: PairSolver) -> list[str]:
     """Tensors that the other model lacks: they are not compared."""
     lacking = set()
-    for one, two in ((solver.anchor, solver.source), (solver.source, solver.anchor)):
-        lacking |= {m.canonical for m in one.matches.values() if two.source_of(m.canonical, m) is None}
+    for model, other in ((solver.anchor, solver.source), (solver.source, solver.anchor)):
+        lacking |= {m.canonical for m in model.matches.values() if other.source_of(m.canonical, m) is None}
     return sorted(lacking)

@@ -43,12 +43,12 @@ class CarriedConstants:
     @property
     def blocks(self) -> frozenset[Block]:
         """The blocks that it changes."""
-        return frozenset(block for one in self.carried for block in one.blocks)
+        return frozenset(block for vector in self.carried for block in vector.blocks)
 
     def applied(self, block: Block, tensor: Tensor, stored: Callable[[Block], Tensor]) -> Tensor:
         """One block, from itself and from others as they are stored."""
-        for one in self.carried:
-            tensor = one.add(block, self.moves[one.key].to(tensor.device), tensor, stored)
+        for vector in self.carried:
+            tensor = vector.add(block, self.moves[vector.key].to(tensor.device), tensor, stored)
         return tensor
 
 

@@ -69,12 +69,12 @@ def check_compatible(
     return notes
 
 
-def _differently_described(one: Model, two: Model) -> bool:
+def _differently_described(first: Model, second: Model) -> bool:
     """Whether the texts of two model types of a family give some tensor other axes, as halves and neighbours of
     rotary pairs."""
-    if one.spec.origin == two.spec.origin:
+    if first.spec.origin == second.spec.origin:
         return False
-    mine, theirs = ({m.canonical: m.line.axes for m in model.matches.values()} for model in (one, two))
+    mine, theirs = ({m.canonical: m.line.axes for m in model.matches.values()} for model in (first, second))
     return any(axes != theirs[name] for name, axes in mine.items() if name in theirs)
 
 
@@ -95,8 +95,8 @@ def _check_tie(model: Model) -> None:
         return
     for name, line in stored.items():
         home = model.names.get(str(line.tied), name)
-        one, two = (model.checkpoint.tensors[n] for n in (name, home))
-        if len(one.shape) < 2 or (one.shape, one.dtype) != (two.shape, two.dtype):
+        head, table = (model.checkpoint.tensors[n] for n in (name, home))
+        if len(head.shape) < 2 or (head.shape, head.dtype) != (table.shape, table.dtype):
             continue
         if not torch.equal(model.read(name, None, mapped=True), model.read(home, None, mapped=True)):
             raise IsomergeError(
@@ -115,46 +115,46 @@ def _way_out(difference: Difference) -> str:
     return ""
 
 
-def _lacking(one: Model, two: Model, canonical: str) -> str:
+def _lacking(whole: Model, part: Model, canonical: str) -> str:
     """Why one model has a tensor that the other lacks: more layers, or a lost file."""
-    mine, theirs = stacks_of(one.blocks), stacks_of(two.blocks)
+    mine, theirs = stacks_of(whole.blocks), stacks_of(part.blocks)
     for stack, depth in mine.items():
         if theirs.get(stack, depth) < depth:
             return (
-                f"{one.ref} and {two.ref} have different numbers of layers ({stack.rstrip('.')}: {depth} and "
+                f"{whole.ref} and {part.ref} have different numbers of layers ({stack.rstrip('.')}: {depth} and "
                 f"{theirs[stack]}): is a shard lost? "
                 "Models of different depth are merged with the `slices` of a recipe"
             )
-    return f"{two.ref}: tensor {canonical} is missing, but {one.ref} has it: is a shard lost?"
+    return f"{part.ref}: tensor {canonical} is missing, but {whole.ref} has it: is a shard lost?"
 
 
 def _check_tensors(anchor: Model, other: Model, apart: Collection[str]) -> None:
-    for one, two in ((anchor, other), (other, anchor)):
-        for name, match in one.matches.items():
+    for model, peer in ((anchor, other), (other, anchor)):
+        for name, match in model.matches.items():
             if match.line.name in apart:
                 continue
-            theirs = two.source_of(match.canonical, match)
+            theirs = peer.source_of(match.canonical, match)
             if theirs is None and not match.line.optional:
-                raise IsomergeError(_lacking(one, two, match.canonical))
+                raise IsomergeError(_lacking(model, peer, match.canonical))
             if theirs is not None:
-                a, b = one.checkpoint.tensors[name].shape, two.checkpoint.tensors[theirs].shape
+                a, b = model.checkpoint.tensors[name].shape, peer.checkpoint.tensors[theirs].shape
                 if tuple(a) != tuple(b):
                     labels = LABELS in match.line.names
                     hint = "; merge with --heads copy, or keep:MODEL, where labels are other ones" if labels else ""
                     raise IsomergeError(
-                        f"tensor {match.canonical} has shape {list(a)} in {one.ref} and {list(b)} in {two.ref}: "
+                        f"tensor {match.canonical} has shape {list(a)} in {model.ref} and {list(b)} in {peer.ref}: "
                         f"models must have equal shapes{hint}"
                     )
                 if match.line.infinite:
-                    _check_infinities(one, name, two, theirs)
+                    _check_infinities(model, name, peer, theirs)
 
 
-def _check_infinities(one: Model, name: str, two: Model, theirs: str) -> None:
+def _check_infinities(first: Model, name: str, second: Model, theirs: str) -> None:
     """Refuses infinities of one model where the other has none, or those of the other sign: there is nothing
     between them."""
-    a, b = one.read(name, None).double(), two.read(theirs, None).double()
+    a, b = first.read(name, None).double(), second.read(theirs, None).double()
     if not bool((a == b)[a.isinf() | b.isinf()].all()):
         raise IsomergeError(
-            f"tensor {name} has other infinities in {one.ref} than in {two.ref}, and nothing lies between: give "
-            f"both the same"
+            f"tensor {name} has other infinities in {first.ref} than in {second.ref}, and nothing lies between: "
+            f"give both the same"
         )

@@ -62,12 +62,12 @@ class LayerNormForm:
         Returns:
             The block, in float32 where it was stored in half precision; sums are float64.
         """
-        for one in (one for one in self.free.bases if block in one.blocks):
-            assert one.table is not None
-            table = self._additive(one.table, stored(one.table), stored)
+        for basis in (basis for basis in self.free.bases if block in basis.blocks):
+            assert basis.table is not None
+            table = self._additive(basis.table, stored(basis.table), stored)
             made = self._additive(block, tensor, stored)
             made = made.to(torch.promote_types(made.dtype, torch.float32))
-            return one.turned(block, made, one.formed(table))
+            return basis.turned(block, made, basis.formed(table))
         return self._additive(block, tensor, stored)
 
     def _additive(self, block: Block, tensor: Tensor, stored: Callable[[Block], Tensor]) -> Tensor:
@@ -83,7 +83,7 @@ class LayerNormForm:
     @cached_property
     def _beside(self) -> frozenset[Block]:
         """The blocks of which readers that see little of a stream take something away."""
-        return frozenset(block for one in self.free.reached for block in one.changed)
+        return frozenset(block for reader in self.free.reached for block in reader.changed)
 
     @cached_property
     def _between(self) -> dict[Block, int]:
@@ -96,15 +96,15 @@ class LayerNormForm:
         left = list(self.free.reached)
 
         def read(block: Block) -> Tensor:
-            for one in [one for one in left if block in one.changed]:
-                if one not in left:  # done meanwhile, of a block that several change
+            for reader in [reader for reader in left if block in reader.changed]:
+                if reader not in left:  # done meanwhile, of a block that several change
                     continue
-                left.remove(one)
-                tensors = {b: read(b) for b in one.blocks}
+                left.remove(reader)
+                tensors = {b: read(b) for b in reader.blocks}
                 made.update(
                     {
                         b: t.to(torch.promote_types(tensors[b].dtype, torch.float32))
-                        for b, t in one.formed(tensors).items()
+                        for b, t in reader.formed(tensors).items()
                     }
                 )
             return made[block] if block in made else stored(block)
@@ -119,9 +119,9 @@ class LayerNormForm:
         @cache
         def moved(block: Block) -> Tensor:
             tensor = once(block)
-            for one in self.free.carried:
-                if block in one.blocks:
-                    tensor = one.add(block, -one.value(once), tensor.double(), once).to(tensor)
+            for vector in self.free.carried:
+                if block in vector.blocks:
+                    tensor = vector.add(block, -vector.value(once), tensor.double(), once).to(tensor)
             return tensor
 
         return moved
@@ -133,10 +133,10 @@ class LayerNormForm:
         for norm in self.free.norms:
             if block == norm.carried and norm.bias is not None and norm.folds:
                 made = made.double() + stored(norm.bias).double() - self._kept_bias(norm, stored)
-            for one in (one for one in norm.made if one.into == block):
-                tensors = {b: stored(b) for b in (one.via, one.into) if b is not None}
-                delta = self._made(norm, one.reader, stored).unsqueeze(-1).movedim(-1, one.axis)
-                made = made.double() + one.through(delta, tensors)
+            for unstored in (unstored for unstored in norm.made if unstored.into == block):
+                tensors = {b: stored(b) for b in (unstored.via, unstored.into) if b is not None}
+                delta = self._made(norm, unstored.reader, stored).unsqueeze(-1).movedim(-1, unstored.axis)
+                made = made.double() + unstored.through(delta, tensors)
         if (written := self.free.writers.get(block)) is not None:
             made = _centred(made.to(wide), written)
         for norm in self.free.norms:
@@ -187,7 +187,7 @@ class LayerNormForm:
     def values(self, stored: Callable[[Block], Tensor]) -> dict[str, Tensor]:
         """What a model holds of all that may be carried, by element key; float64."""
         once = self.uncarried(stored)
-        return {one.key: one.value(once) for one in self.free.carried}
+        return {vector.key: vector.value(once) for vector in self.free.carried}
 
     def uncarried(self, stored: Callable[[Block], Tensor]) -> Callable[[Block], Tensor]:
         """Blocks in the form of norms, with what is carried where it stands; each made once."""
@@ -222,8 +222,8 @@ class LayerNormForm:
         # what the norm keeps of its bias is its gains, of which a centred reader makes nothing, or a part of it
         made = own if not norm.level and norm.through is None else self._carried(norm, reader, stored)
         kept, own = (norm.of_rows(reader, x.unsqueeze(-1).movedim(-1, axis), biased=False) for x in (made, own))
-        for one in (one for one in norm.made if one.reader == reader):
-            kept = torch.where(one.rows(tensor), kept - own, kept)
+        for unstored in (unstored for unstored in norm.made if unstored.reader == reader):
+            kept = torch.where(unstored.rows(tensor), kept - own, kept)
         return kept + self._passed_on(norm, reader, tensor, stored)
 
     def _passed_on(
@@ -231,11 +231,11 @@ class LayerNormForm:
     ) -> Tensor | float:
         """What values have more in some block, which may hold their constant, where the norm's bias folds and takes
         up what they wrote: they have no constant then."""
-        one = norm.through if norm.folds else None
-        if one is None or norm.bias is None or block != (one.bias or one.weight).block:
+        passage = norm.through if norm.folds else None
+        if passage is None or norm.bias is None or block != (passage.bias or passage.weight).block:
             return 0.0
-        more = -one.constant({b: stored(b) for b in one.blocks}).unsqueeze(-1)
-        rows = one.bias or one.weight
+        more = -passage.constant({b: stored(b) for b in passage.blocks}).unsqueeze(-1)
+        rows = passage.bias or passage.weight
         return rows.plus({block: torch.zeros_like(tensor, dtype=torch.float64)}, more.expand(rows.sizes))
 
     def _carried(self, norm: Norm, reader: Block, stored: Callable[[Block], Tensor]) -> Tensor:
@@ -282,7 +282,7 @@ def opened_streams(model: Model) -> set[str]:
         return set()
     free = model.form.free
     blocks = [norm.gain for norm in free.norms if norm.opened and norm.gain is not None]
-    blocks += [one.first for one in free.carried if not one.shape and one.first is not None]
+    blocks += [vector.first for vector in free.carried if not vector.shape and vector.first is not None]
     return {a.name for block in blocks for a in block.atoms if a.name in model.declared.streams}
 
 
@@ -293,7 +293,7 @@ def forming(model: Model) -> Alignment:
     stored = cache(lambda block: model.assemble(block, torch.float64))
     beside = Alignment.of(reach_stages(spec, free, stored, None), spec)
     stages = [*beside.stages, *_without_norms(model, free, spec, beside)]
-    bases = {one.key: _formed(one, LayerNormForm(free), stored) for one in free.bases}
+    bases = {basis.key: _formed(basis, LayerNormForm(free), stored) for basis in free.bases}
     if not free.carried:
         return Alignment.of([*stages, *norm_stages(spec, bases)], spec)
     values = {key: -v for key, v in LayerNormForm(free).values(stored).items()}
@@ -302,16 +302,16 @@ def forming(model: Model) -> Alignment:
     return Alignment.of([*stages, *again, *norm_stages(spec, bases)], spec)
 
 
-def _formed(one: Basis, form: LayerNormForm, stored: Callable[[Block], Tensor]) -> Tensor:
+def _formed(basis: Basis, form: LayerNormForm, stored: Callable[[Block], Tensor]) -> Tensor:
     """What brings a table to its form, once all that is added is in its own."""
-    assert one.table is not None
-    return one.formed(form.added(one.table, stored))
+    assert basis.table is not None
+    return basis.formed(form.added(basis.table, stored))
 
 
 def _without_norms(model: Model, free: LayerNorms, spec: Spec, before: Alignment) -> list[NormStage]:
     """What brings a model that was moved before to the form of norms alone."""
     elements: dict[str, Tensor] = {}
-    together = [*free.together, *(part for one in free.carried for part in one.together)]
+    together = [*free.together, *(part for vector in free.carried for part in vector.together)]
     for unit in plan_units(model.spec.restrict([]), model.blocks, together) if free else ():
         of_unit = free.within(unit.blocks)
         if of_unit:

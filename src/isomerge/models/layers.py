@@ -3,12 +3,18 @@
 A checkpoint is taken apart into its stack of layers and the tensors around it, by the lines of its spec. As in
 mergekit's ``slices``, layers are renumbered in their order, what comes before the layers (embeddings) is the first
 slice's and what comes after (last norm, head) the last slice's; which is which is the order of the spec's lines. A
-head that is tied to the embeddings goes with them. A layer may occur several times. No weights are read."""
+head that is tied to the embeddings goes with them. A layer may occur several times. No weights are read.
+
+Of a model of several stacks one has another depth. Which key says how many layers a stack has follows from the
+model's spec: the stack's ``depth``. What else says the same number is known from transformers, which has further
+names for some keys: a BART of older days also has ``num_hidden_layers``, which is its encoder's depth and would
+count before ``encoder_layers``.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -16,12 +22,23 @@ from typing import Any
 
 from isomerge.archs import spec_for
 from isomerge.checkpoint.reader import Checkpoint, Derived
-from isomerge.config.agreement import disagreement
-from isomerge.config.layer_config import FORMS, Layered, check_numbered, stacked_config
+from isomerge.config.agreement import disagreement, read_by_transformers
+from isomerge.config.keys import DEPTHS
+from isomerge.config.layer_config import FORMS, Layered, check_numbered, entries, stacked_config
 from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
-from isomerge.models.part_depth import check_read, with_depth
+from isomerge.models.transformers_reading import reading_of
 from isomerge.symmetry.language.spec import Line, Match, Spec, coverage
+
+LISTED = re.compile(r"({\w+)([=!])[^}]*")
+"""The index of a layer, and the numbers that it is (``=``) or is not (``!``)."""
+TOKENS = "vocab"
+"""The size, and the axis, over tokens."""
+KEYS = (*DEPTHS, "num_encoder_layers", "num_decoder_layers")
+"""What may say how many layers a stack has."""
+Depths = Mapping[str, tuple[int, int]]
+"""The least and the most layers of every stack, as of `isomerge.symmetry.language.spec.Spec.depths`."""
+Config = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -222,16 +239,8 @@ def unlisted(line: Line) -> str:
     return LISTED.sub(r"\1\2", line.name)
 
 
-LISTED = re.compile(r"({\w+)([=!])[^}]*")
-"""The index of a layer, and the numbers that it is (``=``) or is not (``!``)."""
-
-
 def _form(name: str) -> str:
     return ".".join("#" if piece.isdecimal() else piece for piece in name.split("."))
-
-
-TOKENS = "vocab"
-"""The size, and the axis, over tokens."""
 
 
 def stack_layers(
@@ -258,7 +267,7 @@ def stack_layers(
     if not parts or not any(layers for _, layers in parts):
         raise IsomergeError("a stack needs slices with layers: give at least one model with a layer_range [a, b)")
     donor = parts[0][0] if donor is None else donor
-    every = (donor, *(one for one, _ in parts))
+    every = (donor, *(model for model, _ in parts))
     opened = {id(checkpoint): Stack(checkpoint, spec_file, part) for checkpoint in every}
     giver = opened[id(donor)]
     slices = [(opened[id(checkpoint)], layers) for checkpoint, layers in parts]
@@ -295,32 +304,32 @@ def stack_layers(
 def _check_beside(giver: Stack, stack: Stack) -> None:
     """Refuse a model whose other stacks, which come with what is around its layers, are not as deep as the
     donor's."""
-    one, two = ({k: v for k, v in x.spec.depths.items() if k != giver.beside} for x in (giver, stack))
-    if one != two:
-        names = ", ".join(sorted(name for name in one if one[name] != two.get(name)))
+    depths, others = ({k: v for k, v in x.spec.depths.items() if k != giver.beside} for x in (giver, stack))
+    if depths != others:
+        names = ", ".join(sorted(name for name in depths if depths[name] != others.get(name)))
         raise IsomergeError(
             f"{giver.checkpoint.ref} and {stack.checkpoint.ref} have different numbers of layers in {names}, which "
             f"are not sliced: their layers cannot be stacked"
         )
 
 
-def _check_alike(one: Stack, two: Stack) -> None:
+def _check_alike(first: Stack, second: Stack) -> None:
     """Refuses layers that would compute another function, or not fit, in the donor's model."""
-    if one is two:
+    if first is second:
         return
-    pair = f"{one.checkpoint.ref} and {two.checkpoint.ref}"
-    if one.spec.origin != two.spec.origin:
-        kinds = f"{one.spec.model_type}, {two.spec.model_type}"
+    pair = f"{first.checkpoint.ref} and {second.checkpoint.ref}"
+    if first.spec.origin != second.spec.origin:
+        kinds = f"{first.spec.model_type}, {second.spec.model_type}"
         raise IsomergeError(f"{pair} have different architectures ({kinds}): their layers cannot be stacked")
-    for size, value in one.spec.sizes.items():
-        if size != "vocab" and two.spec.sizes[size] != value:
+    for size, value in first.spec.sizes.items():
+        if size != "vocab" and second.spec.sizes[size] != value:
             raise IsomergeError(
-                f"{pair} have different shapes ({size} is {value} and {two.spec.sizes[size]}): their layers cannot "
-                "be stacked"
+                f"{pair} have different shapes ({size} is {value} and {second.spec.sizes[size]}): their layers "
+                "cannot be stacked"
             )
     # lists over layers are cut and joined: they may differ
-    keys = [key for key in (*one.spec.config_keys, "tie_word_embeddings") if key not in FORMS]
-    if (difference := disagreement(one.checkpoint.config, two.checkpoint.config, keys)) is not None:
+    keys = [key for key in (*first.spec.config_keys, "tie_word_embeddings") if key not in FORMS]
+    if (difference := disagreement(first.checkpoint.config, second.checkpoint.config, keys)) is not None:
         raise IsomergeError(
             f"{pair} differ in config.json: {difference.key} is {difference.mine!r} and {difference.theirs!r}; "
             "layers of the two compute different functions of equal weights and cannot be stacked"
@@ -384,3 +393,84 @@ def _config(giver: Stack, order: Sequence[tuple[Stack, int]]) -> dict[str, Any]:
         return spec_for(config, giver.spec_file, donor.shapes).depths
 
     return with_depth(donor.config, giver.beside, giver.depth, len(order), depths_of, donor.ref)
+
+
+def with_depth(
+    config: Config, stack: str, old: int, new: int, depths_of: Callable[[Config], Depths], ref: str
+) -> dict[str, Any]:
+    """A config in which one stack has another number of layers, and all others what they had.
+
+    Args:
+        config: the parsed ``config.json``.
+        stack: what its tensors' names begin with.
+        old, new: how many layers it has, and shall have.
+        depths_of: what a config says of every stack.
+        ref: the model, for messages.
+
+    Raises:
+        IsomergeError: the config does not say the stack's depth apart from others', or it says something of every
+            layer.
+    """
+    if said := next((key for key in FORMS if entries(config, key, old) is not None), None):
+        raise IsomergeError(
+            f"{ref}: config.json says something of every layer ({said}), and not of which of its stacks: its "
+            f"layers cannot be sliced"
+        )
+    full, names = _with_defaults(config)
+    before = depths_of(full)
+    own = [key for key in KEYS if full.get(key) == old and _follow(full, key, before, depths_of) == {stack}]
+    made = {**full, **dict.fromkeys((*own, *(k for k, v in names.items() if v in own and k in config)), new)}
+    if not own or depths_of(made) != {**before, stack: (new, new)}:
+        raise IsomergeError(
+            f"{ref}: config.json does not say apart from other numbers that {stack}* are {old} layers, so the "
+            f"number of layers of the slices cannot be written"
+        )
+    return made
+
+
+def _with_defaults(config: Config) -> tuple[dict[str, Any], dict[str, str]]:
+    """A config with the depths that transformers takes where it has none (a T5 of older days says one number for
+    encoder and decoder), and transformers' further names for keys."""
+    try:
+        real = read_by_transformers(config)
+        stored, names = real.to_dict(), dict(type(real).attribute_map)
+    except Exception:  # of a config that it refuses, each class raises what it likes
+        return dict(config), {}
+    more = {key: stored[key] for key in KEYS if type(stored.get(key)) is int and config.get(key) is None}
+    return {**config, **more}, names
+
+
+def _follow(config: Config, key: str, before: Depths, depths_of: Callable[[Config], Depths]) -> set[str]:
+    """The stacks whose depth a key says."""
+    after = depths_of({**config, key: config[key] + 1})
+    return {stack for stack, depth in before.items() if after.get(stack) != depth}
+
+
+def check_read(
+    config: Config,
+    shapes: Mapping[str, tuple[int, ...]],
+    before: tuple[Config, Mapping[str, tuple[int, ...]]],
+    ref: str,
+) -> None:
+    """Refuse slices of which transformers would leave tensors out, or miss some, where it did not before: what a
+    layer has may depend on its number (T5's first layer has the table of distances of all).
+
+    Args:
+        config, shapes: of the slices.
+        before: those of the model that the config is from.
+        ref: the model, for messages.
+
+    Raises:
+        IsomergeError: naming a tensor.
+    """
+    was, now = reading_of(*before), reading_of(config, shapes)
+    if was is None or now is None:
+        return
+    lacking = sorted(set(now.lacking) - set(was.lacking))
+    ignored = sorted(set(now.ignored) - set(was.ignored))
+    if lacking or ignored:
+        what = f"would miss {lacking[0]}" if lacking else f"would not read {ignored[0]}"
+        raise IsomergeError(
+            f"{ref}: of these slices transformers {what}, as what a layer has depends on its number: choose slices "
+            f"that keep such layers at their places"
+        )

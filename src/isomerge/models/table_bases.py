@@ -45,7 +45,7 @@ class TurnedTables:
     @property
     def blocks(self) -> frozenset[Block]:
         """The blocks that it changes."""
-        turned = frozenset(block for one in self.bases for block in one.blocks)
+        turned = frozenset(block for basis in self.bases for block in basis.blocks)
         return turned if self.then is None else turned | self.then.blocks
 
     def applied(self, block: Block, tensor: Tensor, stored: Callable[[Block], Tensor]) -> Tensor:
@@ -56,40 +56,40 @@ class TurnedTables:
         return self.then.applied(block, turned, lambda other: self._turned(other, stored(other)))
 
     def _turned(self, block: Block, tensor: Tensor) -> Tensor:
-        for one in self.bases:
-            if block in one.blocks:
-                tensor = one.turned(block, tensor, self.turns[one.key].to(tensor.device))
+        for basis in self.bases:
+            if block in basis.blocks:
+                tensor = basis.turned(block, tensor, self.turns[basis.key].to(tensor.device))
         return tensor
 
 
 def read_onto(anchor: Model, source: Model) -> None:
     """Have a source read with its anchor's bases and constants from now on, where that is worth it."""
-    theirs = {one.key for one in free_under_layer_norm(anchor).bases}
-    shared = [one for one in free_under_layer_norm(source).bases if one.key in theirs]
-    nearest = {one: a for one in shared if (a := _nearest(anchor, source, one)) is not None}
+    theirs = {basis.key for basis in free_under_layer_norm(anchor).bases}
+    shared = [basis for basis in free_under_layer_norm(source).bases if basis.key in theirs]
+    nearest = {basis: a for basis in shared if (a := _nearest(anchor, source, basis)) is not None}
     if not nearest:
         carry_onto(anchor, source)
         return
     spec = norm_spec(source.declared)
-    turns = Alignment.of(norm_stages(spec, {one.key: a for one, a in nearest.items()}), spec)
+    turns = Alignment.of(norm_stages(spec, {basis.key: a for basis, a in nearest.items()}), spec)
     turned = source.carried = TurnedTables(turns, tuple(nearest))
     carry_onto(anchor, source)  # constants are compared in one basis
     if source.carried is not turned:
         source.carried = replace(turned, then=source.carried)
 
 
-def _nearest(anchor: Model, source: Model, one: Basis) -> Tensor | None:
+def _nearest(anchor: Model, source: Model, basis: Basis) -> Tensor | None:
     """The basis in which a table is nearest to an anchor's, without what all rows have in common; None where it is
     not worth it."""
-    assert one.table is not None
-    mine, theirs = (model.assemble(one.table, torch.float64) for model in (source, anchor))
-    if mine.shape != theirs.shape or len(mine) - 1 <= one.width:
+    assert basis.table is not None
+    mine, theirs = (model.assemble(basis.table, torch.float64) for model in (source, anchor))
+    if mine.shape != theirs.shape or len(mine) - 1 <= basis.width:
         return None
     mine, theirs = mine - mine.mean(0), theirs - theirs.mean(0)
     if not spans(mine):
         return None
     a = torch.linalg.lstsq(mine, theirs).solution
     gap, left, whole = (float(x.square().sum()) for x in (mine - theirs, mine @ a - theirs, theirs))
-    by_chance = (1 - one.width / (len(mine) - 1)) * min(gap, whole)
+    by_chance = (1 - basis.width / (len(mine) - 1)) * min(gap, whole)
     other = gap > WORTH * whole and left < (1 - EXPLAINED) * by_chance
     return a if other and spans(a) else None

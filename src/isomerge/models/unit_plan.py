@@ -71,7 +71,7 @@ def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", la
     selection = replace(selection, spec=_moving_in_all(selection.spec, others, shared))
     norms = free_under_layer_norm(donor).within(shared).apart() if selection.norms else LayerNorms()
     if layers is not None:  # chosen layers are matched without what stands before them
-        alike = [one for one in norms.reached if len({layer_of(block) for block in one.blocks}) == 1]
+        alike = [reader for reader in norms.reached if len({layer_of(block) for block in reader.blocks}) == 1]
         norms = replace(norms, reached=alike)
     units = plan_units(selection.spec, shared, norms.together)
     if any(unit.elements or unit.votes for unit in units):

@@ -125,14 +125,14 @@ def plan_of(
     streams = {name: Stream(name, spec.sizes[name], wide.sizes[name], how) for name, how in ways.items()}
     ties = tied_lines(spec, by_canonical(dict(narrow.matches)), checkpoint.config)
     tied = tied_factors(spec, streams, ties, widths)
-    for one in tied:
-        if not (one.scale or widths.norm):
+    for tie in tied:
+        if not (tie.scale or widths.norm):
             raise TiedHeadError(
-                f"{one.head.canonical({})} is tied to {one.table.canonical({})}, and no gain in front of it can "
+                f"{tie.head.canonical({})} is tied to {tie.table.canonical({})}, and no gain in front of it can "
                 "take what the two differ by in a wider model: add --untie, which gives the head weights of its own"
             )
-    scales = {one.scale: one.factor for one in tied if one.scale}
-    rest = [one.factor for one in tied if not one.scale]
+    scales = {tie.scale: tie.factor for tie in tied if tie.scale}
+    rest = [tie.factor for tie in tied if not tie.scale]
     own = [line.name for line in spec.lines if rest and widths.norm and line.name.startswith(widths.norm)]
     return Widening(spec, wide, streams, widths, scales, dict.fromkeys(own, *rest[:1]), index, layers)
 

@@ -123,7 +123,7 @@ def _weight(facts: Facts, number: int) -> tuple[str, ...]:
 
 def settings_of(written: Written) -> list[tuple[str, str]]:
     """How it was done."""
-    facts, told = written.facts, written.told
+    facts, report = written.facts, written.told
     settings = []
     if facts.method:
         settings.append(("Method", facts.method))
@@ -132,15 +132,15 @@ def settings_of(written: Written) -> list[tuple[str, str]]:
         settings.append(
             ("Parameters", ", ".join(f"{name} {_plain(value)}" for name, value in sorted(shown.items())))
         )
-    settings.append(("Aligned", "no" if not told.aligned else _alignment(told)))
-    if told.aligned and told.looked_at:
+    settings.append(("Aligned", "no" if not report.aligned else _alignment(report)))
+    if report.aligned and report.looked_at:
         words = {
             "input_metric": "how outputs of layers change",
             "functional": "what merging pairs of neurons would cost",
             "search": "a forward search on data",
             "learned": "gradients on examples",
         }
-        settings.append(("It also looked at", ", ".join(words[name] for name in told.looked_at)))
+        settings.append(("It also looked at", ", ".join(words[name] for name in report.looked_at)))
     if facts.heads:
         settings.append(("Classifier heads", facts.heads))
     if written.folder is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +14,13 @@ import torch
 from torch import nn
 
 from isomerge.arithmetic import aligned
-from isomerge.checkpoint.opening import open_checkpoint
+from isomerge.checkpoint.companions import config_bytes
+from isomerge.checkpoint.opening import CONFIG, open_checkpoint
 from isomerge.checkpoint.own_class import OwnClass
 from isomerge.checkpoint.reader import Checkpoint
+from isomerge.checkpoint.weights import weights_name
+from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 from isomerge.errors import IsomergeError, first_line
-from isomerge.models.materialise import materialise
 from isomerge.models.recognised import Model
 from isomerge.models.transformers_classes import class_of, silent
 from isomerge.observe.live.accelerator import check_device
@@ -152,3 +156,33 @@ def _match(module: nn.Module, spec: Spec, name: str) -> Any:
             f"{type(module).__name__} of this version of transformers stores {name}, which the spec for "
             f"{spec.model_type} ({spec.origin}) does not describe: its weights cannot be set one by one"
         ) from None
+
+
+def materialise(
+    checkpoint: Checkpoint, out: str | Path, *, out_shard_size: int = 5_000_000_000, overwrite: bool = False
+) -> Path:
+    """Writes every tensor of ``checkpoint``, its config and its companion files to the folder ``out``, which is
+    returned.
+
+    Tensors are read and written one by one; a killed run goes on where it stopped. ``out_shard_size`` is in bytes.
+    Raises IsomergeError when ``out`` exists (unless ``overwrite``), the disk is full, or a tensor cannot be read.
+    """
+    key = hashlib.sha256(json.dumps(["materialise", checkpoint.config, checkpoint.identity()]).encode()).hexdigest()
+    plan = [OutTensor(info.name, info.dtype, tuple(info.shape)) for info in checkpoint.tensors.values()]
+    # `transformers_weights` names the weights file of the folder that was opened
+    config = {name: value for name, value in checkpoint.config.items() if name != "transformers_weights"}
+    name = weights_name(config)
+    with CheckpointWriter(
+        Path(out),
+        plan,
+        key=key,
+        out_shard_size=out_shard_size,
+        overwrite=overwrite,
+        name=name,
+        reads=checkpoint.files,
+    ) as writer:
+        for name in checkpoint.tensors:
+            if name not in writer.done:
+                writer.write(name, checkpoint.read(name))
+                writer.commit(name, {})
+        return writer.finish({**checkpoint.companions(), CONFIG: config_bytes(config)})
