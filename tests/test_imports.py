@@ -245,7 +245,8 @@ def test_a_plain_merge_loads_what_it_needs(models: str, llamas: Path, tmp_path: 
         "api",
     )
     parts = parts if models == "strangers" else (*parts, "quotient")
-    assert sorted(name for name in own for part in parts if f"{name}.".startswith(f"{part}.")) == []
+    behind = own - {"api"}  # the door itself is light
+    assert sorted(name for name in behind for part in parts if f"{name}.".startswith(f"{part}.")) == []
     assert {"solve.learn.learner", "evidence.report.page"}.isdisjoint(own)
     assert {"ray", "matplotlib", "scipy.optimize", "transformers", "jinja2"}.isdisjoint(modules)
     methods = {f"fusion.{registry.FILES.get(name, name)}" for name in registry.methods()}
