@@ -144,7 +144,6 @@ def counted(kind: str) -> dict[str, Any]:
 
 
 def uncounted(why: str) -> dict[str, Any]:
-    """The report of a model type that has no count."""
     return {"complete": None, "redundancy": None, "redundancy_note": why, "inner": []}
 
 
@@ -219,19 +218,16 @@ def table(cells: dict[str, Any]) -> str:
 
 
 def cells(asked: argparse.Namespace) -> Cells:
-    """Every model type that has a text."""
     limits = {"seconds": asked.within, "gigabytes": asked.memory}
     return {kind: {"kind": kind, **limits} for kind in dict.fromkeys([*FIRST, *spec_texts()])}
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Limits."""
     parser.add_argument("--within", type=float, default=600, metavar="SECONDS", help="for each type (600)")
     parser.add_argument("--memory", type=float, default=8, metavar="GB", help="for each type (8)")
 
 
 def said(report: dict[str, Any]) -> str:
-    """The count in words."""
     count = report["redundancy"]
     return report["redundancy_note"] if count is None else f"{count['declared']} of {count['true']}"
 

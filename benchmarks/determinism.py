@@ -40,7 +40,6 @@ NAMES = ("bert", "gpt2")
 
 
 def environment(setting: str, threads: int) -> dict[str, str]:
-    """That of a run under a setting."""
     chosen = {name: value for name, value in os.environ.items() if name not in ("MKL_CBWR", "ATEN_CPU_CAPABILITY")}
     paths = [str(ROOT / "src"), str(ROOT / "tests"), str(ROOT)]
     number = str(threads)
@@ -119,7 +118,6 @@ def tested(setting: str, threads: int, *more: str) -> subprocess.CompletedProces
 
 
 def measure(setting: str, threads: int) -> dict[str, Any]:
-    """The tests and outputs under a setting."""
     inputs, first, _ = prepared()
     began, tests = time.perf_counter(), tested(setting, threads, *MORE)
     with tempfile.TemporaryDirectory() as place:
@@ -136,7 +134,6 @@ def measure(setting: str, threads: int) -> dict[str, Any]:
 
 
 def machine(cells: dict[str, Any]) -> dict[str, Any]:
-    """What it was measured on."""
     import torch
 
     rows = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
@@ -146,7 +143,6 @@ def machine(cells: dict[str, Any]) -> dict[str, Any]:
 
 
 def cells(asked: argparse.Namespace | None = None) -> Cells:
-    """Every setting, in one thread and in two."""
     return {f"{s}, {n} threads": {"setting": s, "threads": n} for s in SETTINGS for n in THREADS}
 
 

@@ -125,7 +125,6 @@ def measured(name: str, device: str) -> dict[str, Any]:
 
 
 def cells(asked: argparse.Namespace) -> Cells:
-    """The rows of a device."""
     side, kind = ("cpu", CPU) if asked.device == CPU else ("gpu", "cuda")
     names = [name for name in ("same", *ROWS) if name == "same" or kind in ROWS[name].tokens]
     return {f"{side}, {n}": {"name": n, "device": asked.device} for n in names if n != "same" or side == "gpu"}

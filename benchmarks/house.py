@@ -114,7 +114,6 @@ def specs(root: Path) -> dict[str, Any]:
 
 
 def measure(root: Path) -> dict[str, Any]:
-    """All figures of one checkout, by what they are."""
     files = {part: [p for p in sorted((root / part).rglob("*.py")) if DATA not in p.parents] for part in PARTS}
     every = {part: {path: path.read_text() for path in paths} for part, paths in files.items()}
     sources = every["src"]
@@ -146,7 +145,6 @@ def measure(root: Path) -> dict[str, Any]:
 
 
 def table(cells: dict[str, Any]) -> str:
-    """Before and after."""
     figures = {key: None for column in cells.values() for key in column}
 
     def shown(column: str, key: str) -> str:

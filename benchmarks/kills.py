@@ -41,7 +41,6 @@ SMALL = {
 
 
 def make_inputs(folder: Path, sizes: dict[str, int]) -> list[str]:
-    """Three Llamas."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -52,7 +51,6 @@ def make_inputs(folder: Path, sizes: dict[str, int]) -> list[str]:
 
 
 def merge(models: list[str], out: Path, options: dict[str, Any], **how: Any) -> None:
-    """One merge, driven by this process."""
     import isomerge
 
     base = {"base_model": models[0]} if "base_model" in options else {}
@@ -79,7 +77,6 @@ def forked(models: list[str], out: Path, options: dict[str, Any], after: float |
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Every file under a folder and its bytes."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 

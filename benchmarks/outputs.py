@@ -95,7 +95,6 @@ def summary(rows: dict[str, Any]) -> dict[str, Any]:
 
 
 def sentence(cells: dict[str, Any]) -> str:
-    """What the page says."""
     counts = {**summary(cells), "planned": BENCHMARK.document()["summary"]["planned"]}
     wrong = counts["moved"] + counts["failed"]
     doubts = "".join(
@@ -132,7 +131,6 @@ def cases() -> dict[str, tuple[Any, str, Any]]:
 
 
 def cells(asked: argparse.Namespace) -> Cells:
-    """Every class."""
     return {name: {"name": name} for name in cases()}
 
 

@@ -231,7 +231,6 @@ def measure(seed: int, nodes: int, kills: int) -> dict[str, Any]:
 
 
 def about(cells: dict[str, Any]) -> dict[str, Any]:
-    """What was merged, and by which versions."""
     import ray
     import torch
 

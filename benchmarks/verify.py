@@ -35,12 +35,10 @@ less."""
 
 
 def noise(t: Tensor, rng: torch.Generator, size: float) -> Tensor:
-    """So much of the tensor's own spread added."""
     return t + size * t.std() * torch.randn(t.shape, generator=rng)
 
 
 def exchanged(t: Tensor, rng: torch.Generator) -> Tensor:
-    """Two rows exchanged, in this tensor alone."""
     first, second = torch.randperm(len(t), generator=rng)[:2].tolist()
     moved = t.clone()
     moved[[first, second]] = t[[second, first]]
@@ -48,14 +46,12 @@ def exchanged(t: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def turned(t: Tensor, rng: torch.Generator) -> Tensor:
-    """The sign of the largest entry turned."""
     moved = t.clone().flatten()
     moved[moved.abs().argmax()] *= -1
     return moved.reshape(t.shape)
 
 
 def row_scaled(t: Tensor, rng: torch.Generator) -> Tensor:
-    """One row a hundredth larger."""
     moved = t.clone()
     moved[int(torch.randint(len(t), (1,), generator=rng))] *= 1.01
     return moved
@@ -125,7 +121,6 @@ def judge(name: str, pairs: int) -> dict[str, Any]:
 
 
 def total(cells: dict[str, Any]) -> dict[str, int]:
-    """Pairs, and those that were judged wrongly."""
     return {
         "pairs": sum(cell["pairs"] for cell in cells.values()),
         "wrong": sum(len(cell["wrong"]) for cell in cells.values()),
@@ -133,7 +128,6 @@ def total(cells: dict[str, Any]) -> dict[str, int]:
 
 
 def sentence(cells: dict[str, Any]) -> str:
-    """What the page says of the results."""
     counts: Counter[tuple[str, str]] = Counter()
     for cell in cells.values():
         for key, count in cell["counts"].items():
@@ -154,7 +148,6 @@ def sentence(cells: dict[str, Any]) -> str:
 
 
 def toys(asked: argparse.Namespace) -> Cells:
-    """Every model of the tests."""
     reach_tests()
     from toys import TOYS
 

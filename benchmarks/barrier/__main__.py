@@ -151,20 +151,17 @@ def about(study: Study, pairs: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(cells: dict[str, Any]) -> str:
-    """The main table: every study by its name."""
     by_name = sorted((called(study), study) for study in STUDIES)
     rows = [row_of(name, study) for name, study in by_name if BENCHMARKS[study].results().cells]
     return "\n".join(markdown(["models", "pairs", "ends and ensemble, accuracy", *WAYS], rows)[:-1])
 
 
 def called(study: Study) -> str:
-    """Its architecture, width and data."""
     name, width = FAMILIES[study.family]
     return f"{name}, width {study.width or width}" + (", disjoint halves of the data" if study.half else "")
 
 
 def row_of(name: str, study: Study) -> list[str]:
-    """The row of one study."""
     pairs = [entry for entry in BENCHMARKS[study].results().cells.values() if entry.get("rows")]
     ends = [end["accuracy"] for entry in pairs for end in entry["pair"]["ends"]]
     together = [entry["pair"]["ensemble"]["accuracy"] for entry in pairs]
@@ -199,7 +196,6 @@ def _marks(study: Study, row: str, figures: Sequence[dict[str, Any]]) -> str:
 
 
 def benchmark(study: Study) -> Benchmark:
-    """The cells of a study: its pairs."""
     return Benchmark(
         f"barrier/{study.name}", lambda asked: {pair: {"study": study, "pair": pair} for pair in study.pairs},
         measure, resumes=True, inside="pairs", about=partial(about, study), sections=(SECTION,),

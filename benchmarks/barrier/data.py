@@ -36,14 +36,12 @@ HELD_OUT_WINDOWS = 1024
 
 
 def write_images(name: str, split: str, images: Tensor, labels: Tensor) -> None:
-    """Write one split of an image set."""
     (BARRIER / name).mkdir(parents=True, exist_ok=True)
     tensors = {"pixel_values": images.contiguous(), "labels": labels.contiguous()}
     save_file(tensors, BARRIER / name / f"{split}.safetensors")
 
 
 def prepare_digits() -> None:
-    """Write the digits with the split of the example."""
     train_x, train_y, test_x, test_y = load_split()
     write_images("digits", "train", train_x, train_y)
     write_images("digits", "test", test_x, test_y)
@@ -59,7 +57,6 @@ def prepare_fashion() -> None:
 
 
 def prepare_corpus() -> None:
-    """Write the text files."""
     folder = BARRIER / "corpus"
     folder.mkdir(parents=True, exist_ok=True)
     fetch("sotu", "moby-dick")

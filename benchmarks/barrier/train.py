@@ -69,7 +69,6 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """Where the model goes."""
         name, usual = f"seed-{self.seed}", FAMILIES[self.family]
         if self.half is not None:
             name = f"half-{self.half}-{name}"
@@ -214,7 +213,6 @@ class Family:
     other_steps: tuple[tuple[int, int], ...] = ()  # (width, steps) where it is not the usual number
 
     def steps_at(self, width: int) -> int:
-        """Return the number of steps of a model of this width."""
         return dict(self.other_steps).get(width, self.steps)
 
 
@@ -368,7 +366,6 @@ def make(run: Run) -> None:
 
 
 def main() -> None:
-    """Read the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("family", choices=[*FAMILIES, "all"])
     parser.add_argument("--seed", type=int, default=0)

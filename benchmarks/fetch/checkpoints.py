@@ -56,7 +56,6 @@ def rxnfp(inside: str) -> Callable[[Path, Path], None]:
 
 
 def rxnmapper(content: Path, out: Path) -> None:
-    """Write RXNMapper's ALBERT: weights, config and vocabulary."""
     folder = content / "rxnmapper" / "models" / "transformers" / "albert_heads_8_uspto_all_1310k"
     unpickle(folder / "pytorch_model.bin", out / "model.safetensors")
     for name in ("config.json", "vocab.txt"):

@@ -60,7 +60,6 @@ class Entry:
         return [part for part in self.parts if not (data / part.folder / part.last).is_file()]
 
     def size(self, data: Path) -> int:
-        """Bytes on disk."""
         folders = [data / part.folder for part in self.parts]
         return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
 

@@ -18,7 +18,6 @@ IMAGES_HEADER, LABELS_HEADER = 16, 8  # bytes of an idx file before the numbers
 
 
 def write_split(path: Path, images: Tensor, labels: Tensor) -> None:
-    """Write one split."""
     from safetensors.torch import save_file
 
     save_file({"images": images.contiguous(), "labels": labels.long().contiguous()}, path)

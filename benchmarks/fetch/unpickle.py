@@ -10,7 +10,6 @@ from pathlib import Path
 
 
 def main(source: Path, target: Path, prefix: str = "") -> None:
-    """Convert one file."""
     import torch
     from safetensors.torch import save_file
 

@@ -36,6 +36,7 @@ from isomerge.quotient.record import read_fingerprint
 from isomerge.quotient.similarity import ALIKE, DERIVED, TAMPERED, Similarity, similarity
 
 PRINTS = TUNED / "prints"
+TEMPLATE = Path(__file__).with_name("page.md")
 TEXT = DATA / "paper" / "text" / "cpu"
 FEW = ("as it is", "4 bits a row", "four fifths pruned", "half the layers", "vocabulary shuffled", "anchors replaced",
        "all but anchors shuffled", "embeddings replaced")  # fmt: skip
@@ -149,7 +150,6 @@ Compared = list[tuple[Entry, Entry, Similarity]]
 
 
 def _to_root(found: Compared) -> dict[str, Any]:
-    """By what was made of the root."""
     rows: dict[str, Any] = {}
     for how in dict.fromkeys(two.how for _, two, _ in found):
         here = [(two, s) for _, two, s in found if two.how == how]
@@ -232,7 +232,6 @@ def twins(count: int) -> dict[str, dict[str, float]]:
 
 
 def measure(kind: str, count: int) -> dict[str, Any]:
-    """One half."""
     if kind == "twins":
         return twins(count)
     fetch("minilm", "minilm-sre", "rxnfp", "rxnmapper")
@@ -248,10 +247,10 @@ def page(cells: dict[str, Any]) -> str:
     among, strange, kin = pairs["among"], pairs["independent"], Counter(pairs["among"]["verdicts"])
     for row in pairs["to_root"].values():
         kin.update(row["verdicts"])
-    names = dict.fromkeys((*kin, *strange["verdicts"]))
-    verdicts = "\n".join(
-        f"| *{name}* | {kin.get(name, 0)} | {strange['verdicts'].get(name, 0)} |" for name in names
-    )
+    verdicts = [
+        f"| *{name}* | {kin[name]} | {strange['verdicts'].get(name, 0)} |"
+        for name in dict.fromkeys((*kin, *strange["verdicts"]))
+    ]
     wrong = [*among["wrong"], *strange["wrong"]]
     against = sum(row["directed"].get("1", 0) for row in pairs["to_root"].values())
     never = "the root was never said to be made from what was made of it"
@@ -259,58 +258,31 @@ def page(cells: dict[str, Any]) -> str:
     equal, total, same, rounded = (
         int(sum(row[key] for row in rows.values())) for key in ("equal", "of", "bfloat16_same", "bfloat16_of")
     )
-    twin_rows = "\n".join(
-        f"| {name} | {row['equal']:.0f} of {row['of']:.0f} | {row['largest']:.1e} | {row['bfloat16']:.1e} |"
-        for name, row in rows.items()
+    return TEMPLATE.read_text(encoding="utf-8").format(
+        pairs=pairs,
+        among=among,
+        strange=strange,
+        root_count=len(pairs["roots"]),
+        roots=", ".join(f"{name} {count}" for name, count in pairs["roots"].items()),
+        kin_pairs=among["pairs"] + sum(row["pairs"] for row in pairs["to_root"].values()),
+        verdicts="\n".join(verdicts),
+        kin_wrong=len(among["wrong"]),
+        strange_wrong=len(strange["wrong"]),
+        wrong="Wrong: " + "; ".join(wrong) + "." if wrong else "",
+        hardest_scores=_hardest(strange["highest_scores"]),
+        hardest_spectra=_hardest(strange["highest_spectra"]),
+        ways=ways,
+        against_root="\n".join(_against_root(how, row) for how, row in pairs["to_root"].items()),
+        equal=equal,
+        total=total,
+        architectures=len(rows),
+        rounded=rounded,
+        same=same,
+        twin_rows="\n".join(
+            f"| {name} | {row['equal']:.0f} of {row['of']:.0f} | {row['largest']:.1e} | {row['bfloat16']:.1e} |"
+            for name, row in rows.items()
+        ),
     )
-    return f"""{pairs["models"]} models from {len(pairs["roots"])} roots: MiniLM with a fine-tune from another package, rxnfp with its two, RXNMapper's ALBERT, and small
-models that were trained for [the barriers](measured-barriers.md), or for fewer steps where these were not on the machine ({", ".join(f"{name} {count}" for name, count in pairs["roots"].items())}), with
-fine-tunes of their own as far as they are there (150 steps at a rate of 1e-3 on other text, or on pictures upside down with labels counted backwards), and
-what is made of every root: everything of the first of a family, a few things of the others. Each is hidden behind its own random element of every space
-before its fingerprint is taken; of the first root of a family there is everything undisguised as well. Made by
-`python -m benchmarks.fingerprints`, which writes this page and [the
-results](../../benchmarks/results/fingerprints.json).
-
-## Kin or not
-
-| | derived from one root | two roots |
-|---|---|---|
-| pairs compared (drawn at random where there are more) | {among["pairs"] + sum(r["pairs"] for r in pairs["to_root"].values())} | {strange["pairs"]} |
-{verdicts}
-| wrong verdicts | {len(among["wrong"])} beside the table below | {len(strange["wrong"])} |
-| pairs with equal hashes | {among["equal_hashes"]} | {strange["equal_hashes"]} |
-
-*Tampered?* is right where rows were exchanged for the eyes of fingerprints alone, and nowhere else. Thresholds: a score of anchors of {pairs["threshold"]}
-(the highest of two roots is {strange["highest_scores"][0][0]:.3f}), a likeness of spectra of {pairs["alike"]} (the highest of two roots is
-{strange["highest_spectra"][0][0]:.3f}). {"Wrong: " + "; ".join(wrong) + "." if wrong else ""}
-
-The hardest strangers:
-
-| pair | score |
-|---|---|
-{_hardest(strange["highest_scores"])}
-
-| pair | likeness of spectra |
-|---|---|
-{_hardest(strange["highest_spectra"])}
-
-## What was made of a root, against the root
-
-The score is the highest of the draws of anchors, spectra are the second witness. *Told* is how often the words name what was done; levels, zeros and
-coarser dtypes, which a disguise hides, are asked of undisguised models alone. *Way* is how often the direction is told, and always rightly:
-{ways}.
-
-| | pairs | lowest score | lowest likeness of spectra | verdicts | told | way |
-|---|---|---|---|---|---|---|
-{chr(10).join(_against_root(how, row) for how, row in pairs["to_root"].items())}
-
-## Twins
-
-{equal} of {total} random disguises in float32 ({len(rows)} architectures) have the hash of their model. {rounded} of them were rounded to bfloat16: {same} are within the tolerance of bfloat16.
-
-| small model of the tests | equal hashes | largest difference, float32 | largest, bfloat16 |
-|---|---|---|---|
-{twin_rows}"""
 
 
 def _hardest(rows: list[tuple[float, str]]) -> str:

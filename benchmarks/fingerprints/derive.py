@@ -27,7 +27,6 @@ LAYER = re.compile(r"(.*?\b(?:layer|layers|h)\.)(\d+)(\..*)")
 
 
 def read(model: Model) -> Weights:
-    """All tensors of a checkpoint, by their own names."""
     return {name: model.read(name, None).clone() for name in model.checkpoint.tensors}
 
 

@@ -77,7 +77,6 @@ def tune(family: str, seed: int) -> None:
 
 
 def tune_all() -> None:
-    """Every family, three seeds each."""
     for name in (*TEXT, *IMAGES):
         for number in range(3):
             tune(name, number)

@@ -169,7 +169,6 @@ def cells(asked: argparse.Namespace) -> Cells:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """What is run."""
     parser.add_argument("--inputs", type=int, default=1000, help="how many in all, those of earlier runs included")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", default=",".join(SUBJECTS), help="some of: %(default)s")

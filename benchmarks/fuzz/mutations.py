@@ -131,7 +131,6 @@ def _monster(rng: Random) -> bytes:
 
 
 def split_safetensors(raw: bytes) -> tuple[bytes, bytes]:
-    """Header and data of a sound file."""
     (length,) = struct.unpack("<Q", raw[:8])
     return raw[8 : 8 + length], raw[8 + length :]
 

@@ -45,7 +45,6 @@ SHARED = {"positive_prompts": ["w12 w13 w14"], "residual_scale": 0.1}
 
 
 def document(kind: str, gate: str, prompts: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    """A document of mergekit-moe for models of a kind."""
     experts = [{"source_model": str(FOLDER / f"{kind}-{k}"), **each} for k, each in enumerate(prompts)]
     return {
         "base_model": str(FOLDER / f"{kind}-0"), "gate_mode": gate, "dtype": "float32", "experts": experts,
@@ -54,7 +53,6 @@ def document(kind: str, gate: str, prompts: list[dict[str, Any]], **more: Any) -
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    """All cases, by their names."""
     three = [FIRST, SECOND, THIRD]
     scaled = [FIRST, {**SECOND, "residual_scale": 0.5}, THIRD]
     gates = ("hidden", "cheap_embed", "random", "uniform_random")
@@ -146,7 +144,6 @@ def prepared() -> None:
 
 
 def compared(name: str) -> dict[str, Any]:
-    """One document through both tools."""
     prepared()
     row: dict[str, Any] = {"document": name}
     if (error := FOLDER / f"{name}.error").exists():

@@ -40,7 +40,6 @@ NOTES = {
 
 
 def stored(folder: Path) -> dict[str, Any]:
-    """All weights of a checkpoint, float64."""
     from safetensors.torch import load_file
 
     return {n: t.double() for file in sorted(folder.glob("*.safetensors")) for n, t in load_file(file).items()}
@@ -85,7 +84,6 @@ def prepared(kind: str) -> Path:
 
 
 def compared(kind: str, recipe: str) -> dict[str, Any]:
-    """One recipe through both tools."""
     folder, method = prepared(kind), RECIPES[recipe].method
     row: dict[str, Any] = {"kind": kind, "recipe": recipe, "method": method}
     if (error := folder / f"{recipe}.error").exists():
@@ -105,7 +103,6 @@ def compared(kind: str, recipe: str) -> dict[str, Any]:
 
 
 def cells(asked: argparse.Namespace) -> Cells:
-    """Every recipe of every architecture."""
     return {f"{kind}, {name}": {"kind": kind, "recipe": name} for kind in KINDS for name in RECIPES}
 
 

@@ -44,7 +44,6 @@ def layers(*slices: dict[str, tuple[int, int, float]]) -> dict[str, Any]:
 
 
 def recipe(method: str, parts: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    """One document."""
     return {"merge_method": method, "dtype": "float32", **more, "modules": dict(zip(MODULES, parts, strict=True))}
 
 
@@ -106,7 +105,6 @@ def prepared() -> Path:
 
 
 def compared(name: str) -> dict[str, Any]:
-    """One recipe through both tools."""
     folder = prepared()
     report = isomerge.merge(folder / f"{name}.yml", out=folder / "ours" / name)
     ours, theirs = (stored(folder / tool / name) for tool in ("ours", "theirs"))

@@ -20,7 +20,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 def merge_recipe(content: dict[str, Any], name: str, out: Path) -> None:
-    """One recipe."""
     from mergekit.config import MergeConfiguration
     from mergekit.merge import run_merge
     from mergekit.options import MergeOptions
@@ -30,7 +29,6 @@ def merge_recipe(content: dict[str, Any], name: str, out: Path) -> None:
 
 
 def make_experts(content: dict[str, Any], name: str, out: Path) -> None:
-    """One mixture of experts."""
     import torch
     from mergekit.moe import router
     from mergekit.moe.config import MoEMergeConfig
@@ -52,7 +50,6 @@ def make_experts(content: dict[str, Any], name: str, out: Path) -> None:
 
 
 def main(folder: Path, kind: str) -> None:
-    """Every document of a folder."""
     import torch
     import yaml
 

@@ -47,7 +47,6 @@ AT_FULL_SIZE = "table 1 at full size"
 
 
 def script(name: str, *words: str) -> tuple[str, ...]:
-    """The command of a script of the barrier benchmark, whose data and models are used here."""
     return (f"benchmarks/barrier/{name}.py", *words)
 
 

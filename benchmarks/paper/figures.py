@@ -114,7 +114,6 @@ def save(drawn: Any, name: str) -> None:
 
 
 def figure3() -> None:
-    """The paper's ablation above, ours below."""
     drawn, axes = figure(2, 1, size=(9.0, 6.4), sharey=True)
     parts = ((vits.ABLATED, "the paper's matching"), (vits.ABLATED_OURS, "ours, with activations"))
     every = {name: [accuracies(row, name) for row in vits.PAPER_ROWS] for names, _ in parts for name in names}
@@ -134,7 +133,6 @@ def figure3() -> None:
 
 
 def figure4() -> None:
-    """Distances as bars."""
     names = vits.DISTANT
     drawn, axes = figure(size=(7.2, 4.4))
     means, spreads = zip(*(mean_spread(distances(name)) for name in names), strict=True)
@@ -165,7 +163,6 @@ def distance_and_loss() -> None:
 
 
 def figure5() -> None:
-    """The paper's four settings on the left, ours on the right; a line per pair."""
     drawn, axes = figure(1, 2, size=(9.6, 4.2), sharey=True)
     for part, names in zip(axes, (vits.LINES, ("paper", *vits.LINES_OURS)), strict=True):
         for name in names:
@@ -203,8 +200,6 @@ def of_layers(
 
 
 def figure6() -> None:
-    """Of the ViTs of four layers: means and spreads over pairs."""
-
     def draw(part: Any, matching: str, kind: str, at: list[int]) -> None:
         spread = [mean_spread(partly(matching, layers)) for layers in vits.CHOICES[kind]]
         style: dict[str, Any] = {"color": COLOURS[matching], "label": LABELS[matching], "marker": "o"}
@@ -214,8 +209,6 @@ def figure6() -> None:
 
 
 def figure6_deep() -> None:
-    """Of the two ViTs of 24 layers."""
-
     def draw(part: Any, matching: str, kind: str, at: list[int]) -> None:
         style: dict[str, Any] = {"color": COLOURS[matching], "label": LABELS[matching], "marker": "o"}
         part.plot(at, deep(matching, kind), markersize=3, **style)

@@ -228,7 +228,6 @@ def family_cells(asked: Namespace) -> Cells:
 
 
 def family_cell(kind: str, spaces: str, pair: tuple[str, str]) -> dict[str, Any]:
-    """One of them; what cannot be matched is told in isomerge's words."""
     began = time.perf_counter()
     try:
         with tempfile.TemporaryDirectory() as folder:

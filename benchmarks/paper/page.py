@@ -27,7 +27,6 @@ Words = Mapping[str, Any]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of Markdown."""
     return "\n".join(markdown(head, rows)).rstrip()
 
 
@@ -114,7 +113,6 @@ def what_matching_adds() -> Words:
 
 
 def figure3() -> Words:
-    """Matchings that lack a part."""
     names = (*vits.ABLATED, *vits.ABLATED_OURS)
     columns = {name: {row: figures.accuracies(row, name) for row in PAPER_ROWS} for name in names}
     attention, ffn = columns["paper-attention"], columns["paper-ffn"]
@@ -134,7 +132,6 @@ def figure3() -> Words:
 
 
 def figure4() -> Words:
-    """Distances, and what they say of the merge."""
     from scipy.stats import spearmanr
 
     near, low = ({name: of(name) for name in vits.DISTANT} for of in (figures.distances, figures.losses))
@@ -172,7 +169,6 @@ def figure4() -> Words:
 
 
 def figure5() -> Words:
-    """Lines and barriers."""
     names = (*vits.LINES, *vits.LINES_OURS)
     effect = difference(figures.barriers("paper"), figures.barriers("none"))
     shows = effect.word == "lower"
@@ -190,7 +186,6 @@ def figure5() -> Words:
 
 
 def figure6() -> Words:
-    """A part of the layers."""
     lines = []
     for name in vits.PARTLY:
         head, tail = (figures.partly(name, vits.CHOICES[kind][vits.DEPTH // 2]) for kind in ("head", "tail"))
@@ -204,7 +199,6 @@ def figure6() -> Words:
 
 
 def figure6_deep() -> Words:
-    """The same at 24 layers."""
     counts = [len(layers) for layers in others.DEEP_CHOICES["head"]]
     head = ["matched", *(f"first {n}" if n else "none" for n in counts), *(f"last {n}" for n in counts[1:-1])]
     rows, shares = [], []

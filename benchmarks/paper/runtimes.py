@@ -97,7 +97,6 @@ STAGES = {"matching": matching, "merging": merging}
 
 
 def measure(stage: str, family: str, name: str = "", pair: str = "", seed: int = 0) -> dict[str, Any]:
-    """A cell."""
     if stage == "training":
         return fine_tuning(seed) if family == "minilm" else training(family, seed)
     models = [vits.BARRIER / family / f"seed-{number}" for number in pair.split("-")]

@@ -106,7 +106,6 @@ PRESETS = {
 
 
 def kind(task: Task) -> Any:
-    """The class of its models."""
     from transformers import BertForSequenceClassification, BertForTokenClassification
 
     return BertForTokenClassification if task.tokens else BertForSequenceClassification
@@ -123,7 +122,6 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """Where the model goes."""
         return MODELS / self.preset.name / self.task.name / f"{self.domain}-seed-{self.seed}"
 
     @property
@@ -132,7 +130,6 @@ class Run:
         return self.folder.parents[1] / "statistics" / self.task.name / self.folder.name
 
     def sentences(self) -> list[Encoded]:
-        """What it is tuned on."""
         train, _ = load(self.task.name, self.preset.test)[self.domain]
         return encode(self.task, train[: self.preset.train], self.preset.length)
 
@@ -263,7 +260,6 @@ def statistics(model: Moved, sort: str, work: Path) -> tuple[Path, float]:
 
 
 def merge(moved: Sequence[Moved], method: str, work: Path) -> tuple[Path, dict[str, float]]:
-    """The merged model, and seconds by stage."""
     files = [statistics(model, method, work) for model in moved] if method != "simple" else []
     out, folders = work / f"merged-{method}", [model.folder for model in moved]
     settings = {"method": METHODS[method], "stats": [file for file, _ in files], "align": False}
@@ -294,7 +290,6 @@ def f1(targets: Tensor, predicted: Tensor) -> dict[str, float]:
 
 
 def scores(predictions: tuple[Tensor, Tensor]) -> dict[str, float]:
-    """The F1 of probabilities and targets."""
     probabilities, targets = predictions
     return f1(targets, probabilities.argmax(-1))
 
@@ -357,7 +352,6 @@ def of_end(run: Run) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def end(run: Run) -> dict[str, Any]:
-    """F1 of a model by domain."""
     return {domain: scores(p) for domain, p in of_end(run).items()}
 
 
@@ -408,7 +402,6 @@ def cells(preset: Preset) -> Cells:
 
 
 def measure(work: Callable[[], Any]) -> Any:
-    """A cell."""
     return work()
 
 

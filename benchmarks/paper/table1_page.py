@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import markdown, mean_spread
@@ -23,31 +24,13 @@ Score = Callable[[int, text.Group, str, str], float]
 """F1 of a seed, a group of models, a domain and a sort of F1."""
 Gains = Mapping[tuple[str, str], list[float]]
 """What matching adds, by method and column: one number a seed."""
-PAGE = """\
-MiniLM (BERT, 6 layers, width 384), tuned on up to {preset.train} sentences per domain (AdamW at {preset.lr:g}, passes: {preset.epochs}), one model per domain and seed, all of one base and, within a seed, one initial classifier. Sentiment: {domains} of VADER in three classes (human rating below -{neutral}, within, above). Parts of speech: {genres} of the Brown corpus, {held_out} held out, {tags} universal tags. {preset.scored} test sentences per domain. The paper reports macro F1 for classes of sentences and micro F1 for tags.
-
-Fine-tunes of one base lie in its coordinates already, so there is little for a matching to find: this is the paper's own setting for text.
-
-{sections}"""
-SECTION = """\
-### {title}
-
-Seeds {seeds}; macro / micro F1 in %, mean ± spread over seeds of the mean over {groups} of models. The ensemble is the mean of the members' probabilities.
-
-{scores}
-
-Change of {main} F1 by matching, mean and spread over seeds: {changes}. {verdict}
-
-Our better column less the paper's: {ahead}
-
-{clock} per merge: {seconds}."""
-OWN_HEAD = "With the classifier of the model tuned on the domain tested, as in the paper:"
-WHY = """\
-Where it is not ahead: distances say why. As stored, the models are within a fraction of a percent of the nearest point of their orbits, so no matching has anything to find."""
+PAGE, SECTION, OWN_HEAD, WHY = (
+    Path(__file__).with_name("table1.md").read_text(encoding="utf-8").removesuffix("\n").split("\n<!-- -->\n")
+)
+"""The page, a section of it, what stands above the members' own heads, and what is said where nothing is ahead."""
 
 
 def page(name: str) -> str:
-    """Table 1 of a preset."""
     preset, (vader, brown) = table1.PRESETS[name], text.TASKS.values()
     sections = (
         (vader, "inside", "macro", "Sentiment, in domain: pairs, tested on both domains"),
@@ -104,11 +87,9 @@ class Section:
         return {group: domains for group in text.groups(self.task) if (domains := getattr(group, self.where))}
 
     def cell(self, seed: int, *rest: str) -> Any:
-        """What was measured."""
         return self.stored[table1.key(self.task, seed, *rest)]
 
     def merges(self, method: str, column: str) -> list[Any]:
-        """The cells of all seeds and groups."""
         return [self.cell(seed, group.name, method, column) for seed in self.preset.seeds for group in self.tested]
 
     def by_seed(self, score: Score, sort: str) -> list[float]:

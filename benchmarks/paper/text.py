@@ -188,7 +188,6 @@ def load(task: str, test: int) -> dict[str, tuple[list[Sentence], list[Sentence]
 
 @cache
 def tokenizer() -> Any:
-    """MiniLM's own."""
     from transformers import AutoTokenizer
 
     fetch("minilm")

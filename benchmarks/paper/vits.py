@@ -212,7 +212,6 @@ def aligned(matching: str, pair: str) -> Path:
 
 
 def measured(folder: Path) -> dict[str, float]:
-    """Loss and accuracy on the test images."""
     (model,) = isomerge.evaluate([folder], data=TEST, batch_size=BATCH)["models"]
     return {"loss": model["loss"], "accuracy": model["accuracy"]}
 
@@ -261,7 +260,6 @@ def unmerged(pair: str, what: str) -> Any:
 
 
 def table2_cell(**settings: Any) -> Any:
-    """A merge, or what is merged."""
     return unmerged(**settings) if "what" in settings else merged(**settings)
 
 
@@ -301,7 +299,6 @@ def over_pairs(settings: Mapping[str, Mapping[str, Any]]) -> Callable[[Namespace
 
 
 def said(cell: Any) -> str:
-    """What is printed of a cell that was measured."""
     if "barrier" in cell:
         return f"barrier {cell['barrier']['entezari']:.3f}"
     if "distance" in cell:

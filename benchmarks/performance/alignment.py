@@ -68,7 +68,6 @@ Seconds = dict[str, dict[str, list[float]]]
 
 
 def seconds_of_both() -> Seconds:
-    """Nothing measured yet."""
     return {clock: {"naive": [], "isomerge": []} for clock in ("wall", "processor")}
 
 
@@ -148,7 +147,6 @@ def measured(shape: str, case: str, spaces: str, how: str, repeats: int) -> dict
 
 
 def table(cells: dict[str, Any]) -> str:
-    """The table of the documentation."""
     order = {key: number for number, key in enumerate((*SHAPES, *CASES, "memory", "processes"))}
     ordered = sorted(
         cells.values(), key=lambda r: (order[r["shape"]], order[r["case"]], r["spaces"] != "paper", order[r["how"]])
@@ -187,7 +185,6 @@ def cells(asked: argparse.Namespace) -> Cells:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Of the alignments."""
     parser.add_argument("--repeats", type=int, default=3, help="rounds of an alignment")
     parser.add_argument("--spaces", default="paper", help="that an alignment matches")
 

@@ -27,7 +27,6 @@ THREADS = 2
 
 
 def tensors_of(folder: Path) -> dict[str, TensorInfo]:
-    """All bfloat16 tensors of a folder."""
     return {
         name: info for file in sorted(folder.glob("*.safetensors")) for name, info in read_header(file)[0].items()
     }

@@ -121,7 +121,6 @@ def cells(asked: argparse.Namespace) -> Cells:
 
 
 def table(cells: dict[str, Any]) -> str:
-    """What was allowed and what was taken."""
     rows = []
     for name, row in cells.items():
         least, peak = row["least"], row["peak_anonymous_bytes"]

@@ -43,11 +43,9 @@ class Llama:
 
     @property
     def parameters(self) -> int:
-        """How many there are."""
         return sum(map(math.prod, self.shapes().values()))
 
     def config(self) -> dict[str, Any]:
-        """What config.json says."""
         return {
             "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu",
             "hidden_size": self.width, "intermediate_size": self.neurons, "num_hidden_layers": self.layers,

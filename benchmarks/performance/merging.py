@@ -161,7 +161,6 @@ def measured(method: str) -> dict[str, Any]:
 
 
 def table(cells: dict[str, Any]) -> str:
-    """Against mergekit and `cp`."""
     loads = [load for entry in cells.values() for run in entry["runs"] for load in run["load"]]
     whole, rows, ratios = BENCHMARK.document(), [], []
     for method, entry in cells.items():

@@ -30,7 +30,6 @@ THREADS = 2
 
 
 def measured(name: str, pair: str) -> dict[str, Any]:
-    """One run of a method, as a user calls it."""
     how = method(name)
     base, *models = make_models(*((FOLDER, MODEL) if pair == "full" else (FOLDER / "small", SMALL)))
     out = FOLDER / "out" / name
@@ -51,7 +50,6 @@ def measured(name: str, pair: str) -> dict[str, Any]:
 
 
 def table(cells: dict[str, Any]) -> str:
-    """Every method that needs no data."""
     whole = BENCHMARK.document()
     sizes = {pair: f"{count / 1e9:.2f}" for pair, count in whole["parameters"].items()}
     loads = [load for row in cells.values() for load in row["load"]]

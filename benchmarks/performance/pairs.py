@@ -115,7 +115,6 @@ def layers_of(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> list[
 
 
 def config_of(shape: Shape) -> dict[str, Any]:
-    """The content of config.json."""
     sizes = {
         "num_hidden_layers": shape.layers, "hidden_size": shape.width, "num_attention_heads": shape.heads,
         "intermediate_size": shape.neurons,

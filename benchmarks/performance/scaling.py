@@ -26,7 +26,6 @@ NOISE = 0.1
 
 
 def measured(model: Llama, command: str, options: Sequence[str] = (), *, related: bool = True) -> dict[str, Any]:
-    """A pair is written, worked on, and removed."""
     with tempfile.TemporaryDirectory(dir=DATA) as temporary:
         root = Path(temporary)
         shards = max(1, model.parameters // 2_000_000_000)
@@ -92,7 +91,6 @@ def cells(asked: argparse.Namespace) -> Cells:
 
 
 def table(cells: dict[str, Any]) -> str:
-    """Curves, one row each."""
     rows = []
     for name, row in cells.items():
         expected = row.get("dry_run", {}).get("memory")

@@ -51,7 +51,6 @@ def seconds_of(stats: pstats.Stats, file: str, name: str) -> float:
 
 
 def measure() -> dict[str, Any]:
-    """Profile one run."""
     torch.set_num_threads(1)
     make_models()
     out = FOLDER / "out" / "split"
@@ -68,7 +67,6 @@ def measure() -> dict[str, Any]:
 
 
 def table(cells: dict[str, Any]) -> str:
-    """Parts of an aligned merge."""
     (row,) = cells.values()
     total = row["total"]
     rows = [[name, f"{seconds:.1f}", f"{seconds / total:.0%}"] for name, seconds in row["parts"].items()]

@@ -42,7 +42,6 @@ def measure(command: tuple[str, ...]) -> dict[str, Any]:
 
 
 def table(cells: dict[str, Any]) -> str:
-    """Against an empty interpreter."""
     rows = []
     for name, row in cells.items():
         low, high = (1000 * x for x in row["range"])

@@ -94,7 +94,6 @@ def judge(
 
 
 def total(cells: dict[str, Any]) -> dict[str, int]:
-    """Mutations, and those that were judged wrongly."""
     return {
         "mutations": sum(cell["mutations"] for cell in cells.values()),
         "wrong": sum(len(cell["wrong"]) for cell in cells.values()),
@@ -102,7 +101,6 @@ def total(cells: dict[str, Any]) -> dict[str, int]:
 
 
 def sentence(cells: dict[str, Any]) -> str:
-    """What the page says of the results."""
     said_of: Counter[str] = Counter()
     twins: Counter[str] = Counter()
     for cell in cells.values():
@@ -127,7 +125,6 @@ def sentence(cells: dict[str, Any]) -> str:
 
 
 def models(asked: argparse.Namespace) -> Cells:
-    """Every small model."""
     return {name: {"name": name, "each": asked.each} for name in MODELS}
 
 

@@ -39,7 +39,6 @@ class Mutant:
 
 
 def one_of(items: list[Any], rng: Generator) -> Any:
-    """A random element of a list."""
     return items[int(torch.randint(len(items), (1,), generator=rng))]
 
 
