@@ -53,29 +53,42 @@ def disguised(weights: Weights, config: Config, seed: int) -> Model:
     return recognise(in_memory(moved, config))
 
 
-def _matrices(change: Callable[[Tensor], Tensor]) -> Change:
+def _random(t: Tensor, rng: torch.Generator, size: float = 1.0) -> Tensor:
+    """Random numbers of a tensor's shape and spread, or of so much of it."""
+    return size * t.std() * torch.randn(t.shape, generator=rng)
+
+
+def _is_matrix(t: Tensor) -> bool:
+    return t.ndim > 1 and t.is_floating_point()
+
+
+def _matrices(change: Callable[[Tensor, torch.Generator], Tensor]) -> Change:
     def done(weights: Weights, config: Config, seed: int) -> Made:
-        return {
-            n: change(t.float()) if t.ndim > 1 and t.is_floating_point() else t for n, t in weights.items()
-        }, config
+        rng = torch.Generator().manual_seed(seed)
+        return {n: change(t.float(), rng) if _is_matrix(t) else t for n, t in weights.items()}, config
 
     return done
 
 
-def _pruned(share: float) -> Callable[[Tensor], Tensor]:
-    def done(t: Tensor) -> Tensor:
+def _pruned(share: float) -> Change:
+    def done(t: Tensor, rng: torch.Generator) -> Tensor:
         level = t.abs().flatten().kthvalue(max(1, int(share * t.numel()))).values
         return torch.where(t.abs() <= level, 0.0, t)
 
-    return done
+    return _matrices(done)
 
 
-def _levels(bits: int) -> Callable[[Tensor], Tensor]:
-    def done(t: Tensor) -> Tensor:
+def _levels(bits: int) -> Change:
+    def done(t: Tensor, rng: torch.Generator) -> Tensor:
         step = t.abs().amax(-1, keepdim=True).clamp_min(1e-12) / (2 ** (bits - 1) - 1)
         return (t / step).round() * step
 
-    return done
+    return _matrices(done)
+
+
+def _mixed(t: Tensor, rng: torch.Generator) -> Tensor:
+    """Two fifths of a stranger: the same numbers in a random order."""
+    return 0.6 * t + 0.4 * t.flatten()[torch.randperm(t.numel(), generator=rng)].reshape(t.shape)
 
 
 def vocabulary(weights: Weights, config: Config) -> dict[str, int]:
@@ -120,32 +133,34 @@ def shuffled(weights: Weights, config: Config, seed: int) -> Made:
     return _rows(weights, config, lambda t: t[order]), config
 
 
-def _anchors_replaced(*lots: int) -> Change:
-    """Other rows of the same size in place of public anchors of some draws, in every table."""
+def _of_tables(change: Callable[[Tensor, str, torch.Generator], object]) -> Change:
+    """A copy of every table changed, of which the key says where its public anchors are."""
 
     def done(weights: Weights, config: Config, seed: int) -> Made:
         rng, changed = torch.Generator().manual_seed(seed), dict(weights)
         for block, name in _tables(weights, config):
-            t = weights[name].clone()
-            at = [row for lot in lots for row in chosen(block.key, len(t), lot)]
-            t[at] = t.std() * torch.randn((len(at), *t.shape[1:]), generator=rng)
-            changed[name] = t
+            changed[name] = weights[name].clone()
+            change(changed[name], block.key, rng)
         return changed, config
 
     return done
 
 
-def others_shuffled(weights: Weights, config: Config, seed: int) -> Made:
-    """All rows of the tables shuffled but the public anchors of both lots: another function of nearly all texts."""
-    rng = torch.Generator().manual_seed(seed)
-    changed = dict(weights)
-    for block, name in _tables(weights, config):
-        t = weights[name].clone()
-        kept = {*chosen(block.key, len(t)), *chosen(block.key, len(t), 1)}
-        rest = torch.tensor([n for n in range(len(t)) if n not in kept])
-        t[rest] = t[rest[torch.randperm(len(rest), generator=rng)]]
-        changed[name] = t
-    return changed, config
+def _anchors_replaced(*lots: int) -> Change:
+    """Other rows of the same size in place of public anchors of some draws, in every table."""
+
+    def done(t: Tensor, key: str, rng: torch.Generator) -> None:
+        at = [row for lot in lots for row in chosen(key, len(t), lot)]
+        t[at] = t.std() * torch.randn((len(at), *t.shape[1:]), generator=rng)
+
+    return _of_tables(done)
+
+
+def _others_shuffled(t: Tensor, key: str, rng: torch.Generator) -> None:
+    """All rows shuffled but the public anchors of both lots: another function of nearly all texts."""
+    kept = {*chosen(key, len(t)), *chosen(key, len(t), 1)}
+    rest = torch.tensor([n for n in range(len(t)) if n not in kept])
+    t[rest] = t[rest[torch.randperm(len(rest), generator=rng)]]
 
 
 def _tables(weights: Weights, config: Config) -> list[tuple[Block, str]]:
@@ -163,7 +178,7 @@ def _tables(weights: Weights, config: Config) -> list[tuple[Block, str]]:
 def embeddings_replaced(weights: Weights, config: Config, seed: int) -> Made:
     """Random rows of the same size in every table of tokens."""
     rng = torch.Generator().manual_seed(seed)
-    return _rows(weights, config, lambda t: t.std() * torch.randn(t.shape, generator=rng)), config
+    return _rows(weights, config, lambda t: _random(t, rng)), config
 
 
 def half_replaced(weights: Weights, config: Config, seed: int) -> Made:
@@ -172,29 +187,9 @@ def half_replaced(weights: Weights, config: Config, seed: int) -> Made:
     lot = torch.rand(config["vocab_size"], generator=rng) < 0.5
 
     def changed(t: Tensor) -> Tensor:
-        new = t.std() * torch.randn(t.shape, generator=rng)
-        return torch.where(lot.reshape(-1, *(1 for _ in t.shape[1:])), new, t)
+        return torch.where(lot.reshape(-1, *(1 for _ in t.shape[1:])), _random(t, rng), t)
 
     return _rows(weights, config, changed), config
-
-
-def noisy(weights: Weights, config: Config, seed: int) -> Made:
-    """Noise of a fifth of every tensor."""
-    rng = torch.Generator().manual_seed(seed)
-    return {
-        n: t + 0.2 * t.std() * torch.randn(t.shape, generator=rng) if _is_matrix(t) else t
-        for n, t in weights.items()
-    }, config
-
-
-def mixed(weights: Weights, config: Config, seed: int) -> Made:
-    """Two fifths of a stranger: the same numbers of every matrix in a random order."""
-    rng = torch.Generator().manual_seed(seed)
-
-    def stranger(t: Tensor) -> Tensor:
-        return t.flatten()[torch.randperm(t.numel(), generator=rng)].reshape(t.shape)
-
-    return {n: 0.6 * t + 0.4 * stranger(t) if _is_matrix(t) else t for n, t in weights.items()}, config
 
 
 def adapted(weights: Weights, config: Config, seed: int) -> Made:
@@ -208,33 +203,28 @@ def adapted(weights: Weights, config: Config, seed: int) -> Made:
     return changed, config
 
 
-def _is_matrix(t: Tensor) -> bool:
-    return t.ndim > 1 and t.is_floating_point()
-
-
 def _layered(weights: Weights) -> dict[str, tuple[str, int, str]]:
     """The tensors of layers: what their names begin with, the layer, and the rest."""
     found = {name: LAYER.match(name) for name in weights}
     return {name: (m[1], int(m[2]), m[3]) for name, m in found.items() if m}
 
 
-def _in_order(weights: Weights, config: Config, order: list[int]) -> Made:
-    """The layers of such numbers, in this order."""
-    depth = next(k for k in ("num_hidden_layers", "n_layer", "num_layers") if k in config)
-    layered = _layered(weights)
-    found = {name: t for name, t in weights.items() if name not in layered}
-    for name, (head, layer, rest) in layered.items():
-        found |= {f"{head}{at}{rest}": weights[name].clone() for at, old in enumerate(order) if old == layer}
-    return found, {**config, depth: len(order)}
-
-
-def _depth(config: Config) -> int:
-    return next(int(config[k]) for k in ("num_hidden_layers", "n_layer", "num_layers") if k in config)
+def _depth(config: Config) -> str:
+    """The key of the number of layers."""
+    return next(k for k in ("num_hidden_layers", "n_layer", "num_layers") if k in config)
 
 
 def _layers(order: Callable[[int], Iterable[int]]) -> Change:
     """Layers in another order, fewer or more, by their number."""
-    return lambda weights, config, seed: _in_order(weights, config, list(order(_depth(config))))
+
+    def done(weights: Weights, config: Config, seed: int) -> Made:
+        numbers, layered = list(order(config[_depth(config)])), _layered(weights)
+        made = {name: t for name, t in weights.items() if name not in layered}
+        for name, (head, layer, rest) in layered.items():
+            made |= {f"{head}{at}{rest}": weights[name].clone() for at, old in enumerate(numbers) if old == layer}
+        return made, {**config, _depth(config): len(numbers)}
+
+    return done
 
 
 def _swapped(depth: int) -> list[int]:
@@ -245,14 +235,9 @@ def _swapped(depth: int) -> list[int]:
 
 def other_layer(weights: Weights, config: Config, seed: int) -> Made:
     """Random numbers in place of the last layer."""
-    rng, last = torch.Generator().manual_seed(seed), _depth(config) - 1
-    inside = _layered(weights)
-    return {
-        n: t.std() * torch.randn(t.shape, generator=rng)
-        if inside.get(n, ("", -1, ""))[1] == last and _is_matrix(t)
-        else t
-        for n, t in weights.items()
-    }, config
+    rng, last = torch.Generator().manual_seed(seed), config[_depth(config)] - 1
+    matrices = {n for n, (_, layer, _) in _layered(weights).items() if layer == last and _is_matrix(weights[n])}
+    return {n: _random(t, rng) if n in matrices else t for n, t in weights.items()}, config
 
 
 def _paired_anew(*roles: str) -> Change:
@@ -322,8 +307,8 @@ def upcycled(weights: Weights, config: Config, seed: int) -> Made:
             found[name] = t
             continue
         for e in range(4):
-            noise = 0.1 * t.std() * torch.randn(t.shape, generator=rng)
-            found[f"{at}.block_sparse_moe.experts.{e}.{parts[rest.split('.')[0]]}.weight"] = t + noise
+            expert = f"{at}.block_sparse_moe.experts.{e}.{parts[rest.split('.')[0]]}.weight"
+            found[expert] = t + _random(t, rng, 0.1)
         found[f"{at}.block_sparse_moe.gate.weight"] = 0.02 * torch.randn(4, width, generator=rng)
     moe = {
         **config, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2,
@@ -335,17 +320,17 @@ def upcycled(weights: Weights, config: Config, seed: int) -> Made:
 FEWER_LAYERS = _layers(lambda depth: (n for n in range(depth) if n != depth // 2))
 DERIVATIONS: dict[str, Change] = {
     "as it is": lambda weights, config, seed: (weights, config),
-    "bfloat16": _matrices(lambda t: t.bfloat16().float()), "8 bits a row": _matrices(_levels(8)),
-    "4 bits a row": _matrices(_levels(4)), "half pruned": _matrices(_pruned(0.5)),
-    "four fifths pruned": _matrices(_pruned(0.8)), "noise of a fifth": noisy, "two fifths of a stranger": mixed,
+    "bfloat16": _matrices(lambda t, rng: t.bfloat16().float()), "8 bits a row": _levels(8),
+    "4 bits a row": _levels(4), "half pruned": _pruned(0.5),
+    "four fifths pruned": _pruned(0.8), "noise of a fifth": _matrices(lambda t, rng: t + _random(t, rng, 0.2)), "two fifths of a stranger": _matrices(_mixed),
     "an adapter of rank 4": adapted, "a layer less": FEWER_LAYERS, "half the layers": _layers(lambda depth: range(0, depth, 2)),
     "layers twice": _layers(lambda depth: [*range(depth // 2 + 1), *range(depth // 2 - 1, depth)]),
     "layers swapped": _layers(_swapped), "the last layer random": other_layer,
     "more tokens": more_tokens, "half the tokens": fewer_tokens, "vocabulary shuffled": shuffled,
     "anchors replaced": _anchors_replaced(0), "all anchors replaced": _anchors_replaced(0, 1),
-    "all but anchors shuffled": others_shuffled, "half the rows replaced": half_replaced,
+    "all but anchors shuffled": _of_tables(_others_shuffled), "half the rows replaced": half_replaced,
     "embeddings replaced": embeddings_replaced,
-    "shuffled, 8 bits": lambda w, c, seed: _matrices(_levels(8))(*shuffled(w, c, seed), seed),
+    "shuffled, 8 bits": lambda w, c, seed: _levels(8)(*shuffled(w, c, seed), seed),
     "replaced, a layer less": lambda w, c, seed: FEWER_LAYERS(*embeddings_replaced(w, c, seed), seed),
     "heads paired anew": _paired_anew("h"), "neurons paired anew": _paired_anew("ff"),
     "neurons split": more_neurons, "another epsilon": other_epsilon, "another activation": other_activation,

@@ -8,6 +8,7 @@ paper's spaces and some noise (``related``), the source and less noise (``fine-t
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,71 +40,35 @@ SHAPES = {
     "roberta-base": Shape("roberta", 12, 768, 12, 3072),
     "deberta-v3-large": Shape("deberta-v2", 24, 1024, 16, 4096),
 }
-_DENSE = {"o": "attention.output.dense", "i": "intermediate.dense", "f": "output.dense"}
-# the stem of the layers, and what the projections are called in it
-LAYOUTS = {
-    "vit": (
-        "vit.encoder.layer",
-        {n: f"attention.attention.{m}" for n, m in zip("qkv", ("query", "key", "value"), strict=True)},
-    ),
-    "roberta": (
-        "roberta.encoder.layer",
-        {n: f"attention.self.{m}" for n, m in zip("qkv", ("query", "key", "value"), strict=True)},
-    ),
-    "deberta-v2": (
-        "deberta.encoder.layer",
-        {n: f"attention.self.{m}_proj" for n, m in zip("qkv", ("query", "key", "value"), strict=True)},
-    ),
+PROJECTIONS = {"o": "attention.output.dense", "i": "intermediate.dense", "f": "output.dense"}
+ATTENTION = {
+    "vit": "attention.attention.{}",
+    "roberta": "attention.self.{}",
+    "deberta-v2": "attention.self.{}_proj",
 }
-VOCABULARY, POSITIONS = 64, 32
-# what config.json needs beside the sizes, and the tensors outside the layers: name -> shape, d for the width
+"""What a layer's queries, keys and values are called."""
+TOKENS = {"vocab_size": 64, "max_position_embeddings": 32}
 CONFIGS: dict[str, dict[str, Any]] = {
-    "vit": {
-        "architectures": ["ViTModel"], "hidden_act": "gelu", "image_size": 32, "patch_size": 8, "num_channels": 3,
-    },
-    "roberta": {
-        "architectures": ["RobertaModel"], "hidden_act": "gelu", "vocab_size": VOCABULARY, "type_vocab_size": 1,
-        "max_position_embeddings": POSITIONS, "pad_token_id": 1,
-    },
+    "vit": {"architectures": ["ViTModel"], "image_size": 32, "patch_size": 8},
+    "roberta": {"architectures": ["RobertaModel"], **TOKENS, "type_vocab_size": 1, "pad_token_id": 1},
     "deberta-v2": {
-        "architectures": ["DebertaV2Model"], "hidden_act": "gelu", "vocab_size": VOCABULARY, "type_vocab_size": 0,
-        "max_position_embeddings": POSITIONS, "relative_attention": True, "position_buckets": POSITIONS // 2,
-        "pos_att_type": ["p2c", "c2p"], "share_att_key": True, "norm_rel_ebd": "layer_norm",
-        "position_biased_input": False,
+        "architectures": ["DebertaV2Model"], **TOKENS, "type_vocab_size": 0, "relative_attention": True,
+        "position_buckets": 16, "pos_att_type": ["p2c", "c2p"], "share_att_key": True,
+        "norm_rel_ebd": "layer_norm", "position_biased_input": False,
     },
 }  # fmt: skip
-OUTSIDE: dict[str, dict[str, tuple[int | str, ...]]] = {
-    "vit": {
-        "vit.embeddings.cls_token": (1, 1, "d"), "vit.embeddings.position_embeddings": (1, 17, "d"),
-        "vit.embeddings.patch_embeddings.projection.weight": ("d", 3, 8, 8),
-        "vit.embeddings.patch_embeddings.projection.bias": ("d",),
-        "vit.layernorm.weight": ("d",), "vit.layernorm.bias": ("d",),
-    },
-    "roberta": {
-        "roberta.embeddings.word_embeddings.weight": (VOCABULARY, "d"),
-        "roberta.embeddings.position_embeddings.weight": (POSITIONS, "d"),
-        "roberta.embeddings.token_type_embeddings.weight": (1, "d"),
-        "roberta.embeddings.LayerNorm.weight": ("d",), "roberta.embeddings.LayerNorm.bias": ("d",),
-    },
-    "deberta-v2": {
-        "deberta.embeddings.word_embeddings.weight": (VOCABULARY, "d"),
-        "deberta.embeddings.LayerNorm.weight": ("d",), "deberta.embeddings.LayerNorm.bias": ("d",),
-        "deberta.encoder.rel_embeddings.weight": (POSITIONS, "d"),
-        "deberta.encoder.LayerNorm.weight": ("d",), "deberta.encoder.LayerNorm.bias": ("d",),
-    },
-}  # fmt: skip
-NORMS = {
-    "vit": ("layernorm_before", "layernorm_after"),
-    "roberta": ("attention.output.LayerNorm", "output.LayerNorm"),
-    "deberta-v2": ("attention.output.LayerNorm", "output.LayerNorm"),
-}
+"""What config.json says beside the sizes."""
 
 
 def names_of(model_type: str, layer: int) -> dict[str, str]:
     """From the short names of a layer's tensors (``q.weight``) to those of the checkpoint."""
-    stem, attention = LAYOUTS[model_type]
-    modules = {**attention, **_DENSE}
-    return {f"{n}.{kind}": f"{stem}.{layer}.{m}.{kind}" for n, m in modules.items() for kind in ("weight", "bias")}
+    words = {"q": "query", "k": "key", "v": "value"}
+    modules = {short: ATTENTION[model_type].format(word) for short, word in words.items()} | PROJECTIONS
+    return {
+        f"{short}.{kind}": f"encoder.layer.{layer}.{module}.{kind}"
+        for short, module in modules.items()
+        for kind in ("weight", "bias")
+    }
 
 
 def layers_of(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> list[Layer]:
@@ -124,21 +89,16 @@ def config_of(shape: Shape) -> dict[str, Any]:
 
 def drawn(shape: Shape, rng: torch.Generator) -> dict[str, Tensor]:
     """The tensors of a model; gains are near one."""
-    d, m = shape.width, shape.neurons
-    found = {}
-    for layer in range(shape.layers):
-        for short, name in names_of(shape.model_type, layer).items():
-            rows, columns = {"i": (m, d), "f": (d, m)}.get(short[0], (d, d))
-            found[name] = SPREAD * torch.randn(
-                (rows, columns) if short.endswith("weight") else (rows,), generator=rng
-            )
-        for norm in NORMS[shape.model_type]:
-            for kind, centre in (("weight", 1.0), ("bias", 0.0)):
-                name = f"{LAYOUTS[shape.model_type][0]}.{layer}.{norm}.{kind}"
-                found[name] = centre + SPREAD * torch.randn(d, generator=rng)
-    for name, dims in OUTSIDE[shape.model_type].items():
-        found[name] = SPREAD * torch.randn([d if n == "d" else int(n) for n in dims], generator=rng)
-    return found
+    from safetensors.torch import load_file
+    from transformers import AutoConfig, AutoModel
+
+    model = AutoModel.from_config(AutoConfig.for_model(**config_of(shape)))
+    for name, parameter in model.named_parameters():
+        gain = float(parameter.ndim == 1 and name.endswith("weight"))
+        parameter.data = gain + SPREAD * torch.randn(parameter.shape, generator=rng)
+    with tempfile.TemporaryDirectory() as folder:  # stored names are others than those in memory
+        model.save_pretrained(folder)
+        return load_file(Path(folder) / "model.safetensors")
 
 
 def disguised(layer: Layer, heads: int, rng: torch.Generator) -> Layer:
