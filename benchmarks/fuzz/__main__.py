@@ -12,23 +12,23 @@ path outside the folder that was opened for writing or removed, and an input tha
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
-import pickle
 import resource
-import select
-import signal
-import struct
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from benchmarks.fuzz.sandbox import FAULTS, Verdict, run_one, watch
 from benchmarks.fuzz.subjects import SUBJECTS, make_inputs
 from benchmarks.harness import Benchmark, Cells
+from benchmarks.performance.processes import processor_seconds
 
 SECONDS = 10
 """Of the processor, for one input."""
@@ -39,46 +39,36 @@ MEMORY = 6 << 30
 """Address space that a child may take: what asks for more is refused memory, and must say so."""
 
 
-def child(pipe: int, inputs: Path, box: Path, numbers: range, seed: int, kinds: list[str]) -> None:
+def child(pipe: Connection, inputs: Path, box: Path, numbers: range, seed: int, kinds: list[str]) -> None:
     """Runs the numbers one after the other and sends every verdict."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    for number in numbers:
-        raw = pickle.dumps(run_one(inputs, box, number, seed, kinds))
-        os.write(pipe, struct.pack("<I", len(raw)) + raw)
+    try:
+        for number in numbers:
+            pipe.send(run_one(inputs, box, number, seed, kinds))
+    except BaseException as error:  # a fault of this benchmark: it must not pass for one of the program
+        print(f"the benchmark itself failed: {error!r}", flush=True)
+        os._exit(99)
 
 
 def batch(inputs: Path, box: Path, numbers: range, seed: int, kinds: list[str]) -> list[Verdict]:
     """The verdicts of a batch; a hang or a dead child costs one number, and the rest goes to a new child."""
     verdicts: list[Verdict] = []
+    context = multiprocessing.get_context("fork")
     while len(verdicts) < len(numbers):
         left = numbers[len(verdicts) :]
-        reader, writer = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.close(reader)
-            try:
-                child(writer, inputs, box, left, seed, kinds)
-            except BaseException as error:  # a fault of this benchmark: it must not pass for one of the program
-                print(f"the benchmark itself failed: {error!r}", flush=True)
-                os._exit(99)
-            os._exit(0)
-        os.close(writer)
-        got, why = _verdicts(pid, reader, len(left))
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=child, args=(sender, inputs, box, left, seed, kinds))
+        process.start()
+        sender.close()
+        got, why = _verdicts(process, receiver, len(left))
+        process.kill()
+        process.join()
+        receiver.close()
         verdicts += got
-        os.kill(pid, signal.SIGKILL)
-        _, status = os.waitpid(pid, 0)
-        os.close(reader)
         if len(got) < len(left):
             number = left[len(got)]
-            kind = kinds[number % len(kinds)]
-            verdicts.append(Verdict(number, kind, why, f"status {status}"))
+            verdicts.append(Verdict(number, kinds[number % len(kinds)], why, f"status {process.exitcode}"))
     return verdicts
-
-
-def processor_seconds(pid: int) -> float:
-    """User and system time of a process, with the children that it has waited for."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _is_stuck(pid: int, spent: float, began: float) -> bool:
@@ -87,24 +77,18 @@ def _is_stuck(pid: int, spent: float, began: float) -> bool:
     return processor_seconds(pid) - spent >= SECONDS or time.monotonic() - began >= PATIENCE
 
 
-def _verdicts(pid: int, pipe: int, count: int) -> tuple[list[Verdict], str]:
+def _verdicts(process: BaseProcess, pipe: Connection, count: int) -> tuple[list[Verdict], str]:
     """What a child sends, until it is done, dies or falls silent."""
-    verdicts: list[Verdict] = []
+    verdicts, pid = list[Verdict](), process.pid or 0
     while len(verdicts) < count:
-        raw = b""
-        wanted = 4
-        while len(raw) < wanted:
-            spent, began = processor_seconds(pid), time.monotonic()
-            while not select.select([pipe], [], [], SECONDS)[0]:
-                if _is_stuck(pid, spent, began):
-                    return verdicts, "hang"
-            piece = os.read(pipe, wanted - len(raw))
-            if not piece:
-                return verdicts, "crash"
-            raw += piece
-            if len(raw) == 4 and wanted == 4:
-                wanted = 4 + struct.unpack("<I", raw)[0]
-        verdicts.append(pickle.loads(raw[4:]))
+        spent, began = processor_seconds(pid), time.monotonic()
+        while not pipe.poll(SECONDS):
+            if _is_stuck(pid, spent, began):
+                return verdicts, "hang"
+        try:
+            verdicts.append(pipe.recv())
+        except (EOFError, OSError):
+            return verdicts, "crash"
     return verdicts, ""
 
 

@@ -18,8 +18,8 @@ from benchmarks.fuzz.mutations import (
     mutate_header,
     mutate_json,
     mutate_own_file,
+    mutate_recipe,
 )
-from benchmarks.fuzz.recipes import mutate_recipe
 
 Mutation = Callable[[bytes, Random], bytes]
 OUT = "out"

@@ -33,12 +33,12 @@ def anonymous_bytes(pid: int) -> int:
 
 
 def processor_seconds(pid: int) -> float:
-    """What a process has used, user and system; 0 once it is gone."""
+    """What a process has used, user and system, with the children that it has waited for; 0 once it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def environment(threads: int) -> dict[str, str]:

@@ -11,8 +11,7 @@ from random import Random
 import pytest
 
 from benchmarks.fuzz import sandbox
-from benchmarks.fuzz.mutations import mutate_body, mutate_bytes, mutate_header, mutate_json
-from benchmarks.fuzz.recipes import mutate_recipe
+from benchmarks.fuzz.mutations import mutate_body, mutate_bytes, mutate_header, mutate_json, mutate_recipe
 from benchmarks.fuzz.sandbox import run_one
 from benchmarks.fuzz.subjects import RECIPE, SUBJECTS, Subject, make_inputs
 from raw_files import entry, raw_safetensors
