@@ -118,9 +118,13 @@ class Voice:
 
 
 def distance_table(voice: Voice, distance: dict[str, Any]) -> None:
-    """Distances before and after, in all, per part of the models, and (verbose) per space and layer."""
+    """Distances before and after, in all, per part of the models, and (verbose) per space and layer; where nothing
+    moved, one distance."""
+    moved = any(d["after"] != d["before"] for d in (distance, *distance["parts"].values()))
 
     def row(name: str, d: dict[str, float]) -> list[str]:
+        if not moved:
+            return [name, f"{d['before']:.6g}", f"{d['norm']:.6g}"]
         change = d["after"] / d["before"] - 1 if d["before"] else 0.0
         return [
             name,
@@ -130,7 +134,7 @@ def distance_table(voice: Voice, distance: dict[str, Any]) -> None:
             f"{d['norm']:.6g}",
         ]
 
-    columns = ["Frobenius distance", "before", "after", "change", "norm"]
+    columns = ["Frobenius distance", *(["before", "after", "change"] if moved else ["as stored"]), "norm"]
     rows = [row("all tensors", distance)] + [row(f"  {n}", d) for n, d in distance["parts"].items()]
     voice.table("", columns, rows)
     layers = [
