@@ -79,17 +79,14 @@ class Run:
         return BARRIER / self.family / name
 
 
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+"""Draws changes of a batch of images."""
+
+
 class Images:
     """Classify images; an epoch is every training image once."""
 
-    def __init__(
-        self,
-        name: str,
-        half: int | None,
-        batch_size: int,
-        augment: Callable[[Tensor, torch.Generator], Tensor],
-        smoothing: float,
-    ):
+    def __init__(self, name: str, half: int | None, batch_size: int, augment: Augment, smoothing: float):
         self.images, self.labels = load_images(name, "train", half)
         self.name, self.batch_size, self.augment, self.smoothing = name, batch_size, augment, smoothing
 
@@ -139,33 +136,23 @@ Task = Images | Text
 """The data of a run: batches of an epoch, the loss on one, and loss in nats and accuracy on test data."""
 
 
-def vit(
-    image_size: int, patch_size: int, mlp: int, initializer_range: float, run: Run
-) -> ViTForImageClassification:
-    """Return a fresh pre-LN vision transformer with 4 layers and 4 heads for ten classes of grey images."""
+def vit(run: Run, image_size: int, patch_size: int, mlp: int, spread: float) -> PreTrainedModel:
+    """A fresh pre-LN vision transformer with 4 layers and 4 heads for ten classes of grey images; activations begin as
+    large at every width.
+    """
     names = {label: str(label) for label in range(10)}
     config = ViTConfig(
-        hidden_size=run.width, num_hidden_layers=4, num_attention_heads=4, intermediate_size=mlp,
+        hidden_size=run.width, num_hidden_layers=4, num_attention_heads=4, intermediate_size=mlp * run.width,
         hidden_act="gelu", image_size=image_size, patch_size=patch_size, num_channels=1, layer_norm_eps=1e-6,
-        initializer_range=initializer_range, id2label=names,
+        initializer_range=spread * math.sqrt(64 / run.width), id2label=names,
         label2id={name: label for label, name in names.items()},
     )  # fmt: skip
     torch.manual_seed(run.seed)
     return ViTForImageClassification(config)
 
 
-def vit_digits(run: Run) -> PreTrainedModel:
-    """Return the model of the example, or one of another width with as large activations at the start."""
-    return vit(8, 2, 2 * run.width, 0.1 * math.sqrt(64 / run.width), run)
-
-
-def vit_fashion(run: Run) -> PreTrainedModel:
-    """Return a model of 16 patches of 7x7 pixels."""
-    return vit(28, 7, 4 * run.width, 0.05 * math.sqrt(64 / run.width), run)
-
-
 def llama(run: Run) -> PreTrainedModel:
-    """Return a fresh LLaMA that reads bytes: 4 layers, 8 query and 2 key-value heads, untied."""
+    """A fresh LLaMA that reads bytes: 4 layers, 8 query and 2 key-value heads, untied."""
     config = LlamaConfig(
         vocab_size=256, hidden_size=run.width, intermediate_size=344 * run.width // 128, num_hidden_layers=4,
         num_attention_heads=8, num_key_value_heads=2, head_dim=run.width // 8, max_position_embeddings=256,
@@ -177,7 +164,7 @@ def llama(run: Run) -> PreTrainedModel:
 
 
 def gpt2(run: Run) -> PreTrainedModel:
-    """Return a fresh GPT-2 that reads bytes: 4 layers, 4 heads, tied embeddings."""
+    """A fresh GPT-2 that reads bytes: 4 layers, 4 heads, tied embeddings."""
     config = GPT2Config(
         vocab_size=256, n_embd=run.width, n_layer=4, n_head=4, n_positions=WINDOW, resid_pdrop=0.0,
         embd_pdrop=0.0, attn_pdrop=0.0, initializer_range=0.06 * math.sqrt(128 / run.width), bos_token_id=None,
@@ -188,13 +175,13 @@ def gpt2(run: Run) -> PreTrainedModel:
 
 
 def mirror(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the images, each mirrored left to right or not."""
+    """The images, each mirrored left to right or not."""
     mirrored = torch.rand(len(images), generator=generator) < 0.5
     return torch.where(mirrored[:, None, None, None], images.flip(-1), images)
 
 
 def fashion_processor() -> ViTImageProcessorPil:
-    """Return the image processor that repeats the scaling of the data on 28x28 pixels of 0..255."""
+    """The image processor that repeats the scaling of the data on 28x28 pixels of 0..255."""
     size = {"height": 28, "width": 28}
     return ViTImageProcessorPil(do_resize=False, size=size, do_normalize=True, image_mean=[0.5], image_std=[0.5])
 
@@ -219,51 +206,34 @@ class Family:
 DIGITS_STEPS = 300 * 22  # 300 epochs of 1347 images in batches of 64
 FAMILIES = {
     "vit-digits": Family(
-        width=64,
-        steps=DIGITS_STEPS,
-        warmup=train_digits.WARMUP_EPOCHS / train_digits.EPOCHS,
-        peak_lr=train_digits.PEAK_LR,
-        build=vit_digits,
+        64, DIGITS_STEPS, train_digits.WARMUP_EPOCHS / train_digits.EPOCHS, train_digits.PEAK_LR,
+        build=lambda run: vit(run, 8, 2, 2, 0.1),  # the model of the example
         task=lambda run: Images(
             "digits", run.half, train_digits.BATCH_SIZE, train_digits.augment, train_digits.LABEL_SMOOTHING
         ),
-        processor=train_digits.build_processor,
-        other_steps=((256, 200 * 22),),
+        processor=train_digits.build_processor, other_steps=((256, 200 * 22),),
     ),
     "vit-fashion": Family(
-        width=64,
-        steps=16 * 938,
-        warmup=0.03,
-        peak_lr=2e-3,
-        build=vit_fashion,
+        64, 16 * 938, 0.03, 2e-3,
+        build=lambda run: vit(run, 28, 7, 4, 0.05),  # 16 patches of 7x7 pixels
         task=lambda run: Images("fashion", run.half, 64, mirror, 0.02),
-        processor=fashion_processor,
-        other_steps=((256, 8 * 938),),
+        processor=fashion_processor, other_steps=((256, 8 * 938),),
     ),
-    "llama": Family(
-        width=128,
-        steps=5000,
-        warmup=0.03,
-        peak_lr=2e-3,
-        build=llama,
-        task=lambda run: Text(run.half, 8),
-    ),
-    "gpt2": Family(
-        width=128, steps=5000, warmup=0.03, peak_lr=4e-3, build=gpt2, task=lambda run: Text(run.half, 8)
-    ),
-}
+    "llama": Family(128, 5000, 0.03, 2e-3, build=llama, task=lambda run: Text(run.half, 8)),
+    "gpt2": Family(128, 5000, 0.03, 4e-3, build=gpt2, task=lambda run: Text(run.half, 8)),
+}  # fmt: skip
 ALL = tuple(dict.fromkeys(model for study in STUDIES for model in study.models))
 EXAMPLES = {0: "vit-a", 1: "vit-b"}  # seed of vit-digits -> the model of the demo, made by the same steps
 
 
 def plan(family: str, seed: int, width: int | None, half: int | None, steps: int | None = None) -> Run:
-    """Return the run with what was not said filled in."""
+    """The run with what was not said filled in."""
     width = width or FAMILIES[family].width
     return Run(family, seed, width, steps or FAMILIES[family].steps_at(width), half)
 
 
 def learning_rate(run: Run, step: int) -> float:
-    """Return the learning rate of a step, counted from 1: linear warm-up, then a cosine down to zero."""
+    """The learning rate of a step, counted from 1: linear warm-up, then a cosine down to zero."""
     family = FAMILIES[run.family]
     peak = family.peak_lr * min(1.0, family.width / run.width)
     if run.family == "vit-digits":  # rounds as the example does
@@ -273,7 +243,7 @@ def learning_rate(run: Run, step: int) -> float:
 
 
 def build_optimizer(model: PreTrainedModel) -> torch.optim.AdamW:
-    """Return AdamW that decays the matrices and leaves biases, norms and embeddings alone."""
+    """AdamW that decays the matrices and leaves biases, norms and embeddings alone."""
     matrices, others = [], []
     for name, parameter in model.named_parameters():
         embeds = any(part in name for part in ("embed", "wte", "wpe"))
@@ -353,11 +323,8 @@ def make(run: Run) -> None:
     saved = type(family.build(run)).from_pretrained(unfinished).eval()
     with torch.no_grad():
         record["test"] = task.test(saved)
-    record |= {
-        "parameters": saved.num_parameters(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
+    record |= {"parameters": saved.num_parameters()}
+    record |= {"torch": torch.__version__, "transformers": transformers.__version__}
     (unfinished / "training.json").write_text(json.dumps(record, indent=2) + "\n")
     shutil.rmtree(run.folder, ignore_errors=True)
     unfinished.rename(run.folder)
