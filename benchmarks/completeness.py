@@ -214,7 +214,7 @@ def table(cells: dict[str, Any]) -> str:
         f"{len(counts)} model types counted, {whole} of them complete; {len(others)} not counted: "
         f"{', '.join(others) or 'none'}."
     )
-    return "\n".join(["", words, "", *markdown(head, rows)])
+    return f"\n{words}\n\n{markdown(head, rows)}\n"
 
 
 def cells(asked: argparse.Namespace) -> Cells:

@@ -353,11 +353,9 @@ def mean_spread(values: Iterable[float]) -> tuple[float, float]:
     return statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else 0.0
 
 
-def markdown(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    """Lines of a table, with an empty one behind it."""
-    head = list(head)
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    return [*lines, *(f"| {' | '.join(row)} |" for row in rows), ""]
+def markdown(head: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table."""
+    return "\n".join([f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(r)} |" for r in rows)])
 
 
 def quiet() -> None:

@@ -153,7 +153,7 @@ def about(study: Study, pairs: dict[str, Any]) -> dict[str, Any]:
 def table(cells: dict[str, Any]) -> str:
     by_name = sorted((called(study), study) for study in STUDIES)
     rows = [row_of(name, study) for name, study in by_name if BENCHMARKS[study].results().cells]
-    return "\n".join(markdown(["models", "pairs", "ends and ensemble, accuracy", *WAYS], rows)[:-1])
+    return markdown(["models", "pairs", "ends and ensemble, accuracy", *WAYS], rows)
 
 
 def called(study: Study) -> str:

@@ -15,8 +15,7 @@ import yaml
 
 import isomerge
 from benchmarks.harness import DATA, Benchmark
-from benchmarks.mergekit.environment import ROUNDING, run_reference
-from benchmarks.mergekit.methods import stored
+from benchmarks.mergekit.methods import ROUNDING, run_reference, stored
 
 FOLDER = DATA / "mergekit" / "experts"
 SHAPE = {

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import subprocess
+import venv
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,27 +18,44 @@ import yaml
 
 import isomerge
 from benchmarks.harness import DATA, Benchmark, Cells
-from benchmarks.mergekit.environment import MERGEKIT, ROUNDING, TORCH, run_reference
 from benchmarks.mergekit.recipes import KINDS, RANDOM, RECIPES, as_yaml, write_models
+
+TORCH, MERGEKIT = "torch==2.13.0", "mergekit==0.1.5"
+ROUNDING = 1e-6
+"""Difference of float32 weights of size one that rounding explains."""
 
 ERRORS = 5
 """Standard errors within which two random masks count as drawn alike."""
 NOTES = {
     "nuslerp-rows-float32": (
-        "expected where it differs: two vectors may be nearly opposite when they are short (BERT's classifier "
-        "has two "
-        "rows). mergekit then divides by the sine of an angle that it knows to 3e-4 in float32; isomerge takes "
-        "angles in "
+        "expected where it differs: two vectors may be nearly opposite when they are short (BERT's classifier has two "
+        "rows). mergekit then divides by the sine of an angle that it knows to 3e-4 in float32; isomerge takes angles in "
         "float64. With dtype float64 both tools agree."
     ),
     "arcee_fusion-light-float32": (
-        "expected: mergekit computes the divergence of softmaxes in the working dtype, isomerge in float64 "
-        "always. In "
-        "float32 the divergence of near rows is rounding noise, and so are mergekit's decisions; with dtype "
-        "float64 "
+        "expected: mergekit computes the divergence of softmaxes in the working dtype, isomerge in float64 always. In "
+        "float32 the divergence of near rows is rounding noise, and so are mergekit's decisions; with dtype float64 "
         "(arcee_fusion-light-float64) both tools agree."
     ),
 }
+
+
+def mergekit_python() -> Path:
+    """The python that has mergekit; made if need be. The CPU build of torch goes first, so that no CUDA is fetched."""
+    folder = DATA / "mergekit-env"
+    python = folder / "bin" / "python"
+    if not (folder / "bin" / "mergekit-yaml").exists():
+        if not python.exists():
+            venv.create(folder, with_pip=True)
+        for package in (TORCH, MERGEKIT):
+            subprocess.run([python, "-m", "pip", "install", "--quiet", package], check=True)
+    return python
+
+
+def run_reference(folder: Path, kind: str = "recipes") -> None:
+    """Every document of a folder through mergekit: ``recipes``, or ``experts`` through mergekit-moe."""
+    script = Path(__file__).with_name("reference.py")
+    subprocess.run([mergekit_python(), script, folder, kind], check=True)
 
 
 def stored(folder: Path) -> dict[str, Any]:

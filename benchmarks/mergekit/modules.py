@@ -12,8 +12,7 @@ import yaml
 
 import isomerge
 from benchmarks.harness import DATA, Benchmark
-from benchmarks.mergekit.environment import run_reference
-from benchmarks.mergekit.methods import stored
+from benchmarks.mergekit.methods import run_reference, stored
 
 SHAPE = {
     "vocab_size": 64, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4,

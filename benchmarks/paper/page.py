@@ -26,10 +26,6 @@ OURS = ("all", "activations", "learned")
 Words = Mapping[str, Any]
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(markdown(head, rows)).rstrip()
-
-
 def rows_of(names: Sequence[str]) -> str:
     """Rows of Table 2 in a sentence."""
     return listed([ROW_LABELS[name] for name in names]) if names else "no row"
@@ -49,7 +45,7 @@ def table2() -> Words:
             values = [shown(over("table2", f"{row}/{name}", figure), digits) for name in vits.COLUMNS]
             printed = vits.ROWS[row].printed if figure == "accuracy" else ()
             rows.append([ROW_LABELS[row], *values, ", ".join(f"{x:.2f}" for x in printed) if printed else "–"])
-        tables[figure] = table(head, rows)
+        tables[figure] = markdown(head, rows)
     lost = {
         r: difference(figures.accuracies(r, "learned"), figures.accuracies("simple", "learned")) for r in PAPER_ROWS
     }
@@ -107,7 +103,7 @@ def what_matching_adds() -> Words:
         if names := [f"{ROW_LABELS[row]} ({d.text()})" for row, d in leads.items() if d.word == word]:
             sentences.append(f"{start}: {listed(names)}.")
     return {
-        "gains": table([*head, "our best column", "ahead of the paper's by"], rows),
+        "gains": markdown([*head, "our best column", "ahead of the paper's by"], rows),
         "verdicts": " ".join(sentences),
     }
 
@@ -121,7 +117,7 @@ def figure3() -> Words:
     rows = [[LABELS[name], *(shown(values) for values in by_row.values())] for name, by_row in columns.items()]
     return {
         "took": duration(spent(cells("ablation"))),
-        "accuracies": table(["", *(ROW_LABELS[row] for row in PAPER_ROWS)], rows),
+        "accuracies": markdown(["", *(ROW_LABELS[row] for row in PAPER_ROWS)], rows),
         "attention": rows_of(
             [row for row in PAPER_ROWS if mean_spread(attention[row])[0] > mean_spread(ffn[row])[0]]
         ),
@@ -151,7 +147,7 @@ def figure4() -> Words:
     correlations = [float(spearmanr(*pair).statistic) for pair in by_pair]  # pyright: ignore
     nearest, lowest = best(near, low=True), best(low, low=True)
     return {
-        "distances": table(
+        "distances": markdown(
             ["matching", "distance", "loss of the mean"],
             [[LABELS[name], shown(near[name]), shown(low[name], 3)] for name in vits.DISTANT],
         ),
@@ -178,7 +174,7 @@ def figure5() -> Words:
         "points": vits.POINTS,
         "images": vits.LINE_IMAGES,
         "took": duration(spent(cells("lines"))),
-        "barriers": table(["matching", "barrier (nats)", "range (nats)"], rows),
+        "barriers": markdown(["matching", "barrier (nats)", "range (nats)"], rows),
         "effect": f"{effect.text(3)} nats{'' if shows else '; **its effect does not show** over these pairs'}",
         "lowest": LABELS[best({name: figures.barriers(name) for name in vits.LINES}, low=True)],
         "share": f"{100 * left:.0f}",
@@ -212,7 +208,7 @@ def figure6_deep() -> Words:
         "depth": trained.DEPTH,
         "width": trained.WIDTH,
         "ends": " and ".join(f"{cells('deep-layers')[f'end {seed}']['loss']:.3f}" for seed in (0, 1)),
-        "losses": table([*head, "best single layer"], rows),
+        "losses": markdown([*head, "best single layer"], rows),
         "first": ", ".join(shares),
     }
 
@@ -253,7 +249,7 @@ def table3() -> Words:
     return {
         "steps": runtimes.STEPS,
         "recorded": "; ".join(f"{family} {clocked(seconds)}" for family, seconds in walls.items()),
-        "times": table(["", *families], rows),
+        "times": markdown(["", *families], rows),
         "of_fisher": f"{100 * paper / fisher:.0f}",
         "of_regmean": f"{100 * paper / regmean:.0f}",
     }
@@ -317,7 +313,7 @@ def many() -> Words:
         spread = scores["onto one anchor, data-free (mean over anchors)"][0]
         parts.append(
             f"{count} digit ViTs (the models: {shown([100 * end['accuracy'] for end in part['ends']])} %):\n\n"
-            f"{table(['matched how', 'accuracy (%)', 'loss (nats)'], lines)}\n\n"
+            f"{markdown(['matched how', 'accuracy (%)', 'loss (nats)'], lines)}\n\n"
             f"The choice of the anchor changes the accuracy by {max(spread) - min(spread):.2f} points (the paper's "
             "limitation); the common mean has no anchor."
         )
@@ -338,7 +334,7 @@ def classifier() -> Words:
         for name in vits.HEADS_MATCHED
     ]
     return {
-        "accuracies": table(["matching", *(f"head {word}" for word in vits.HEADS.values())], rows),
+        "accuracies": markdown(["matching", *(f"head {word}" for word in vits.HEADS.values())], rows),
         "largest": max(changes, key=lambda change: abs(change.mean)).text(),
     }
 
@@ -359,7 +355,7 @@ def architectures() -> Words:
         for title, label, barriers, whole in every
     ]
     head = ["models", "matching", "pairs", "barrier", "of unmatched"]
-    return {"steps": trained.T5_STEPS, "barriers": table(head, rows)}
+    return {"steps": trained.T5_STEPS, "barriers": markdown(head, rows)}
 
 
 def optimum() -> Words:
@@ -375,7 +371,7 @@ def optimum() -> Words:
     gain = difference(accuracy["linear"], accuracy["joint-attention"])
     heads = [row for row in stored("optima.json")["joint"] if row["n"] == 64]
     return {
-        "optima": table(["heads moved by", "distance", "accuracy of the mean (%)", "loss of the mean"], rows),
+        "optima": markdown(["heads moved by", "distance", "accuracy of the mean (%)", "loss of the mean"], rows),
         "joint": joint.text(4) + (": the paper's order loses next to nothing on these models" if little else ""),
         "linear": difference(apart["linear"], apart["joint-attention"]).text(3),
         "accuracy": f"{gain.text()} points{'' if gain.counts else ', within the spread'}",
@@ -415,13 +411,13 @@ def real() -> Words:
     return {
         "took": duration(spent(every)),
         "refused": "".join(f" Refused: {sentence}." for sentence in refusals),
-        "distances": table(
+        "distances": markdown(
             ["pair", "distance", "the paper", "ours, inside layers", "ours, data-free", "verdict"], rows
         ),
         "reactions": len(others.REACTIONS),
         "tokens": tokens,
         "token": f"{100 / tokens:.1f}",
-        "masked": table(
+        "masked": markdown(
             ["pair", "the first alone", "the second alone", "mean", "mean, the paper", "mean, ours inside layers"],
             filled,
         ),
@@ -430,7 +426,7 @@ def real() -> Words:
         "sentences": others.SENTENCES,
         "parents": f"{cosines['none']['parents']:.5f}",
         "nearest": names[best({s: [c["first"]] for s, c in cosines.items()})],
-        "cosines": table(
+        "cosines": markdown(
             ["mean of both", "to the base", "to the fine-tune"],
             [[names[s], f"{c['first']:.5f}", f"{c['second']:.5f}"] for s, c in cosines.items()],
         ),
@@ -449,7 +445,7 @@ def provenance() -> Words:
             known = [f"{k} {v}" for k, v in whole["versions"].items() if k in ("python", "torch", "transformers")]
             link = f"[{path.name}](../../benchmarks/results/paper/{path.name})"
             rows.append([link, str(len(whole["cells"])), ", ".join(known)])
-    return {"results": table(["results", "cells", "versions"], rows)}
+    return {"results": markdown(["results", "cells", "versions"], rows)}
 
 
 SECTIONS: dict[str, Callable[[], Words]] = {

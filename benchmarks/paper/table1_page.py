@@ -131,10 +131,10 @@ class Section:
             return [[ROW_LABELS[m], *(both(self.merged(m, c, head)) for c in LABELS)] for m in table1.METHODS]
 
         above = [[label, both(score), *[""] * len(MATCHED)] for label, score in unmerged.items()]
-        lines = markdown(["", *LABELS.values()], [*above, *rows("scores")])
+        tables = [markdown(["", *LABELS.values()], [*above, *rows("scores")])]
         if self.where == "inside":
-            lines += [OWN_HEAD, "", *markdown(["", *LABELS.values()], rows("own_head"))]
-        return "\n".join(lines).rstrip()
+            tables += [OWN_HEAD, markdown(["", *LABELS.values()], rows("own_head"))]
+        return "\n\n".join(tables)
 
     def gains(self) -> Gains:
         """What matching adds to the main F1."""

@@ -164,12 +164,10 @@ def table(cells: dict[str, Any]) -> str:
         "squared distance against plain",
     ]  # fmt: skip
     whole = BENCHMARK.document()
-    lines = [
-        *markdown(head, rows),
-        f"Medians of at least {min(len(r['ratios']['wall']) for r in ordered)} rounds in turns, one "
-        f"thread on a shared machine of {whole['cores']} cores, torch {whole['torch']}.",
-    ]
-    return "\n".join(lines)
+    return (
+        f"{markdown(head, rows)}\n\nMedians of at least {min(len(r['ratios']['wall']) for r in ordered)} rounds in turns, one "
+        f"thread on a shared machine of {whole['cores']} cores, torch {whole['torch']}."
+    )
 
 
 def cells(asked: argparse.Namespace) -> Cells:

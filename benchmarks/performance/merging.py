@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from benchmarks.harness import DATA, Benchmark, Section, markdown
-from benchmarks.mergekit.environment import mergekit_python
+from benchmarks.mergekit.methods import mergekit_python
 from benchmarks.performance.llamas import Llama, write
 from benchmarks.performance.processes import PROGRAM, measure
 
@@ -173,18 +173,17 @@ def table(cells: dict[str, Any]) -> str:
             ratios.append([f"`{method}`", words, f"{r['median']:.1f}", f"{r['least']:.1f}–{r['most']:.1f}"])
     gaps = ", ".join(f"`{m}` {e['against_mergekit']['relative']:.1g}" for m, e in cells.items())
     head = ["method", "command", "runs", "seconds", "processor seconds", "memory (MB)"]
-    lines = [
+    parts = [
         f"Two fine-tunes of a random {whole['parameters'] / 1e9:.2f}-billion-parameter Llama in bfloat16 (and the base, for "
         f"`ties` at density 0.5), {whole['threads']} threads, all rows in turns, inputs in the page cache, machine of {whole['cores']} "
         f"cores shared with others (load {min(loads):.1f} to {max(loads):.1f}). Seconds are those of the whole command, "
         "median and range; processor seconds are user and system; memory is the peak of anonymous memory.",
-        "",
-        *markdown(head, rows),
-        *markdown(["method", "ratio of seconds, run by run", "median", "range"], ratios),
+        markdown(head, rows),
+        markdown(["method", "ratio of seconds, run by run", "median", "range"], ratios),
         f"How far the outputs of the two tools differ, as a share of the norm: {gaps}. mergekit computes in "
         f"bfloat16, as the recipe's `dtype` says; isomerge computes in float32 and rounds once, when it writes.",
     ]
-    return "\n".join(lines)
+    return "\n\n".join(parts)
 
 
 BENCHMARK = Benchmark(

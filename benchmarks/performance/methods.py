@@ -58,15 +58,13 @@ def table(cells: dict[str, Any]) -> str:
         busy = f"stopped after {row['cpu_seconds']:.0f}" if row.get("stopped") else f"{row['cpu_seconds']:.0f}"
         memory = f"{row['peak_anonymous_bytes'] / 1e6:.0f}"
         rows.append([f"`{name}`", sizes[row["pair"]], busy, f"{row['seconds']:.0f}", memory])
-    lines = [
+    return (
         f"Two fine-tunes of a random Llama in bfloat16 and their base, merged as they are (`--no-align`) by each "
         f"method's defaults, {whole['threads']} threads, one run each, on a machine of {whole['cores']} cores that "
         f"others used as well (load {min(loads):.1f} to {max(loads):.1f}): processor seconds count, and wall seconds "
-        f"are an upper bound. Methods of whole matrices have a pair of {sizes['small']} billion parameters.",
-        "",
-        *markdown(["method", "billion parameters", "processor seconds", "seconds", "memory (MB)"], rows)[:-1],
-    ]
-    return "\n".join(lines)
+        f"are an upper bound. Methods of whole matrices have a pair of {sizes['small']} billion parameters.\n\n"
+        + markdown(["method", "billion parameters", "processor seconds", "seconds", "memory (MB)"], rows)
+    )
 
 
 def cells(asked: argparse.Namespace) -> Cells:

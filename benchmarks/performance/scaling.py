@@ -100,14 +100,11 @@ def table(cells: dict[str, Any]) -> str:
         "row", "million parameters", "seconds", "processor seconds", "memory (MB)",
         "estimate of `--dry-run` (MB)",
     ]  # fmt: skip
-    lines = [
-        "Pairs of Llama-shaped models in bfloat16, a tenth of the weights' standard deviation apart (width "
-        "1024, 4 layers, 16 heads "
-        "where the row does not say otherwise), default spaces, one thread unless `-j` is said, one run each.",
-        "",
-        *markdown(head, rows)[:-1],
-    ]
-    return "\n".join(lines)
+    return (
+        "Pairs of Llama-shaped models in bfloat16, a tenth of the weights' standard deviation apart (width 1024, 4 "
+        "layers, 16 heads where the row does not say otherwise), default spaces, one thread unless `-j` is said, one "
+        f"run each.\n\n{markdown(head, rows)}"
+    )
 
 
 BENCHMARK = Benchmark(

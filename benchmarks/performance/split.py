@@ -70,14 +70,12 @@ def table(cells: dict[str, Any]) -> str:
     (row,) = cells.values()
     total = row["total"]
     rows = [[name, f"{seconds:.1f}", f"{seconds / total:.0%}"] for name, seconds in row["parts"].items()]
-    lines = [
-        f"The same pair aligned (default spaces) and merged in one thread: {total:.0f} processor seconds.",
-        "",
-        *markdown(["part", "processor seconds", "share"], rows),
+    return (
+        f"The same pair aligned (default spaces) and merged in one thread: {total:.0f} processor seconds.\n\n"
+        f"{markdown(['part', 'processor seconds', 'share'], rows)}\n\n"
         f"The first five are what no match can do without, {row['floor']:.1f} s: all of it takes "
-        f"{total / row['floor']:.1f} times as long.",
-    ]
-    return "\n".join(lines)
+        f"{total / row['floor']:.1f} times as long."
+    )
 
 
 BENCHMARK = Benchmark(

@@ -47,7 +47,7 @@ def table(cells: dict[str, Any]) -> str:
         low, high = (1000 * x for x in row["range"])
         rows.append([f"`{name}`", f"{1000 * row['seconds']:.0f} ({low:.0f}–{high:.0f})", f"{row['ratio']:.1f}"])
     head = ["command", "ms (range)", "times `python -c pass`"]
-    return "\n".join([f"Medians of {RUNS} runs in turns.", "", *markdown(head, rows)[:-1]])
+    return f"Medians of {RUNS} runs in turns.\n\n{markdown(head, rows)}"
 
 
 BENCHMARK = Benchmark(
