@@ -175,17 +175,12 @@ def measure(
 
 
 BENCHMARK = Benchmark(
-    "kills",
-    lambda asked: {f"seed {asked.seed}": {"seed": asked.seed, "runs": asked.runs}},
-    measure,
-    resumes=True,
-    about=lambda cells: {"options": OPTIONS},
-    complete=lambda cell, how: cell["runs"] >= how["runs"],
+    "kills", lambda asked: {f"seed {asked.seed}": {"seed": asked.seed, "runs": asked.runs}}, measure, resumes=True,
+    about=lambda cells: {"options": OPTIONS}, complete=lambda cell, how: cell["runs"] >= how["runs"],
     options=lambda parser: (
-        parser.add_argument("--runs", type=int, default=200),
-        parser.add_argument("--seed", type=int, default=0),
+        parser.add_argument("--runs", type=int, default=200), parser.add_argument("--seed", type=int, default=0),
     ),
-)
+)  # fmt: skip
 
 if __name__ == "__main__":
     quiet()

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.harness import Benchmark, quiet
+from benchmarks.harness import Benchmark, Cells, quiet
 from benchmarks.kills import files_of, make_inputs, merge
 
 OPTIONS: list[dict[str, Any]] = [
@@ -237,20 +238,19 @@ def about(cells: dict[str, Any]) -> dict[str, Any]:
     return {"options": OPTIONS, "versions": {"ray": ray.__version__, "torch": torch.__version__}}
 
 
+def cells(asked: Namespace) -> Cells:
+    """Two clusters, and drivers that are killed."""
+    clusters = {f"{n} nodes": {"seed": asked.seed, "nodes": n, "kills": asked.runs // 2} for n in (2, 4)}
+    return {**clusters, "other engine": {"seed": asked.seed, "nodes": 0, "kills": 0}}
+
+
 BENCHMARK = Benchmark(
-    "ray",
-    lambda asked: {
-        **{f"{n} nodes": {"seed": asked.seed, "nodes": n, "kills": asked.runs // 2} for n in (2, 4)},
-        "other engine": {"seed": asked.seed, "nodes": 0, "kills": 0},
-    },
-    measure,
-    about=about,
-    complete=lambda cell, how: cell.get("kills", 0) >= how["kills"],
+    "ray", cells, measure, about=about, complete=lambda cell, how: cell.get("kills", 0) >= how["kills"],
     options=lambda parser: (
         parser.add_argument("--runs", type=int, default=20, help="with a killed worker, on both clusters together"),
         parser.add_argument("--seed", type=int, default=0),
     ),
-)
+)  # fmt: skip
 
 if __name__ == "__main__":
     quiet()

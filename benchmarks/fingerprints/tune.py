@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from benchmarks.barrier.data import BARRIER, WINDOW, load_images, load_text, windows
 from benchmarks.fetch import DATA
+from benchmarks.paper.trained import descend
 
 TUNED = DATA / "fingerprints"
 STEPS, BATCH, RATE = 150, 16, 1e-3
@@ -62,17 +63,9 @@ def tune(family: str, seed: int) -> None:
     if not source.is_dir():
         return
     kind = tf.AutoModelForCausalLM if family in TEXT else tf.AutoModelForImageClassification
-    model = kind.from_pretrained(source).train()
-    optimizer = torch.optim.AdamW(model.parameters(), RATE, weight_decay=0.05)
-    loss_of = _reading(model) if family in TEXT else _looking(model, IMAGES[family])
-    for step in range(STEPS):
-        loss = loss_of()
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        if step in (0, STEPS - 1):
-            print(f"{out.name}: step {step} loss {loss.item():.3f}", flush=True)
+    model = kind.from_pretrained(source)
+    loss = _reading(model) if family in TEXT else _looking(model, IMAGES[family])
+    descend(model, loss, [RATE] * STEPS, clip=1.0, weight_decay=0.05)
     model.save_pretrained(out)
 
 

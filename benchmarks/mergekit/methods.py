@@ -134,14 +134,10 @@ def about(cells: dict[str, Any]) -> dict[str, Any]:
     return {"mergekit": MERGEKIT, "torch": TORCH, "largest_difference": worst}
 
 
-BENCHMARK = Benchmark(
-    "mergekit",
-    cells,
-    compared,
-    inside="rows",
-    about=about,
-    said=lambda row: (
-        f"{'agrees' if row['agrees'] else 'DIFFERS'} "
-        f"{row.get('largest_difference', row.get('share', row.get('error', '')))}"
-    ),
-)
+def said(row: dict[str, Any]) -> str:
+    """The verdict, and the figure that it rests on."""
+    figure = row.get("largest_difference", row.get("share", row.get("error", "")))
+    return f"{'agrees' if row['agrees'] else 'DIFFERS'} {figure}"
+
+
+BENCHMARK = Benchmark("mergekit", cells, compared, inside="rows", about=about, said=said)

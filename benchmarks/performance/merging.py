@@ -187,15 +187,11 @@ def table(cells: dict[str, Any]) -> str:
 
 
 BENCHMARK = Benchmark(
-    "performance/merging",
-    lambda asked: {method: {"method": method} for method in METHODS},
-    measured,
-    inside="methods",
+    "performance/merging", lambda asked: {method: {"method": method} for method in METHODS}, measured, inside="methods",
     about=lambda cells: {"parameters": MODEL.parameters, "threads": THREADS, "cores": os.cpu_count()},
-    sections=(Section("lab/performance.md", "merging", table),),
+    sections=(Section("lab/performance.md", "merging", table),), said=lambda entry: str(entry["ratios"]),
     ratios=lambda entry: {
         f"isomerge against {name}": r["median"] if name.startswith("cp") else 1 / r["median"]
         for name, r in entry["ratios"].items()
     },
-    said=lambda entry: str(entry["ratios"]),
-)
+)  # fmt: skip

@@ -74,15 +74,9 @@ def cells(asked: argparse.Namespace) -> Cells:
     return {name: {"name": name, "pair": "small" if name in MATRICES else "full"} for name in ordered}
 
 
+PARAMETERS_OF = {"full": MODEL.parameters, "small": SMALL.parameters}
 BENCHMARK = Benchmark(
-    "performance/methods",
-    cells,
-    measured,
-    inside="rows",
-    about=lambda cells: {
-        "threads": THREADS,
-        "cores": os.cpu_count(),
-        "parameters": {"full": MODEL.parameters, "small": SMALL.parameters},
-    },
+    "performance/methods", cells, measured, inside="rows",
+    about=lambda cells: {"threads": THREADS, "cores": os.cpu_count(), "parameters": PARAMETERS_OF},
     sections=(Section("lab/performance.md", "methods", table),),
-)
+)  # fmt: skip
