@@ -353,9 +353,14 @@ def mean_spread(values: Iterable[float]) -> tuple[float, float]:
     return statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else 0.0
 
 
+def table_rows(rows: Iterable[Iterable[str]]) -> str:
+    """The lines of a table below its head."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
 def markdown(head: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
     """A table."""
-    return "\n".join([f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(r)} |" for r in rows)])
+    return f"| {' | '.join(head)} |\n|{'---|' * len(head)}\n{table_rows(rows)}"
 
 
 def quiet() -> None:

@@ -28,6 +28,7 @@ from benchmarks.barrier.data import load_text
 from benchmarks.harness import DATA, Benchmark, Cells
 from benchmarks.paper import trained
 from benchmarks.paper.vits import MADE, layer_choices, layers_key, moved_in, prepare, said
+from benchmarks.twins import PAIRS, embed
 from isomerge.errors import IsomergeError
 
 # ------------------------------------------------------------------------------------------------ ViTs of 24 layers
@@ -132,12 +133,7 @@ T5 = Benchmark(
 
 # -------------------------------------------------------------------------------------------- checkpoints of others
 
-FAMILIES = (
-    ("minilm", "minilm-sre"),
-    ("rxnfp-pretrained", "rxnfp-ft"),
-    ("rxnfp-pretrained", "rxnfp-ft-10k"),
-    ("rxnfp-ft", "rxnfp-ft-10k"),
-)
+FAMILIES = PAIRS
 SPACES = ("none", "paper", "default")
 WITH_HEAD = FAMILIES[1:3]
 """Pairs with the base of rxnfp: the fine-tunes have no head that fills in tokens."""
@@ -193,17 +189,9 @@ def filled(folder: Path) -> dict[str, Any]:
 
 
 def embeddings(folder: Path) -> torch.Tensor:
-    """Mean-pooled sentence embeddings of length one, of pieces of the State of the Union addresses."""
-    from transformers import AutoModel, AutoTokenizer
-
-    tokenizer, model = AutoTokenizer.from_pretrained(DATA / "minilm"), AutoModel.from_pretrained(folder).eval()
+    """Sentence embeddings of length one, of pieces of the State of the Union addresses."""
     text = bytes(load_text("heldout").numpy()).decode("utf8", "replace")
-    sentences = [s.strip() for s in text.split(".") if 40 < len(s.strip()) < 300][:SENTENCES]
-    batch = tokenizer(sentences, padding=True, truncation=True, return_tensors="pt")
-    with torch.no_grad():
-        hidden = model(**batch).last_hidden_state
-    mask = batch["attention_mask"][..., None]
-    return torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=-1)
+    return embed(folder, [s.strip() for s in text.split(".") if 40 < len(s.strip()) < 300][:SENTENCES])
 
 
 def cosines(pair: tuple[str, str], merge: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import DOCS, RESULTS, markdown, mean_spread, write_whole
+from benchmarks.harness import DOCS, RESULTS, markdown, mean_spread, table_rows, write_whole
 from benchmarks.paper import figures, others, runtimes, table1_page, trained, vits
 from benchmarks.paper.figures import LABELS, PAPER, ROW_LABELS, cells, over
 from benchmarks.paper.sentences import best, difference, duration, listed, shown, spent
@@ -81,7 +81,6 @@ def what_matching_adds() -> Words:
         printed = f"{PAPER_ROWS[row].printed[2] - PAPER_ROWS[row].printed[0]:+.2f}"
         texts = (effects[row].text(), scale[-1].text(), LABELS[first], leads[row].text())
         rows.append([ROW_LABELS[row], printed, *texts])
-    head = ("points of accuracy", "the paper's gain, in the paper", "here", "rescaling alone, here")
     said = {
         "higher": "The paper's matching raises the accuracy of {}.",
         "not decided": "**The paper's effect does not show here** for {}: the differences are within their spread.",
@@ -102,10 +101,7 @@ def what_matching_adds() -> Words:
     for word, start in (("not decided", "**Not decided** over these pairs"), ("lower", "**Behind the paper's**")):
         if names := [f"{ROW_LABELS[row]} ({d.text()})" for row, d in leads.items() if d.word == word]:
             sentences.append(f"{start}: {listed(names)}.")
-    return {
-        "gains": markdown([*head, "our best column", "ahead of the paper's by"], rows),
-        "verdicts": " ".join(sentences),
-    }
+    return {"gains": table_rows(rows), "verdicts": " ".join(sentences)}
 
 
 def figure3() -> Words:
@@ -147,10 +143,7 @@ def figure4() -> Words:
     correlations = [float(spearmanr(*pair).statistic) for pair in by_pair]  # pyright: ignore
     nearest, lowest = best(near, low=True), best(low, low=True)
     return {
-        "distances": markdown(
-            ["matching", "distance", "loss of the mean"],
-            [[LABELS[name], shown(near[name]), shown(low[name], 3)] for name in vits.DISTANT],
-        ),
+        "distances": table_rows([LABELS[n], shown(near[n]), shown(low[n], 3)] for n in vits.DISTANT),
         "closer": "\n".join(sentences),
         "count": len(vits.DISTANT),
         "correlation": f"{mean_spread(correlations)[0]:.2f}",
@@ -174,10 +167,10 @@ def figure5() -> Words:
         "points": vits.POINTS,
         "images": vits.LINE_IMAGES,
         "took": duration(spent(cells("lines"))),
-        "barriers": markdown(["matching", "barrier (nats)", "range (nats)"], rows),
+        "barriers": table_rows(rows),
         "effect": f"{effect.text(3)} nats{'' if shows else '; **its effect does not show** over these pairs'}",
         "lowest": LABELS[best({name: figures.barriers(name) for name in vits.LINES}, low=True)],
-        "share": f"{100 * left:.0f}",
+        "share": 100 * left,
     }
 
 
@@ -250,8 +243,8 @@ def table3() -> Words:
         "steps": runtimes.STEPS,
         "recorded": "; ".join(f"{family} {clocked(seconds)}" for family, seconds in walls.items()),
         "times": markdown(["", *families], rows),
-        "of_fisher": f"{100 * paper / fisher:.0f}",
-        "of_regmean": f"{100 * paper / regmean:.0f}",
+        "of_fisher": 100 * paper / fisher,
+        "of_regmean": 100 * paper / regmean,
     }
 
 
@@ -354,8 +347,7 @@ def architectures() -> Words:
         [title, label, str(len(barriers)), shown(barriers, 3), f"{100 * sum(barriers) / sum(whole):.0f} %"]
         for title, label, barriers, whole in every
     ]
-    head = ["models", "matching", "pairs", "barrier", "of unmatched"]
-    return {"steps": trained.T5_STEPS, "barriers": markdown(head, rows)}
+    return {"steps": trained.T5_STEPS, "barriers": table_rows(rows)}
 
 
 def optimum() -> Words:
@@ -371,7 +363,7 @@ def optimum() -> Words:
     gain = difference(accuracy["linear"], accuracy["joint-attention"])
     heads = [row for row in stored("optima.json")["joint"] if row["n"] == 64]
     return {
-        "optima": markdown(["heads moved by", "distance", "accuracy of the mean (%)", "loss of the mean"], rows),
+        "optima": table_rows(rows),
         "joint": joint.text(4) + (": the paper's order loses next to nothing on these models" if little else ""),
         "linear": difference(apart["linear"], apart["joint-attention"]).text(3),
         "accuracy": f"{gain.text()} points{'' if gain.counts else ', within the spread'}",
@@ -389,48 +381,35 @@ def real() -> Words:
         words = (f"{first['before'] / first['norm']:.4f}", *off, first["verdict"]) if first else ("–", *off, "–")
         rows.append([" + ".join(pair), *words])
     masked = {pair: {s: every[f"masked/{s}/{'+'.join(pair)}"] for s in others.MASKED} for pair in others.WITH_HEAD}
-    filled = [
-        [
-            " + ".join(pair),
-            *(
-                "refused" if "refused" in c else f"{100 * c['accuracy']:.1f} (loss {c['loss']:.3f})"
-                for c in row.values()
-            ),
-        ]
-        for pair, row in masked.items()
-    ]
-    means = [
-        (row["default"], row["none"]) for row in masked.values() if not any("refused" in c for c in row.values())
-    ]
-    gap = 100 * max((abs(matched["accuracy"] - plain["accuracy"]) for matched, plain in means), default=0)
-    tokens = next((plain["tokens"] for _, plain in means), 1)
-    refusals = sorted({c["refused"] for c in every.values() if "refused" in c})
+    filled = [[" + ".join(pair), *map(scored, row.values())] for pair, row in masked.items()]
+    whole = [row for row in masked.values() if not any("refused" in c for c in row.values())]
+    gap = 100 * max((abs(row["default"]["accuracy"] - row["none"]["accuracy"]) for row in whole), default=0)
+    tokens = whole[0]["none"]["tokens"] if whole else 1
     cosines = {s: every[f"cosine/{s}/{'+'.join(others.FAMILIES[0])}"] for s in others.SPACES}
     names = {"none": "as stored", "paper": "the paper", "default": "ours, inside layers"}
     nothing = ": fine-tunes of one base share its coordinates, and there is next to nothing to match"
     return {
         "took": duration(spent(every)),
-        "refused": "".join(f" Refused: {sentence}." for sentence in refusals),
-        "distances": markdown(
-            ["pair", "distance", "the paper", "ours, inside layers", "ours, data-free", "verdict"], rows
+        "refused": "".join(
+            f" Refused: {s}." for s in sorted({c["refused"] for c in every.values() if "refused" in c})
         ),
+        "distances": table_rows(rows),
         "reactions": len(others.REACTIONS),
         "tokens": tokens,
-        "token": f"{100 / tokens:.1f}",
-        "masked": markdown(
-            ["pair", "the first alone", "the second alone", "mean", "mean, the paper", "mean, ours inside layers"],
-            filled,
-        ),
-        "gap": f"{gap:.1f}",
+        "token": 100 / tokens,
+        "masked": table_rows(filled),
+        "gap": gap,
         "share": nothing if gap < 1 else "",
         "sentences": others.SENTENCES,
-        "parents": f"{cosines['none']['parents']:.5f}",
+        "parents": cosines["none"]["parents"],
         "nearest": names[best({s: [c["first"]] for s, c in cosines.items()})],
-        "cosines": markdown(
-            ["mean of both", "to the base", "to the fine-tune"],
-            [[names[s], f"{c['first']:.5f}", f"{c['second']:.5f}"] for s, c in cosines.items()],
-        ),
+        "cosines": table_rows([names[s], f"{c['first']:.5f}", f"{c['second']:.5f}"] for s, c in cosines.items()),
     }
+
+
+def scored(cell: Mapping[str, Any]) -> str:
+    """Accuracy and loss of one model, or that it could not be made."""
+    return "refused" if "refused" in cell else f"{100 * cell['accuracy']:.1f} (loss {cell['loss']:.3f})"
 
 
 # ----------------------------------------------------------------------------------------------------------- the page
@@ -445,7 +424,7 @@ def provenance() -> Words:
             known = [f"{k} {v}" for k, v in whole["versions"].items() if k in ("python", "torch", "transformers")]
             link = f"[{path.name}](../../benchmarks/results/paper/{path.name})"
             rows.append([link, str(len(whole["cells"])), ", ".join(known)])
-    return {"results": markdown(["results", "cells", "versions"], rows)}
+    return {"results": table_rows(rows)}
 
 
 SECTIONS: dict[str, Callable[[], Words]] = {
