@@ -112,14 +112,6 @@ class Results:
             )
         return stored[self.inside] if self.inside else stored
 
-    def has(self, key: str) -> bool:
-        """Whether a cell was measured."""
-        return key in self.cells
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """A cell, or `default` where it was not measured."""
-        return self.cells.get(key, default)
-
     def put(self, key: str, value: Any) -> None:
         """Add a cell and write the file.
 
@@ -227,12 +219,12 @@ class Benchmark:
 
     def is_there(self, results: Results, name: str, settings: Mapping[str, Any]) -> bool:
         """Whether a cell was measured, and is all that its settings ask for."""
-        return results.has(name) and self.complete(results.get(name), settings)
+        return name in results.cells and self.complete(results.cells[name], settings)
 
     def measured(self, name: str, settings: Mapping[str, Any], results: Results, *, anew: bool) -> Any:
         """Measure a cell and keep it; what is there of one that takes long is gone on with, unless `anew`."""
         if self.resumes:
-            kept = None if anew else results.get(name)
+            kept = None if anew else results.cells.get(name)
             cell = self.measure(**settings, kept=kept, keep=lambda part: results.put(name, part))
         else:
             cell = self.measure(**settings)
@@ -307,7 +299,7 @@ def _run(cells: dict[str, tuple[Benchmark, str, Mapping[str, Any]]], asked: argp
         worse = []
         for name, (bench, cell, settings) in cells.items():
             if bench.ratios is not None and there[name]:
-                worse += bench.worse(name, settings, opened[bench.name].get(cell))
+                worse += bench.worse(name, settings, opened[bench.name].cells[cell])
         if worse:
             sys.exit("worse: " + "; ".join(worse))
     else:

@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+import isomerge
 from benchmarks.harness import DATA, Benchmark, Section, markdown
 from benchmarks.mergekit.methods import mergekit_python
 from benchmarks.performance.llamas import Llama, write
@@ -117,30 +118,6 @@ def ratio(runs: Sequence[Run], slow: str, fast: str, figure: str = "seconds") ->
     return {"median": round(median(each), 2), "least": round(min(each), 2), "most": round(max(each), 2)}
 
 
-def difference(ours: Path, theirs: Path) -> dict[str, float]:
-    """The largest difference of any weight, and the root mean square over that of the weights."""
-    from safetensors import safe_open
-
-    def tensors(folder: Path) -> dict[str, Path]:
-        places = {}
-        for file in sorted(folder.glob("*.safetensors")):
-            with safe_open(file, "pt") as opened:
-                places |= dict.fromkeys(opened.keys(), file)
-        return places
-
-    largest, squares, all_squares = 0.0, 0.0, 0.0
-    mine, other = tensors(ours), tensors(theirs)
-    if mine.keys() != other.keys():
-        raise RuntimeError("the tools wrote different tensors")
-    for name in mine:
-        with safe_open(mine[name], "pt") as first, safe_open(other[name], "pt") as second:
-            a, b = first.get_tensor(name).float(), second.get_tensor(name).float()
-        all_squares += float(a.norm()) ** 2
-        a -= b
-        largest, squares = max(largest, float(a.abs().max())), squares + float(a.norm()) ** 2
-    return {"largest": largest, "relative": (squares / all_squares) ** 0.5}
-
-
 def measured(method: str) -> dict[str, Any]:
     """A method by every tool, in turns: what else the machine does slows all alike."""
     make_models()
@@ -149,7 +126,8 @@ def measured(method: str) -> dict[str, Any]:
         for name, run in rows_of(method).items():
             runs.append({"row": name, "repeat": number, **run()})
             print(runs[-1], flush=True)
-    gap = difference(FOLDER / "out" / "isomerge", FOLDER / "out" / "mergekit")
+    apart = isomerge.diff(FOLDER / "out" / "isomerge", FOLDER / "out" / "mergekit", spaces="none")["distance"]
+    gap = {"relative": apart["before"] / apart["norm"]}
     ratios = {slow: ratio(runs, slow, "isomerge") for slow in ("mergekit", "mergekit, 500M shards")}
     if method == "linear":
         work = "isomerge, the work alone"

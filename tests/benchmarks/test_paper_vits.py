@@ -112,7 +112,7 @@ def test_a_matching_is_made_once_and_again_when_it_is_another(tiny, monkeypatch)
     folder = vits.aligned("rotations", "0-1")
     assert vits.aligned("rotations", "0-1") == folder
     assert moved == [("rotations", "0-1")]
-    cell = vits.MATCHING.results().get("rotations/0-1")
+    cell = vits.MATCHING.results().cells["rotations/0-1"]
     assert 0 < cell["distance"] < cell["distance_stored"]
     assert cell["options"] == ["paper-no-rescale", ["ov", "qk"]]
     queries = dataclasses.replace(vits.MATCHINGS["rotations"], stays=("qk",))
