@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from benchmarks.fetch import DATA, fetch
-from benchmarks.fingerprints.derive import DERIVATIONS, applies, disguised, read
+from benchmarks.fingerprints.derive import DERIVATIONS, Derivation, disguised, read
 from benchmarks.fingerprints.tune import TUNED, trained, tune_all
 from benchmarks.harness import Benchmark, Section, quiet, reach_tests
 from isomerge.checkpoint.in_memory import in_memory
@@ -38,25 +38,8 @@ from isomerge.quotient.similarity import ALIKE, DERIVED, TAMPERED, Similarity, s
 PRINTS = TUNED / "prints"
 TEMPLATE = Path(__file__).with_name("page.md")
 TEXT = DATA / "paper" / "text" / "cpu"
-FEW = ("as it is", "4 bits a row", "four fifths pruned", "half the layers", "vocabulary shuffled", "anchors replaced",
-       "all but anchors shuffled", "embeddings replaced")  # fmt: skip
-"""What is made of the roots that are no first of their family, and of large ones."""
-TELLS = {
-    "bfloat16": "rounded to bfloat16", "8 bits a row": "quantised to 8 bits",
-    "4 bits a row": "quantised to 4 bits", "half pruned": "pruned", "four fifths pruned": "pruned",
-    "noise of a fifth": "weights moved", "two fifths of a stranger": "weights moved",
-    "an adapter of rank 4": "weights moved", "fine-tuned": "weights moved", "a layer less": "removed",
-    "half the layers": "removed", "layers twice": "repeated", "layers swapped": "in another order",
-    "the last layer random": "replaced", "more tokens": " rows and ", "half the tokens": " rows and ",
-    "vocabulary shuffled": "rows in another order", "anchors replaced": "exchanged",
-    "all anchors replaced": "exchanged", "all but anchors shuffled": "exchanged",
-    "half the rows replaced": "rows changed", "embeddings replaced": "replaced",
-    "shuffled, 8 bits": "rows in another order", "replaced, a layer less": "replaced",
-    "heads paired anew": "weights moved", "neurons paired anew": "weights moved", "neurons split": "size ff",
-    "another epsilon": "eps", "another activation": "act", "upcycled to experts": "upcycled",
-}  # fmt: skip
-"""What must be among the words of what was done."""
-EXCHANGED = {"anchors replaced", "all anchors replaced", "all but anchors shuffled"}
+MADE = {**DERIVATIONS, "fine-tuned": Derivation(DERIVATIONS["as it is"].change, "weights moved")}
+"""What models of the zoo are: what is made here, and what others trained."""
 MOST = 150
 """Pairs of strangers of one family, and of kin that are no roots, that are compared: drawn at random."""
 
@@ -101,10 +84,10 @@ def zoo() -> list[Entry]:
         begin = time.time()
         for number, (how, path) in enumerate(paths):
             model = recognise(path)
-            names = [n for n in DERIVATIONS if full or n in FEW] if number == 0 else ["as it is"]
+            names = [n for n, how in DERIVATIONS.items() if full or how.often] if number == 0 else ["as it is"]
             jobs = [(n, plain) for n in names for plain in ([False, True] if full else [False])]
             for seed, (name, plain) in enumerate(jobs):
-                if applies(name, model.config):
+                if DERIVATIONS[name].fits(model.config):
                     made = _print(
                         model, f"{root} {number} {name}{' plain' * plain}", name, 1000 * len(entries) + seed, plain
                     )
@@ -117,7 +100,7 @@ def _print(model: Any, label: str, how: str, seed: int, plain: bool) -> Fingerpr
     """One fingerprint, from its file where it was made before."""
     file = PRINTS / f"{label}.json"
     if not file.is_file():
-        made, changed = DERIVATIONS[how](read(model), dict(model.config), seed)
+        made, changed = DERIVATIONS[how].change(read(model), dict(model.config), seed)
         moved = recognise(in_memory(made, changed)) if plain else disguised(made, changed, seed)
         fingerprint(moved).save(file)
     return read_fingerprint(file)
@@ -153,7 +136,8 @@ def _to_root(found: Compared) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     for how in dict.fromkeys(two.how for _, two, _ in found):
         here = [(two, s) for _, two, s in found if two.how == how]
-        told = [_says(s, TELLS[how]) for two, s in here if how in TELLS and (two.plain or how not in HIDDEN)]
+        made = MADE[how]
+        told = [_says(s, made.tells) for two, s in here if made.tells and (two.plain or not made.hidden)]
         rows[how] = {
             "pairs": len(here),
             "lowest_score": min((s.score for _, s in here if s.score is not None), default=None),
@@ -164,10 +148,6 @@ def _to_root(found: Compared) -> dict[str, Any]:
             "directed": dict(Counter(str(s.source) for _, s in here)),
         }
     return rows
-
-
-HIDDEN = {"bfloat16", "8 bits a row", "4 bits a row", "half pruned", "four fifths pruned"}
-"""What a disguise hides: told of undisguised models alone."""
 
 
 def _says(s: Similarity, words: str) -> bool:
@@ -200,7 +180,7 @@ def _wrong(one: Entry, two: Entry, s: Similarity) -> bool:
     if one.root != two.root:
         return s.derived
     if s.verdict == TAMPERED:
-        return not {one.how, two.how} & EXCHANGED
+        return not (MADE[one.how].exchanged or MADE[two.how].exchanged)
     return not s.derived
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ Made = tuple[Weights, Config]
 Change = Callable[[Weights, Config, int], Made]
 LAYER = re.compile(r"(.*?\b(?:layer|layers|h)\.)(\d+)(\..*)")
 """The name of a tensor of a layer."""
+NEURONS = ("intermediate_size", "n_inner", "d_ff")
+EPSILONS = ("layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps")
 
 
 def read(model: Model) -> Weights:
@@ -269,7 +272,7 @@ def more_neurons(weights: Weights, config: Config, seed: int) -> Made:
     """Eight neurons of every layer split in two halves, which no symmetry of the spec does: the same function,
     other shapes."""
     model = recognise(in_memory(weights, config))
-    size = next(k for k in ("intermediate_size", "n_inner", "d_ff") if isinstance(config.get(k), int))
+    size = next(k for k in NEURONS if isinstance(config.get(k), int))
     old = config[size]
     changed = dict(weights)
     for name, match in model.matches.items():
@@ -286,7 +289,7 @@ def more_neurons(weights: Weights, config: Config, seed: int) -> Made:
 
 def other_epsilon(weights: Weights, config: Config, seed: int) -> Made:
     """Norms with a hundred times the epsilon."""
-    keys = [k for k in ("layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps") if k in config]
+    keys = [k for k in EPSILONS if k in config]
     return weights, {**config, **{k: 100 * config[k] for k in keys}}
 
 
@@ -317,44 +320,75 @@ def upcycled(weights: Weights, config: Config, seed: int) -> Made:
     return found, moe
 
 
+def _has_tokens(config: Config) -> bool:
+    return "vocab_size" in config
+
+
+def _has_layers(config: Config) -> bool:
+    """Whether layers can be taken one by one: not of two stacks of blocks, nor of one layer for all."""
+    return config["model_type"] not in ("t5", "albert")
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """What is done to a checkpoint.
+
+    Args:
+        change: makes it, of tensors, a config and a seed.
+        tells: what must be among the words of what was done; empty: nothing must.
+        fits: whether it makes sense for a config.
+        often: whether it is made of all roots, and not of the first of a family alone.
+        hidden: whether a disguise hides it, so that undisguised models alone must tell it.
+        exchanged: whether rows are exchanged for the eyes of fingerprints alone.
+    """
+
+    change: Change
+    tells: str = ""
+    fits: Callable[[Config], bool] = lambda config: True
+    often: bool = False
+    hidden: bool = False
+    exchanged: bool = False
+
+
 FEWER_LAYERS = _layers(lambda depth: (n for n in range(depth) if n != depth // 2))
-DERIVATIONS: dict[str, Change] = {
-    "as it is": lambda weights, config, seed: (weights, config),
-    "bfloat16": _matrices(lambda t, rng: t.bfloat16().float()), "8 bits a row": _levels(8),
-    "4 bits a row": _levels(4), "half pruned": _pruned(0.5),
-    "four fifths pruned": _pruned(0.8), "noise of a fifth": _matrices(lambda t, rng: t + _random(t, rng, 0.2)), "two fifths of a stranger": _matrices(_mixed),
-    "an adapter of rank 4": adapted, "a layer less": FEWER_LAYERS, "half the layers": _layers(lambda depth: range(0, depth, 2)),
-    "layers twice": _layers(lambda depth: [*range(depth // 2 + 1), *range(depth // 2 - 1, depth)]),
-    "layers swapped": _layers(_swapped), "the last layer random": other_layer,
-    "more tokens": more_tokens, "half the tokens": fewer_tokens, "vocabulary shuffled": shuffled,
-    "anchors replaced": _anchors_replaced(0), "all anchors replaced": _anchors_replaced(0, 1),
-    "all but anchors shuffled": _of_tables(_others_shuffled), "half the rows replaced": half_replaced,
-    "embeddings replaced": embeddings_replaced,
-    "shuffled, 8 bits": lambda w, c, seed: _levels(8)(*shuffled(w, c, seed), seed),
-    "replaced, a layer less": lambda w, c, seed: FEWER_LAYERS(*embeddings_replaced(w, c, seed), seed),
-    "heads paired anew": _paired_anew("h"), "neurons paired anew": _paired_anew("ff"),
-    "neurons split": more_neurons, "another epsilon": other_epsilon, "another activation": other_activation,
-    "upcycled to experts": upcycled,
-}  # fmt: skip
-TOKENS = {
-    "more tokens", "half the tokens", "vocabulary shuffled", "anchors replaced", "all anchors replaced",
-    "all but anchors shuffled", "half the rows replaced", "embeddings replaced", "shuffled, 8 bits",
-    "replaced, a layer less",
-}  # fmt: skip
-DEPTHS = {
-    "a layer less", "half the layers", "layers twice", "layers swapped", "replaced, a layer less",
-    "the last layer random",
-}  # fmt: skip
-
-
-def applies(how: str, config: Config) -> bool:
-    """Whether a derivation makes sense for a model."""
-    if how == "neurons split":
-        return any(isinstance(config.get(k), int) for k in ("intermediate_size", "n_inner", "d_ff"))
-    if how == "another epsilon":
-        return any(k in config for k in ("layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps"))
-    if how == "upcycled to experts":
-        return config["model_type"] == "llama"
-    if how in DEPTHS and config["model_type"] in ("t5", "albert"):  # two stacks of blocks; one layer for all
-        return False
-    return how not in TOKENS or "vocab_size" in config
+REPEATED = _layers(lambda depth: [*range(depth // 2 + 1), *range(depth // 2 - 1, depth)])
+DERIVATIONS = {
+    "as it is": Derivation(lambda weights, config, seed: (weights, config), often=True),
+    "bfloat16": Derivation(_matrices(lambda t, rng: t.bfloat16().float()), "rounded to bfloat16", hidden=True),
+    "8 bits a row": Derivation(_levels(8), "quantised to 8 bits", hidden=True),
+    "4 bits a row": Derivation(_levels(4), "quantised to 4 bits", often=True, hidden=True),
+    "half pruned": Derivation(_pruned(0.5), "pruned", hidden=True),
+    "four fifths pruned": Derivation(_pruned(0.8), "pruned", often=True, hidden=True),
+    "noise of a fifth": Derivation(_matrices(lambda t, rng: t + _random(t, rng, 0.2)), "weights moved"),
+    "two fifths of a stranger": Derivation(_matrices(_mixed), "weights moved"),
+    "an adapter of rank 4": Derivation(adapted, "weights moved"),
+    "a layer less": Derivation(FEWER_LAYERS, "removed", _has_layers),
+    "half the layers": Derivation(_layers(lambda depth: range(0, depth, 2)), "removed", _has_layers, often=True),
+    "layers twice": Derivation(REPEATED, "repeated", _has_layers),
+    "layers swapped": Derivation(_layers(_swapped), "in another order", _has_layers),
+    "the last layer random": Derivation(other_layer, "replaced", _has_layers),
+    "more tokens": Derivation(more_tokens, " rows and ", _has_tokens),
+    "half the tokens": Derivation(fewer_tokens, " rows and ", _has_tokens),
+    "vocabulary shuffled": Derivation(shuffled, "rows in another order", _has_tokens, often=True),
+    "anchors replaced": Derivation(_anchors_replaced(0), "exchanged", _has_tokens, often=True, exchanged=True),
+    "all anchors replaced": Derivation(_anchors_replaced(0, 1), "exchanged", _has_tokens, exchanged=True),
+    "all but anchors shuffled": Derivation(
+        _of_tables(_others_shuffled), "exchanged", _has_tokens, often=True, exchanged=True
+    ),
+    "half the rows replaced": Derivation(half_replaced, "rows changed", _has_tokens),
+    "embeddings replaced": Derivation(embeddings_replaced, "replaced", _has_tokens, often=True),
+    "shuffled, 8 bits": Derivation(
+        lambda w, c, seed: _levels(8)(*shuffled(w, c, seed), seed), "rows in another order", _has_tokens
+    ),
+    "replaced, a layer less": Derivation(
+        lambda w, c, seed: FEWER_LAYERS(*embeddings_replaced(w, c, seed), seed),
+        "replaced",
+        lambda config: _has_tokens(config) and _has_layers(config),
+    ),
+    "heads paired anew": Derivation(_paired_anew("h"), "weights moved"),
+    "neurons paired anew": Derivation(_paired_anew("ff"), "weights moved"),
+    "neurons split": Derivation(more_neurons, "size ff", lambda c: any(isinstance(c.get(k), int) for k in NEURONS)),
+    "another epsilon": Derivation(other_epsilon, "eps", lambda config: any(k in config for k in EPSILONS)),
+    "another activation": Derivation(other_activation, "act"),
+    "upcycled to experts": Derivation(upcycled, "upcycled", lambda config: config["model_type"] == "llama"),
+}
