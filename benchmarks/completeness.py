@@ -184,7 +184,6 @@ def measured(kind: str, seconds: float, gigabytes: float) -> dict[str, Any]:
 
 
 def share(report: dict[str, Any]) -> float:
-    """What of the redundancy is declared."""
     count = report["redundancy"]
     return count["declared"] / max(count["true"], 1)
 

@@ -75,7 +75,6 @@ def write_outputs(inputs: Path, out: Path) -> None:
 
 
 def written(inputs: Path, out: Path, child: dict[str, str]) -> Path:
-    """The outputs of a process of its own."""
     out.mkdir()
     program = "import pathlib, sys; from benchmarks.determinism import write_outputs; "
     program += "write_outputs(*map(pathlib.Path, sys.argv[1:]))"
@@ -111,7 +110,6 @@ def prepared() -> tuple[Path, Path, tempfile.TemporaryDirectory[str]]:
 
 
 def tested(setting: str, threads: int, *more: str) -> subprocess.CompletedProcess[str]:
-    """The tests of determinism under a setting."""
     command = [sys.executable, "-m", "pytest", *TESTS, *more, "-p", "no:cacheprovider"]
     child = environment(setting, threads)
     return subprocess.run(command, cwd=ROOT, env=child, capture_output=True, text=True, check=False)

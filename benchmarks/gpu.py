@@ -95,7 +95,6 @@ def learned(name: str, device: str, folder: Path) -> dict[str, Any]:
 
 
 def child(name: str, device: str) -> dict[str, Any]:
-    """One row in a process of its own."""
     (DATA / "gpu").mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=DATA / "gpu"))
     program = "import json, pathlib, sys; from benchmarks.gpu import learned; name, device, folder = sys.argv[1:]; "

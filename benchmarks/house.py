@@ -156,7 +156,6 @@ def table(cells: dict[str, Any]) -> str:
 
 
 def cells(asked: argparse.Namespace) -> Cells:
-    """The column of a checkout: this one is after, another one before."""
     root = asked.root.resolve()
     return {"after" if root == ROOT else "before": {"root": root}}
 

@@ -130,7 +130,6 @@ class Room:
             self.wanted.append(files_of(folder / f"whole-{number}"))
 
     def run(self, number: int, seed: int) -> tuple[list[str], str]:
-        """The stages at which a run was killed, and what is wrong with its end."""
         rng, which = Random(f"{seed}-{number}"), number % len(OPTIONS)
         out = self.folder / "runs" / f"out-{number}"
         stages, wrong = killed_run(self.models, out, OPTIONS[which], self.seconds[which], rng)

@@ -85,7 +85,6 @@ class Fault:
             self.done = self.harm()
 
     def run(self, work: Callable[[], None]) -> None:
-        """Work, and the harm meanwhile."""
         self._thread.start()
         work()
         self._over.set()

@@ -95,14 +95,12 @@ def fine_tunes(folder: Path, a: str, b: str) -> dict[str, Any]:
 
 
 def measure(kind: str, **settings: Any) -> dict[str, Any]:
-    """A twin, or a pair of fine-tunes."""
     fetch("minilm", "minilm-sre", "rxnfp")
     with tempfile.TemporaryDirectory() as folder:
         return {"twin": twins, "fine-tunes": fine_tunes}[kind](Path(folder), **settings)
 
 
 def cells(asked: argparse.Namespace) -> Cells:
-    """Twins behind maps of two conditions, three seeds each, and the pairs."""
     pairs = {f"{a} + {b}": {"kind": "fine-tunes", "a": a, "b": b} for a, b in PAIRS}
     return {
         **{

@@ -27,6 +27,7 @@ from torch import Tensor
 import isomerge
 from benchmarks.fingerprints.derive import disguised, read
 from benchmarks.harness import Benchmark, Cells, Section, quiet, reach_tests
+from benchmarks.verdicts.mutations import one_row_larger
 from isomerge.models.recognised import recognise
 
 SAME_OUTPUTS = 1e-4
@@ -51,18 +52,12 @@ def turned(t: Tensor, rng: torch.Generator) -> Tensor:
     return moved.reshape(t.shape)
 
 
-def row_scaled(t: Tensor, rng: torch.Generator) -> Tensor:
-    moved = t.clone()
-    moved[int(torch.randint(len(t), (1,), generator=rng))] *= 1.01
-    return moved
-
-
 CHANGES: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
     "noise of a hundredth": lambda t, rng: noise(t, rng, 1e-2),
     "noise of a thousandth": lambda t, rng: noise(t, rng, 1e-3),
     "two rows exchanged": exchanged,
     "a sign turned": turned,
-    "a row a hundredth larger": row_scaled,
+    "a row a hundredth larger": one_row_larger,
 }
 
 

@@ -49,7 +49,6 @@ def check(what: str, content: bytes, digest: str) -> bytes:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a wheel, a zip or a tar archive."""
     if archive.suffix in (".whl", ".zip"):
         with zipfile.ZipFile(archive) as content:
             content.extractall(folder)

@@ -13,7 +13,6 @@ disguises of the tests' small models, in float32, and some rounded to bfloat16.
 
 from __future__ import annotations
 
-import json
 import random
 import tempfile
 import time
@@ -168,7 +167,6 @@ def _told(found: Compared) -> dict[str, Any]:
         "verdicts": dict(Counter(s.verdict for _, _, s in found)),
         "wrong": [f"{a.root} {a.how} - {b.root} {b.how}: {s.verdict}" for a, b, s in found if _wrong(a, b, s)][:20],
         "highest_scores": sorted(anchors, reverse=True)[:5],
-        "lowest_scores": sorted(anchors)[:5],
         "highest_spectra": sorted(spectra, reverse=True)[:5],
         "equal_hashes": sum(s.hashes_equal for _, _, s in found),
     }
@@ -217,8 +215,7 @@ def measure(kind: str, count: int) -> dict[str, Any]:
     fetch("minilm", "minilm-sre", "rxnfp", "rxnmapper")
     tune_all()
     began, entries = time.time(), zoo()
-    sizes = {e.root: len(json.dumps(e.print.document())) for e in entries if e.how == "as it is"}
-    return {**pairs_of(entries), "bytes": sizes, "seconds": round(time.time() - began)}
+    return {**pairs_of(entries), "seconds": round(time.time() - began)}
 
 
 def page(cells: dict[str, Any]) -> str:

@@ -115,7 +115,6 @@ def _rows(weights: Weights, config: Config, change: Callable[[Tensor], Tensor]) 
 
 
 def more_tokens(weights: Weights, config: Config, seed: int) -> Made:
-    """A vocabulary that is a tenth larger; new rows are as large as the old ones."""
     old, rng = config["vocab_size"], torch.Generator().manual_seed(seed)
 
     def grown(t: Tensor) -> Tensor:
@@ -125,7 +124,6 @@ def more_tokens(weights: Weights, config: Config, seed: int) -> Made:
 
 
 def fewer_tokens(weights: Weights, config: Config, seed: int) -> Made:
-    """The first half of the vocabulary."""
     new = config["vocab_size"] // 2
     return _rows(weights, config, lambda t: t[:new]), {**config, "vocab_size": new}
 
@@ -231,13 +229,11 @@ def _layers(order: Callable[[int], Iterable[int]]) -> Change:
 
 
 def _swapped(depth: int) -> list[int]:
-    """Two layers in the middle change places."""
     at = depth // 2
     return [*range(at - 1), at, at - 1, *range(at + 1, depth)]
 
 
 def other_layer(weights: Weights, config: Config, seed: int) -> Made:
-    """Random numbers in place of the last layer."""
     rng, last = torch.Generator().manual_seed(seed), config[_depth(config)] - 1
     matrices = {n for n, (_, layer, _) in _layered(weights).items() if layer == last and _is_matrix(weights[n])}
     return {n: _random(t, rng) if n in matrices else t for n, t in weights.items()}, config
@@ -288,13 +284,11 @@ def more_neurons(weights: Weights, config: Config, seed: int) -> Made:
 
 
 def other_epsilon(weights: Weights, config: Config, seed: int) -> Made:
-    """Norms with a hundred times the epsilon."""
     keys = [k for k in EPSILONS if k in config]
     return weights, {**config, **{k: 100 * config[k] for k in keys}}
 
 
 def other_activation(weights: Weights, config: Config, seed: int) -> Made:
-    """Another activation function, of the same kind."""
     key = next(k for k in ("hidden_act", "activation_function", "hidden_activation") if k in config)
     return weights, {**config, key: "gelu" if config[key] != "gelu" else "gelu_new"}
 

@@ -133,7 +133,6 @@ def as_granite(theirs: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def prepared() -> None:
-    """The models, the documents, and what mergekit makes of them."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
     write_models(FOLDER)

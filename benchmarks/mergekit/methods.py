@@ -126,7 +126,6 @@ def cells(asked: argparse.Namespace) -> Cells:
 
 
 def about(cells: dict[str, Any]) -> dict[str, Any]:
-    """Versions, and the largest difference of every recipe over the architectures."""
     worst: dict[str, float] = {}
     for row in cells.values():
         if "largest_difference" in row:

@@ -35,7 +35,6 @@ def rows_of(names: Sequence[str]) -> str:
 
 
 def table2() -> Words:
-    """Merges of ViTs by six methods and two of ours."""
     ends = [end for pair in PAIRS for end in cells("table2")[f"endpoints/{pair}"]]
     head = ["", *(LABELS[name] for name in vits.COLUMNS), "in the paper: none, w/o rescaling, whole"]
     tables = {}
@@ -286,7 +285,6 @@ def stored(path: str) -> Any:
 
 
 def many() -> Words:
-    """Three and five models, from the barrier benchmark."""
     parts = []
     for count, part in stored("barrier/many.json").items():
         if count not in ("3", "5"):
@@ -314,7 +312,6 @@ def many() -> Words:
 
 
 def classifier() -> Words:
-    """Merging with and without the head."""
     columns = {
         (heads, name): over("reviewers", f"classifier/{heads}/{name}")
         for heads in vits.HEADS
@@ -351,7 +348,6 @@ def architectures() -> Words:
 
 
 def optimum() -> Words:
-    """The joint optimum, and general linear maps."""
     apart = {name: figures.distances(name) for name in vits.OPTIMA}
     accuracy, loss = (
         {name: over("reviewers", f"optimum/{name}", figure) for name in vits.OPTIMA}
@@ -372,7 +368,6 @@ def optimum() -> Words:
 
 
 def real() -> Words:
-    """Checkpoints that others have trained."""
     every, rows = cells("families"), []
     for pair in others.FAMILIES:
         parts = [every[f"distance/{spaces}/{'+'.join(pair)}"] for spaces in ("paper", "default", "all")]
@@ -416,7 +411,6 @@ def scored(cell: Mapping[str, Any]) -> str:
 
 
 def provenance() -> Words:
-    """What it was measured with."""
     rows = []
     for path in sorted(PAPER.glob("*.json")):
         whole = json.loads(path.read_text())

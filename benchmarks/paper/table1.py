@@ -406,7 +406,6 @@ def measure(work: Callable[[], Any]) -> Any:
 
 
 def said(cell: Mapping[str, Any]) -> str:
-    """What is printed of a cell that was measured: macro F1 by domain."""
     return ", ".join(f"{domain} {f['macro']:.1f}" for domain, f in cell.get("scores", cell).items())
 
 

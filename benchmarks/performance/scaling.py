@@ -35,15 +35,12 @@ def measured(model: Llama, command: str, options: Sequence[str] = (), *, related
         models = [str(source), "--onto", str(anchor)] if command == "align" else [str(source), str(anchor)]
         words = [PROGRAM, command, "--align", *models, "-o", str(root / "out"), *options]
         row = measure([*words, "--quiet"], threads=1, log=root / "log", inputs=[anchor, source])
-        report = json.loads((root / "out" / "isomerge.json").read_text())
-        row["distance"] = {key: report["distance"][key] for key in ("before", "after", "norm")}
         if command == "merge":  # what the program itself expects
             shutil.rmtree(root / "out")
             dry = [*words, "--dry-run", "--json", str(root / "dry.json"), "--quiet"]
             measure(dry, threads=1, log=root / "dry.log")
             row["dry_run"] = json.loads((root / "dry.json").read_text()).get("estimate", {})
-    about = {"what": command, "options": list(options), "related": related, "parameters": model.parameters}
-    return {**about, **row}
+    return {"parameters": model.parameters, **row}
 
 
 def large(billions: float) -> Llama:

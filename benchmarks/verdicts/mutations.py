@@ -80,7 +80,7 @@ def _rows(t: Tensor, rng: Generator) -> Tensor:
     return t[torch.randperm(len(t), generator=rng)]
 
 
-def _one_row(t: Tensor, rng: Generator) -> Tensor:
+def one_row_larger(t: Tensor, rng: Generator) -> Tensor:
     new = t.clone()
     new[int(torch.randint(len(t), (1,), generator=rng))] *= 1.01
     return new
@@ -94,13 +94,12 @@ TENSORS: dict[str, Callable[[Tensor, Generator], Tensor]] = {
     "noise of a hundredth": _noise(1e-2), "noise of a thousandth": _noise(1e-3),
     "noise of a millionth": _noise(1e-6), "rows permuted": _rows,
     "columns permuted": lambda t, rng: _rows(t.mT, rng).mT if t.ndim > 1 else t.flip(0),
-    "a row a hundredth larger": _one_row, "zeroed": lambda t, rng: torch.zeros_like(t),
+    "a row a hundredth larger": one_row_larger, "zeroed": lambda t, rng: torch.zeros_like(t),
     "negated": lambda t, rng: -t, "a constant added": lambda t, rng: t + 0.1,
 }  # fmt: skip
 
 
 def tensor_mutant(weights: Weights, config: Config, rng: Generator) -> Mutant:
-    """One tensor changed."""
     names = sorted(name for name, t in weights.items() if t.is_floating_point() and t.numel() > 1)
     name, kind = one_of(names, rng), one_of(list(TENSORS), rng)
     return Mutant(
