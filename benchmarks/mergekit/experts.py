@@ -6,12 +6,9 @@ DeepSeek's, which it cannot, by their names.
 
 from __future__ import annotations
 
-import shutil
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 import isomerge
 from benchmarks.harness import DATA, Benchmark
@@ -133,12 +130,7 @@ def as_granite(theirs: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def prepared() -> None:
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir(parents=True)
-    write_models(FOLDER)
-    for name, content in documents().items():
-        (FOLDER / f"{name}.yml").write_text(yaml.safe_dump(content, sort_keys=False))
-    run_reference(FOLDER, "experts")
+    run_reference(FOLDER, write_models, documents(), "experts")
 
 
 def compared(name: str) -> dict[str, Any]:

@@ -10,7 +10,8 @@ import argparse
 import shutil
 import subprocess
 import venv
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,20 @@ def mergekit_python() -> Path:
     return python
 
 
-def run_reference(folder: Path, kind: str = "recipes") -> None:
-    """Every document of a folder through mergekit: ``recipes``, or ``experts`` through mergekit-moe."""
+def run_reference(
+    folder: Path, write: Callable[[Path], None], documents: Mapping[str, Any], kind: str = "recipes"
+) -> Path:
+    """A folder anew, with models and documents, each of which went through mergekit: ``recipes``, or ``experts`` through
+    mergekit-moe.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write(folder)
+    for name, content in documents.items():
+        (folder / f"{name}.yml").write_text(yaml.safe_dump(content, sort_keys=False))
     script = Path(__file__).with_name("reference.py")
     subprocess.run([mergekit_python(), script, folder, kind], check=True)
+    return folder
 
 
 def stored(folder: Path) -> dict[str, Any]:
@@ -93,13 +104,8 @@ def statistics(theirs: dict[str, Any], ours: dict[str, Any], base: dict[str, Any
 def prepared(kind: str) -> Path:
     """A folder with the models and the recipes of one architecture, and what mergekit makes of them."""
     folder = DATA / "mergekit" / kind
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    write_models(kind, folder)
-    for name, recipe in RECIPES.items():
-        (folder / f"{name}.yml").write_text(yaml.safe_dump(as_yaml(recipe, folder), sort_keys=False))
-    run_reference(folder)
-    return folder
+    documents = {name: as_yaml(recipe, folder) for name, recipe in RECIPES.items()}
+    return run_reference(folder, partial(write_models, kind), documents)
 
 
 def compared(kind: str, recipe: str) -> dict[str, Any]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 import isomerge
 from benchmarks.harness import DATA, Benchmark
@@ -46,61 +44,57 @@ def recipe(method: str, parts: list[dict[str, Any]], **more: Any) -> dict[str, A
     return {"merge_method": method, "dtype": "float32", **more, "modules": dict(zip(MODULES, parts, strict=True))}
 
 
-BASE = {"base_model": "c"}
+FOLDER = DATA / "mergekit" / "modules"
+A, B, C = (str(FOLDER / name) for name in "abc")
+BASE = {"base_model": C}
 FILTERED = [{"filter": "SelfAttention", "value": 0.3}, {"value": 0.7}]
 RECIPES = {
     "weights and gradients": recipe(
         "linear",
-        [module({"a": 0.2, "b": 0.8}), module({"a": [0.5, 0.1, 0.9], "b": 0.5}), module({"a": 0.6, "b": 0.4})],
+        [module({A: 0.2, B: 0.8}), module({A: [0.5, 0.1, 0.9], B: 0.5}), module({A: 0.6, B: 0.4})],
     ),
     "lambdas": recipe(
         "task_arithmetic",
-        [module({"a": 0.5, "b": 0.5}, **{"lambda": value}) for value in (0.3, [0.2, 1.0], 0.7)],
+        [module({A: 0.5, B: 0.5}, **{"lambda": value}) for value in (0.3, [0.2, 1.0], 0.7)],
         **BASE,
     ),
-    "models": recipe("linear", [module({"a": 1, "b": 1}), module({"a": 1, "c": 1}), module({"b": 1})]),
+    "models": recipe("linear", [module({A: 1, B: 1}), module({A: 1, C: 1}), module({B: 1})]),
     "models and densities": recipe(
         "ties",
-        [module({"a": 1, "b": 1}, density=FILTERED), module({"a": 1}, density=0.5), module({"b": 1}, density=0.9)],
+        [module({A: 1, B: 1}, density=FILTERED), module({A: 1}, density=0.5), module({B: 1}, density=0.9)],
         **BASE,
     ),
     "layers of two models": recipe(
         "passthrough",
         [
-            layers({"a": (0, 1, 1)}, {"b": (1, 2, 1)}),
-            layers({"a": (0, 3, 1)}, {"b": (1, 3, 1)}),
-            {"models": [{"model": "a"}]},
+            layers({A: (0, 1, 1)}, {B: (1, 2, 1)}),
+            layers({A: (0, 3, 1)}, {B: (1, 3, 1)}),
+            {"models": [{"model": A}]},
         ],
     ),
     "fewer layers, each merged": recipe(
         "linear",
         [
-            layers({"a": (0, 1, 0.3), "b": (0, 1, 0.7)}),
-            layers({"a": (0, 1, 0.6), "b": (0, 1, 0.4)}, {"b": (2, 3, 0.5), "c": (2, 3, 0.5)}),
-            module({"a": 0.5, "b": 0.5}),
+            layers({A: (0, 1, 0.3), B: (0, 1, 0.7)}),
+            layers({A: (0, 1, 0.6), B: (0, 1, 0.4)}, {B: (2, 3, 0.5), C: (2, 3, 0.5)}),
+            module({A: 0.5, B: 0.5}),
         ],
     ),
 }
 
 
-@cache
-def prepared() -> Path:
-    """A folder with the models, the recipes, and what mergekit makes of them."""
+def write_models(folder: Path) -> None:
+    """Three T5s."""
     from transformers import T5Config, T5ForConditionalGeneration
 
-    folder = DATA / "mergekit" / "modules"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
     for seed, name in enumerate("abc"):
         torch.manual_seed(seed)
         T5ForConditionalGeneration(T5Config(**SHAPE)).save_pretrained(folder / name)
-    for name, content in RECIPES.items():
-        text = yaml.safe_dump(content, sort_keys=False)
-        for model in "abc":
-            text = text.replace(f"model: {model}\n", f"model: {folder / model}\n")
-        (folder / f"{name}.yml").write_text(text)
-    run_reference(folder)
-    return folder
+
+
+@cache
+def prepared() -> Path:
+    return run_reference(FOLDER, write_models, RECIPES)
 
 
 def compared(name: str) -> dict[str, Any]:

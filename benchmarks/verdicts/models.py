@@ -23,10 +23,9 @@ Weights = dict[str, Tensor]
 Config = dict[str, Any]
 
 # Sizes that tell axes apart: heads, coordinates of a head, neurons, width and vocabulary all differ.
-BODY = {
-    "vocab_size": 23, "hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 10,
-    "max_position_embeddings": 16, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
+TEXT = {"vocab_size": 23, "hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3}
+ENDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+BODY = {**TEXT, "intermediate_size": 10, "max_position_embeddings": 16, **ENDS}
 CAUSAL = {**BODY, "num_key_value_heads": 3, "head_dim": 4, "tie_word_embeddings": False}
 GROUPED = {**CAUSAL, "num_attention_heads": 4, "num_key_value_heads": 2}
 HEADS = {**BODY, "num_key_value_heads": 3, "tie_word_embeddings": False}
@@ -42,21 +41,14 @@ PATCHES = {
 PAIRED = {
     "vocab_size": 23, "d_model": 12, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 3,
     "decoder_attention_heads": 3, "encoder_ffn_dim": 10, "decoder_ffn_dim": 8, "max_position_embeddings": 16,
-    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
-    "forced_eos_token_id": None,
+    **ENDS, "decoder_start_token_id": 1, "forced_eos_token_id": None,
 }  # fmt: skip
 T5 = {
     "vocab_size": 23, "d_model": 12, "d_kv": 4, "d_ff": 10, "num_layers": 1, "num_decoder_layers": 1,
     "num_heads": 3, "relative_attention_num_buckets": 8, "decoder_start_token_id": 0,
 }  # fmt: skip
-OPT = {
-    "vocab_size": 23, "hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3, "ffn_dim": 10,
-    "max_position_embeddings": 16, "word_embed_proj_dim": 12,
-}  # fmt: skip
-FALCON = {
-    "vocab_size": 23, "hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3, "ffn_hidden_size": 10,
-    "bos_token_id": 1, "eos_token_id": 1,
-}  # fmt: skip
+OPT = {**TEXT, "ffn_dim": 10, "max_position_embeddings": 16, "word_embed_proj_dim": 12}
+FALCON = {**TEXT, "ffn_hidden_size": 10, "bos_token_id": 1, "eos_token_id": 1}
 DEBERTA = {
     **BODY, "relative_attention": True, "norm_rel_ebd": "layer_norm", "position_buckets": 4,
     "position_biased_input": False, "type_vocab_size": 0, "max_relative_positions": 8,
