@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import isomerge
-from benchmarks.harness import DATA, Benchmark, Cells, quiet
+from benchmarks.harness import DATA, Benchmark, quiet
 from isomerge.models.recognised import recognise
 
 BARRIER = DATA / "barrier"
@@ -293,11 +293,6 @@ def layers_key(layers: Collection[int]) -> str:
     return "+".join(map(str, sorted(layers))) or "none"
 
 
-def over_pairs(settings: Mapping[str, Mapping[str, Any]]) -> Callable[[Namespace], Cells]:
-    """The cells ``KEY/PAIR`` of all pairs."""
-    return lambda asked: {f"{key}/{pair}": {"pair": pair, **s} for key, s in settings.items() for pair in PAIRS}
-
-
 def said(cell: Any) -> str:
     if "barrier" in cell:
         return f"barrier {cell['barrier']['entezari']:.3f}"
@@ -308,15 +303,17 @@ def said(cell: Any) -> str:
 
 
 def benchmark(
-    name: str,
-    cells: Mapping[str, Mapping[str, Any]],
-    settings: Mapping[str, Any],
-    measure: Any = merged,
-    **more: Any,
+    name: str, cells: Mapping[str, Any], settings: Mapping[str, Any], measure: Any = merged, **more: Any
 ) -> Benchmark:
-    """One results file of the paper over all pairs of ViTs."""
-    whole = {**ENDPOINTS, **settings}
-    return Benchmark(f"paper/{name}", over_pairs(cells), measure, settings=whole, before=prepare, said=said, **more)
+    """One results file of the paper: the cells ``KEY/PAIR`` of all pairs of ViTs."""
+    over = {f"{key}/{pair}": {"pair": pair, **cell} for key, cell in cells.items() for pair in PAIRS}
+    more |= {"settings": {**ENDPOINTS, **settings}, "before": prepare, "said": said}
+    return Benchmark(f"paper/{name}", lambda asked: over, measure, **more)
+
+
+def merges(matchings: Collection[str], rows: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Every row, by matching."""
+    return {f"{row}/{name}": {"matching": name, "row": row} for name in matchings for row in rows}
 
 
 def simple(matchings: Collection[str], key: str = "{}", **more: Any) -> dict[str, dict[str, Any]]:
@@ -329,21 +326,12 @@ MATCHING = benchmark(
 )  # fmt: skip
 TABLE2 = benchmark(
     "table2",
-    {what: {"what": what} for what in ("endpoints", "ensemble")}
-    | {f"{row}/{name}": {"matching": name, "row": row} for name in COLUMNS for row in ROWS},
+    {what: {"what": what} for what in ("endpoints", "ensemble")} | merges(COLUMNS, ROWS),
     {**FUSIONS, "matchings": {name: portable(MATCHINGS[name].options) for name in COLUMNS}},
     table2_cell,
 )
-FIGURE3 = benchmark(  # what Table 2 does not have
-    "ablation",
-    {
-        f"{row}/{name}": {"matching": name, "row": row}
-        for name in (*ABLATED, *ABLATED_OURS)
-        for row in PAPER_ROWS
-        if name not in COLUMNS
-    },
-    FUSIONS,
-)
+BESIDE_TABLE2 = [name for name in (*ABLATED, *ABLATED_OURS) if name not in COLUMNS]
+FIGURE3 = benchmark("ablation", merges(BESIDE_TABLE2, PAPER_ROWS), FUSIONS)
 FIGURE4 = benchmark("distances", simple([name for name in DISTANT if name not in COLUMNS]), {})
 FIGURE5 = benchmark(
     "lines",
@@ -351,14 +339,10 @@ FIGURE5 = benchmark(
     {"points": POINTS, "tested_on": f"{LINE_IMAGES} test images"},
     line,
 )
+PARTS = [layers for kind in CHOICES.values() for layers in kind]
 FIGURE6 = benchmark(
     "layers",
-    {
-        f"{name}/{layers_key(layers)}": {"matching": name, "row": "simple", "layers": layers}
-        for name in PARTLY
-        for kind in CHOICES.values()
-        for layers in kind
-    },
+    {k: s for layers in PARTS for k, s in simple(PARTLY, f"{{}}/{layers_key(layers)}", layers=layers).items()},
     {},
 )
 QUESTIONS = benchmark(

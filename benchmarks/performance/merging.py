@@ -35,9 +35,9 @@ THREADS = os.cpu_count() or 1
 WORK = """
 import sys, time
 import isomerge, torch
-align, *models, out = sys.argv[1:]
+*models, out = sys.argv[1:]
 start = time.perf_counter()
-isomerge.merge(models, out=out, align=align == "align", dtype="bfloat16")
+isomerge.merge(models, out=out, align=False, dtype="bfloat16")
 print(time.perf_counter() - start)
 """
 """Prints the seconds of the work alone: without the interpreter's start and torch's import."""
@@ -52,15 +52,14 @@ def make_models(folder: Path = FOLDER, model: Llama = MODEL) -> list[Path]:
     ]
 
 
-def write_recipe(method: str, *, align: bool = False) -> Path:
-    """The recipe that both tools read; both write bfloat16."""
+def write_recipe(method: str, **more: Any) -> Path:
+    """The recipe that both tools read; both write bfloat16. What is said beside it, such as ``align``, isomerge alone
+    reads.
+    """
     models = [{"model": str(FOLDER / name), "parameters": METHODS[method]} for name in ("one", "two")]
-    recipe: dict[str, Any] = {"models": models, "merge_method": method, "dtype": "bfloat16"}
-    if method != "linear":
-        recipe["base_model"] = str(FOLDER / "base")
-    if align:
-        recipe["align"] = True
-    file = FOLDER / f"{method}{'-aligned' if align else ''}.yml"
+    base = {} if method == "linear" else {"base_model": str(FOLDER / "base")}
+    recipe = {"models": models, "merge_method": method, "dtype": "bfloat16", **base, **more}
+    file = FOLDER / f"{'-'.join([method, *more])}.yml"
     file.write_text(yaml.safe_dump(recipe, sort_keys=False))
     return file
 
@@ -78,7 +77,7 @@ def rows_of(method: str) -> dict[str, Callable[[], Run]]:
     if method == "linear":
         aligned = str(write_recipe(method, align=True))
         commands |= {
-            "isomerge, the work alone": (sys.executable, "-c", WORK, "plain", one, two, "{out}"),
+            "isomerge, the work alone": (sys.executable, "-c", WORK, one, two, "{out}"),
             "the bare loop": (sys.executable, "-m", "benchmarks.performance.bare_loop", one, two, "{out}"),
             "cp of one model": ("cp", "-r", one, "{out}"),
             "cp of both models": ("cp", "-r", one, two, "{out}"),
