@@ -137,8 +137,8 @@ Task = Images | Text
 
 
 def vit(run: Run, image_size: int, patch_size: int, mlp: int, spread: float) -> PreTrainedModel:
-    """A fresh pre-LN vision transformer with 4 layers and 4 heads for ten classes of grey images; activations begin as
-    large at every width.
+    """A fresh pre-LN vision transformer with 4 layers and 4 heads for ten classes of grey images; activations begin
+    as large at every width.
     """
     names = {label: str(label) for label in range(10)}
     config = ViTConfig(

@@ -1,5 +1,5 @@
-"""Where packages come from, one archive by name and version, checked by its sha256 and unpacked; and how a data set comes
-to be on disk: whole, or not at all."""
+"""Where packages come from, one archive by name and version, checked by its sha256 and unpacked; and how a data set
+comes to be on disk: whole, or not at all."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Seeded mutations of bytes, of JSON documents, of safetensors files, and of recipes: other values, other bytes, and
-bombs that YAML allows."""
+"""Seeded mutations of bytes, of JSON documents, of safetensors files, and of recipes: other values, other bytes,
+and bombs that YAML allows."""
 
 from __future__ import annotations
 

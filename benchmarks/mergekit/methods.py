@@ -29,20 +29,20 @@ ERRORS = 5
 """Standard errors within which two random masks count as drawn alike."""
 NOTES = {
     "nuslerp-rows-float32": (
-        "expected where it differs: two vectors may be nearly opposite when they are short (BERT's classifier has two "
-        "rows). mergekit then divides by the sine of an angle that it knows to 3e-4 in float32; isomerge takes angles in "
-        "float64. With dtype float64 both tools agree."
+        "expected where it differs: two vectors may be nearly opposite when they are short (BERT's classifier has "
+        "two rows). mergekit then divides by the sine of an angle that it knows to 3e-4 in float32; isomerge takes "
+        "angles in float64. With dtype float64 both tools agree."
     ),
     "arcee_fusion-light-float32": (
-        "expected: mergekit computes the divergence of softmaxes in the working dtype, isomerge in float64 always. In "
-        "float32 the divergence of near rows is rounding noise, and so are mergekit's decisions; with dtype float64 "
-        "(arcee_fusion-light-float64) both tools agree."
+        "expected: mergekit computes the divergence of softmaxes in the working dtype, isomerge in float64 always. "
+        "In float32 the divergence of near rows is rounding noise, and so are mergekit's decisions; with dtype "
+        "float64 (arcee_fusion-light-float64) both tools agree."
     ),
 }
 
 
 def mergekit_python() -> Path:
-    """The python that has mergekit; made if need be. The CPU build of torch goes first, so that no CUDA is fetched."""
+    """The python that has mergekit; made if need be. The CPU build of torch goes first: no CUDA is fetched."""
     folder = DATA / "mergekit-env"
     python = folder / "bin" / "python"
     if not (folder / "bin" / "mergekit-yaml").exists():
@@ -56,8 +56,8 @@ def mergekit_python() -> Path:
 def run_reference(
     folder: Path, write: Callable[[Path], None], documents: Mapping[str, Any], kind: str = "recipes"
 ) -> Path:
-    """A folder anew, with models and documents, each of which went through mergekit: ``recipes``, or ``experts`` through
-    mergekit-moe.
+    """A folder anew, with models and documents, each of which went through mergekit: ``recipes``, or ``experts``
+    through mergekit-moe.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -165,7 +165,8 @@ def table(cells: dict[str, Any]) -> str:
     ]  # fmt: skip
     whole = BENCHMARK.document()
     return (
-        f"{markdown(head, rows)}\n\nMedians of at least {min(len(r['ratios']['wall']) for r in ordered)} rounds in turns, one "
+        f"{markdown(head, rows)}\n\n"
+        f"Medians of at least {min(len(r['ratios']['wall']) for r in ordered)} rounds in turns, one "
         f"thread on a shared machine of {whole['cores']} cores, torch {whole['torch']}."
     )
 

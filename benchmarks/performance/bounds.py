@@ -126,8 +126,8 @@ def table(cells: dict[str, Any]) -> str:
         least, peak = row["least"], row["peak_anonymous_bytes"]
         rows.append([name, f"{least / 1e6:.0f}", f"{peak / 1e6:.0f}", f"{peak / least:.0%}"])
     return (
-        "Pairs as above with the least `--max-memory` that is not refused, 64 texts of 64 random tokens where models "
-        "are run, inside layers alone (but for `--spaces all`), one thread, one run each.\n\n"
+        "Pairs as above with the least `--max-memory` that is not refused, 64 texts of 64 random tokens where "
+        "models are run, inside layers alone (but for `--spaces all`), one thread, one run each.\n\n"
         + markdown(["row", "least bound (MB)", "peak of anonymous memory (MB)", "of the bound"], rows)
     )
 

@@ -53,8 +53,8 @@ def make_models(folder: Path = FOLDER, model: Llama = MODEL) -> list[Path]:
 
 
 def write_recipe(method: str, **more: Any) -> Path:
-    """The recipe that both tools read; both write bfloat16. What is said beside it, such as ``align``, isomerge alone
-    reads.
+    """The recipe that both tools read; both write bfloat16. What is said beside it, such as ``align``, isomerge
+    alone reads.
     """
     models = [{"model": str(FOLDER / name), "parameters": METHODS[method]} for name in ("one", "two")]
     base = {} if method == "linear" else {"base_model": str(FOLDER / "base")}
@@ -164,7 +164,8 @@ def table(cells: dict[str, Any]) -> str:
 
 
 BENCHMARK = Benchmark(
-    "performance/merging", lambda asked: {method: {"method": method} for method in METHODS}, measured, inside="methods",
+    "performance/merging", lambda asked: {method: {"method": method} for method in METHODS}, measured,
+    inside="methods",
     about=lambda cells: {"parameters": MODEL.parameters, "threads": THREADS, "cores": os.cpu_count()},
     sections=(Section("lab/performance.md", "merging", table),), said=lambda entry: str(entry["ratios"]),
     ratios=lambda entry: {

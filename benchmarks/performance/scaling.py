@@ -99,8 +99,8 @@ def table(cells: dict[str, Any]) -> str:
     ]  # fmt: skip
     return (
         "Pairs of Llama-shaped models in bfloat16, a tenth of the weights' standard deviation apart (width 1024, 4 "
-        "layers, 16 heads where the row does not say otherwise), default spaces, one thread unless `-j` is said, one "
-        f"run each.\n\n{markdown(head, rows)}"
+        "layers, 16 heads where the row does not say otherwise), default spaces, one thread unless `-j` is said, "
+        f"one run each.\n\n{markdown(head, rows)}"
     )
 
 
