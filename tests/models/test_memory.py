@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from depth import more
 
 WIDTH, NEURONS, HEADS, GROUPS, VOCAB = 256, 344, 8, 2, 512
-DEPTHS = (44, 88)
+DEPTHS = (52, 104)
 SHAPE = {
     "hidden_size": WIDTH, "intermediate_size": NEURONS, "num_attention_heads": HEADS, "num_key_value_heads": GROUPS,
     "vocab_size": VOCAB,

@@ -145,7 +145,7 @@ def look(anchor: Model, source: Model, observer: Observer = quiet) -> Look:
     seen: list[Seen] = []
     with ThreadPoolExecutor(torch.get_num_threads()) as threads:
         for each in threads.map(lambda pair: _seen(anchor, source, *pair, step=step), pairs):
-            observer(f"looking how {source.ref} and {anchor.ref} stand to each other", done, sum(sizes))
+            observer(f"looking whether {source.ref} is aligned already: {each.name}", done, sum(sizes))
             done += sizes[len(seen)]
             seen.append(each)
     return Look(tuple(seen), only, whole=step == 1)
