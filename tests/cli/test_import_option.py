@@ -105,7 +105,7 @@ def test_a_recipe_runs_no_code(place: Path, isomerge: Callable, refuses: Callabl
         "merge", "recipe.yml", "out", words=["recipe.yml", "`import`", "runs no code", "--import scratch_own.py"]
     )
     refuses("merge", "recipe.yml", "out", "--import", "json", words=["--import scratch_own.py"])
-    with pytest.raises(IsomergeError, match=r"in Python: imports=\[\.\.\.\]"):
+    with pytest.raises(IsomergeError, match=r"imports=\[\.\.\.\]"):
         library.merge("recipe.yml", out="out")
     assert not Path("run").exists()
     said = isomerge("merge", "recipe.yml", "out", "--import", place / ".." / place.name / "scratch_own.py")
