@@ -49,6 +49,8 @@ def test_a_recipe_is_gone_on_with(tmp_path: Path) -> None:
         seen: list[str] = []
 
         def watch(unit: str, done: int, total: int) -> None:
+            if seen and unit.startswith("looking whether"):
+                return  # the look at the models counts once
             seen.append(unit)
             if len(seen) == count:
                 raise KeyboardInterrupt
