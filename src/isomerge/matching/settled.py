@@ -115,7 +115,7 @@ def settled(spec: Spec, anchor: Blocks, source: Blocks) -> bool:
         anchor, source: the unit's blocks, float32 or float64; not changed.
     """
     movable = [block for block in anchor if elements_of(spec, block)]
-    norm = sum(float(t[b].double().square().sum()) for t in (anchor, source) for b in movable) / 2
+    norm = min(sum(float(t[b].double().square().sum()) for b in movable) for t in (anchor, source))
     gap = sum(float((anchor[b] - source[b]).double().square().sum()) for b in movable)
     if gap <= NOTHING**2 * norm:
         return True

@@ -184,8 +184,9 @@ def _seen(anchor: Model, source: Model, block: Block, name: str, mine: str, thei
     there, lost = lost_rows(sums) if row_axes(tuple(x.shape)) else (np.zeros(1, bool), np.zeros(1, bool))
     for m, n in ((anchor, mine), (source, theirs)):
         m.checkpoint.check_unchanged(n)
-    totals = [float(s.sum()) for s in (sums.anchor, sums.source, sums.product, sums.gap)]
-    return Seen(name, kind, x.numel(), *totals, bool(sums.unequal.any()), int(there.sum()), int(lost.sum()))
+    a, b, product, gap = (float(s.sum()) for s in (sums.anchor, sums.source, sums.product, sums.gap))
+    unequal = bool(sums.unequal.any())
+    return Seen(name, kind, x.numel(), a, b, product, gap, unequal, int(there.sum()), int(lost.sum()))
 
 
 def _sums(anchor: Model, source: Model, mine: str, theirs: str, x: torch.Tensor, y: torch.Tensor) -> Rows:

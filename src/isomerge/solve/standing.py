@@ -136,10 +136,7 @@ def _misplaced(anchor: Model, model: Model, evidence: Look, dtype: torch.dtype) 
     likely.sort(key=lambda unit: unit_bytes(anchor, unit))
     sizes = accumulate(unit_bytes(anchor, unit) for unit in likely)
     doubtful += [unit for k, (unit, size) in enumerate(zip(likely, sizes, strict=True)) if not k or size <= CLOSELY]
-    both = [anchor, model]
-    if sum(seen.anchor - seen.source for seen in evidence.tensors) < 0:
-        both.reverse()  # so that the answer does not depend on which of them is called the anchor
-    return next((unit.key for unit in doubtful if not _is_settled(plan, unit, *both, dtype)), "")
+    return next((unit.key for unit in doubtful if not _is_settled(plan, unit, anchor, model, dtype)), "")
 
 
 def _has_lost_columns(anchor: Model, model: Model, spec: Spec, unit: Unit) -> bool:
@@ -155,12 +152,15 @@ def _has_lost_columns(anchor: Model, model: Model, spec: Spec, unit: Unit) -> bo
 
 
 def _is_settled(plan: Plan, unit: Unit, anchor: Model, model: Model, dtype: torch.dtype) -> bool:
-    """Whether every part of a unit is where the other model has it."""
+    """Whether every part of a unit is where the other model has it, whichever of the two is moved."""
     mine, theirs = (_loaded(m, unit, dtype) for m in (anchor, model))
     alike = [b for b in unit.blocks if mine[b].shape == theirs[b].shape]  # not heads with other labels
     mine, theirs = ({b: t[b] for b in alike} for t in (mine, theirs))
-    good = settled(plan.selection.spec, mine, theirs) if unit.elements or unit.votes else True
-    good = good and not is_disguised(plan.free(unit).within(alike), mine, theirs)
+    spec, free = plan.selection.spec, plan.free(unit).within(alike)
+    good = all(
+        (settled(spec, x, y) if unit.elements or unit.votes else True) and not is_disguised(free, x, y)
+        for x, y in ((mine, theirs), (theirs, mine))
+    )
     for m in (anchor, model):
         for block in unit.blocks:
             m.check_unchanged(block)
