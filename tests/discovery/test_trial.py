@@ -12,7 +12,7 @@ import isomerge
 from depth import thorough
 from isomerge import remembered
 from isomerge.archs import expanded_texts
-from isomerge.commands import proof
+from isomerge.discovery import trial
 from isomerge.discovery.proofs import recall, remember
 from isomerge.errors import IsomergeError
 from toys import config_of, save_toy
@@ -104,7 +104,7 @@ def test_a_proof_is_demanded_once(gpt2: Path, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("ISOMERGE_CACHE", str(tmp_path / "cache"))
     text, config = text_of("gpt2"), config_of(gpt2)
     spec, tried = written(tmp_path, text), []
-    real = proof.try_spec
+    real = trial.try_spec
     monkeypatch.setattr("isomerge.discovery.trial.try_spec", lambda *args: tried.append(1) or real(*args))
     for number, (edited, count) in enumerate([(text, 1), (text, 1), (f"# a comment\n\n{text}   ", 1)]):
         spec.write_text(edited)
