@@ -185,7 +185,8 @@ def _seen(anchor: Model, source: Model, block: Block, name: str, mine: str, thei
     for m, n in ((anchor, mine), (source, theirs)):
         m.checkpoint.check_unchanged(n)
     a, b, product, gap = (float(s.sum()) for s in (sums.anchor, sums.source, sums.product, sums.gap))
-    unequal = bool(sums.unequal.any())
+    # what is left of a vector less a mean is rounded: whether entries differ is asked of what is stored
+    unequal = bool(sums.unequal.any()) if x.ndim > 1 else not torch.equal(x.double(), y.double())
     return Seen(name, kind, x.numel(), a, b, product, gap, unequal, int(there.sum()), int(lost.sum()))
 
 
@@ -199,9 +200,7 @@ def _sums(anchor: Model, source: Model, mine: str, theirs: str, x: torch.Tensor,
     sums = rows(x, y)
     if not sums.is_finite:
         for model, name in ((anchor, mine), (source, theirs)):
-            model.read(
-                name, None
-            )  # raises where an entry is no number, unless the spec says that it may be infinite
+            model.read(name, None)  # raises where an entry is no number, unless the spec lets it be infinite
         finite = x.double().isfinite() & y.double().isfinite()
         sums = rows(x.double().where(finite, 0), y.double().where(finite, 0))
     return sums
