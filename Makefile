@@ -35,8 +35,9 @@ check: $(VENV)/.developer
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 
-# Outputs are cheap: no flushes to the disk, and one picture for all (tests/conftest.py).
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist worksteal -rs --cheap-outputs
+# Outputs are cheap: no flushes to the disk, and one picture for all (tests/conftest.py). What is compiled is kept, for
+# the processes that tests start, whatever the shell says.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist worksteal -rs --cheap-outputs
 
 # Five minutes: what is cheap, and ten runs end to end (tests/tiers.py).
 test: check
