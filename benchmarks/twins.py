@@ -88,7 +88,7 @@ def fine_tunes(folder: Path, a: str, b: str) -> dict[str, Any]:
     merged = isomerge.merge([DATA / a, DATA / b], out=out, align=True, allow_pickle=True, overwrite=True)
     distance = report["distance"]
     return {
-        "pair": f"{a} + {b}", "verdict": report["verdict"], "before": distance["before"], "aligned": distance["after"],
+        "pair": f"{a} + {b}", "verdict": report["verdict"]["code"], "before": distance["before"], "aligned": distance["after"],
         "merged": merged["distance"]["after"], "norm": distance["norm"],
         "loads": BertModel.from_pretrained(out).config.hidden_size > 0,
     }  # fmt: skip

@@ -32,7 +32,7 @@ from isomerge.checkpoint.in_memory import in_memory
 from isomerge.models.recognised import recognise
 from isomerge.quotient.fingerprint import Fingerprint, fingerprint
 from isomerge.quotient.record import read_fingerprint
-from isomerge.quotient.similarity import ALIKE, DERIVED, TAMPERED, Similarity, similarity
+from isomerge.quotient.similarity import ALIKE, KIN, TAMPERED, Similarity, similarity
 
 PRINTS = TUNED / "prints"
 TEMPLATE = Path(__file__).with_name("page.md")
@@ -123,7 +123,7 @@ def pairs_of(entries: list[Entry]) -> dict[str, Any]:
         "to_root": _to_root([(one, two, similarity(one.print, two.print)) for one, two in to_root]),
         "among": _told([(a, b, similarity(a.print, b.print)) for a, b in among]),
         "independent": _told([(a, b, similarity(a.print, b.print)) for a, b in strange]),
-        "threshold": DERIVED,
+        "threshold": KIN,
         "alike": ALIKE,
     }
 
@@ -174,12 +174,12 @@ def _told(found: Compared) -> dict[str, Any]:
 
 def _wrong(one: Entry, two: Entry, s: Similarity) -> bool:
     """Whether a verdict is not what was made: kin of strangers, or a stranger or a tampered model of kin that are
-    neither."""
+    neither; that it cannot be told is not wrong."""
     if one.root != two.root:
         return s.derived
     if s.verdict == TAMPERED:
         return not (MADE[one.how].exchanged or MADE[two.how].exchanged)
-    return not s.derived
+    return s.kin is False
 
 
 def twins(count: int) -> dict[str, dict[str, float]]:

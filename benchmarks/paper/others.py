@@ -155,7 +155,10 @@ REACTIONS = (  # textbook reactions, written for this file
 def distance(pair: tuple[str, str], spaces: str) -> dict[str, Any]:
     """How far apart two checkpoints are, as stored and matched."""
     report = isomerge.diff(*(DATA / name for name in pair), spaces=spaces, allow_pickle=True)
-    return {**{key: report["distance"][key] for key in ("before", "after", "norm")}, "verdict": report["verdict"]}
+    return {
+        **{key: report["distance"][key] for key in ("before", "after", "norm")},
+        "verdict": report["verdict"]["code"],
+    }
 
 
 def mean(pair: tuple[str, str], spaces: str, out: Path) -> Path:

@@ -353,20 +353,20 @@ def test_diff(stored: Callable, twin: Path, tuned: Path, isomerge: Callable, tmp
     """Distances and the verdict, in words and as JSON; exit code 0 whatever the verdict."""
     a = stored("gpt2", 0)
     verdicts = {
-        a: "same function, same weights",
-        twin: "same function",
-        tuned: "fine-tunes of one base, already aligned",
+        a: ("same", "has the weights of gpt2-0: all 40 tensors are equal"),
+        twin: ("same", "is the same function as gpt2-0 in other weights"),
+        tuned: ("aligned", "are fine-tunes of one base"),
     }
-    for model, verdict in verdicts.items():
+    for model, (code, words) in verdicts.items():
         said = isomerge("diff", a, model, "--json", tmp_path / "report.json")
         assert (said.code, said.err) == (0, "")
-        assert f"Verdict: {verdict}." in said.out
+        assert words in said.out
         report = read(tmp_path / "report.json")
-        assert report["verdict"] == verdict
+        assert report["verdict"]["code"] == code
         assert report["command"] == "diff"
         assert report["models"] == [str(a), str(model)]
         assert {"before", "after", "norm", "spaces", "layers"} <= set(report["distance"])
-        assert report["same"] == verdict.startswith("same")
+        assert report["same"] == (code == "same")
 
 
 def test_verify(stored: Callable, twin: Path, tuned: Path, isomerge: Callable, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_strangers_are_matched_whole_and_learned(llamas: dict[str, Path], texts:
     models = [llamas["a"], llamas["stranger"]]
     plain = library.merge(models, out=tmp_path / "plain")
     assert plain["spaces"] == "all"
-    assert "trained apart" in plain["decided"]["why"]
+    assert "show no common base" in plain["decided"]["why"]
     assert plain["measured"] is None
     learned = library.merge(models, out=tmp_path / "learned", data=texts, **LEARNED)
     assert "learned on the data (3 steps)" in learned["decided"]["what"]
@@ -102,7 +102,7 @@ def test_a_relative_is_turned_and_not_learned(llamas: dict[str, Path], texts: Pa
     """A relative in another basis needs no learning: it comes back exactly, and options of learning are noted."""
     report = library.merge([llamas["a"], llamas["turned"]], out=tmp_path / "out", data=texts, steps=3)
     assert report["spaces"] == "all"
-    assert "common base" in report["decided"]["why"]
+    assert "another basis" in report["decided"]["why"]
     assert "learned" not in report["streams"][0]
     assert any(note.startswith("--steps is not used: nothing is learned") for note in report["notes"])
     assert relative(outputs(tmp_path / "out"), outputs(llamas["a"])) <= 1e-4
@@ -182,7 +182,7 @@ def test_the_command_line_says_it_in_two_lines(
     said = isomerge("merge", a, b, "-o", tmp_path / "out", "--data", texts, "--steps", 2)
     lines = said.out.splitlines()
     at = next(k for k, line in enumerate(lines) if line.startswith("Decided: "))
-    assert "trained apart" in lines[at]
+    assert "show no common base" in lines[at]
     assert lines[at + 1] == "To decide otherwise: --learn-effort none, or --spaces default, or --no-align."
     (losses,) = [line for line in lines if line.startswith("Loss on ")]
     assert all(word in losses for word in ("a ", "stranger ", "merged ", "their ensemble "))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 from isomerge.evidence.distance import summarise
-from isomerge.evidence.report.facts import facts_of
+from isomerge.evidence.relation import Pair
+from isomerge.evidence.report.facts import facts_of, spread_of
 from isomerge.evidence.report.folder import Written
+from isomerge.run.run_verdict import verdict_document
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 
@@ -29,15 +31,30 @@ def distances(
     return summarise([*rows, fixed])
 
 
-def run(before: float = 1.2, after: float = 0.3, **changes: Any) -> dict[str, Any]:
-    """The report of a merge of two models."""
+def run(before: float = 1.2, after: float = 0.3, *, kin: bool | None = None, **changes: Any) -> dict[str, Any]:
+    """The report of a merge of two models, which may have a common base."""
     found: dict[str, Any] = {
         "command": "merge", "models": ["org/one", "org/two"], "architecture": "toy", "align": True, "spaces": "default",
         "layers": None, "method": "linear", "weights": [1.0, 1.0], "parameters": {"normalize": True}, "base": False,
         "seed": None, "streams": [], "notes": [], "kept_from_first": [], "dead_blocks": [],
         "versions": {"isomerge": "0.1.0", "torch": "2.0"}, "distance": distances(before, after),
     }  # fmt: skip
-    return {**found, **changes}
+    report = {**found, **changes}
+    if "verdict" not in report:
+        report["verdict"] = verdict_document([replace(pair, kin=kin) for pair in pairs_in(report)], report)
+    return report
+
+
+def pairs_in(report: dict[str, Any]) -> list[Pair]:
+    """What a run would know of its models whose distances these are: in one place where they are near."""
+    anchor, *others = report["models"]
+    apart = [
+        spread_of(s["distance"]).movable.share for s in report.get("sources") or [{"distance": report["distance"]}]
+    ]
+    return [
+        Pair(anchor, model, before, after if report["align"] else None, settled=before < 0.5, align=report["align"])
+        for model, (before, after) in zip(others, filter(None, apart), strict=False)
+    ]
 
 
 def written(*given: float, **changes: Any) -> Written:

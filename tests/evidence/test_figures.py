@@ -12,7 +12,6 @@ from torch import nn
 
 from isomerge.evidence.distance import relative_residuals, summarise
 from isomerge.evidence.line import Line, draw_lines, loss_line
-from isomerge.evidence.relation import verdict
 
 
 def row(spaces: list[str], layer: int | None, before: float, after: float, norm: float) -> dict[str, Any]:
@@ -63,33 +62,6 @@ def test_a_local_change_counts() -> None:
     """One entry of a large tensor that is wholly other is not averaged away."""
     row = {"tensor": "embeddings", "residual": 1.0, "norm": 1e6, "size": 10**6, "peak": 4.0, "peak_residual": 1.0}
     assert relative_residuals([row]) == (pytest.approx(0.25), "embeddings")
-
-
-@pytest.mark.parametrize(
-    ("same", "before", "after", "words"),
-    [
-        (True, 0.0, 0.0, "same function, same weights"),
-        (True, 1.4, 1e-7, "same function"),
-        (False, 0.05, 0.049, "fine-tunes of one base, already aligned"),
-        (False, 0.8, 0.79, "fine-tunes of one base, already aligned"),
-        (False, 0.8, 0.1, "related but misaligned: align before merging"),
-        (False, 1.4, 0.5, "related but misaligned: align before merging"),
-    ],
-)
-def test_verdict(same: bool, before: float, after: float, words: str) -> None:
-    """The words for every region of the two distances."""
-    assert verdict(same, before, after, equal=before == 0) == words
-    assert verdict(False, 1.4, 1.2).startswith("unrelated")
-
-
-def test_strangers_near_by_their_norms_are_no_fine_tunes() -> None:
-    """However near two models are: without rows that have counterparts where they stand they are not of one base."""
-    assert verdict(False, 0.7, 0.69, in_place=False).startswith("unrelated")
-    assert (
-        verdict(False, 0.05, 0.049, but="norm.weight (1 tensor)")
-        == "the same weights but for norm.weight (1 tensor)"
-    )
-    assert verdict(True, 1e-9, 0.0) == "same function", "weights are the same only where all tensors are equal"
 
 
 def test_barrier() -> None:

@@ -95,7 +95,7 @@ def test_nothing_aligned() -> None:
 )
 def test_damaged_reports(damage: dict[str, Any]) -> None:
     """One sentence that says what to do."""
-    assert "run isomerge merge again" in refusal(facts_of, run(**damage))
+    assert "run isomerge merge again" in refusal(facts_of, {**run(), **damage})
 
 
 @pytest.mark.parametrize("report", [{}, {"command": "apply"}, {"command": ["merge"]}, [], None, 3])

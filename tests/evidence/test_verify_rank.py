@@ -105,7 +105,7 @@ def test_what_rounding_may_explain_cannot_be_told(tmp_path: Path) -> None:
     assert report["residual"]["tensor"].startswith(("products of qk[", "products of ov["))
     assert report["residual"]["largest"] < report["residual"]["rounding"]
     assert "Cannot tell: " + report["residual"]["tensor"] in got.output
-    assert "cannot tell" in isomerge.diff(a, twin)["verdict"]
+    assert "cannot tell" in isomerge.diff(a, twin)["verdict"]["sentence"]
     far = perturb(twin, tmp_path / "far", 0.5, only="intermediate")
     assert isomerge.verify(a, far)["same"] is False
 

@@ -96,15 +96,17 @@ def test_verdicts(name: str, tmp_path: Path) -> None:
     tuned = perturb(a, tmp_path / "tuned", 0.05)
     moved_tuned = disguise(name, tuned, tmp_path / "moved-tuned", 4)
     words = {
-        a: "same function, same weights",
-        twin: "same function",
-        tuned: "fine-tunes of one base, already aligned",
-        moved_tuned: "related but misaligned: align before merging",
+        a: ("same", "has the weights of"),
+        twin: ("same", "is the same function as"),
+        tuned: ("aligned", "are fine-tunes of one base"),
+        moved_tuned: ("related", "are related"),
     }
-    for model, verdict in words.items():
-        assert isomerge.diff(a, model)["verdict"] == verdict
+    for model, (code, said) in words.items():
+        verdict = isomerge.diff(a, model)["verdict"]
+        assert verdict["code"] == code
+        assert said in verdict["sentence"]
     found = isomerge.diff(a, other)
-    assert found["verdict"].startswith("unrelated")
+    assert found["verdict"]["code"] == "unrelated"
     assert not found["same"]
     assert 1 < found["relative"]["after"] < found["relative"]["before"]
 

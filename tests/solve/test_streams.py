@@ -303,14 +303,15 @@ def test_diff_matches_the_stream(tmp_path: Path) -> None:
     near = perturb(a, tmp_path / "near", 0.05)
     moved = turn("llama", near, tmp_path / "moved", 3)
     found = isomerge.diff(a, moved)
-    assert found["verdict"].startswith("derived from one base")
-    assert "--spaces all" in found["verdict"]
-    assert "try --spaces all" in isomerge.diff(a, other)["verdict"]
+    assert found["verdict"]["code"] == "far"
+    assert any("--spaces all" in step["command"] for step in found["verdict"]["next"])
+    assert any("--spaces all" in step["command"] for step in isomerge.diff(a, other)["verdict"]["next"])
     found = isomerge.diff(a, moved, spaces="all")
     assert found["relative"]["after"] < 0.1 < 1 < found["relative"]["before"]
-    assert found["verdict"].startswith("related but misaligned")
-    assert isomerge.diff(a, other, spaces="all")["verdict"].startswith("unrelated: trained apart")
-    assert "--spaces" not in isomerge.diff(single("bert", tmp_path / "c"), a_body(tmp_path))["verdict"]
+    assert found["verdict"]["code"] == "related"
+    assert isomerge.diff(a, other, spaces="all")["verdict"]["code"] == "unrelated"
+    fixed = isomerge.diff(single("bert", tmp_path / "c"), a_body(tmp_path))["verdict"]
+    assert not any("--spaces" in step["command"] for step in fixed["next"])
 
 
 def a_body(folder: Path) -> Path:

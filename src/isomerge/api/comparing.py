@@ -11,8 +11,18 @@ from isomerge.commands.opening import pair_solver, recognised
 from isomerge.errors import IsomergeError
 from isomerge.evidence.inspection import inspection
 from isomerge.evidence.outputs import compare_outputs
+from isomerge.evidence.relation import Proof
 from isomerge.evidence.report.notebook import Report
-from isomerge.evidence.verify import compare, contradiction, doubt_of_configs, doubted, prove, reconsidered, refute
+from isomerge.evidence.verify import (
+    compare,
+    contradiction,
+    doubt_of_configs,
+    doubted,
+    other_function,
+    prove,
+    reconsidered,
+    refute,
+)
 from isomerge.files import check_file, check_not_read
 from isomerge.models.unit_plan import make_plan
 from isomerge.models.zero_gains import open_zero_gains
@@ -26,6 +36,7 @@ from isomerge.quotient.orbit_distance import orbit_distance as distance_of
 from isomerge.quotient.similarity import Similarity
 from isomerge.quotient.similarity import similarity as compare_prints
 from isomerge.run.arguments import checked
+from isomerge.run.run_verdict import measured, pairs_of, verdict_document
 from isomerge.solve.pairs.pair import PairSolver
 from isomerge.solve.standing import chosen_spaces, standings
 
@@ -55,13 +66,12 @@ def diff(
         if plan.selection.frame is not None:
             open_zero_gains(pair, plan.selection.frame.gains)
         solver.plan = replace(plan, selection=replace(plan.selection, notes=(*plan.selection.notes, *notes)))
-        refs = [model.ref for model in pair]
-        report = {
-            "command": "diff",
-            "models": refs,
-            "spaces": chosen,
-            **compare(solver, observer, standing[0].look, kin=prints.kin),
-        }
+        report = {"command": "diff", "models": [m.ref for m in pair], "spaces": chosen, **compare(solver, observer)}
+        (measured_pair,) = measured(pairs_of(standing, pair), report)
+        proof = {True: Proof.SAME, False: Proof.OTHER, None: Proof.OPEN}[report["same"]]
+        stand = replace(measured_pair, proof=proof, doubt=report["reason"] or "")
+        report["relative"] = {"before": stand.before, "after": stand.after}
+        report["verdict"] = verdict_document([stand], report, pair)
         return Report({**report, "fingerprints": prints.document()})
 
 
@@ -77,21 +87,29 @@ def verify(
 ) -> dict[str, Any]:
     """Whether two models are the same function modulo symmetry, algebraically; ``run`` compares outputs as well.
 
-    Models that their fingerprints tell apart as a whole are ``refuted`` without matching. Of all others every
-    tensor is matched and compared. What is not the same as it is stored is compared once more without what
-    LayerNorm takes away by itself (`isomerge.models.layer_norm_form`).
+    Models whose configs differ in what decides the function (rotary positions, epsilons, activations) are not the
+    same, whatever their weights are, which are not compared; those that their fingerprints tell apart as a whole
+    are ``refuted`` without matching. Of all others every tensor is matched and compared. What is not the same as it
+    is stored is compared once more without what LayerNorm takes away by itself (`isomerge.models.layer_norm_form`).
 
     Returns:
-        ``same``: True; False, which is not the same by the symmetries that the spec declares; or None where it
-        cannot be told, and ``reason`` says why: rounding of the stored numbers (``residual`` says where), configs
-        that differ in a key of which the spec says nothing or of which transformers makes no model, or, with
-        ``run``, outputs that contradict algebra. ``algebra`` is the verdict of the weights alone,
-        ``layer_norm_form`` whether it needed what LayerNorm takes away. With ``run``,
+        ``same``: True; False, which is not the same by the symmetries that the spec declares, or because of the
+        configs, as ``reason`` says then; or None where it cannot be told, and ``reason`` says why: rounding of the
+        stored numbers (``residual`` says where), configs that differ in a key of which the spec says nothing or of
+        which transformers makes no model, or, with ``run``, outputs that contradict algebra. ``algebra`` is the
+        verdict of the weights alone, ``layer_norm_form`` whether it needed what LayerNorm takes away. With ``run``,
         ``outputs`` is how far outputs are apart, and ``contradiction`` a sentence where this speaks against
         algebra.
     """
 
-    with pair_solver(one, two, "default", None, spec, allow_pickle, guard=False) as solver:
+    with pair_solver(one, two, "default", None, spec, allow_pickle, guard=False, settings=False) as solver:
+        refs = [solver.anchor.ref, solver.source.ref]
+        if (other := other_function(solver.anchor, solver.source)) is not None:
+            proof = refute(solver, 0.0, "", 0.0)
+            return Report(
+                {"command": "verify", "models": refs, **proof, "reason": other, "algebra": None, "refuted": False}
+                | {"layer_norm_form": False, "model_type": solver.anchor.spec.model_type}
+            )
         apart = 0.0
         if run and (own := solver.anchor.checkpoint.own) is not None:
             raise IsomergeError(
@@ -110,11 +128,7 @@ def verify(
             proof, prints = (proof, prints) if formed is None else (again, agreeing)
         contradicted = contradiction(proof, apart) if run else None
         outcome = doubted(proof, doubt_of_configs(solver.anchor, solver.source) if proof["same"] else None)
-        report = {
-            "command": "verify",
-            "models": [solver.anchor.ref, solver.source.ref],
-            **doubted(outcome, contradicted),
-        }
+        report = {"command": "verify", "models": refs, **doubted(outcome, contradicted)}
         report |= {"algebra": proof["same"], "refuted": prints.apart, "fingerprints": prints.document()}
         report["layer_norm_form"] = formed is not None
         report["model_type"] = solver.anchor.spec.model_type

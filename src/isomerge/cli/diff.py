@@ -21,7 +21,7 @@ def diff(
 ) -> None:
     """Compare two models: raw distance, distance modulo symmetry, and what that means."""
     import isomerge
-    from isomerge.cli.console import Voice, distance_table, stream_table, warn_fixed, write_json
+    from isomerge.cli.console import Voice, distance_table, stream_table, tell_verdict, warn_fixed, write_json
 
     voice = Voice(telling.quiet, telling.verbose)
     with voice.progress("comparing") as observer:
@@ -40,14 +40,15 @@ def diff(
     relative = report["relative"]
     turned = any(stream["groups"] for stream in report["streams"])
     modulo = "symmetry and basis of the stream" if turned else "block-local symmetry"
-    voice.say(
-        f"Tensors that symmetry moves: {relative['before']:.3g} of their norm apart as stored, "
-        f"{relative['after']:.3g} modulo {modulo} (1.41 is uncorrelated)."
-    )
+    if relative["after"] is not None:
+        voice.say(
+            f"Tensors that symmetry moves: {relative['before']:.3g} of their norm apart as stored, "
+            f"{relative['after']:.3g} modulo {modulo} (1.41 is uncorrelated)."
+        )
     prints = report["fingerprints"]
     if prints["score"] is not None:
         voice.say(
             f"Fingerprints: {prints['verdict']} (score {prints['score']:.2f}; 1 is one function, 0 independent)."
         )
-    voice.say(f"Verdict: {report['verdict']}.")
+    tell_verdict(voice, report["verdict"])
     write_json(telling.json, report)

@@ -48,6 +48,8 @@ def verify(
     elif report["same"]:
         taken = ", and without what LayerNorm takes away by itself" if report["layer_norm_form"] else ""
         voice.say(f"Same function modulo symmetry{taken}: {how}.")
+    elif report["reason"]:
+        voice.say(f"Not the same: {report['reason']}. The weights were not compared.")
     else:
         voice.say(f"Not the same by the symmetries declared for {report['model_type']}: {how}.")
     if telling.verbose:
@@ -56,7 +58,7 @@ def verify(
     if report["only_in_one"]:
         names = ", ".join(report["only_in_one"][:4])
         voice.say(f"Not compared, as only one model has them: {names}.")
-    if run:
+    if "outputs" in report:
         voice.say(f"Outputs on random inputs differ by {report['outputs']:.2g} of the largest output.")
     write_json(telling.json, report)
     if not report["same"]:

@@ -122,14 +122,22 @@ def destination(
 
 @contextlib.contextmanager
 def pair_solver(
-    one: Any, two: Any, spaces: str, layers: str | None, spec: Any, allow_pickle: bool, *, guard: bool
+    one: Any,
+    two: Any,
+    spaces: str,
+    layers: str | None,
+    spec: Any,
+    allow_pickle: bool,
+    *,
+    guard: bool,
+    settings: bool = True,
 ) -> Iterator[PairSolver]:
-    """Two models recognised, and what solves their units."""
+    """Two models recognised, and what solves their units; ``settings``: see `check_compatible`."""
 
     with recognised([one, two], spec, allow_pickle) as (a, b):
         # a model and its copy that was moved with untie: nothing is written here
         if a.has_own_head != b.has_own_head:
             a, b = (recognise(m.checkpoint, spec_file=spec, untie=True) for m in (a, b))
-        check_compatible(a, [b])
+        check_compatible(a, [b], settings=settings)
         plan = make_plan(a, [b], spaces, layers)
         yield PairSolver(a, b, plan, working_dtype([a, b]), guard=guard)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from isomerge.config.keys import ASIDE
+from isomerge.config.keys import ASIDE, MODEL_KINDS, TIE
 
 Config = Mapping[str, Any]
 ROPE_TYPES = {"su": "longrope", "mrope": "default"}
@@ -95,6 +95,19 @@ def undeclared_differences(one: Config, two: Config, keys: Iterable[str]) -> lis
         for path in sorted(both)
         if mine.get(path) != theirs.get(path) and not _is_declared(path, known) and not _is_unseen(path)
     ]
+
+
+def function_differences(
+    one: Config, two: Config, keys: Iterable[str]
+) -> tuple[list[Difference], list[Difference]]:
+    """Where two configs say other things of the function: for certain, in the keys that a spec declares and those
+    that count in any architecture; and in others, of which nobody knows whether it depends on them. What `verify`
+    and fingerprints go by. Whether a head is tied is how it is stored."""
+    declared = tuple(dict.fromkeys((*keys, *MODEL_KINDS)))
+    return (
+        [each for each in disagreements(one, two, declared) if each.key != TIE],
+        undeclared_differences(one, two, declared),
+    )
 
 
 def _leaves(config: Config, at: str = "") -> Iterator[tuple[str, Any]]:

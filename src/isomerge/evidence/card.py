@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from isomerge.evidence.distances_figure import PICTURE, layer_distances
+from isomerge.evidence.distances_figure import PICTURE, is_moved, layer_distances
 from isomerge.evidence.markdown import cell, code, fenced
 from isomerge.evidence.parents import Parent
 from isomerge.plug_ins.command import sentences
@@ -143,15 +143,11 @@ def _measured(report: dict[str, Any]) -> list[str]:
 def _figures(report: dict[str, Any]) -> list[str]:
     if (distance := report.get("distance")) is None:  # nothing was moved
         return []
-    parts = distance.get("parts") or distance["spaces"]
-    lines = [
-        "## Distance to the first model",
-        "",
-        "| | before alignment | after |",
-        "|---|---|---|",
-        f"| all tensors | {distance['before']:.4f} | {distance['after']:.4f} |",
-    ]
-    lines += [f"| {name} | {d['before']:.4f} | {d['after']:.4f} |" for name, d in parts.items()]
+    parts = {"all tensors": distance, **(distance.get("parts") or distance["spaces"])}
+    columns = {"before": "before alignment", "after": "after"} if is_moved(report) else {"before": "as stored"}
+    lines = ["## Distance to the first model", "", f"| | {' | '.join(columns.values())} |"]
+    lines += ["|---" * (1 + len(columns)) + "|"]
+    lines += [f"| {name} | {' | '.join(f'{d[key]:.4f}' for key in columns)} |" for name, d in parts.items()]
     if layer_distances(report):
         lines += ["", f"![Distance per layer, before and after alignment]({PICTURE})"]
     return [

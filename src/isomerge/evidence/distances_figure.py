@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
 from io import BytesIO
@@ -11,13 +12,20 @@ from typing import Any
 PICTURE = "distances.png"
 
 
+def is_moved(report: Mapping[str, Any]) -> bool:
+    """Whether anything was matched: not where no alignment was asked for, nor where all models were left alone."""
+    pairs = (report.get("verdict") or {}).get("pairs") or []
+    left = bool(pairs) and all(pair["left_as_it_is"] for pair in pairs)
+    return report.get("align") is not False and not left
+
+
 def layer_distances(report: dict[str, Any]) -> list[tuple[int, float, float]]:
     """Number of the layer, distance before and after (Frobenius, relative to the first model's norm there), in
     order.
 
-    Empty for reports of other commands than merge and align, and where nothing was aligned.
+    Empty for reports of other commands than merge and align, and where nothing was moved.
     """
-    if report.get("command") not in ("merge", "align") or report.get("align") is False:
+    if report.get("command") not in ("merge", "align") or not is_moved(report):
         return []
     layers = report.get("distance", {}).get("layers", {})
     numbered = sorted((int(name), d) for name, d in layers.items() if name.isdigit())

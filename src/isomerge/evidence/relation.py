@@ -1,8 +1,9 @@
 """What two models are to each other, as far as weights tell, in one place: bounds, words, and how good the news is.
 
-Before anything is matched `isomerge.solve.standing` knows whether a model lies in its anchor's coordinates;
-afterwards distances decide. Every door says what comes out in the same words: the terminal, the report's
-``verdict``, the model card and the page.
+The evidence is what the look at both has seen (`isomerge.solve.look`, `isomerge.solve.standing`), distances after a
+match, whether it was proven that they are one function, and whether fingerprints have a common base. Every door
+says what follows in the same words: the terminal, the report's ``verdict``, the model card and the page
+(docs/guide/same-model.md has the table).
 """
 
 from __future__ import annotations
@@ -42,6 +43,15 @@ CODES = {
 RELATIONS = {code: relation for relation, code in CODES.items()}
 
 
+class Proof(IntEnum):
+    """What comparing all tensors modulo symmetry has shown of the functions."""
+
+    SAME = 0
+    OPEN = 1
+    """Rounding, or the configs, leave it open."""
+    OTHER = 2
+
+
 class Level(IntEnum):
     """How good the news is."""
 
@@ -49,6 +59,34 @@ class Level(IntEnum):
     OPEN = 1
     FAIR = 2
     POOR = 3
+
+
+LEVELS = {level.name.lower(): level for level in Level}
+"""By what reports call them."""
+
+
+def title_of(relation: Relation | None, *, aligned: bool = True, left: bool = False) -> str:
+    """A few words for the head of a page.
+
+    Args:
+        relation: of the models furthest apart; None: it cannot be told.
+        aligned: whether anything was matched.
+        left: whether all were left as they are.
+    """
+    if relation is Relation.NEAR:
+        return (
+            "Aligned already: the models were left as they are" if left
+            else "Near as they were: alignment was not needed" if aligned
+            else "Near as they are: no alignment is needed"
+        )  # fmt: skip
+    if relation is Relation.RELATED:
+        return "Alignment brought the models together" if aligned else "The models lie in different coordinates"
+    return {
+        None: "How the models stand cannot be told",
+        Relation.SAME: "The models are the same function",
+        Relation.DERIVED: "The models have a common base, but are far apart",
+        Relation.UNRELATED: "The models are unrelated",
+    }[relation]
 
 
 def relation_of(
@@ -76,49 +114,6 @@ def relation_of(
     if after < (NEAR if kin is False or not (in_place or kin) else FAR):
         return Relation.RELATED
     return Relation.DERIVED if kin else Relation.UNRELATED
-
-
-def verdict(
-    same: bool | None,
-    before: float,
-    after: float,
-    streams: str = "",
-    *,
-    equal: bool = False,
-    but: str = "",
-    in_place: bool = True,
-    kin: bool | None = None,
-) -> str:
-    """What two relative distances mean (``before`` as stored, ``after`` alignment; sqrt(2) is uncorrelated).
-
-    Args:
-        same: whether the residual is within rounding; None where that cannot be told.
-        before, after: distances in parts of the root of the mean of both squared norms, over the tensors that
-            alignment can move.
-        equal: whether all tensors are equal as they are stored.
-        but: in which kinds of tensors those differ that have most of them equal; see `Look.but`.
-        in_place: see `relation_of`.
-        streams: whether residual streams were ``matched``, or are ``free`` to be.
-        kin: whether fingerprints, which no basis hides from, have a common base.
-    """
-    if same:
-        return "same function, same weights" if equal else "same function"
-    if same is None:
-        return "cannot tell: the same function as far as the rounding of the stored numbers lets see"
-    relation = relation_of(before, after, -1.0, kin=kin, in_place=in_place)
-    if relation is Relation.NEAR and but:
-        return f"the same weights but for {but}"
-    if relation is Relation.NEAR:
-        return "fine-tunes of one base, already aligned"
-    if relation is Relation.RELATED:
-        return "related but misaligned: align before merging"
-    if relation is Relation.DERIVED:
-        hint = ": align with --spaces all before merging" if streams == "free" else ""
-        return f"derived from one base, but moved to another basis of the residual stream, or far{hint}"
-    if streams == "matched":
-        return "unrelated: trained apart, aligned as far as symmetries go"
-    hint = ": try --spaces all" if streams == "free" else ""
-    return f"unrelated as far as block-local symmetries tell (the residual streams may be in different bases{hint})"
 
 
 @dataclass(frozen=True)
@@ -149,16 +144,22 @@ class Pair:
     """How far apart the tensors are that nothing moves, after alignment."""
     look: Look = field(default_factory=lambda: Look(()))
     """What was seen of both."""
+    proof: Proof | None = None
+    """Whether they are one function; None where nothing has asked."""
+    doubt: str = ""
+    """Why the proof is open."""
+    first: Relation | None = None
+    """What they seemed to be before they were matched; None where that was not known."""
 
     @property
     def relation(self) -> Relation | None:
         """By distances where something was matched, else by how the models stand; None where that does not tell."""
-        if self.before is None:
+        if self.before is None or self.proof is Proof.OPEN:
             return None
-        if self.look.same:
+        if self.proof is Proof.SAME or (self.look.same and self.proof is None):
             return Relation.SAME
         if self.after is not None:
-            least = self.tolerance if self.fixed <= self.tolerance else -1.0
+            least = self.tolerance if self.fixed <= self.tolerance and self.proof is None else -1.0
             in_place = self.settled or self.look.lost < MOST
             return relation_of(self.before, self.after, least, kin=self.kin, in_place=in_place)
         if self.settled:
@@ -179,9 +180,23 @@ class Pair:
     def sentence(self, names: dict[str, str]) -> str:
         """In words; ``names`` are what to call the models."""
         a, b = names.get(self.anchor, self.anchor), names.get(self.model, self.model)
-        if self.relation is None:
-            return _unknown(self, a, b)
-        return _WORDS[self.relation](self, a, b)
+        relation = self.relation
+        if self.is_mutual:  # what does not depend on the order is said in one order
+            a, b = sorted((a, b))
+        said = _unknown(self, a, b) if relation is None else _WORDS[relation](self, a, b)
+        strange = [each is not None and each >= Relation.DERIVED for each in (self.first, relation)]
+        if self.first is None or relation is None or strange[0] == strange[1]:
+            return said
+        return f"{said}; before they were matched they seemed {'unrelated' if strange[0] else 'related'}"
+
+    @property
+    def is_mutual(self) -> bool:
+        """Whether what is said of the two does not tell one from the other."""
+        if self.relation is Relation.RELATED:
+            return bool(self.look.but) or self.after is not None
+        return self.relation in (Relation.SAME, Relation.NEAR) or (
+            self.relation is Relation.UNRELATED and not self.base
+        )
 
     def document(self) -> dict[str, Any]:
         """For a report."""
@@ -227,6 +242,12 @@ def _near(pair: Pair, a: str, b: str) -> str:
 
 
 def _related(pair: Pair, a: str, b: str) -> str:
+    if pair.look.but:
+        said = (
+            f"{b} and {a} have the same weights but for {pair.look.but}, which are in another order or basis, or "
+            f"other weights ({_share(pair.before)} of the norm apart as stored"
+        )
+        return f"{said})" if pair.after is None else f"{said}, {_share(pair.after)} after alignment)"
     if not pair.align:
         where = "in another basis of the residual stream" if pair.same_basis is not True else "in other coordinates"
         known = ": leave --no-align out" if pair.helps else ""
@@ -264,6 +285,8 @@ def _unrelated(pair: Pair, a: str, b: str) -> str:
 
 
 def _unknown(pair: Pair, a: str, b: str) -> str:
+    if pair.proof is Proof.OPEN:
+        return f"cannot tell whether {b} and {a} are one function: {pair.doubt}"
     return (
         f"{b} lies in other coordinates than {a} ({_share(pair.before)} of the norm apart where they were "
         "compared), and whether they are related is not known before they are matched"

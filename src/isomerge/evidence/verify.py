@@ -6,25 +6,22 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from isomerge.config.agreement import undeclared_differences
+import torch
+
+from isomerge.config.agreement import function_differences
 from isomerge.evidence.distance import ROUNDOFF, SAME, relative_residuals, risen_note, summarise, why_risen
-from isomerge.evidence.relation import verdict
 from isomerge.evidence.report.spaces import plain_names
 from isomerge.matching.frame import has_shared_meaning, reads_once
-from isomerge.models.compatible import compared_keys
-from isomerge.models.free_streams import streams_are_free
 from isomerge.models.recognised import Model
 from isomerge.models.transformers_reading import reading_of, refusal_of
 from isomerge.models.unit_plan import unit_bytes, unit_layer
 from isomerge.progress import Observer
-from isomerge.solve.look import Look
 from isomerge.solve.pairs.in_place import nearest_in_place
 from isomerge.solve.pairs.pair import PairSolver, rows_of
 from isomerge.solve.pairs.product_residuals import judge
-from isomerge.solve.pairs.residuals import every_residual, frame_residual_stream, is_turned
+from isomerge.solve.pairs.residuals import every_residual, frame_residual_stream, is_turned, row_between
 from isomerge.solve.pairs.stream_descent import StreamSolver
 from isomerge.solve.pairs.written_gains import with_common_gains
-from isomerge.solve.standing import MOST
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.fixed import fixed_parts
 from isomerge.symmetry.units import Unit
@@ -35,21 +32,25 @@ ROUNDED_OUTPUTS = 1e-3
 """Models are run in float32, whatever they are stored in: outputs of deep ones are rounded to about 1e-4."""
 FOREIGN = 0.5
 """Relative distance beyond which weights have nothing to do with each other: fine-tunes are nearer."""
+MOVED = 0.25
+"""Of the distance as stored: where so much is left or less, something had to move, and its rounding counts."""
+HALF = 1e-4
+"""Unit roundoffs above are those of half precisions, whose rounding hides changes that people make."""
+SUBNORMAL = 2.0**-24
+"""The least distance of numbers in float16."""
 SETTLING = 1e-4
 """Relative distance that a search for a stream's basis may leave between equal functions when it ends too early."""
 AGREEING = 1e-6
 """Outputs of float32 that are this near are equal but for the order of sums."""
 
 
-def compare(solver: PairSolver, observer: Observer, look: Look, *, kin: bool | None = None) -> dict[str, Any]:
-    """Distances before and after alignment, the residual that no symmetry explains, and the verdict.
-
-    ``look`` is what was seen of them as they are stored; ``kin`` whether their fingerprints have a common base,
-    which these distances need not show.
+def compare(solver: PairSolver, observer: Observer) -> dict[str, Any]:
+    """Distances before and after alignment, the residual that no symmetry explains, and whether both are one
+    function.
 
     Reads every tensor of both models once (twice where a space ties a whole stack). Returns a report with
-    ``distance`` (see `summarise`), ``residual`` (the largest relative one, its tensor, the tolerance), ``same`` and
-    ``verdict``.
+    ``distance`` (see `summarise`), ``residual`` (the largest relative one, its tensor, the tolerance), ``same``,
+    and ``reason`` where that cannot be told.
     """
 
     units = solver.plan.units
@@ -77,26 +78,11 @@ def compare(solver: PairSolver, observer: Observer, look: Look, *, kin: bool | N
     report = prove(solver, observer)
     doubt = doubt_of_configs(solver.anchor, solver.source) if report["same"] else None
     report = doubted(report, doubt)
-    movable = [row for row in rows if row["spaces"]] or rows
-    figures = summarise(movable)
-    norm = max(figures["norm"], 1e-300)
     report["distance"] = summarise(rows, plain_names(solver.anchor.declared))
-    report["relative"] = {name: look.scale * figures[name] / norm for name in ("before", "after")}
     report["streams"], report["notes"] = streams, list(solver.plan.selection.notes)
     report["notes"] += risen_note(report["distance"], why_risen(report))
     report["fixed"] = fixed_parts(solver.anchor.spec, solver.anchor.matches.values())
-    shown = {"equal": look.same, "but": look.but, "in_place": look.lost < MOST, "kin": kin}
-    words = verdict(report["same"], **report["relative"], streams=_streams(solver), **shown)
-    report["verdict"] = words if doubt is None else f"cannot tell: {doubt}"
     return report
-
-
-def _streams(solver: PairSolver) -> str:
-    """What is known of the residual streams: ``matched``, ``free`` (not matched, but they could be), or nothing."""
-
-    if solver.plan.selection.streams:
-        return "matched"
-    return "free" if streams_are_free((solver.anchor, solver.source)) else ""
 
 
 def prove(solver: PairSolver, observer: Observer) -> dict[str, Any]:
@@ -205,12 +191,22 @@ def doubted(proof: dict[str, Any], reason: str | None) -> dict[str, Any]:
     return proof if reason is None else {**proof, "same": None, "reason": reason}
 
 
+def other_function(first: Model, second: Model) -> str | None:
+    """Why two models are no one function whatever their weights are: their configs differ in what decides it; None
+    where they do not."""
+    decided, _ = function_differences(first.config, second.config, first.spec.config_keys)
+    if not decided:
+        return None
+    each = "; ".join(f"{d.key} is {d.mine!r} and {d.theirs!r}" for d in decided)
+    return f"config.json differs in what decides the function: {each}"
+
+
 def doubt_of_configs(first: Model, second: Model) -> str | None:
     """Why equal weights are no equal functions for certain: the configs differ in a key that the spec says nothing
     of, transformers makes no model of one, or one lacks weights of its class; None where there is no such
     reason."""
 
-    unlike = undeclared_differences(first.config, second.config, compared_keys(first))
+    _, unlike = function_differences(first.config, second.config, first.spec.config_keys)
     if unlike:
         more = f" and {len(unlike) - 1} more keys" if len(unlike) > 1 else ""
         return (
@@ -288,6 +284,8 @@ def _residual(solver: PairSolver, observer: Observer) -> dict[str, Any]:
             # where gauges hold, the tensor that is furthest between them tells more than a product
             if same is not False or dead_here:
                 largest, tensor = judgement.residual, judgement.place
+        if same and largest and roundoff > HALF and (change := _unmoved_change(solver, unit, largest, roundoff)):
+            (largest, tensor), tolerance, same = change, roundoff, False
         layer = "outside" if unit_layer(unit) is None else str(unit_layer(unit))
         layers[layer] = max(largest, layers.get(layer, 0.0))
         worst = worst_of.get(same, {"largest": 0.0, "tolerance": 1.0})
@@ -298,6 +296,32 @@ def _residual(solver: PairSolver, observer: Observer) -> dict[str, Any]:
         None if open_too and is_turned(solver) else next(said for said in (False, None, True) if said in worst_of)
     )
     return {**worst_of[same], "layers": layers, "dead_blocks": dead, "same": same}
+
+
+def _unmoved_change(solver: PairSolver, unit: Unit, largest: float, roundoff: float) -> tuple[float, str] | None:
+    """Of a unit in half precision that is as far apart as it is stored, so that nothing had to move: a relative
+    difference of entries that is more than one rounding, and its tensor; None where there is none, or something
+    moved.
+
+    Args:
+        largest: what is left of the unit after all that may move.
+        roundoff: of its coarsest dtype.
+    """
+    rows, change = [], (0.0, "")
+    for block in unit.blocks:
+        a, b = (model.assemble(block, None) for model in (solver.anchor, solver.source))
+        if a.shape != b.shape or not (a.is_floating_point() and b.is_floating_point()):
+            continue
+        a, b = a.float(), b.float()
+        rows.append(row_between(block, a, b))
+        size = torch.maximum(a.abs(), b.abs())
+        beyond = (a - b).abs() > roundoff * size + SUBNORMAL
+        if bool(beyond.any()):
+            change = max(change, (float(((a - b).abs() / size)[beyond].max()), block.key))
+    before, tensor = relative_residuals(rows)
+    if largest <= MOVED * before:
+        return None
+    return change if change[1] else (largest, tensor) if largest > 2 * roundoff else None
 
 
 def _against_rounding(

@@ -15,6 +15,7 @@ from torch import Tensor
 from isomerge.matching.distances import squared_distance
 from isomerge.matching.reached_parts import dropping, far_apart, hides, reaching
 from isomerge.matching.rescale import quartic_scale
+from isomerge.matching.settled import by_chance
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.spec import Spec
@@ -28,8 +29,8 @@ stream in narrow ones. Fine-tunes keep the bytes that they have: a random differ
 the ones, and rarely ten."""
 CHANCE = 10.0
 DISGUISED = 0.2
-"""The part of a tensor's squared distance from which on it is matched without; of narrow ones, thrice what chance
-makes of it."""
+"""The part of a tensor's squared distance from which on it is matched without; of narrow ones, what chance hardly
+makes of a single direction."""
 SCALED = 0.5
 """The factor of a last norm's gain, less one, from which on models are matched without them."""
 
@@ -370,7 +371,8 @@ def is_disguised(free: LayerNorms, anchor: Blocks, source: Blocks) -> bool:
             if float((factor - 1).abs().max()) > SCALED:
                 return True
     shares = _shares(free, anchor, source)
-    return any(share > max(DISGUISED, 3 / width) for block, width, share in shares if source[block].ndim > 1)
+    large = ((width, share) for block, width, share in shares if source[block].ndim > 1 and share > DISGUISED)
+    return any(share > by_chance(1, width) for width, share in large)
 
 
 Share = tuple[Block, int, float]

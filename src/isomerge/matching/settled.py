@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 import torch
 from torch import Tensor
@@ -34,6 +35,9 @@ neurons)."""
 GAINED = 0.6
 """Of a squared distance: where an element takes away more than this, it was a matter of coordinates. A change of
 one side alone, as a fine-tune of the value projection, can be halved by balancing it over both."""
+CHANCE = 1e-4
+"""How often a difference without meaning may look like a turn: of an element with few entries to act on (the gains
+of norms over small heads) random noise is a turn to six tenths once in fifty times."""
 NOTHING, SLIGHT = 1e-4, 1e-2
 """Of the norm: distances of a unit, and of what one element acts on, that are below are rounding."""
 STEPS = 4
@@ -181,9 +185,31 @@ def _turned(spec: Spec, spaces: Mapping[str, Space], anchor: Blocks, source: Blo
         product = norm * _trace(sides.moved_plus + sides.moved_minus)
         foreign = _trace(sides.plus + sides.minus) < ALIKE * product.sqrt()
         solid = torch.minimum(norm, product / norm.clamp_min(1e-300)) > FAINT * norm.mean()
-        if bool((visible & solid & (foreign | (_gain(space, sides) > GAINED * gap))).any()):
+        gain = _gain(space, sides)
+        gained = gain > GAINED * gap
+        if bool((visible & solid & gained).any()):
+            gained = gain > max(GAINED, _gained_by_chance(spec, space, anchor, source)) * gap
+        if bool((visible & solid & (foreign | gained)).any()):
             return True
     return False
+
+
+def by_chance(dimensions: float, entries: float) -> float:
+    """The part of a difference without meaning that lies in a subspace once in 1 / `CHANCE` times, of a space of so
+    many entries."""
+    # only where something lies there at all
+    from scipy.special import betaincinv
+
+    rest = entries - dimensions
+    return float(betaincinv(dimensions / 2, rest / 2, 1 - CHANCE)) if rest > 0 else 1.0
+
+
+def _gained_by_chance(spec: Spec, space: Space, anchor: Blocks, source: Blocks) -> float:
+    """What an element takes away so, by its dimensions among the entries that it acts on."""
+    batch = prod(spec.sizes[name] for name in spec.batch(space))
+    leaves = paired_leaves(spec, anchor, source)
+    entries = sum(x.numel() for x, _, atoms in leaves if space.name in {atom.name for atom in atoms})
+    return by_chance(space.group.dimension(spec.sizes[space.name]), entries / batch)
 
 
 def _gain(space: Space, sides: Sides) -> Tensor:

@@ -128,9 +128,9 @@ def _why(standing: Sequence[Standing], spaces: str, fixed: str) -> str:
     moved = [s for s in standing if s.moved]
     elsewhere = [s for s in standing if s.elsewhere]
     if strange:
-        why = f"{_names(strange)} and {strange[0].anchor} were trained apart"
+        why = f"{_names(strange)} and {strange[0].anchor} show no common base"
     elif moved:
-        why = f"{_names(moved)} has a common base with {moved[0].anchor}, in another basis"
+        why = f"{_names(moved)} is in another basis of the residual stream than {moved[0].anchor}"
     elif elsewhere:
         why = f"{_names(elsewhere)} may be in another basis than {elsewhere[0].anchor}"
     else:

@@ -19,7 +19,12 @@ LABELS = "labels"
 
 
 def check_compatible(
-    anchor: Model, others: Sequence[Model], *, apart: Collection[str] = (), stored: bool = False
+    anchor: Model,
+    others: Sequence[Model],
+    *,
+    apart: Collection[str] = (),
+    stored: bool = False,
+    settings: bool = True,
 ) -> list[str]:
     """Refuse models that cannot become one, before anything is computed.
 
@@ -29,6 +34,7 @@ def check_compatible(
         apart: the names of lines that are not compared: heads that are not merged, of any number of labels.
         stored: whether weights are merged as they are stored, as mergekit does: what fine-tunes set anew
             (`isomerge.config.agreement.RETUNED`) may then differ.
+        settings: whether configs must say the same of the function.
 
     Returns:
         A note for every setting that differs all the same.
@@ -55,7 +61,8 @@ def check_compatible(
                 raise IsomergeError(
                     f"{pair} have different {what} ({size} is {value} and {theirs}): they must be equal{hint}"
                 )
-        for difference in disagreements(anchor.config, other.config, compared_keys(anchor)):
+        every = disagreements(anchor.config, other.config, compared_keys(anchor)) if settings else []
+        for difference in every:
             said = (
                 f"{pair} differ in config.json: {difference.key} is {difference.mine!r} and {difference.theirs!r}"
             )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isomerge.config.agreement import disagreements
+from isomerge.config.agreement import function_differences
 from isomerge.evidence.distance import SAME
 from isomerge.quotient.record import BASIS, Fingerprint
 from isomerge.quotient.storage import PRECISIONS
@@ -67,8 +67,7 @@ def other_settings(first: Fingerprint, second: Fingerprint) -> Iterator[str]:
     """Sentences about what the configs of two models of one architecture say otherwise of the function."""
     if first.model_type != second.model_type:
         return
-    keys = dict.fromkeys((*first.config_keys, *second.config_keys))
-    for setting in disagreements(first.config, second.config, keys):
+    for setting in function_differences(first.config, second.config, _keys(first, second))[0]:
         yield f"config: {setting.key} is {setting.mine!r} and {setting.theirs!r}"
     if first.depths() == second.depths() and all(
         t.rows == second.tables[k].rows for k, t in first.tables.items() if k in second.tables
@@ -77,6 +76,18 @@ def other_settings(first: Fingerprint, second: Fingerprint) -> Iterator[str]:
             mine, theirs = first.sizes.get(name), second.sizes.get(name)
             if mine != theirs:
                 yield f"size {name} is {mine} and {theirs}"
+
+
+def open_settings(first: Fingerprint, second: Fingerprint) -> list[str]:
+    """Keys in which the configs of two models of one architecture differ, and of which nobody knows whether the
+    function depends on them."""
+    if first.model_type != second.model_type:
+        return []
+    return [d.key for d in function_differences(first.config, second.config, _keys(first, second))[1]]
+
+
+def _keys(first: Fingerprint, second: Fingerprint) -> tuple[str, ...]:
+    return (*first.config_keys, *second.config_keys)
 
 
 def other_bases(first: Fingerprint, second: Fingerprint, tolerance: float) -> Iterator[str]:

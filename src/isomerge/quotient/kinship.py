@@ -13,9 +13,9 @@ from isomerge.matching.balance import balance_powers
 from isomerge.models.recognised import Model, working_dtype
 from isomerge.models.unit_plan import make_plan, unit_bytes
 from isomerge.quotient.relations import CIRCUITS, Relations, relations
-from isomerge.quotient.similarity import FOREIGN, KIN
+from isomerge.quotient.similarity import FOREIGN
 from isomerge.quotient.stream_anchors import TOKENS, Anchors, anchors_of
-from isomerge.quotient.witnesses import whitening
+from isomerge.quotient.witnesses import KIN, whitening
 from isomerge.solve.canonical.canonical_frame import free_folding, read_moved
 from isomerge.symmetry.blocks import layer_of
 from isomerge.symmetry.units import Unit, elements_of
@@ -25,11 +25,17 @@ SAMPLE = 3
 
 
 def kinship(first: Model, second: Model) -> bool | None:
-    """Whether two models of one architecture have a common base, whatever basis they are in; None where nothing
-    compares.
+    """Whether two models of one architecture have a common base, whatever basis they are in; None where that cannot
+    be told, or nothing compares."""
+    score = kinship_score(first, second)
+    return None if score is None or FOREIGN <= score < KIN else score >= KIN
 
-    Reads some units of both, their embeddings, and all gains. The score is the mean cosine of circuits, seen from
-    tokens, with what the tokens themselves share taken out (`isomerge.quotient.witnesses`).
+
+def kinship_score(first: Model, second: Model) -> float | None:
+    """The mean cosine of circuits, seen from tokens, with what the tokens themselves share taken out
+    (`isomerge.quotient.witnesses`): 1 for one function, near 0 for independent models; None where nothing compares.
+
+    Reads some units of both, their embeddings, and all gains.
     """
     units = _units(first)
     (mine, left), (theirs, right) = (_circuits(model, units) for model in (first, second))
@@ -42,8 +48,7 @@ def kinship(first: Model, second: Model) -> bool | None:
             x, y = (_seen(side[key].data, ends, w) for side, w in ((left, white[0]), (right, white[1])))
             cosines.setdefault(key[1].split()[0], []).append(float(x @ y))
     means = [sum(row) / len(row) for row in cosines.values()]
-    score = sum(means) / len(means) if means else None
-    return None if score is None or FOREIGN <= score < KIN else score >= KIN
+    return sum(means) / len(means) if means else None
 
 
 def _seen(data: Tensor, ends: tuple[str, ...], white: dict[str, Tensor]) -> Tensor:

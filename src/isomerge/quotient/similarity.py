@@ -1,10 +1,11 @@
-"""What two fingerprints say of two models: the same function, derived from one base, independent, or that witnesses
-disagree.
+"""What two fingerprints say of two models: the same function, derived from one base, independent, that witnesses
+disagree, or that it cannot be told.
 
-Same function: every relation agrees within the rounding of the stored dtypes, and the configs say the same of it.
-Derived: a witness (`isomerge.quotient.witnesses`) sees a common base, and what the others do not see is explained
-by what was done (`isomerge.quotient.changes`). Where nothing explains it, somebody may have changed just what a
-witness looks at.
+Same function: the hashes are equal, every relation agrees to float32's rounding, and the configs say the same of
+it. Same within rounding: they agree within what rounding of the stored dtypes may do to a disguise; a change as
+small as that looks the same. Derived: a witness (`isomerge.quotient.witnesses`) sees a common base, and what the
+others do not see is explained by what was done (`isomerge.quotient.changes`). Where nothing explains it, somebody
+may have changed just what a witness looks at.
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.evidence.distance import SAME
-from isomerge.quotient.changes import Change, Evidence, changes, exchanged, other_bases, other_settings
+from isomerge.quotient.changes import (
+    Change,
+    Evidence,
+    changes,
+    exchanged,
+    open_settings,
+    other_bases,
+    other_settings,
+)
 from isomerge.quotient.record import BASIS, Fingerprint
 from isomerge.quotient.stream_anchors import DRAWS, EVERY, LENGTHS, OTHERS, TOKENS
-from isomerge.quotient.witnesses import by_table, layers_seen, score, spectral, spectral_distance
+from isomerge.quotient.witnesses import KIN, by_table, layers_seen, score, spectral, spectral_distance
 
-DERIVED = 0.2
-"""Scores of a draw of anchors above mean a common base: independent models reach 0.14
-(docs/lab/measured-fingerprints.md)."""
-KIN = 0.6
-"""Scores above leave no doubt: independent models of one small architecture, with tied embeddings and trained on
-the same text, reach 0.36, fine-tunes begin at 0.85."""
 FOREIGN = 0.15
 """Scores below mean none."""
 ALIKE = 0.8
@@ -40,9 +43,14 @@ APART = 10.0
 """Times the tolerance: relations differ by less under the rounding of an ill-conditioned disguise."""
 SPECTRA = "spectra"
 SAME_FUNCTION, ONE_BASE, INDEPENDENT = "same function", "derived from one base", "independent"
+WITHIN_ROUNDING = "same within rounding: run verify"
 TAMPERED = "the witnesses disagree: tampered?"
+OPEN_CONFIGS = "cannot tell: equal weights, other configs"
+OPEN_SCORES = "cannot tell whether they have one base"
 NOTHING = "nothing to compare"
-VERDICTS = (SAME_FUNCTION, ONE_BASE, INDEPENDENT, TAMPERED, NOTHING)
+VERDICTS = (
+    SAME_FUNCTION, WITHIN_ROUNDING, ONE_BASE, INDEPENDENT, TAMPERED, OPEN_CONFIGS, OPEN_SCORES, NOTHING,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,8 @@ class Similarity:
     hashes_equal: bool
     settings: tuple[str, ...] = ()
     """What the configs say otherwise of the function, in sentences."""
+    unsure: tuple[str, ...] = ()
+    """Keys in which the configs differ, and of which nobody knows whether the function depends on them."""
     spread: float | None = None
     """The largest relative distance of any spectrum; None where there are none."""
     witnesses: Mapping[str, float | None] = field(default_factory=dict)
@@ -91,10 +101,7 @@ class Similarity:
     @property
     def kin(self) -> bool | None:
         """Whether they have a common base, beyond doubt; None where that cannot be told."""
-        scores = [said for name, said in self.witnesses.items() if name != SPECTRA and said is not None]
-        if self.equal or (self.derived and max(scores, default=0.0) >= KIN):
-            return True
-        return False if not self.derived and False in self.votes.values() else None
+        return True if self.derived else False if False in self.votes.values() else None
 
     @property
     def apart(self) -> bool:
@@ -106,7 +113,7 @@ class Similarity:
         """Whether each witness sees a common base; None of one that cannot tell."""
         votes: dict[str, bool | None] = {}
         for name, said in self.witnesses.items():
-            high = {SPECTRA: ALIKE, LENGTHS: BY_LENGTH}.get(name, DERIVED)
+            high = {SPECTRA: ALIKE, LENGTHS: BY_LENGTH}.get(name, KIN)
             alien = name not in (SPECTRA, LENGTHS) and said is not None and said < FOREIGN
             votes[name] = True if said is not None and said >= high else False if alien else None
         return votes
@@ -135,13 +142,16 @@ class Similarity:
         """One of `VERDICTS`."""
         if self.conflict:
             return TAMPERED
+        if self.same and self.unsure:
+            return OPEN_CONFIGS
         if self.same:
-            return SAME_FUNCTION
+            exact = self.hashes_equal and (self.difference or 0.0) <= SAME["F32"]
+            return SAME_FUNCTION if exact else WITHIN_ROUNDING
         if self.derived:
             return ONE_BASE
-        return (
-            INDEPENDENT if any(vote is False for vote in self.votes.values()) or self.score is not None else NOTHING
-        )
+        if self.kin is False:
+            return INDEPENDENT
+        return NOTHING if self.score is None else OPEN_SCORES
 
     @property
     def source(self) -> int | None:
@@ -160,6 +170,7 @@ class Similarity:
             "hashes_equal": self.hashes_equal,
             "witnesses": dict(self.witnesses),
             "changes": [*self.settings, *(change.words for change in self.changes)] if self.derived else [],
+            "unsure": list(self.unsure),
             "source": self.source,
             "conflict": self.conflict or None,
         }
@@ -187,16 +198,19 @@ def similarity(first: Fingerprint, second: Fingerprint) -> Similarity:
     if (by_length := witnesses[LENGTHS]) is not None and by_length >= BY_LENGTH:
         known.append(by_length)
     settings = (*other_settings(first, second), *other_bases(first, second, tolerance))
+    unsure = tuple(open_settings(first, second))
     spread = spectral_distance(first, second)
     alike = witnesses[SPECTRA]
-    kin = max(known, default=0.0) >= DERIVED or (alike is not None and alike >= ALIKE)
+    kin = max(known, default=0.0) >= FOREIGN or (alike is not None and alike >= ALIKE)
     tables = (
         by_table(first, second) if kin and (largest is None or largest > tolerance) else {}
     )  # of strangers nothing was done
     evidence = Evidence(seen, witnesses, tables, differences, tolerance, spread)
     done = tuple(changes(first, second, evidence))
     best, equal = max(known, default=None), first.hash == second.hash
-    return Similarity(best, largest, typical, tensor, tolerance, equal, settings, spread, witnesses, tables, done)
+    return Similarity(
+        best, largest, typical, tensor, tolerance, equal, settings, unsure, spread, witnesses, tables, done
+    )
 
 
 def _differences(first: Fingerprint, second: Fingerprint) -> dict[str, float]:

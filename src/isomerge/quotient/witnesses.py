@@ -23,6 +23,9 @@ DAMPING = 0.1
 """Of the mean eigenvalue of a Gram, added before it is inverted: directions that anchors hardly span are noise."""
 FEWEST = 8
 """Anchors in common that a score needs."""
+KIN = 0.6
+"""Scores above leave no doubt of a common base: small independent models of one architecture whose embeddings are
+tied reach 0.49, fine-tunes begin at 0.85 (docs/lab/measured-looks.md)."""
 
 Places = dict[tuple[str, ...], list[tuple[int, "Tensor"]]]
 """Layers and what was seen in each, by kind, stack and streams."""
@@ -68,20 +71,26 @@ def by_table(first: Fingerprint, second: Fingerprint) -> dict[str, dict[str, flo
 
 
 def score(seen: Mapping[tuple[str, ...], Tensor]) -> float | None:
-    """The mean over kinds of circuits of the mean cosine over layers; None where nothing is seen."""
+    """The mean over kinds of circuits of the mean cosine over layers, in their order, or with the best partners
+    where these leave no doubt of a common base; None where nothing is seen."""
+    in_order, paired = (_mean(seen, ordered=ordered) for ordered in (True, False))
+    return paired if paired is not None and paired >= KIN else in_order
+
+
+def _mean(seen: Mapping[tuple[str, ...], Tensor], *, ordered: bool) -> float | None:
     means = []
     for kind in CIRCUITS:
-        cosines = [float(c) for key, table in seen.items() if key[0] == kind for c in partners(table)[1]]
+        cosines = [c for key, table in seen.items() if key[0] == kind for c in partners(table, ordered=ordered)[1]]
         means += [sum(cosines) / len(cosines)] if cosines else []
     return sum(means) / len(means) if means else None
 
 
-def partners(table: Tensor) -> tuple[list[tuple[int, int]], list[float]]:
-    """The layers that belong together, and how much they agree: in order; of models that differ in depth the best
-    partners."""
+def partners(table: Tensor, *, ordered: bool = True) -> tuple[list[tuple[int, int]], list[float]]:
+    """The layers that belong together, and how much they agree: in order; of models that differ in depth, or where
+    layers may have changed places, the best partners."""
     from scipy.optimize import linear_sum_assignment
 
-    if table.shape[0] == table.shape[1]:
+    if ordered and table.shape[0] == table.shape[1]:
         pairs = [(n, n) for n in range(len(table))]
     else:
         pairs = list(zip(*(x.tolist() for x in linear_sum_assignment(table.numpy(), maximize=True)), strict=True))

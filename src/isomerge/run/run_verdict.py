@@ -76,7 +76,7 @@ def measured(pairs: Sequence[Pair], report: Mapping[str, Any]) -> list[Pair]:
         else:
             apart = fixed.share[1] if fixed is not None and fixed.share is not None else 0.0
             before, after = (pair.look.scale * each for each in share)
-            with_distances.append(replace(pair, before=before, after=after, fixed=apart))
+            with_distances.append(replace(pair, before=before, after=after, fixed=apart, first=pair.relation))
     return with_distances
 
 

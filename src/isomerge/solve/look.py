@@ -7,7 +7,7 @@ weights only where no entry of any tensor of either differs."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -71,8 +71,8 @@ class Look:
 
     @property
     def same(self) -> bool:
-        """Whether both have the same tensors, and no entry of any differs."""
-        return self.whole and not any(self.only) and not self.differing
+        """Whether both have the same tensors, at least one, and no entry of any differs."""
+        return bool(self.tensors) and self.whole and not any(self.only) and not self.differing
 
     @property
     def differing(self) -> list[str]:
@@ -81,16 +81,25 @@ class Look:
 
     @property
     def but(self) -> str:
-        """Of models of which at least half of the tensors are equal: the kinds in which they differ, and how many
-        tensors these are; empty of all others, and of equal ones."""
-        if 2 * len(self.differing) > len(self.tensors) or not (self.differing or any(self.only)):
+        """Of models of which half of the tensors are equal, and half of their entries or all but few kinds: the
+        kinds in which they differ, and how many tensors these are; empty of all others, and of equal ones.
+        Constants, as gains and biases that were never trained are, say nothing."""
+        telling = [seen for seen in self.tensors if seen.unequal or seen.anchor + seen.source > 0]
+        differing = [seen for seen in telling if seen.unequal]
+        if 2 * len(differing) > len(telling) or not (differing or any(self.only)):
             return ""
-        counts = Counter(seen.kind for seen in self.tensors if seen.unequal)
-        alone = len(self.only[0]) + len(self.only[1])
-        kinds = [f"{kind} ({count} tensor{'s' if count > 1 else ''})" for kind, count in counts.most_common(KINDS)]
-        kinds += [f"{len(counts) - KINDS} other kinds"] if len(counts) > KINDS else []
-        kinds += [f"{alone} tensor{'s' if alone > 1 else ''} that one of them has alone"] if alone else []
-        return " and ".join(kinds)
+        kinds: dict[str, list[str]] = defaultdict(list)
+        for seen in differing:
+            kinds[seen.kind].append(seen.name)
+        entries, changed = (sum(seen.entries for seen in part) for part in (telling, differing))
+        if 2 * changed > entries and len(kinds) > KINDS:
+            return ""
+        named = sorted(kinds.values(), key=len, reverse=True)
+        words = [f"{_named(names)} ({_tensors(len(names))})" for names in named[:KINDS]]
+        more, alone = len(named) - KINDS, len(self.only[0]) + len(self.only[1])
+        words += [f"{more} more kind{'s' if more > 1 else ''} of tensors"] if more > 0 else []
+        words += [f"{_tensors(alone)} that one of them has alone"] if alone else []
+        return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
     @property
     def lost(self) -> float:
@@ -130,6 +139,16 @@ class Look:
             for kind, every in kinds.items()
         ]
         return {"whole": self.whole, "only": [list(names) for names in self.only], "kinds": rows}
+
+
+def _tensors(count: int) -> str:
+    return f"{count} tensor{'s' if count > 1 else ''}"
+
+
+def _named(names: Sequence[str]) -> str:
+    """Tensors of one kind: the name of one, of several with a star for what differs."""
+    parts = list(zip(*(name.split(".") for name in names), strict=False))
+    return ".".join(part[0] if len(set(part)) == 1 else "*" for part in parts)
 
 
 def look(anchor: Model, source: Model, observer: Observer = quiet) -> Look:

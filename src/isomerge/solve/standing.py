@@ -110,7 +110,8 @@ def standings(
         if not misplaced:
             standing.append(Standing(anchor.ref, model.ref, gap, True, look=evidence))
             continue
-        basis = same_basis(anchor, model)
+        # models that share half of their tensors are in one basis, whatever became of the embeddings
+        basis = True if evidence.but else same_basis(anchor, model)
         kin = None if basis or kinship is None else kinship(anchor, model)
         standing.append(Standing(anchor.ref, model.ref, gap, False, misplaced, basis, kin, evidence))
     return standing
@@ -212,8 +213,8 @@ def chosen_spaces(
         ""
         if not moved
         else (
-            f"{' and '.join(s.model for s in moved)}: derived from one base with {moved[0].anchor}, but in another "
-            "basis of the residual stream"
+            f"{' and '.join(s.model for s in moved)}: in another basis of the residual stream than "
+            f"{moved[0].anchor}"
         )
     )
     if asked is not None:

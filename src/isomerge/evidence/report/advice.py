@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from isomerge.evidence.relation import RELATIONS, Level, Relation
+from isomerge.evidence.relation import Level, Relation
 from isomerge.evidence.report.facts import Facts
 from isomerge.evidence.report.folder import Written
 
@@ -22,27 +22,22 @@ class Advice:
     command: str = ""
 
 
-def next_steps(written: Written, relation: Relation, level: Level, *, measured: bool) -> tuple[Advice, ...]:
+def next_steps(written: Written, relation: Relation | None, level: Level, *, measured: bool) -> tuple[Advice, ...]:
     """At most three things to try, the most promising first.
 
     Args:
         written: the output.
-        relation: of the models that are furthest apart.
+        relation: of the models that are furthest apart; None: it cannot be told.
         level: of the verdict.
         measured: whether the loss on the line is known.
     """
     facts = written.told
     steps: list[Advice] = []
-    if level is Level.FAIR and not measured and not facts.aligned:
-        text = "See what alignment would find: the distance before and after it."
-        steps.append(Advice(text, _command(facts, "diff", *facts.models[:2], "--spaces", "all")))
-    elif relation is Relation.NEAR:
+    if relation is Relation.NEAR:
         steps += _of_near(written, level)
     elif relation is not Relation.SAME and (level is not Level.GOOD or not facts.aligned):
-        far = RELATIONS.get(
-            facts.relation
-        )  # what the run itself knows of the models: that no alignment by weights helps
-        steps += _of_strangers(written) if far in (Relation.DERIVED, Relation.UNRELATED) else _of_far(written)
+        known = relation is Relation.DERIVED or relation is Relation.UNRELATED
+        steps += _of_strangers(written, derived=relation is Relation.DERIVED) if known else _of_far(written)
     if not measured and relation is not Relation.SAME and written.folder is not None:
         text = "See what the merge costs: measure the loss between the models on a few hundred labelled examples."
         steps.append(Advice(text, _command(facts, "report", str(written.folder), "--data", "DATA")))
@@ -55,31 +50,18 @@ def _of_near(written: Written, level: Level) -> Iterator[Advice]:
         yield Advice(
             "Leave alignment out: the result is nearly the same, in less time.", again(written, "--no-align")
         )
-    if facts.command != "merge" or (facts.method == "linear" and not facts.base):
-        text = (
-            "If you have the base that both were tuned from, merge their task vectors: less gets lost than in "
-            "a mean."
-        )
-        names = [*facts.models[1:], facts.models[0]] if facts.command == "align" else facts.models
-        yield Advice(text, _command(facts, "merge", *names, "--method", "ties", "--base-model", "BASE", "-o", NEW))
-
     if level is not Level.GOOD:
         yield _learning(written)
 
 
-def _of_strangers(written: Written) -> Iterator[Advice]:
+def _of_strangers(written: Written, *, derived: bool) -> Iterator[Advice]:
     facts = written.told
     if facts.base:
         yield Advice(
             "Name the model that the others were tuned from as the base; isomerge fingerprint tells which it is."
         )
-    if (
-        RELATIONS[facts.relation] is Relation.DERIVED
-        and not facts.streams
-        and written.wording.free_streams is not False
-    ):
-        text = "Match the residual stream as well: the models may carry it in different bases."
-        yield Advice(text, again(written, "--spaces", "all"))
+    if facts.match or derived:
+        yield from _of_alignment(written)
     yield _learning(written)
     if not facts.taught and written.wording.generates is not False:
         text = "Without data for that, have the models write examples, and learn on those."
@@ -90,16 +72,20 @@ def _of_strangers(written: Written) -> Iterator[Advice]:
 
 
 def _of_far(written: Written) -> Iterator[Advice]:
+    yield from _of_alignment(written)
+    yield _learning(written)
+
+
+def _of_alignment(written: Written) -> Iterator[Advice]:
+    """What alignment was left out."""
     facts = written.told
     if not facts.aligned:
-        more = ["--spaces", "all"] if not facts.relation else []  # by default what is needed is matched
-        yield Advice("Align the models before they are averaged.", again(written, *more))
+        yield Advice("Align the models before they are averaged.", again(written))
     elif facts.match:
         yield Advice(f"Match by isomerge itself instead of {facts.match}.", again(written, "--spaces", "all"))
     elif not facts.streams and written.wording.free_streams is not False:
-        text = "Match the residual stream as well: models trained apart carry it in different bases."
+        text = "Match the residual stream as well: the models may carry it in different bases."
         yield Advice(text, again(written, "--spaces", "all"))
-    yield _learning(written)
 
 
 def _learning(written: Written) -> Advice:

@@ -68,8 +68,8 @@ def tiles_of(written: Written, losses: Sequence[Losses]) -> list[tuple[str, str,
     tiles = []
     if (share := facts.distance.movable.share) is not None:
         before, after = map(ratio, share)
-        value = f"{before} → {after}" if facts.aligned else before
-        tiles.append(("Distance", value, "of the norm" + (", where symmetries act" if facts.aligned else "")))
+        value = f"{before} → {after}" if facts.moved else before
+        tiles.append(("Distance", value, "of the norm" + (", where symmetries act" if facts.moved else "")))
     lines = [(each, line) for each in losses if (line := each.line_of(facts.spaces, aligned=facts.aligned))]
     if lines:
         each, line = max(lines, key=lambda pair: pair[1].barrier)
@@ -110,6 +110,8 @@ def _role(facts: Facts, earlier: Facts | None, number: int) -> str:
         return f"{earlier.names[1]}, aligned before onto {earlier.names[0]}"
     if not facts.aligned:
         return "merged as it is"
+    if facts.models[number] in facts.left_alone:
+        return "aligned already: left as it is"
     return "matched onto the common mean" if facts.common_mean else "aligned onto the anchor"
 
 

@@ -22,7 +22,7 @@ SHOWN_LIMIT = 1.5
 def distance_figure(written: Written) -> Figure | None:
     """Distances in all and per space; None where there is nothing to compare with."""
     facts = written.told
-    spread, moved = facts.distance, facts.aligned
+    spread, moved = facts.distance, facts.moved
     names = written.wording.ordered(spread.spaces)
     gaps = [("all tensors", spread.total)] + [
         (written.words(n).label, spread.spaces[n]) for n in names if set(names) != {FIXED}
@@ -78,7 +78,7 @@ def layer_figure(written: Written) -> Figure | None:
     shares = [s for row in cells.values() for gap in row.values() if (s := gap.share) is not None]
     values = sorted(x for before, after in shares for x in (before, after))
     top = min(round_up(values[int(0.95 * (len(values) - 1))]) if values else 1.0, SHOWN_LIMIT)
-    kinds = [("Before alignment", 0), ("After alignment", 1)] if facts.aligned else [("", 0)]
+    kinds = [("Before alignment", 0), ("After alignment", 1)] if facts.moved else [("", 0)]
     labels = {s: "all tensors" if whole else written.words(s).label for s in spaces}
     plots = []
     for caption, which in kinds:
@@ -88,7 +88,7 @@ def layer_figure(written: Written) -> Figure | None:
     plots.append(("", scale_bar(top, capped=bool(values) and values[-1] > top, unit="In parts of the norm.")))
     what = "layer" if whole else "layer and space"
     lead = f"The distance in every {what}, in parts of the norm of its tensors. 0: equal there."
-    table = _layer_table(layers, spaces, cells, labels, facts.aligned)
+    table = _layer_table(layers, spaces, cells, labels, facts.moved)
     return Figure("Layer by layer", lead, tuple(plots), (), table, len(layers) > TALL or whole)
 
 

@@ -132,8 +132,14 @@ class Facts:
     relation: str = ""
     """The code of the run's own verdict (`isomerge.evidence.relation.CODES`), of the models furthest apart; reports
     of older versions have none."""
-    left: bool = False
-    """Whether all models were left as they are, being aligned already."""
+    level: str = ""
+    """Of that verdict (`isomerge.evidence.relation.LEVELS`)."""
+    sentence: str = ""
+    """In words."""
+    left_alone: tuple[str, ...] = ()
+    """The models that were left as they are, being aligned already."""
+    pairs: int = 0
+    """How many there are beside the anchor, as far as the run's verdict tells."""
     notes: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     """The modules and files that were imported for the run."""
@@ -144,6 +150,16 @@ class Facts:
     heads: str = ""
     dead_blocks: int = 0
     versions: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def left(self) -> bool:
+        """Whether all models were left as they are, being aligned already."""
+        return self.pairs > 0 and len(self.left_alone) == self.pairs
+
+    @property
+    def moved(self) -> bool:
+        """Whether anything was matched."""
+        return self.aligned and not self.left
 
     @property
     def names(self) -> list[str]:
@@ -230,7 +246,10 @@ def _facts(command: str, report: Mapping[str, Any]) -> Facts:
         ),
         taught=tuple(_taught(match_of["learned"]) for match_of in solved if match_of.get("learned")),
         relation=str(verdict.get("code") or ""),
-        left=bool(pairs) and all(pair["left_as_it_is"] for pair in pairs),
+        level=str(verdict.get("level") or ""),
+        sentence=str(verdict.get("sentence") or "").removesuffix("."),
+        left_alone=tuple(str(pair["model"]) for pair in pairs if pair["left_as_it_is"]),
+        pairs=len(pairs),
         notes=tuple(map(str, report.get("notes") or ())),
         imports=tuple(map(str, report.get("imports") or ())),
         plug_ins=tuple(map(str, sentences(report.get("plug_ins") or ()))),

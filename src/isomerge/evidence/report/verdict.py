@@ -1,4 +1,4 @@
-"""The verdict on a run in plain words: by the loss where it was measured, else by distance."""
+"""The verdict on a run in plain words: by the loss where it was measured, else as the run gave it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from isomerge.evidence.distance import SAME
-from isomerge.evidence.relation import NEAR, RELATIONS, Level, Relation, relation_of
+from isomerge.evidence.relation import LEVELS, RELATIONS, Level, Relation, title_of
 from isomerge.evidence.report.advice import Advice, next_steps
 from isomerge.evidence.report.facts import Facts, Taught
 from isomerge.evidence.report.folder import Written
 from isomerge.evidence.report.loss_facts import STORED, Losses, LossLine, Point
 from isomerge.evidence.report.numerals import count, nats, percent, ratio
-from isomerge.matching.settled import FAR
 
 CONNECTED = 0.02
 """Models are connected where the error rate rises by no more than this on the line (Frankle et al. 2020)."""
@@ -37,30 +35,20 @@ class Verdict:
 def verdict_of(written: Written, losses: Sequence[Losses] = ()) -> Verdict:
     """The verdict on an output, by the best evidence there is.
 
-    Losses on labelled examples count most, then what learning measured on examples that it held out, then
-    distances.
+    Losses on labelled examples count most, then what learning measured on examples that it held out, then what the
+    run said of its models (`isomerge.evidence.relation`).
     """
-    relation = furthest(written.told, written)
+    relation = RELATIONS.get(written.told.relation)
     lines = [measured for measured in losses if measured.lines]
     if lines:
         level, title, text = _by_loss(written, lines)
     elif learned_in_nats(written.told.taught) and relation is not Relation.SAME:
         level, title, text = by_learning(written.told.taught)
     else:
-        level, title, text = _by_distance(written, relation)
+        level, title, text = _as_told(written.told, relation)
     if not written.facts.exact:
         text += f" The match {written.facts.match} does not preserve functions: what was merged are other models."
     return Verdict(level, title, text, next_steps(written, relation, level, measured=bool(lines)))
-
-
-def furthest(facts: Facts, written: Written) -> Relation:
-    """Of the model that is furthest from the first; of an anchor of zeros, everything is unrelated."""
-    if facts.relation in RELATIONS:  # what the run said of them; it knows more than distances tell
-        return RELATIONS[facts.relation]
-    spreads = [spread for _, spread in facts.sources] or [facts.distance]
-    codes = written.size.dtypes if written.size else ()
-    tolerance = max((SAME[code] for code in codes if code in SAME), default=SAME["F32"])
-    return max(relation_of(*(s.share_within(tolerance) or (inf, inf)), tolerance) for s in spreads)
 
 
 def _by_loss(written: Written, losses: Sequence[Losses]) -> tuple[Level, str, str]:
@@ -157,57 +145,13 @@ def by_learning(taught: Sequence[Taught]) -> tuple[Level, str, str]:
     return level, title, text
 
 
-def _by_distance(written: Written, relation: Relation) -> tuple[Level, str, str]:
-    facts = written.told
-    share = facts.distance.movable.share or (inf, inf)
-    before, after = (ratio(x) for x in share)
-    moved = (
-        f"Over the weights that symmetries act on, they were {before} of their norm apart and are {after} after "
-        "alignment"
-    )
-    if relation is Relation.SAME:
-        if share[0] <= SAME["F32"]:
-            return Level.GOOD, "The models are the same", "They have the same weights: a merge gives them back."
-        text = f"{moved}: within rounding, one is the other in a different order and basis. A merge gives it back."
-        return Level.GOOD, "The models are the same function", text
-    if not facts.aligned:
-        return _not_aligned(share[0], relation if facts.relation else None)
-    if relation is Relation.NEAR and facts.left:
-        text = (
-            f"They are {before} of their norm apart: fine-tunes of one base, which lie in its coordinates already."
-        )
-        return Level.GOOD, "Aligned already: the models were left as they are", text
-    if relation is Relation.NEAR:
-        text = f"{moved}: fine-tunes of one base, which lie in its coordinates already."
-        return Level.GOOD, "Near as they were: alignment was not needed", text
-    if relation is Relation.RELATED:
-        return (
-            Level.GOOD,
-            "Alignment brought the models together",
-            f"{moved}. They are now as near as related models are.",
-        )
-    why = " (1.41 is what models that have nothing to do with each other have)."
-    if facts.relation:  # nothing that weights could tell was left out
-        text = f"{moved}{why} Their average will most likely not work; the loss between them tells for certain."
-        known = "have a common base, but are far apart" if relation is Relation.DERIVED else "are unrelated"
-        return Level.POOR, f"The models {known}", text
-    if not facts.streams and written.wording.free_streams is not False:
-        why += " The residual streams were not matched, and may be in different bases."
-    text = f"{moved}{why} Distance alone does not tell whether their average works; the loss between them does."
-    return Level.OPEN, "Still far apart after alignment", text
-
-
-def _not_aligned(before: float, relation: Relation | None) -> tuple[Level, str, str]:
-    """``relation`` is what the run knows of them; of an older version it knows nothing."""
-    apart = f"They are {ratio(before)} of their norm apart"
-    if before <= NEAR if relation is None else relation is Relation.NEAR:
-        text = f"{apart}: fine-tunes of one base, which lie in its coordinates. They can be merged as they are."
-        return Level.GOOD, "Near as they are: no alignment is needed", text
-    if before < FAR and relation is None:
-        text = f"{apart} and were not aligned: more than fine-tunes usually are, less than strangers."
-        return Level.FAIR, "It is open whether they lie in the same coordinates", text
+def _as_told(told: Facts, relation: Relation | None) -> tuple[Level, str, str]:
+    """What the run itself said of its models."""
+    if told.sentence:
+        return LEVELS[told.level], title_of(relation, aligned=told.aligned, left=told.left), f"{told.sentence}."
+    before, after = (ratio(x) for x in told.distance.movable.share or (inf, inf))
     text = (
-        f"{apart} (1.41 is what models have that have nothing to do with each other), and they were not aligned: "
-        "averaging weights that do not stand for the same things destroys both models."
+        f"The run has left no verdict. Over the weights that symmetries act on, the models were {before} of their "
+        f"norm apart and are {after} after it (1.41 is what models have that have nothing in common)."
     )
-    return Level.POOR, "The models were averaged in different coordinates", text
+    return Level.OPEN, title_of(None), text

@@ -59,18 +59,19 @@ def residuals(solver: PairSolver, unit: Unit) -> tuple[list[dict[str, Any]], lis
         with overflow_told(solver, unit):
             dead = sorted({*solver.to_gauge(spec, a)[1], *solver.to_gauge(spec, b)[1]})
             compact_solution(spec, a, b, {name: solver.votes[name] for name in unit.votes}).act(b)
-    rows = [
-        {
-            "tensor": block.key,
-            "size": max(a[block].numel(), 1),
-            "residual": squared_distance(a[block], b[block]),
-            "norm": squared_norm(whole(block, a[block])),
-            "peak_residual": peak(numbers(a[block]) - numbers(b[block])),
-            "peak": peak(numbers(whole(block, a[block]))),
-        }
-        for block in unit.blocks
-    ]
-    return rows, dead
+    return [row_between(block, a[block], b[block]) for block in unit.blocks], dead
+
+
+def row_between(block: Block, a: Tensor, b: Tensor) -> dict[str, Any]:
+    """Squared distance and norm of a block of both models, and their peaks."""
+    return {
+        "tensor": block.key,
+        "size": max(a.numel(), 1),
+        "residual": squared_distance(a, b),
+        "norm": squared_norm(whole(block, a)),
+        "peak_residual": peak(numbers(a) - numbers(b)),
+        "peak": peak(numbers(whole(block, a))),
+    }
 
 
 def whole(block: Block, a: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""Labelled pairs of models, and what a first look says of them."""
