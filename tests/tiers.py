@@ -19,9 +19,9 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 TIMES = Path(__file__).with_name("times.json")
-LIMIT = 0.3
-"""Seconds above which a test is listed, and so is slow: with 0.4 `make test` takes six minutes on two cores."""
-MARGIN = 3.5
+LIMIT = 0.2
+"""Seconds above which a test is listed, and so is slow: with 0.3 `make test` takes six minutes on two cores."""
+MARGIN = 5.0
 """How much longer than `LIMIT` an unlisted test may take. Between machines of one generation, and with a neighbour on
 the same core, processor times differ by a factor of two; a test that is slow by mistake is slow by more."""
 TWICE = 5.0
