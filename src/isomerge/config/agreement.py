@@ -97,17 +97,20 @@ def undeclared_differences(one: Config, two: Config, keys: Iterable[str]) -> lis
     ]
 
 
-def function_differences(
-    one: Config, two: Config, keys: Iterable[str]
-) -> tuple[list[Difference], list[Difference]]:
-    """Where two configs say other things of the function: for certain, in the keys that a spec declares and those
-    that count in any architecture; and in others, of which nobody knows whether it depends on them. What `verify`
-    and fingerprints go by. Whether a head is tied is how it is stored."""
-    declared = tuple(dict.fromkeys((*keys, *MODEL_KINDS)))
-    return (
-        [each for each in disagreements(one, two, declared) if each.key != TIE],
-        undeclared_differences(one, two, declared),
-    )
+def decisive_differences(one: Config, two: Config, keys: Iterable[str]) -> list[Difference]:
+    """Where two configs say other things of the function for certain: in the keys that a spec declares, and in those
+    that count in any architecture. What `verify` and fingerprints go by. Whether a head is tied is how it is
+    stored."""
+    return [each for each in disagreements(one, two, _declared(keys)) if each.key != TIE]
+
+
+def open_differences(one: Config, two: Config, keys: Iterable[str]) -> list[Difference]:
+    """Where they differ in other keys, of which nobody knows whether the function depends on them."""
+    return undeclared_differences(one, two, _declared(keys))
+
+
+def _declared(keys: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*keys, *MODEL_KINDS)))
 
 
 def _leaves(config: Config, at: str = "") -> Iterator[tuple[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from io import BytesIO
@@ -12,11 +12,14 @@ from typing import Any
 PICTURE = "distances.png"
 
 
+def all_left(pairs: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether all models of a verdict's pairs were left as they are, being aligned already."""
+    return bool(pairs) and all(pair["left_as_it_is"] for pair in pairs)
+
+
 def is_moved(report: Mapping[str, Any]) -> bool:
     """Whether anything was matched: not where no alignment was asked for, nor where all models were left alone."""
-    pairs = (report.get("verdict") or {}).get("pairs") or []
-    left = bool(pairs) and all(pair["left_as_it_is"] for pair in pairs)
-    return report.get("align") is not False and not left
+    return report.get("align") is not False and not all_left((report.get("verdict") or {}).get("pairs") or [])
 
 
 def layer_distances(report: dict[str, Any]) -> list[tuple[int, float, float]]:

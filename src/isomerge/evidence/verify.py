@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from isomerge.config.agreement import function_differences
+from isomerge.config.agreement import decisive_differences, open_differences
 from isomerge.evidence.distance import ROUNDOFF, SAME, relative_residuals, risen_note, summarise, why_risen
 from isomerge.evidence.report.spaces import plain_names
 from isomerge.matching.frame import has_shared_meaning, reads_once
@@ -194,7 +194,7 @@ def doubted(proof: dict[str, Any], reason: str | None) -> dict[str, Any]:
 def other_function(first: Model, second: Model) -> str | None:
     """Why two models are no one function whatever their weights are: their configs differ in what decides it; None
     where they do not."""
-    decided, _ = function_differences(first.config, second.config, first.spec.config_keys)
+    decided = decisive_differences(first.config, second.config, first.spec.config_keys)
     if not decided:
         return None
     each = "; ".join(f"{d.key} is {d.mine!r} and {d.theirs!r}" for d in decided)
@@ -206,7 +206,7 @@ def doubt_of_configs(first: Model, second: Model) -> str | None:
     of, transformers makes no model of one, or one lacks weights of its class; None where there is no such
     reason."""
 
-    _, unlike = function_differences(first.config, second.config, first.spec.config_keys)
+    unlike = open_differences(first.config, second.config, first.spec.config_keys)
     if unlike:
         more = f" and {len(unlike) - 1} more keys" if len(unlike) > 1 else ""
         return (

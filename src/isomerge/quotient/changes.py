@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isomerge.config.agreement import function_differences
+from isomerge.config.agreement import decisive_differences, open_differences
 from isomerge.evidence.distance import SAME
 from isomerge.quotient.record import BASIS, Fingerprint
 from isomerge.quotient.storage import PRECISIONS
@@ -67,7 +67,7 @@ def other_settings(first: Fingerprint, second: Fingerprint) -> Iterator[str]:
     """Sentences about what the configs of two models of one architecture say otherwise of the function."""
     if first.model_type != second.model_type:
         return
-    for setting in function_differences(first.config, second.config, _keys(first, second))[0]:
+    for setting in decisive_differences(first.config, second.config, _keys(first, second)):
         yield f"config: {setting.key} is {setting.mine!r} and {setting.theirs!r}"
     if first.depths() == second.depths() and all(
         t.rows == second.tables[k].rows for k, t in first.tables.items() if k in second.tables
@@ -83,7 +83,7 @@ def open_settings(first: Fingerprint, second: Fingerprint) -> list[str]:
     function depends on them."""
     if first.model_type != second.model_type:
         return []
-    return [d.key for d in function_differences(first.config, second.config, _keys(first, second))[1]]
+    return [d.key for d in open_differences(first.config, second.config, _keys(first, second))]
 
 
 def _keys(first: Fingerprint, second: Fingerprint) -> tuple[str, ...]:

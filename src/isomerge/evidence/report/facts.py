@@ -10,6 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from isomerge.errors import IsomergeError
+from isomerge.evidence.distances_figure import all_left
 from isomerge.evidence.report.svg import clipped
 from isomerge.plug_ins.command import sentences
 
@@ -138,8 +139,8 @@ class Facts:
     """In words."""
     left_alone: tuple[str, ...] = ()
     """The models that were left as they are, being aligned already."""
-    pairs: int = 0
-    """How many there are beside the anchor, as far as the run's verdict tells."""
+    left: bool = False
+    """Whether these are all of them."""
     notes: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     """The modules and files that were imported for the run."""
@@ -150,11 +151,6 @@ class Facts:
     heads: str = ""
     dead_blocks: int = 0
     versions: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def left(self) -> bool:
-        """Whether all models were left as they are, being aligned already."""
-        return self.pairs > 0 and len(self.left_alone) == self.pairs
 
     @property
     def moved(self) -> bool:
@@ -249,7 +245,7 @@ def _facts(command: str, report: Mapping[str, Any]) -> Facts:
         level=str(verdict.get("level") or ""),
         sentence=str(verdict.get("sentence") or "").removesuffix("."),
         left_alone=tuple(str(pair["model"]) for pair in pairs if pair["left_as_it_is"]),
-        pairs=len(pairs),
+        left=all_left(pairs),
         notes=tuple(map(str, report.get("notes") or ())),
         imports=tuple(map(str, report.get("imports") or ())),
         plug_ins=tuple(map(str, sentences(report.get("plug_ins") or ()))),
