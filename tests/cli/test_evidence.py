@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from isomerge.cli.evidence import evidence_lines
+from solve.disguises import perturb
 
 
 def look(step: int, barrier: float) -> dict[str, float]:
@@ -56,3 +57,12 @@ def test_commands_tell(stored: Callable, isomerge: Callable, tmp_path: Path) -> 
     assert "Learned: " in said.out
     assert f"the function of {b}, matched to {a}." in said.out
     assert "Learned together: " in isomerge("merge", a, b, "-o", tmp_path / "two", "--anchor", "none", *options).out
+
+
+def test_what_is_left_is_not_called_matched(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """A fine-tune is left as it is: the command says so, and its card."""
+    a = stored("llama", 0)
+    tuned = perturb(a, tmp_path / "tuned", 0.05)
+    said = isomerge("align", tuned, "--onto", a, "-o", tmp_path / "out")
+    assert f"Wrote {tmp_path / 'out'}: {tuned} as it is." in said.out
+    assert "The second model below as it is" in (tmp_path / "out" / "README.md").read_text()

@@ -14,6 +14,7 @@ from isomerge.solve.standing import same_basis
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Blocks
 from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.stage import find_shifts, shift_shape
 from isomerge.symmetry.units import Unit, elements_of, plan_units
 from toys import Toy, load_toy, save_toy
 
@@ -85,6 +86,23 @@ def test_no_part_that_moved_escapes(toys: dict[str, Toy], name: str) -> None:
                 seen.add(space.group_name)
                 assert not settled(spec, anchor, moved), (unit.key, key)
     assert seen, "nothing was moved"
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_no_addition_escapes(toys: dict[str, Toy], name: str) -> None:
+    """Of a fine-tune, one shift is made: the unit is not settled, though every slice is near its counterpart."""
+    toy, seen = toys[name], set()
+    spec, units = units_of(toy)
+    fresh, rng = toy.fresh(), torch.Generator().manual_seed(1)
+    for unit in units:
+        anchor = {block: fresh[block].double() for block in unit.blocks}
+        for shift, key, parts in find_shifts(spec, list(unit.blocks)):
+            moved = {block: t.clone() for block, t in trained(anchor, "tuned").items()}
+            shape = shift_shape(spec, shift)
+            Alignment(spec, {key: torch.randn(shape, generator=rng, dtype=torch.float64)}).act(moved)
+            seen.add(shift.name)
+            assert not settled(spec, anchor, moved), (unit.key, key, parts)
+    assert seen == {shift.name for shift, _, _ in find_shifts(spec, toy.blocks)}
 
 
 def folded(spec: Spec, blocks: Blocks) -> Blocks:

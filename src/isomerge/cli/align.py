@@ -86,10 +86,12 @@ def align(
             f"{len(report['dead_blocks'])} blocks are rank-deficient and were not balanced: "
             f"{', '.join(report['dead_blocks'][:4])}"
         )
-    evidence = evidence_lines(report)
-    for line in (*rounding_lines(report), *evidence):
+    for line in (*rounding_lines(report), *evidence_lines(report)):
         voice.say(line)
     tell_verdict(voice, report["verdict"])
-    voice.say(f"Wrote {out}: the function of {source}, {'matched' if evidence else 'closest'} to {onto}.")
+    left = report["verdict"]["pairs"][0]["left_as_it_is"]
+    voice.say(
+        f"Wrote {out}: " + (f"{source} as it is." if left else f"the function of {source}, matched to {onto}.")
+    )
     tell_pushed(voice, writing)
     return write_json(telling.json, report)

@@ -12,14 +12,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from isomerge.matching.additions import GAINED, SHARE, by_chance
 from isomerge.matching.distances import squared_distance
 from isomerge.matching.reached_parts import dropping, far_apart, hides, reaching
 from isomerge.matching.rescale import quartic_scale
-from isomerge.matching.settled import by_chance
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.norm_stage import BETWEEN, FOLD, GAIN, MADE, ONES, SCALE, TIED, NormStage
+from isomerge.symmetry.norm_stage import BETWEEN, FOLD, GAIN, MADE, ONES, SCALE, TIED, NormStage, fold_back
 from isomerge.symmetry.norms import LayerNorms, Norm, gain_across, gain_along
 from isomerge.symmetry.unstored_biases import UnstoredBias
 
@@ -358,7 +358,7 @@ def _at_most(free: LayerNorms, shares: Sequence[Share], gaps: Mapping[Block, flo
 def is_disguised(free: LayerNorms, anchor: Blocks, source: Blocks) -> bool:
     """Whether some tensor of a unit differs along the ones, or against them, more than chance would have it: such
     models are matched without."""
-    if hides(free, anchor, source):
+    if hides(free, anchor, source) or _is_folded(free, anchor, source):
         return True
     for norm in free.norms:
         if norm.sliced and norm.folds and norm.gain is not None and norm.bias is not None:
@@ -373,6 +373,26 @@ def is_disguised(free: LayerNorms, anchor: Blocks, source: Blocks) -> bool:
     shares = _shares(free, anchor, source)
     large = ((width, share) for block, width, share in shares if source[block].ndim > 1 and share > DISGUISED)
     return any(share > by_chance(1, width) for width, share in large)
+
+
+def _is_folded(free: LayerNorms, anchor: Blocks, source: Blocks) -> bool:
+    """Whether some norm's bias, had it the anchor's, took away most of what is between it and all that pays for it,
+    and much of what is between the units."""
+    for norm in free.norms:
+        if norm.bias is None or not norm.folds:
+            continue
+        delta, paying = norm.foldable(_gap(source, anchor, norm.bias)), {*norm.reader_biases, *norm.opened}
+        paying |= {norm.carried} if norm.carried is not None else set()
+        paying |= set() if norm.through is None else {*norm.through.blocks}
+        folded = {block: source[block].clone() if block in paying else source[block] for block in norm.blocks}
+        fold_back(norm, delta, folded)
+        folded[norm.bias] = (source[norm.bias].double() + delta).to(source[norm.bias])
+        changed = {norm.bias, *paying}
+        before, after = (sum(squared_distance(anchor[b], t[b]) for b in changed) for t in (source, folded))
+        enough = max(GAINED, by_chance(delta.numel(), sum(source[b].numel() for b in changed)))
+        if before - after > enough * before and before - after > SHARE * _distance(anchor, source):
+            return True
+    return False
 
 
 Share = tuple[Block, int, float]

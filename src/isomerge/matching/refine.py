@@ -82,7 +82,7 @@ def refine(
             step.act_linearly(block, tensor)
         applied = step @ applied
     if shift:
-        for step in _matched_shifts(spec, anchor, moved):
+        for step in matched_shifts(spec, anchor, moved):
             step.act(moved)
             applied = step @ applied
     return applied
@@ -138,7 +138,7 @@ def _dropped(spec: Spec, tensors: Blocks) -> Alignment:
     return Alignment(spec, elements)
 
 
-def _matched_shifts(spec: Spec, anchor: Blocks, moved: Blocks) -> list[Alignment]:
+def matched_shifts(spec: Spec, anchor: Blocks, moved: Blocks) -> list[Alignment]:
     """The shifts that bring a unit closest, one after the other: biases, then trades where they are worth it.
 
     An output that trades its bias with another one takes up what both have left, half in each, so that biases are

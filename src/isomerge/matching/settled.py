@@ -1,11 +1,11 @@
 """Whether two models' units lie in the same coordinates already: a cheap test that solves no assignment.
 
-Fine-tunes of one base have every head and every neuron where the base has it, and nothing to gain by a rotation or
-a factor. That is looked for slice by slice: a slice is all that one index of a permuted axis touches (a neuron, a
-head), in both models. Slices that have lost their counterpart are compared with each other; what is continuous is
-solved once, with every permutation at the identity. The test may call two models misplaced that are not (they are
-matched then, which costs time); a unit whose parts were exchanged, turned or rescaled by more than what training
-changes is never called settled.
+Fine-tunes of one base have every head and every neuron where the base has it, and nothing to gain by a rotation, a
+factor or an addition. That is looked for slice by slice: a slice is all that one index of a permuted axis touches
+(a neuron, a head), in both models. Slices that have lost their counterpart are compared with each other; what is
+continuous, and what may be added (`isomerge.matching.additions`), is solved once, with every permutation at the
+identity. The test may call two models misplaced that are not (they are matched then, which costs time); a unit
+whose parts were exchanged, turned, rescaled or shifted by more than what training changes is never called settled.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from isomerge.matching.additions import GAINED, are_added, by_chance
 from isomerge.matching.factors import Factors
 from isomerge.matching.general_linear_orbit import Sides, space_sides
 from isomerge.matching.gram import Leaf, paired_leaves
@@ -32,12 +33,6 @@ ALIKE = 0.5
 FAINT = 1e-3
 """Of the mean square of a space's slices: what is smaller has no direction worth asking for (dead or pruned
 neurons)."""
-GAINED = 0.6
-"""Of a squared distance: where an element takes away more than this, it was a matter of coordinates. A change of
-one side alone, as a fine-tune of the value projection, can be halved by balancing it over both."""
-CHANCE = 1e-4
-"""How often a difference without meaning may look like a turn: of an element with few entries to act on (the gains
-of norms over small heads) random noise is a turn to six tenths once in fifty times."""
 NOTHING, SLIGHT = 1e-4, 1e-2
 """Of the norm: distances of a unit, and of what one element acts on, that are below are rounding."""
 STEPS = 4
@@ -118,6 +113,8 @@ def settled(spec: Spec, anchor: Blocks, source: Blocks) -> bool:
         spec: with the spaces active that may move.
         anchor, source: the unit's blocks, float32 or float64; not changed.
     """
+    if are_added(spec, anchor, source):
+        return False
     movable = [block for block in anchor if elements_of(spec, block)]
     norm = min(sum(float(t[b].double().square().sum()) for b in movable) for t in (anchor, source))
     gap = sum(float((anchor[b] - source[b]).double().square().sum()) for b in movable)
@@ -192,16 +189,6 @@ def _turned(spec: Spec, spaces: Mapping[str, Space], anchor: Blocks, source: Blo
         if bool((visible & solid & (foreign | gained)).any()):
             return True
     return False
-
-
-def by_chance(dimensions: float, entries: float) -> float:
-    """The part of a difference without meaning that lies in a subspace once in 1 / `CHANCE` times, of a space of so
-    many entries."""
-    # only where something lies there at all
-    from scipy.special import betaincinv
-
-    rest = entries - dimensions
-    return float(betaincinv(dimensions / 2, rest / 2, 1 - CHANCE)) if rest > 0 else 1.0
 
 
 def _gained_by_chance(spec: Spec, space: Space, anchor: Blocks, source: Blocks) -> float:

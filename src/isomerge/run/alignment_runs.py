@@ -138,6 +138,14 @@ def run_align(
     return run_planned(plan_align(source, anchor, output, spaces=spaces, **how))
 
 
+MATCHED = (
+    "The same function as the second model, in other weights: moved along its symmetry orbit to where it was "
+    "matched to the first. Made by isomerge."
+)
+AS_IT_IS = "The second model below as it is: it stands in the coordinates of the first already. Made by isomerge."
+"""What a model card says of the two."""
+
+
 def run_planned(planned: AlignPlan) -> tuple[Alignment, dict[str, Any]]:
     """Match and write what was planned; the alignment and the report."""
     solver, spaces, matching, output = planned.solver, planned.spaces, planned.matching, planned.output
@@ -177,10 +185,7 @@ def run_planned(planned: AlignPlan) -> tuple[Alignment, dict[str, Any]]:
         report["notes"] += noted(report["verdict"])
         if not output.dropped:
             check_rounding(report["rounding"], source.ref)
-        text = (
-            "The same function as the second model, in other weights: moved along its symmetry orbit to the point "
-            "closest to the first. Made by isomerge."
-        )
+        text = AS_IT_IS if solver.left else MATCHED
         parents = parents_of([anchor.checkpoint, source.checkpoint])
         card = model_card("Aligned checkpoint", [anchor.ref, source.ref], text, report, parents=parents)
         stream.finish(report, {"alignment.safetensors": alignment}, card)

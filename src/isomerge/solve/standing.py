@@ -11,22 +11,25 @@ others, or strangers. What is matched by default follows from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import torch
 
 from isomerge.errors import IsomergeError
+from isomerge.matching.additions import GAINED, SHARE, added_blocks
+from isomerge.matching.distances import squared_distance
 from isomerge.matching.frame import has_shared_meaning
 from isomerge.matching.norm_parts import is_disguised
 from isomerge.matching.rows import rows
 from isomerge.matching.settled import Sums, settled
 from isomerge.models.recognised import Model
+from isomerge.models.table_bases import read_onto
 from isomerge.models.unit_plan import Plan, make_plan, unit_bytes
 from isomerge.options.fusing import AUTO
 from isomerge.progress import Observer, quiet
-from isomerge.solve.look import Look, look, lost_rows, only_in_columns
+from isomerge.solve.look import Look, Seen, look, lost_rows, only_in_columns
 from isomerge.symmetry.blocks import Blocks, leaves
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.units import Unit
@@ -120,8 +123,9 @@ def standings(
 def _misplaced(anchor: Model, model: Model, evidence: Look, dtype: torch.dtype) -> str:
     """The first unit of which some part is not where the anchor has it; empty where there is none.
 
-    A unit whose rows all have their counterparts where they stand is taken for settled, but for some of the
-    smallest, in which rotations and factors are looked for that leave rows near themselves."""
+    A unit whose rows all have their counterparts where they stand, and of which what may be added is no much of the
+    distance, is taken for settled, but for some of the smallest, in which rotations and factors are looked for that
+    leave rows near themselves."""
     plan = make_plan(anchor, [model], "default")
     units = [unit for unit in plan.units if unit.elements or unit.votes or plan.free(unit).norms]
     if evidence.lost >= MOST or not units:
@@ -133,11 +137,21 @@ def _misplaced(anchor: Model, model: Model, evidence: Look, dtype: torch.dtype) 
         own = [seen[name] for block in unit.blocks for name in block.canonical if name in seen]
         if any(each.unequal for each in own):
             lost = any(each.lost for each in own) or _has_lost_columns(anchor, model, plan.selection.spec, unit)
-            (doubtful if lost else likely).append(unit)
+            (doubtful if lost or _may_be_added(plan, unit, seen) else likely).append(unit)
     likely.sort(key=lambda unit: unit_bytes(anchor, unit))
     sizes = accumulate(unit_bytes(anchor, unit) for unit in likely)
     doubtful += [unit for k, (unit, size) in enumerate(zip(likely, sizes, strict=True)) if not k or size <= CLOSELY]
-    return next((unit.key for unit in doubtful if not _is_settled(plan, unit, anchor, model, dtype)), "")
+    moved = (unit.key for unit in doubtful if not _is_settled(plan, unit, anchor, model, dtype))
+    return next(moved, "") or _carried_elsewhere(anchor, model, evidence)
+
+
+def _may_be_added(plan: Plan, unit: Unit, seen: Mapping[str, Seen]) -> bool:
+    """Whether much of what is between the units is in tensors to which shifts, or norms, may add something."""
+    vectors = {b for norm in plan.free(unit).norms for b in (norm.bias, norm.carried, *norm.reader_biases) if b}
+    added, gaps = added_blocks(plan.selection.spec, unit.blocks) | vectors, {True: 0.0, False: 0.0}
+    for block in unit.blocks:
+        gaps[block in added] += sum(seen[name].gap for name in block.canonical if name in seen)
+    return gaps[True] > SHARE * sum(gaps.values())
 
 
 def _has_lost_columns(anchor: Model, model: Model, spec: Spec, unit: Unit) -> bool:
@@ -150,6 +164,23 @@ def _has_lost_columns(anchor: Model, model: Model, spec: Spec, unit: Unit) -> bo
                 if x.shape == y.shape and bool(lost_rows(rows(x, y, columns=True))[1].any()):
                     return True
     return False
+
+
+def _carried_elsewhere(anchor: Model, model: Model, evidence: Look) -> str:
+    """The first block of those that differ for the most part by where constants stand that several layers share, or
+    by the basis of a table that they read; empty where nothing does."""
+    whole = sum(seen.gap for seen in evidence.tensors)
+    for mine, theirs in ((anchor, model), (model, anchor)):
+        other = replace(theirs.plain)
+        read_onto(mine, other)
+        shared = {*mine.blocks}.intersection(() if other.carried is None else other.carried.blocks)
+        before, after = (
+            sum(squared_distance(mine.assemble(b, torch.float64), m.assemble(b, torch.float64)) for b in shared)
+            for m in (theirs, other)
+        )
+        if before - after > max(SHARE * whole, GAINED * before):
+            return min(block.key for block in shared)
+    return ""
 
 
 def _is_settled(plan: Plan, unit: Unit, anchor: Model, model: Model, dtype: torch.dtype) -> bool:
