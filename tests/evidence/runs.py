@@ -13,8 +13,10 @@ from isomerge.evidence.distance import summarise
 from isomerge.evidence.relation import Pair
 from isomerge.evidence.report.facts import facts_of, spread_of
 from isomerge.evidence.report.folder import Written
+from isomerge.evidence.report.spaces import Wording
 from isomerge.run.run_verdict import verdict_document
 
+POSSIBLE = Wording(free_streams=True, loss_on="labelled examples", writes=True)
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 
 
@@ -58,8 +60,8 @@ def pairs_in(report: dict[str, Any]) -> list[Pair]:
 
 
 def written(*given: float, **changes: Any) -> Written:
-    """The same, as read; without a folder."""
-    return Written(facts_of(run(*given, **changes)))
+    """The same, as read, of models that can be run and write texts; without a folder."""
+    return Written(facts_of(run(*given, **changes)), wording=POSSIBLE)
 
 
 def folder_of(path: Path, report: dict[str, Any]) -> Path:

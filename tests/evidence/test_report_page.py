@@ -362,9 +362,9 @@ def test_words_of_an_architecture(tmp_path: Path, toy: Any) -> None:
     assert found.words("res").label == "residual stream (res)"
     assert found.words("n1").label == "norm gains (n1)"
     assert found.words("kb").group == "shift"
-    assert found.free_streams is True
+    assert (found.free_streams, found.loss_on, found.writes) == (True, "labelled examples", False)
     assert found.ordered(["fixed", "res", "ff", "h", "unheard"]) == ["h", "ff", "res", "unheard", "fixed"]
     nothing = wording_of(tmp_path)
     assert nothing.words("qk").label == "qk"
     assert nothing.words("fixed").label == "all other tensors"
-    assert nothing.free_streams is None
+    assert (nothing.free_streams, nothing.loss_on, nothing.writes) == (False, "", False)

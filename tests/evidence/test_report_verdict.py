@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from evidence.runs import barrier, folder_of, line, run, written
+from evidence.runs import POSSIBLE, barrier, folder_of, line, run, written
 from isomerge.errors import IsomergeError
 from isomerge.evidence.relation import Level, Pair, Proof, Relation
 from isomerge.evidence.report.advice import next_steps
@@ -67,16 +67,29 @@ def test_the_table(how: dict[str, Any], relation: Relation | None, words: str) -
         assert pair.sentence({}) == replace(pair, anchor="b", model="a").sentence({})
 
 
-@pytest.mark.parametrize("generates", [True, False, None])
-def test_examples_are_advised_where_they_can_be_made(generates: bool | None) -> None:
-    """Not of models that neither write texts nor see images."""
-    told = facts_of(run(1.41, 1.4, streams=[{"groups": {"res": "O"}}]))
-    steps = next_steps(
-        Written(told, wording=Wording(generates=generates)), Relation.UNRELATED, Level.POOR, measured=False
+@pytest.mark.parametrize("loss_on", ["texts", "labelled examples", ""])
+@pytest.mark.parametrize("writes", [True, False])
+@pytest.mark.parametrize("relation", [Relation.NEAR, Relation.RELATED, Relation.DERIVED, Relation.UNRELATED, None])
+@pytest.mark.parametrize("failed", [False, True])
+def test_only_what_is_possible_is_advised(
+    tmp_path: Path, loss_on: str, writes: bool, relation: Relation | None, failed: bool
+) -> None:
+    """Models that nothing can run, as parts of diffusion pipelines, are not advised to run them, in learning,
+    measuring or writing; nor are those to learn that could not; and where it cannot be told how models stand, only
+    measuring is advised."""
+    told = facts_of(run(1.41, 1.4, streams=[{"groups": {}, **({"not_learned": "none"} if failed else {})}]))
+    found = Written(told, tmp_path, wording=Wording(loss_on=loss_on, writes=writes and bool(loss_on)))
+    steps = next_steps(found, relation, Level.POOR, measured=False)
+    commands = [step.command for step in steps]
+    assert any("--learn DATA" in words for words in commands) == (bool(loss_on and relation) and not failed)
+    strangers = relation in (Relation.DERIVED, Relation.UNRELATED)
+    assert any("generate" in words for words in commands) == (strangers and bool(loss_on and writes) and not failed)
+    assert any("barrier" in words or "report" in words for words in commands) == bool(loss_on)
+    assert any(loss_on in step.text for step in steps if "report" in step.command) == (
+        any("report" in words for words in commands)
     )
-    advised = [step.command.split()[1] for step in steps]
-    assert any("--learn generate" in step.command for step in steps) == (generates is not False)
-    assert "barrier" in advised
+    if not loss_on:
+        assert commands == []
 
 
 @pytest.mark.parametrize(
@@ -89,11 +102,11 @@ def test_examples_are_advised_where_they_can_be_made(generates: bool | None) -> 
         (1.3, 1.1, {"streams": [{"groups": {"res": "O"}}]}, Level.POOR, "unrelated", ["--learn", "--learn", "barrier"]),
         (
             1.3, 1.1, {"match": {"name": "otfusion", "sources": []}}, Level.POOR, "unrelated",
-            ["--spaces", "--learn", "--learn"],
+            ["-o", "--learn", "--learn"],
         ),
         (0.3, 0.3, {"align": False}, Level.GOOD, "no alignment is needed", []),
-        (1.3, 1.3, {"align": False}, Level.OPEN, "cannot be told", ["-o", "--learn"]),
-        (1.3, 1.3, {"verdict": None}, Level.OPEN, "cannot be told", ["--spaces", "--learn"]),
+        (1.3, 1.3, {"align": False}, Level.OPEN, "cannot be told", ["barrier"]),
+        (1.3, 1.3, {"verdict": None}, Level.OPEN, "cannot be told", ["barrier"]),
     ],
 )  # fmt: skip
 def test_as_the_run_said(
@@ -110,7 +123,7 @@ def test_as_the_run_said(
 def test_streams_that_cannot_be_matched() -> None:
     """A model without a head must keep its residual stream: --spaces all is not advised."""
     far = written(1.3, 1.1, kin=True)
-    fixed = Written(far.facts, wording=Wording(free_streams=False))
+    fixed = Written(far.facts, wording=replace(POSSIBLE, free_streams=False))
     assert any("all" in words for words in commands(verdict_of(far)))
     assert not any("all" in words for words in commands(verdict_of(fixed)))
 
@@ -128,14 +141,39 @@ def test_furthest_of_several() -> None:
         assert verdict_of(written(1.2, 0.6, models=["a", "b", "c"], sources=sources)).level is level
 
 
-def test_by_learning() -> None:
-    """Held-out examples of the learner decide where nothing else was measured; longer learning is advised."""
-    for kept, level in ((0.05, Level.GOOD), (0.2, Level.FAIR), (0.9, Level.POOR)):
-        learned = {"barrier": kept, "history": [], "held_out": 7, "examples": 50, "target": "distill"}
-        found = verdict_of(written(1.3, 1.4, streams=[{"groups": {"res": "O"}, "learned": learned}], spaces="all"))
-        assert found.level is level
-        assert "7 examples" in found.text
-        assert any("thorough" in words for words in commands(found)) == (level is not Level.GOOD)
+@pytest.mark.parametrize(
+    ("start", "kept", "level", "title"),
+    [
+        (0.9, 0.05, Level.GOOD, "Learning removed the barrier"),
+        (0.9, -0.4, Level.GOOD, "Learning removed the barrier"),
+        (-0.035, -0.904, Level.GOOD, "There was no barrier for learning to remove"),
+        (0.05, 0.04, Level.GOOD, "There was no barrier for learning to remove"),
+        (None, 0.05, Level.GOOD, "Learning left no barrier"),
+        (0.9, 0.2, Level.FAIR, "Learning left a small barrier"),
+        (2.0, 0.9, Level.POOR, "Learning left a barrier"),
+    ],
+)
+@pytest.mark.parametrize("target", ["distill", "labels"])
+def test_by_learning(start: float | None, kept: float, level: Level, title: str, target: str) -> None:
+    """Held-out examples of the learner decide where nothing else was measured; what was removed must have been
+    there before; and what labels taught is told from what a match can do."""
+    history = [] if start is None else [{"step": 0, "barrier": start}, {"step": 300, "barrier": kept}]
+    learned = {"barrier": kept, "history": history, "held_out": 7, "examples": 50, "target": target}
+    found = verdict_of(written(1.3, 1.4, streams=[{"groups": {"res": "O"}, "learned": learned}], spaces="all"))
+    assert (found.level, found.title) == (level, title)
+    assert "7 examples" in found.text
+    assert any("thorough" in words for words in commands(found)) == (level is not Level.GOOD)
+    assert ("owed to the labels" in found.text) == (target == "labels" and kept < -0.1)
+
+
+@pytest.mark.parametrize(("start", "steps"), [(2.0, 3000), (0.9, 300), (None, 300)])
+def test_longer_learning_is_advised_where_learning_helped(start: float | None, steps: int) -> None:
+    """Not after the longest, nor where it lowered nothing, nor where it is not known whether it did."""
+    history = [] if start is None else [{"step": 0, "barrier": start}, {"step": steps, "barrier": 0.9}]
+    learned = {"barrier": 0.9, "history": history, "held_out": 7, "examples": 50, "target": "distill"}
+    found = verdict_of(written(1.3, 1.4, streams=[{"groups": {"res": "O"}, "learned": learned}], spaces="all"))
+    assert found.level is Level.POOR
+    assert not any("thorough" in words for words in commands(found))
 
 
 @pytest.mark.parametrize(
@@ -210,7 +248,7 @@ def test_commands_survive_hostile_names(tmp_path: Path) -> None:
     """A shell reads every name back as it is."""
     names = ["a b; rm -rf $HOME", 'it\'s `x` "y" \\ é']
     out = folder_of(tmp_path / "o u't", run(0.3, 0.29, models=names, method="ties", weights=[1.0, 0.5]))
-    found = verdict_of(read_output(out))
+    found = verdict_of(replace(read_output(out), wording=POSSIBLE))
     first, *_, last = commands(found)
     assert first[2:4] == names
     assert first[4:8] == ["--method", "ties", "--weights", "1,0.5"]
@@ -228,7 +266,9 @@ def test_base_model_in_commands() -> None:
 def test_slices_have_no_command() -> None:
     """What a recipe with slices did cannot be said by options."""
     far = written(1.3, 1.1)
-    assert verdict_of(Written(far.facts, recipe="slices:\n- sources: []\n")).steps[0].command == ""
+    assert (
+        verdict_of(Written(far.facts, recipe="slices:\n- sources: []\n", wording=POSSIBLE)).steps[0].command == ""
+    )
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"command": "merge"}', '{"command": "barrier", "models": []}', ""])

@@ -14,8 +14,11 @@ from safetensors.torch import load_file, save_file
 
 import depth
 import isomerge
+from isomerge.evidence.relation import Pair
 from isomerge.models.recognised import recognise
 from isomerge.quotient.kinship import kinship
+from isomerge.run.connectivity import barrier_verdict
+from isomerge.run.run_verdict import planned_report, verdict_document
 from isomerge.solve.standing import standings
 from solve.disguises import disguise, perturb, single, turn
 from toys import outputs, relative, tensors
@@ -169,14 +172,14 @@ def test_a_relative_in_another_basis(llamas: dict[str, Path], tmp_path: Path) ->
     found = isomerge.merge([a, turned], out=tmp_path / "out")
     assert found["spaces"] == "all"
     assert found["verdict"]["code"] == "same"
-    assert any("another basis of the residual stream than" in note for note in found["notes"])
+    assert any("in another basis than that of" in note for note in found["notes"])
     assert "spaces: all" in (tmp_path / "out" / "isomerge_recipe.yml").read_text()
     assert found["verdict"]["sentence"] in (tmp_path / "out" / "README.md").read_text()
     assert relative(outputs(tmp_path / "out"), outputs(a)) <= 1e-4
     chosen = isomerge.merge([a, turned], out=tmp_path / "default", spaces="default")
     assert chosen["spaces"] == "default"
     assert chosen["verdict"]["code"] == "far"
-    assert any("--spaces default leaves as it is" in note for note in chosen["notes"])
+    assert any("--spaces default leaves it there" in note for note in chosen["notes"])
     assert any("--spaces all" in step["command"] for step in chosen["verdict"]["next"])
     assert "spaces: default" in (tmp_path / "default" / "isomerge_recipe.yml").read_text()
     assert isomerge.align(turned, onto=a)[1]["spaces"] == "all"
@@ -331,3 +334,28 @@ def test_strangers_without_a_spec(tmp_path: Path) -> None:
         for one, two in ((0, 1), (1, 0), (0, 2), (2, 0))
     }
     assert codes == {(0, 1): "unknown", (1, 0): "unknown", (0, 2): "aligned", (2, 0): "aligned"}
+
+
+@pytest.mark.parametrize(("name", "learned"), [("flux", False), ("bert", True)])
+def test_what_nothing_runs_is_not_advised_to_run(name: str, learned: bool, toy: Any) -> None:
+    """Parts of diffusion pipelines are told nothing about learning or measuring, whatever they are to each other."""
+    models = [recognise(toy(name, seed).folder) for seed in (0, 1)]
+    pairs = [Pair(models[0].ref, models[1].ref, 1.4, kin=False)]
+    verdict = verdict_document(pairs, planned_report("merge", [model.ref for model in models]), models)
+    assert verdict is not None
+    assert any("--learn" in step["command"] for step in verdict["next"]) == learned
+    assert any("barrier" in step["command"] for step in verdict["next"]) == learned
+
+
+@pytest.mark.parametrize(("rise", "drop", "advised"), [(0.5, 0.0, True), (0.0, 0.5, True), (0.05, 0.01, False)])
+def test_a_barrier_that_is_not_there_needs_no_advice(rise: float, drop: float, advised: bool, toy: Any) -> None:
+    """Strangers by their weights, and what was measured between them."""
+    models = [recognise(toy("bert", seed).folder) for seed in (0, 1)]
+    pairs = [Pair(models[0].ref, models[1].ref, 1.4, kin=False)]
+    line = {"barrier": {"entezari": rise}, "accuracy_drop": {"entezari": drop}, "losses": [1.0, 1.0 + rise, 1.0]}
+    for accuracy_drop in (line["accuracy_drop"], None):
+        report = {"unit": "nats", "lines": [line | {"accuracy_drop": accuracy_drop}]}
+        verdict = barrier_verdict(pairs, models, report)
+        assert verdict is not None
+        assert bool(verdict["next"]) == (advised and (rise > 0.1 or accuracy_drop is not None))
+    assert (barrier_verdict(pairs, models) or {})["next"], "before anything is measured"

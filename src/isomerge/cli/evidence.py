@@ -53,9 +53,10 @@ def _learned(learned: dict[str, Any], where: str) -> str:
     history = learned["history"]
     best = min(history, key=lambda look: look["barrier"])
     if best["step"] == 0:
+        no_barrier = "; there was no barrier to lower" if best["barrier"] <= 0 else ""
         return (
             f"no step of {learned['steps']} lowered the loss on {learned['held_out']} examples held out, so the "
-            "match is what it was; try more --steps or more data"
+            f"match is what it was{no_barrier}"
         )
     stopped = (
         f"; learning diverged at step {learned['diverged']}, and what was best before is kept"

@@ -171,5 +171,5 @@ def planned_barrier(
             cost,
             lambda: {**run_barrier(models, examples, options, others, pairs, notes), "untied": untied},
             examples,
-            barrier_verdict(pairs),
+            barrier_verdict(pairs, models),
         )

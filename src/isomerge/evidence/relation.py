@@ -249,10 +249,10 @@ def _related(pair: Pair, a: str, b: str) -> str:
         )
         return f"{said})" if pair.after is None else f"{said}, {_share(pair.after)} after alignment)"
     if not pair.align:
-        where = "in another basis of the residual stream" if pair.same_basis is not True else "in other coordinates"
+        where = "lies in other coordinates" if pair.same_basis else "its residual stream is in another basis"
         known = ": leave --no-align out" if pair.helps else ""
         return (
-            f"{b} has a common base with {a} but lies {where} ({_share(pair.before)} of the norm apart where they "
+            f"{b} has a common base with {a}, but {where} ({_share(pair.before)} of the norm apart where they "
             f"were compared), so that averaging them as they are stored will most likely destroy both{known}"
         )
     if pair.after is None:

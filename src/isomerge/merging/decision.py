@@ -17,7 +17,7 @@ from isomerge.models.model_inputs import Inputs
 from isomerge.models.recognised import Model
 from isomerge.options.fusing import AUTO
 from isomerge.solve.match_options import GENERATE, Matching
-from isomerge.solve.standing import Standing
+from isomerge.solve.standing import Standing, in_another_basis
 
 
 @dataclass(frozen=True)
@@ -130,9 +130,9 @@ def _why(standing: Sequence[Standing], spaces: str, fixed: str) -> str:
     if strange:
         why = f"{_names(strange)} and {strange[0].anchor} show no common base"
     elif moved:
-        why = f"{_names(moved)} is in another basis of the residual stream than {moved[0].anchor}"
+        why = in_another_basis(moved)
     elif elsewhere:
-        why = f"{_names(elsewhere)} may be in another basis than {elsewhere[0].anchor}"
+        why = in_another_basis(elsewhere, "may be")
     else:
         return f"parts of {_names(standing)} are out of place, in the basis of {standing[0].anchor}"
     if spaces != "default":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +15,8 @@ from isomerge.errors import IsomergeError
 from isomerge.evidence.barrier import ensemble, evaluator, line_report, plane_report
 from isomerge.evidence.line import Line, draw_lines, loss_line
 from isomerge.evidence.plane import Plane, draw_planes, loss_plane
-from isomerge.evidence.relation import Pair
+from isomerge.evidence.relation import Level, Pair
+from isomerge.evidence.report.verdict import graded, slight
 from isomerge.models.recognised import Model, recognise, working_dtype
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.modules import load_module
@@ -55,13 +56,23 @@ def untied_alike(models: Sequence[Model], spec: str | Path | None = None) -> tup
     return alike, [new.ref for new, old in zip(alike, models, strict=True) if len(new.names) > len(old.names)]
 
 
-def barrier_verdict(pairs: Sequence[Pair]) -> dict[str, Any] | None:
-    """What the models of a barrier are to each other; what to try beside measuring the barrier."""
+def barrier_verdict(
+    pairs: Sequence[Pair], models: Sequence[Model], report: Mapping[str, Any] | None = None
+) -> dict[str, Any] | None:
+    """What the models of a barrier are to each other; what to try beside measuring the barrier, as long as the
+    report shows no line without one."""
     refs = list(dict.fromkeys(ref for pair in pairs for ref in (pair.anchor, pair.model)))
-    verdict = verdict_document(pairs, planned_report("merge", refs))
+    verdict = verdict_document(pairs, planned_report("merge", refs), models)
     if verdict is not None:
-        verdict["next"] = [step for step in verdict["next"] if not step["command"].startswith("isomerge barrier")]
+        flat = report is not None and any(_is_flat(line, report["unit"]) for line in report.get("lines", ()))
+        steps = [step for step in verdict["next"] if not step["command"].startswith("isomerge barrier")]
+        verdict["next"] = [] if flat else steps
     return verdict
+
+
+def _is_flat(line: Mapping[str, Any], unit: str) -> bool:
+    rise, drop = line["barrier"]["entezari"], (line["accuracy_drop"] or {}).get("entezari", 0.0)
+    return graded(rise, drop, slight(unit, line["losses"])) is Level.GOOD
 
 
 def check_labelled(examples: Examples | None) -> None:
@@ -126,8 +137,8 @@ def run_barrier(
     for model in aligned:
         shapes.append((model.ref, between(model.ref, [module_as_told(model, options.device)])))
         distances.append(None)
-    report |= {"verdict": barrier_verdict(pairs), "notes": list(notes)}
-    return report | _summary(shapes, distances, models, together, report["unit"], options.png)
+    report |= {"notes": list(notes)} | _summary(shapes, distances, models, together, report["unit"], options.png)
+    return report | {"verdict": barrier_verdict(pairs, models, report)}
 
 
 def _between(

@@ -15,9 +15,8 @@ from isomerge.evidence.relation import CODES, Level, Pair, Relation
 from isomerge.evidence.report.advice import next_steps
 from isomerge.evidence.report.facts import FIXED, Facts, facts_of, short_names, spread_of
 from isomerge.evidence.report.folder import Written
-from isomerge.evidence.report.spaces import Wording
+from isomerge.evidence.report.spaces import Wording, wording_for
 from isomerge.evidence.report.verdict import by_learning, learned_in_nats
-from isomerge.models.free_streams import streams_are_free
 from isomerge.models.recognised import Model, coarsest_dtype
 from isomerge.solve.standing import Standing
 
@@ -102,22 +101,15 @@ def verdict_document(
     facts = facts_of({**report, "verdict": document})
     if learned_in_nats(facts.taught) and worst.relation is not Relation.SAME:
         level, _, sentence = by_learning(facts.taught)
-    relation = worst.relation if worst.relation is not None else Relation.UNRELATED
-    steps = [] if worst.relation is None else _steps(facts, relation, level, models)
+    steps = _steps(facts, worst.relation, level, models)
     return {**document, "level": level.name.lower(), "sentence": sentence, "next": steps}
 
 
-def _steps(facts: Facts, relation: Relation, level: Level, models: Sequence[Model]) -> list[dict[str, str]]:
+def _steps(facts: Facts, relation: Relation | None, level: Level, models: Sequence[Model]) -> list[dict[str, str]]:
     """What to try where something is amiss; all is well: nothing."""
     if level is Level.GOOD:
         return []
-    # only where there is something to advise
-    from isomerge.observe.live.generated import can_generate
-
-    wording = (
-        Wording(free_streams=streams_are_free(models), generates=can_generate(models)) if models else Wording()
-    )
-    written = Written(facts, wording=wording)
+    written = Written(facts, wording=wording_for(models) if models else Wording())
     return [
         {"text": step.text, "command": step.command}
         for step in next_steps(written, relation, level, measured=False)

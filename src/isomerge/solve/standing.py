@@ -228,6 +228,12 @@ def same_basis(anchor: Model, model: Model) -> bool | None:
     return not any(bool(slices.lost.any()) for slices in sums.slices.values())
 
 
+def in_another_basis(stands: Sequence[Standing], verb: str = "is") -> str:
+    """That the residual stream of these models is in another basis than their anchor's, without a full stop."""
+    names = " and of ".join(s.model for s in stands)
+    return f"the residual stream of {names} {verb} in another basis than that of {stands[0].anchor}"
+
+
 def chosen_spaces(
     asked: str | None, stands: Sequence[Standing], donor: Model, others: Sequence[Model], *, fixed: str = ""
 ) -> tuple[str, list[str]]:
@@ -240,18 +246,11 @@ def chosen_spaces(
         fixed: why the residual stream cannot be matched in this run, if it cannot.
     """
     moved = [s for s in stands if s.moved]
-    names = (
-        ""
-        if not moved
-        else (
-            f"{' and '.join(s.model for s in moved)}: in another basis of the residual stream than "
-            f"{moved[0].anchor}"
-        )
-    )
+    apart = in_another_basis(moved) if moved else ""
     if asked is not None:
         streams = not moved or make_plan(donor, others, asked).selection.streams
         return asked, [] if streams else [
-            f"{names}, which --spaces {asked} leaves as it is; leave --spaces out, or say --spaces all"
+            f"{apart}, and --spaces {asked} leaves it there; leave --spaces out, or say --spaces all"
         ]
     if not any(s.elsewhere for s in stands):
         return "default", []
@@ -260,8 +259,8 @@ def chosen_spaces(
     except IsomergeError:
         free = False
     if fixed or not free:
-        return "default", [f"{names}, which cannot be matched here{f': {fixed}' if fixed else ''}"] if moved else []
-    return "all", [f"{names}, which is matched as well (--spaces all)"] if moved else []
+        return "default", [f"{apart}, and cannot be matched here{f': {fixed}' if fixed else ''}"] if moved else []
+    return "all", [f"{apart}, so it is matched as well (--spaces all)"] if moved else []
 
 
 def leaves_alone(

@@ -9,9 +9,13 @@ from dataclasses import dataclass
 from isomerge.evidence.relation import Level, Relation
 from isomerge.evidence.report.facts import Facts
 from isomerge.evidence.report.folder import Written
+from isomerge.evidence.report.numerals import ratio
+from isomerge.solve.learn.settings import EFFORTS
 
 NEW = "NEW"
 """Stands for the folder that a suggested command writes."""
+STILL = 0.9
+"""Alignment that leaves more than this part of a distance has brought nothing nearer."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +27,11 @@ class Advice:
 
 
 def next_steps(written: Written, relation: Relation | None, level: Level, *, measured: bool) -> tuple[Advice, ...]:
-    """At most three things to try, the most promising first.
+    """At most three things to try, the most promising first; nothing that is not known to be possible.
 
     Args:
         written: the output.
-        relation: of the models that are furthest apart; None: it cannot be told.
+        relation: of the models that are furthest apart; None: it cannot be told, and advice is to measure.
         level: of the verdict.
         measured: whether the loss on the line is known.
     """
@@ -37,21 +41,24 @@ def next_steps(written: Written, relation: Relation | None, level: Level, *, mea
         steps += _of_near(written, level)
     elif relation is not Relation.SAME and (level is not Level.GOOD or not facts.aligned):
         known = relation is Relation.DERIVED or relation is Relation.UNRELATED
-        steps += _of_strangers(written, derived=relation is Relation.DERIVED) if known else _of_far(written)
-    if not measured and relation is not Relation.SAME and written.folder is not None:
-        text = "See what the merge costs: measure the loss between the models on a few hundred labelled examples."
+        steps += _of_strangers(written, derived=relation is Relation.DERIVED) if known else ()
+        steps += _of_relatives(written) if relation is Relation.RELATED else ()
+        steps += () if measured or relation is Relation.RELATED else _of_the_line(written)
+    on = written.wording.loss_on
+    if not measured and relation is not Relation.SAME and written.folder is not None and on:
+        text = f"See what the merge costs: measure the loss between the models on a few hundred {on}."
         steps.append(Advice(text, _command(facts, "report", str(written.folder), "--data", "DATA")))
     return tuple(steps[:3])
 
 
 def _of_near(written: Written, level: Level) -> Iterator[Advice]:
     facts = written.told
-    if facts.command == "merge" and facts.aligned and not facts.left and level is Level.GOOD:
-        yield Advice(
-            "Leave alignment out: the result is nearly the same, in less time.", again(written, "--no-align")
-        )
+    before, after = facts.distance.movable.share or (0.0, 0.0)
+    if facts.command == "merge" and facts.moved and level is Level.GOOD and after > STILL * before:
+        text = f"Leave alignment out: the models were {ratio(before)} of their norm apart, and are {ratio(after)}."
+        yield Advice(text, again(written, "--no-align"))
     if level is not Level.GOOD:
-        yield _learning(written)
+        yield from _learning(written)
 
 
 def _of_strangers(written: Written, *, derived: bool) -> Iterator[Advice]:
@@ -62,18 +69,23 @@ def _of_strangers(written: Written, *, derived: bool) -> Iterator[Advice]:
         )
     if facts.match or derived:
         yield from _of_alignment(written)
-    yield _learning(written)
-    if not facts.taught and written.wording.generates is not False:
+    yield from _learning(written)
+    if not facts.taught and facts.learns and written.wording.writes:
         text = "Without data for that, have the models write examples, and learn on those."
         yield Advice(text, again(written, "--learn", "generate"))
-    if not facts.base and len(facts.models) == 2:
+
+
+def _of_relatives(written: Written) -> Iterator[Advice]:
+    yield from _of_alignment(written)
+    yield from _learning(written)
+
+
+def _of_the_line(written: Written) -> Iterator[Advice]:
+    """What tells whether two models can be merged at all."""
+    facts = written.told
+    if not facts.base and len(facts.models) == 2 and written.wording.loss_on:
         text = "See whether a merge is possible at all: the loss on the way from one to the other."
         yield Advice(text, _command(facts, "barrier", *facts.models, "--data", "TEST"))
-
-
-def _of_far(written: Written) -> Iterator[Advice]:
-    yield from _of_alignment(written)
-    yield _learning(written)
 
 
 def _of_alignment(written: Written) -> Iterator[Advice]:
@@ -82,18 +94,24 @@ def _of_alignment(written: Written) -> Iterator[Advice]:
     if not facts.aligned:
         yield Advice("Align the models before they are averaged.", again(written))
     elif facts.match:
-        yield Advice(f"Match by isomerge itself instead of {facts.match}.", again(written, "--spaces", "all"))
-    elif not facts.streams and written.wording.free_streams is not False:
+        yield Advice(f"Match by isomerge itself instead of {facts.match}.", again(written))
+    elif not facts.streams and written.wording.free_streams:
         text = "Match the residual stream as well: the models may carry it in different bases."
         yield Advice(text, again(written, "--spaces", "all"))
 
 
-def _learning(written: Written) -> Advice:
-    if not written.told.taught:
+def _learning(written: Written) -> Iterator[Advice]:
+    """To learn, where the models can; to learn longer, where that lowered what is left and the longest was not
+    asked for."""
+    facts = written.told
+    if not (facts.learns and written.wording.loss_on):
+        return
+    if not facts.taught:
         text = "Learn the match on examples of what the models do; they need no labels."
-        return Advice(text, again(written, "--learn", "DATA"))
-    text = "Learn longer, and on more examples: a few thousand, of all that the models are for."
-    return Advice(text, again(written, "--learn", "DATA", "--learn-effort", "thorough"))
+        yield Advice(text, again(written, "--learn", "DATA"))
+    elif any(t.helped and t.steps[-1] < EFFORTS["thorough"] for t in facts.taught):
+        text = "Learn longer, and on more examples: a few thousand, of all that the models are for."
+        yield Advice(text, again(written, "--learn", "DATA", "--learn-effort", "thorough"))
 
 
 def again(written: Written, *more: str) -> str:

@@ -83,7 +83,7 @@ def tiles_of(written: Written, losses: Sequence[Losses]) -> list[tuple[str, str,
                           percent(point.accuracy), f"models: {models}"))  # fmt: skip
     elif facts.taught:
         worst = max(facts.taught, key=lambda t: t.kept)
-        value = f"{nats(worst.barriers[0])} → {nats(worst.kept)}" if worst.barriers else nats(worst.kept)
+        value = nats(worst.kept) if worst.start is None else f"{nats(worst.start)} → {nats(worst.kept)}"
         tiles.append(("Barrier, held out", value, f"{worst.unit}, while learning"))
     if written.size is not None:
         tiles.append(("Size", size_text(written.size.bytes), ", ".join(written.size.dtypes)))

@@ -96,6 +96,16 @@ class Taught:
     unit: str = "nats"
     """Of the barriers: ``nats``, or ``squared units`` of values."""
 
+    @property
+    def start(self) -> float | None:
+        """The barrier before anything was learned; None in reports that do not tell."""
+        return self.barriers[0] if self.barriers else None
+
+    @property
+    def helped(self) -> bool:
+        """Whether it is known that learning lowered the barrier."""
+        return self.start is not None and self.kept < self.start
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -130,6 +140,8 @@ class Facts:
     looked_at: tuple[str, ...] = ()
     """What the match looked at beside the weights."""
     taught: tuple[Taught, ...] = ()
+    learns: bool = True
+    """False where learning was tried, and these models could not."""
     relation: str = ""
     """The code of the run's own verdict (`isomerge.evidence.relation.CODES`), of the models furthest apart; reports
     of older versions have none."""
@@ -241,6 +253,7 @@ def _facts(command: str, report: Mapping[str, Any]) -> Facts:
             if any(match_of.get(k) for match_of in solved)
         ),
         taught=tuple(_taught(match_of["learned"]) for match_of in solved if match_of.get("learned")),
+        learns=not any(match_of.get("not_learned") for match_of in solved),
         relation=str(verdict.get("code") or ""),
         level=str(verdict.get("level") or ""),
         sentence=str(verdict.get("sentence") or "").removesuffix("."),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.facts import FIXED
 from isomerge.models.free_streams import streams_are_free
-from isomerge.models.recognised import recognise
+from isomerge.models.recognised import Model, recognise
+from isomerge.models.transformers_classes import loss_examples
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.layer_norms import NORMS, under_layer_norm
 
@@ -53,10 +54,12 @@ class Wording:
     """What the spaces of an architecture are called; those that are not known go by their names."""
 
     known: Mapping[str, SpaceWords] = field(default_factory=dict)
-    free_streams: bool | None = None
-    """Whether the architecture has residual streams that may be matched; None: not known."""
-    generates: bool | None = None
-    """Whether `isomerge generate` makes examples for these models; None: not known."""
+    free_streams: bool = False
+    """Whether it is known that residual streams may be matched."""
+    loss_on: str = ""
+    """What the models' loss is measured on and a match is learned from (see `loss_examples`)."""
+    writes: bool = False
+    """Whether it is known that they write texts to learn from."""
 
     def words(self, space: str) -> SpaceWords:
         """Of one space."""
@@ -88,11 +91,25 @@ def plain_names(spec: Spec) -> dict[str, str]:
 
 
 def wording_of(folder: Path, spec: str | Path | None = None) -> Wording:
-    """The spaces of a checkpoint, from its headers; nothing is known of one that cannot be recognised."""
-    from isomerge.observe.live.generated import can_generate
-
+    """Of a checkpoint, from its headers; nothing is known of one that cannot be recognised."""
     try:
-        model = recognise(folder, spec_file=spec)
+        return wording_for([recognise(folder, spec_file=spec)])
     except (IsomergeError, OSError, ValueError):
         return Wording()
-    return Wording(space_words(model.declared), streams_are_free([model]), can_generate([model]))
+
+
+def wording_for(models: Sequence[Model]) -> Wording:
+    """What the spaces of models are called, and what can be done with all of them."""
+    # only where something may be advised
+    from isomerge.observe.live.generated import can_write
+
+    examples = [_loss_examples(model) for model in models]
+    loss_on = examples[0] if all(examples) else ""
+    writes = loss_on == "texts" and can_write(models)
+    return Wording(space_words(models[0].declared), streams_are_free(models), loss_on, writes)
+
+
+def _loss_examples(model: Model) -> str:
+    if model.checkpoint.own is not None:  # a module of the user's own, which is at hand
+        return "labelled examples"
+    return loss_examples(model.config, tuple(model.checkpoint.tensors))

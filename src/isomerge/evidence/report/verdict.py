@@ -66,7 +66,7 @@ def _by_loss(written: Written, losses: Sequence[Losses]) -> tuple[Level, str, st
         models = [*losses[0].lines[0].ends[:1], *(each.lines[0].ends[1] for each in losses)]
         excess = merged.loss - sum(m.loss for m in models) / len(models)
         drop = _mean_accuracy(models) - (merged.accuracy or 0.0) if merged.accuracy is not None else 0.0
-    level = graded(excess, drop, _slight(measured, line))
+    level = graded(excess, drop, slight(measured.unit, line.losses))
     middle = merged or line.midpoint
     what = "merged model" if merged is not None else "average of the two"
     title = {
@@ -88,10 +88,9 @@ def learned_in_nats(taught: Sequence[Taught]) -> bool:
     return bool(taught) and all(t.unit == "nats" for t in taught)
 
 
-def _slight(losses: Losses, line: LossLine) -> float:
-    """A rise of the loss that is slight: of values in parts of what the models themselves lose."""
-    squared = losses.unit.startswith("squared")
-    return SLIGHT * max(sum(end.loss for end in line.ends) / 2, 1e-12) if squared else SLIGHT
+def slight(unit: str, losses: Sequence[float]) -> float:
+    """A rise of the loss that is slight: of values in parts of what the models at the ends of the line lose."""
+    return SLIGHT * max((losses[0] + losses[-1]) / 2, 1e-12) if unit.startswith("squared") else SLIGHT
 
 
 def graded(excess: float, drop: float, slight: float = SLIGHT) -> Level:
@@ -118,7 +117,7 @@ def _rise(losses: Losses, line: LossLine) -> str:
     )
     if stored is None or line.name == STORED:
         return f"On the straight line between them the loss {highest}."
-    if stored.barrier <= _slight(losses, stored) and stored.drop <= CONNECTED:
+    if stored.barrier <= slight(losses.unit, stored.losses) and stored.drop <= CONNECTED:
         return (
             f"On the line between them the loss {highest}; it did not before alignment either, which was not "
             "needed."
@@ -127,21 +126,28 @@ def _rise(losses: Losses, line: LossLine) -> str:
 
 
 def by_learning(taught: Sequence[Taught]) -> tuple[Level, str, str]:
-    """The verdict of learning: by the highest loss that it left between the models, on examples held out."""
+    """The verdict of learning: by the highest loss that it left between the models, on examples held out, and by
+    what stood there before."""
     worst = max(taught, key=lambda t: t.kept)
     level = graded(worst.kept, 0.0)
+    starts = [t.start for t in taught]
     title = {
-        Level.GOOD: "Learning removed the barrier",
+        Level.GOOD: "Learning left no barrier",
         Level.FAIR: "Learning left a small barrier",
         Level.POOR: "Learning left a barrier",
     }[level]
-    start = f"from {nats(worst.barriers[0])} " if worst.barriers else ""
+    if level is Level.GOOD and None not in starts:
+        there = any(graded(start, 0.0) is not Level.GOOD for start in starts if start is not None)
+        title = "Learning removed the barrier" if there else "There was no barrier for learning to remove"
+    start = "" if worst.start is None else f"from {nats(worst.start)} "
     text = (
         f"On {count(worst.held_out)} examples that the match was not learned from, the highest loss between the "
         f"models, in excess of their own, went {start}to {nats(worst.kept)} nats."
     )
     if any(t.target == "distill" for t in taught):
         text += " The loss is against the models' own predictions."
+    if any(t.target == "labels" and t.kept < -SLIGHT for t in taught):
+        text += " What is below their own is owed to the labels, as in any training."
     return level, title, text
 
 

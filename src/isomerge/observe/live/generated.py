@@ -63,13 +63,16 @@ class Generation:
         check_device(self.device)
 
 
-def can_generate(models: Sequence[Model]) -> bool:
-    """Whether examples can be made for models without data: by writing texts, or as noise."""
+def can_write(models: Sequence[Model]) -> bool:
+    """Whether the models write texts that a match can be learned from.
+
+    Noise does not count: what is learned from it may be worse than the match by weights
+    (docs/lab/measured-barriers.md).
+    """
     try:
-        check_kinds(models)
+        return not any(its.images for its in check_kinds(models))
     except IsomergeError:
         return False
-    return True
 
 
 def check_generate(models: Sequence[Model], options: Generation) -> list[Inputs]:
