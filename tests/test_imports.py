@@ -43,6 +43,7 @@ ON_DEMAND = {
     "isomerge.evidence.report.figure": "a notebook shows a report",
     "isomerge.evidence.report.loss_figures": "a notebook shows a report",
     "isomerge.evidence.report.page": "a notebook shows a report",
+    "isomerge.fusion.plug_in_calls": "a plug-in's method is called",
     "isomerge.matching.compiled_rows": "weights are looked at",
     "isomerge.matching.local": "units are matched",
     "isomerge.matching.products": "units are matched",

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import re
+import sys
+import traceback
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*)")
 """An option of the command line in a sentence."""
@@ -159,3 +162,44 @@ def is_memory_error(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError | ImportError) and any(w in said for w in words)
     )
+
+
+_CALLERS = sys.stdlib_module_names | {"isomerge", "torch"}
+"""Top-level modules through which other code is called."""
+
+
+@contextmanager
+def own_code(what: str, way_out: str = "mend it") -> Iterator[None]:
+    """Code of others runs in the block: what it raises becomes a sentence, ``sys.exit`` too, by which a run would
+    end half done with the exit code of one that is complete.
+
+    Sentences of isomerge, Ctrl-C, and a lack of memory or disk pass: they are not the code's faults.
+
+    Args:
+        what: what fails, in words: ``the reader of FILE fails``.
+        way_out: what to do.
+
+    Raises:
+        IsomergeError: ``what``, the exception, the line that raised it, and the way out.
+    """
+    try:
+        yield
+    except (IsomergeError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        if is_memory_error(error) or is_full_error(error):
+            raise
+        kind, words = type(error).__name__, first_line(error)
+        said = kind if words == kind else f"{kind}: {words}"
+        raise IsomergeError(f"{what} ({said}{_line(error)}): {way_out}") from error
+
+
+def _line(error: BaseException) -> str:
+    """The line that raised, in words: of the module that was called, not of a package that it uses."""
+    frames = [(f.f_globals.get("__name__") or "", f, n) for f, n in traceback.walk_tb(error.__traceback__)]
+    tops = [name.partition(".")[0] for name, _, _ in frames]
+    first = next((top for top in tops if top not in _CALLERS), None)
+    if first is None:
+        return ""
+    frame, number = [(f, n) for top, (_, f, n) in zip(tops, frames, strict=True) if top == first][-1]
+    return f", line {number} of {Path(frame.f_code.co_filename).name}"

@@ -52,7 +52,7 @@ def test_a_module_of_ones_own(plain: Path, isomerge: Callable[..., Any], monkeyp
     assert "--module FILE.py:FUNCTION" in said.err
     for function, words in (
         ("broken", "does not run on the inputs"),
-        ("nothing", "expected a module and its inputs"),
+        ("nothing", "gives no (module, inputs)"),
         ("absent", "has no function absent"),
     ):
         said = isomerge("prove", a, "--spec", TEXT, "--module", f"{own}:{function}")

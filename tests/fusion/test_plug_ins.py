@@ -88,6 +88,7 @@ def test_its_code_is_part_of_the_key(install, monkeypatch: pytest.MonkeyPatch) -
             "raise RuntimeError('no such thing')",
             ["scratch_bad 1.2", "broken", "RuntimeError: no such thing"],
         ),
+        ("leaving", "import sys; sys.exit(0)", ["scratch_bad 1.2", "leaving", "SystemExit: 0, line 1"]),
         ("absent", "", ["scratch_bad 1.2", "registers no method of that name"]),
         ("linear", CODE, ["isomerge itself and scratch_bad 1.2"]),
     ],

@@ -120,21 +120,19 @@ def made_by(reference: str) -> tuple[Any, Any]:
     """
     import runpy
 
-    from isomerge.errors import IsomergeError
+    from isomerge.errors import IsomergeError, own_code
 
     file, _, name = reference.rpartition(":")
     said = f"--module {reference}"
     if not file or not Path(file).is_file():
         raise IsomergeError(f"{said}: there is no file {file or reference}: give FILE.py:FUNCTION")
-    try:
+    with own_code(f"{said}: it fails"):
         function = runpy.run_path(file).get(name)
-    except Exception as error:  # whatever the user's own code raises
-        raise IsomergeError(f"{said}: running {file} fails ({type(error).__name__}: {error})") from error
-    if not callable(function):
-        raise IsomergeError(f"{said}: {file} has no function {name}")
-    made = function()
+        if not callable(function):
+            raise IsomergeError(f"{said}: {file} has no function {name}: give FILE.py:FUNCTION")
+        made = function()
     if not isinstance(made, tuple) or len(made) != 2 or not hasattr(made[0], "named_parameters"):
-        raise IsomergeError(f"{said}: expected a module and its inputs, (module, inputs), of {name}()")
+        raise IsomergeError(f"{said}: {name}() gives no (module, inputs): let it return a module and its inputs")
     return made
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.commands.opening import recognised
-from isomerge.errors import IsomergeError, first_line
+from isomerge.errors import IsomergeError, own_code
 from isomerge.models.recognised import Model
 from isomerge.observe.data.live_data import as_data
 from isomerge.observe.live.modules import load_module
@@ -53,13 +53,9 @@ def evaluate_models(
             observer(f"{HARNESS}: {model}", 0, 1)
             how = {"tasks": list(tasks), "batch_size": batch_size, "limit": examples.limit}
             settings = {"model": "hf", "model_args": f"pretrained={model},dtype=auto", "device": examples.device}
-            try:
+            what = f"--tasks {','.join(tasks)}: lm-evaluation-harness cannot run them on {model}"
+            with own_code(what, "name tasks that fit the model"):
                 results = harness(**settings, **how)["results"]
-            except Exception as error:  # whatever a task's files, its library of data and the model raise
-                raise IsomergeError(
-                    f"--tasks {','.join(tasks)}: lm-evaluation-harness cannot run them on {model} "
-                    f"({type(error).__name__}: {first_line(error)})"
-                ) from error
             row["tasks"] = {task: _numbers(results.get(task, {})) for task in tasks}
     return report
 

@@ -15,7 +15,7 @@ from isomerge.discovery.building import LARGEST, randomise
 from isomerge.discovery.placement import Place
 from isomerge.discovery.precision import double_precision
 from isomerge.discovery.specimen import Specimen
-from isomerge.errors import IsomergeError, first_line
+from isomerge.errors import IsomergeError, own_code
 from isomerge.evidence.outputs import returned
 
 Forward = Callable[[Any, Any], Any]
@@ -97,15 +97,9 @@ def _specimen(
     places = {n: Place(n, lambda t: t) for n, _ in own.named_parameters(remove_duplicate=False)}
     each = inputs if isinstance(inputs, list) else [inputs]
     specimen = ModuleSpecimen(own, dict(config), stored, places, [_double(x) for x in each], forward=forward)
-    try:
+    takes = "a dict of keywords, a tuple of arguments, or the only argument"
+    with own_code(f"{name} does not run on the inputs", f"give inputs= as its forward takes them ({takes})"):
         specimen.reference = specimen.outputs()
-    except IsomergeError:
-        raise
-    except Exception as error:  # whatever the code of a module raises for inputs that are not its own
-        raise IsomergeError(
-            f"{name} does not run on the inputs ({type(error).__name__}: {first_line(error)}): give inputs= as its "
-            "forward takes them (a dict of keywords, a tuple of arguments, or the only argument)"
-        ) from error
     if not all(bool(out.isfinite().all()) for out in specimen.reference):
         raise IsomergeError(f"{name} with random weights gives numbers that are not finite: it proves nothing")
     return specimen

@@ -72,8 +72,8 @@ def check_explained(
 def bound_of(method: Method, inputs: Inputs, parameters: Mapping[str, Any]) -> Size:
     """How large a result the method can explain."""
     values = method.values(parameters, len(inputs.tensors))
-    if method.bound is not None:
-        return method.bound(inputs, values)
+    if (size := method.explains(inputs, values)) is not None:
+        return size
     defaults = method.values({}, len(inputs.tensors))
     return anything_near(inputs, {name: value for name, value in values.items() if value != defaults[name]})
 

@@ -29,14 +29,14 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from torch import Generator, Tensor
 
 import isomerge.fusion as package
 from isomerge.errors import IsomergeError
-from isomerge.fusion.bounds import Bound
+from isomerge.fusion.bounds import Bound, Inputs, Size
 from isomerge.fusion.method_options import KINDS, Option, Together, check_kind, limits_of
 from isomerge.plug_ins.command import use
 from isomerge.plug_ins.entry_points import METHODS, load, module_source, origin, package_of, plug_ins
@@ -166,6 +166,7 @@ class Method:
         statistics: Any = None,
         out: Tensor | None = None,
         notes: list[str] | None = None,
+        name: str | None = None,
     ) -> Tensor:
         """Apply the method to the tensors of one block.
 
@@ -178,6 +179,10 @@ class Method:
             statistics: what `statistics` asks for.
             out: where a widening method puts its result.
             notes: takes what the method has to tell.
+            name: of the tensor, for errors.
+
+        Raises:
+            IsomergeError: a plug-in's function fails, or gives back what cannot stand for a model's tensor.
         """
         values = self.values(parameters, len(tensors))
         arguments: dict[str, Any] = {option.keyword: values[option.name] for option in self.options.values()}
@@ -189,8 +194,50 @@ class Method:
             arguments["out"] = out
         if self.noted:
             arguments["notes"] = notes
-        arguments.update((name, parameters[name]) for name in self.placed if name in parameters)
-        return self.function(tensors, *([base] if self.base != "none" else []), **arguments)
+        arguments.update((asked, parameters[asked]) for asked in self.placed if asked in parameters)
+        operands = [tensors, *([base] if self.base != "none" else [])]
+        if self.built_in:
+            return self.function(*operands, **arguments)
+        return self._calls.tensor(operands, arguments, name)
+
+    def fuse_unit(self, spec: Any, units: Sequence[Mapping[Any, Tensor]], options: Mapping[str, Any]) -> Any:
+        """Apply a method of units: see `unit_method`.
+
+        Args:
+            spec: the spec whose spaces are used.
+            units: per model, the aligned tensors by block.
+            options: by the function's keywords.
+
+        Raises:
+            IsomergeError: as of `fuse`.
+        """
+        if self.built_in:
+            return self.function(spec, units, **options)
+        return self._calls.blocks(spec, units, options)
+
+    def run_models(self, run: Any, options: Mapping[str, Any]) -> Any:
+        """Apply a method that runs models: see `forward_method`.
+
+        Raises:
+            IsomergeError: as of `fuse`.
+        """
+        return self.function(run, **options) if self.built_in else self._calls.module(run, options)
+
+    def explains(self, inputs: Inputs, values: Mapping[str, Any]) -> Size | None:
+        """How large a result can be, by the method's own bound; None where it declares none.
+
+        Raises:
+            IsomergeError: a plug-in's bound fails, or gives back something else.
+        """
+        if self.bound is None:
+            return None
+        return self.bound(inputs, values) if self.built_in else self._calls.size(self.bound, inputs, values)
+
+    @cached_property  # packages are looked through for words, and a method is called for every piece
+    def _calls(self) -> Any:
+        from isomerge.fusion.plug_in_calls import PlugInCalls
+
+        return PlugInCalls(self.function, f"the method {self.name} of {source(self)}")
 
 
 _METHODS: dict[str, Method] = {}
@@ -275,6 +322,8 @@ def describe(function: Callable[..., Any], *, unit: bool = False, forward: bool 
         else:
             kind = kind_of(function, parameter)
             options[name] = Option(name, key, False, default, kind, default is parameter.empty, values)
+        if not (options[name].required or options[name].default is None):
+            check_kind(options[name], options[name].default, f"{function.__name__}(..., {key})")
     if strange := sorted(limits.values.keys() - options.keys()):
         raise TypeError(f"{function.__name__}: limits of {strange[0]}, which is no option")
     base = parameters.get("base")

@@ -63,7 +63,7 @@ def fuse_forward(
     examples = open_given(repair if matching.data is None else matching.data, donor, matching, option=option)
     run = Forward(models[fusion.start :], stored[fusion.start :], examples, device, stream.output.observer, aligned)
     if fusion.method.forward:
-        module, fuser.report = fusion.method.function(run, **{o.keyword: v for o, v in fuser.options(None)})
+        module, fuser.report = fusion.method.run_models(run, {o.keyword: v for o, v in fuser.options(None)})
     else:
         if fusion.method.statistics is not None and fuser.statistics is None:
             fuser.statistics = _gathered(stream, run, fusion)

@@ -251,7 +251,7 @@ class Fuser:
         if method.unit:  # what a method of units leaves is averaged
             return linear(tensors, weight=parameters.get("weight", [1.0] * len(tensors)))
         rng = generator(self.fusion.seed, method.name, name) if method.random else None
-        return method.fuse(tensors, parameters, base=base, rng=rng, statistics=statistics, notes=notes)
+        return method.fuse(tensors, parameters, base=base, rng=rng, statistics=statistics, notes=notes, name=name)
 
     def _in_pieces(
         self,
@@ -266,7 +266,8 @@ class Fuser:
 
         shape, device, form = tensors[0].shape, tensors[0].device, way.form
         narrow = None if form is None else form.written_dtype(block)
-        place = None if form is None else form.place(block, finite=True)
+        own = self.fusion.method.widening and not self.fusion.method.built_in  # is given room that can be looked at
+        place = None if form is None or own else form.place(block, finite=True)
         named = None if block.line.infinite else name
         fill = partial(self._fill, parameters, tensors, base, way.reading, named)
         if place is not None and place.shape == shape:
@@ -297,7 +298,7 @@ class Fuser:
         read = pieces if first is None else first.pieces
         for parts, place in read([*tensors, *([] if base is None else [base])], out, self.dtype):
             origin = None if base is None else parts.pop()
-            merged = method.fuse(parts, parameters, base=origin)
+            merged = method.fuse(parts, parameters, base=origin, name=name)
             if name is not None:
                 check_explained(method, merged, _inputs(parts, origin), parameters, name)
             place.copy_(merged)
@@ -310,7 +311,7 @@ class Fuser:
 
         method = self.fusion.method
         watched: Any = out if isinstance(out, torch.Tensor) else Watched(out)
-        method.fuse(tensors, parameters, base=base, out=watched)
+        method.fuse(tensors, parameters, base=base, out=watched, name=name)
         size = watched.size if isinstance(watched, Watched) else size_of([watched])
         if name is not None and (isfinite(size.norm) or out.dtype == self.dtype):
             step = resolution_of(out.dtype)
@@ -321,7 +322,7 @@ class Fuser:
         first = next((block for block in unit.blocks if layer_of(block)[1] is not None), unit.blocks[0])
         method, options = self.fusion.method, self.options(first)
         blocks = blocks[self.fusion.start :][: self.count(first)]
-        fused = method.function(self.donor.spec, blocks, **{o.keyword: v for o, v in options})
+        fused = method.fuse_unit(self.donor.spec, blocks, {o.keyword: v for o, v in options})
         self.check(fused, blocks, options)
         return fused
 

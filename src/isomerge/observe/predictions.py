@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from isomerge.checkpoint.own_class import own_class_of
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, own_code
 from isomerge.models.model_inputs import Inputs
 from isomerge.observe.data.examples import IGNORED
 
@@ -221,14 +221,9 @@ class OwnLoss(Prediction):
         Raises:
             IsomergeError: the function does not run on these, or gives no number.
         """
-        try:
+        what = f"loss= does not run on outputs {list(logits.shape)} and labels"
+        with own_code(what, "give a function of outputs and labels"):
             loss = self.function(logits, targets)
-        except Exception as error:  # whatever the code of a function raises
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise IsomergeError(
-                f"loss= does not run on outputs {list(logits.shape)} and labels ({type(error).__name__}: "
-                f"{reason[:160]}): give a function of outputs and labels"
-            ) from error
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise IsomergeError("loss= gives no single number: give a function whose result is the mean of a batch")
         right = None

@@ -9,7 +9,7 @@ from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points, packages_distributions, version
 from typing import Any
 
-from isomerge.errors import IsomergeError
+from isomerge.errors import own_code
 from isomerge.plug_ins.modules import imported_as, is_file
 
 METHODS = "isomerge.methods"
@@ -46,15 +46,8 @@ def load(point: EntryPoint) -> Any:
     Raises:
         IsomergeError: it fails, naming package, entry point and exception.
     """
-    try:
+    with own_code(f"the plug-in of {origin(point)} cannot be imported", "mend or uninstall that package"):
         return point.load()
-    except IsomergeError:
-        raise
-    except Exception as error:
-        what = " ".join(f"{type(error).__name__}: {error}".split())
-        raise IsomergeError(
-            f"the plug-in of {origin(point)} cannot be imported ({what}): mend or uninstall that package"
-        ) from error
 
 
 @lru_cache(1)  # the files of every package are read, half a second's work

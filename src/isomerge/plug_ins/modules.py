@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, own_code
 
 _MODULES: dict[str, Module] = {}
 """All that were imported, by their names in `sys.modules`."""
@@ -89,14 +89,12 @@ def import_module(name: str | os.PathLike[str], folder: str | None = None) -> Mo
     """
     name = plain_name(name)
     try:
-        return _import_file(Path(name)) if is_file(name) else _import_name(name, folder or os.getcwd())
+        with own_code(f"--import {name}: it fails when it is imported"):
+            return _import_file(Path(name)) if is_file(name) else _import_name(name, folder or os.getcwd())
     except IsomergeError as error:
         if error.sentence.startswith("--import "):
             raise
         raise IsomergeError(f"--import {name}: {error.sentence}") from error
-    except (Exception, SystemExit) as error:  # the user's own code
-        what = " ".join(f"{type(error).__name__}: {error}".split())
-        raise IsomergeError(f"--import {name}: it fails when it is imported ({what[:300]}): mend it") from error
 
 
 def _import_name(name: str, folder: str) -> Module:

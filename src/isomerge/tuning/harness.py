@@ -20,7 +20,7 @@ import numpy
 import torch
 from torch import nn
 
-from isomerge.errors import IsomergeError, first_line
+from isomerge.errors import IsomergeError, first_line, own_code
 from isomerge.tuning.wanted_tasks import WantedTask
 
 HARNESS = "lm_eval"
@@ -49,12 +49,9 @@ def load_tasks(wanted: Sequence[WantedTask], path: str | Path | None) -> dict[st
         if index is None or not set(names) <= set(index.all_tasks):
             index = manager(include_path=None if path is None else str(path))  # thousands of files
         _check_names(names, index)
-        try:
+        what = f"--task {', '.join(names)}: lm-evaluation-harness cannot load it"
+        with own_code(what, "mend the task's files"):  # and whatever its library of data raises
             loaded = index.load(names)
-        except Exception as error:  # whatever a task's files and its library of data raise
-            raise IsomergeError(
-                f"--task {', '.join(names)}: lm-evaluation-harness cannot load it ({first_line(error)})"
-            ) from error
     for name, task in loaded["tasks"].items():
         _check_runnable(name, task)
         if task.get_config("num_fewshot") is None:
@@ -166,12 +163,9 @@ def requests_of(
     """
     with quiet_harness(), _seeded(loaded):
         for name, task in loaded["tasks"].items():
-            try:
+            what = f"--task {name}: lm-evaluation-harness cannot ask about its documents"
+            with own_code(what, "mend the task's templates and functions"):
                 task.build_all_requests(samples=documents[name], rank=0, world_size=1)
-            except Exception as error:  # templates and functions of the task
-                raise IsomergeError(
-                    f"--task {name}: lm-evaluation-harness cannot ask about its documents ({first_line(error)})"
-                ) from error
             yield name, task.instances
 
 

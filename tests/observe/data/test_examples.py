@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import pytest
 import torch
@@ -74,8 +75,8 @@ def test_head() -> None:
 
 def test_fingerprint() -> None:
     """The sha256 of what is written down here: the same on every machine, whatever the memory's layout."""
-    tensors = {"b": torch.tensor([[1, 2], [3, 4]]), "a": torch.tensor([0.5], dtype=torch.float32)}
-    text = b"a float32 [1]\n" + b"\x00\x00\x00\x3f" + b"b int64 [2, 2]\n"
+    tensors = {"b": torch.tensor([[1, 2], [3, 4]]), "a": torch.tensor([0.5, 2.0], dtype=torch.float32)}
+    text = b"a float32 [2]\n" + b"\x00\x00\x00\x3f" + b"\x00\x00\x00\x40" + b"b int64 [2, 2]\n"
     text += b"".join(k.to_bytes(8, "little") for k in (1, 2, 3, 4))
     assert Examples(tensors, False).fingerprint == hashlib.sha256(text).hexdigest()
     turned = {"a": tensors["a"], "b": tensors["b"].T.contiguous().T}
@@ -107,3 +108,20 @@ def test_numbers_are_finite() -> None:
         with pytest.raises(IsomergeError, match=words):
             Examples(tensors, False)
     Examples({"pixel_values": pixels[:2]}, False)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "words"),
+    [
+        ({"input_ids": [[1, 2]]}, "input_ids of examples is no tensor"),
+        ({"input_ids": torch.tensor(3)}, "input_ids of examples is no tensor with one example per row"),
+        (
+            {"input_ids": torch.ones(3, 2), "labels": torch.ones(2)},
+            r"unequal numbers of rows \(input_ids 3, labels 2\)",
+        ),
+    ],
+)
+def test_one_row_for_every_example(tensors: Any, words: str) -> None:
+    """Batches of unequal tensors were other examples' numbers. Mutant: without the check."""
+    with pytest.raises(IsomergeError, match=words):
+        Examples(tensors, True)

@@ -66,7 +66,9 @@ def test_a_reader_is_asked_by_its_name_alone(install, checkpoint, tmp_path: Path
         ("raise RuntimeError('no such thing')", "RuntimeError: no such thing"),
         ("read = 3", "is no function"),
         ("def read(*_): return [1]", "returns list, not Examples"),
-        ("def read(*_): raise KeyError('shelf')", "fails .KeyError: 'shelf'"),
+        ("def read(*_): raise KeyError('shelf')", "fails .KeyError: 'shelf', line 1 of"),
+        ("import sys\ndef read(*_): sys.exit(0)", "fails .SystemExit: 0, line 2 of"),
+        ("import sys; sys.exit(0)", "cannot be imported .SystemExit: 0"),
         (CODE.replace("reshape(limit", "repeat(2).reshape(2 * limit"), "returns 6 examples, not 3"),
     ],
 )

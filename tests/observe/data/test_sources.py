@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 from isomerge.errors import IsomergeError
 from isomerge.observe.data.opening_data import open_data
+from isomerge.observe.data.records import function_records
 from observe.data.checkpoints import CAUSAL, CLASSIFIER, IMAGES, picture, save_tokenizer
 
 PIXELS = torch.linspace(-1, 1, 4 * 64).reshape(4, 1, 8, 8)
@@ -259,3 +260,24 @@ def test_real_data_sets(tmp_path: Path) -> None:
     expected = (numpy.stack(pixels).astype(numpy.float32) / 255 - 0.5) / 0.5
     assert torch.equal(examples.tensors["pixel_values"][:, 0], torch.from_numpy(expected))
     assert open_data(str(tmp_path / "set.parquet"), tmp_path, config=IMAGES).fingerprint == examples.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("    yield {'input_ids': [1, 2]}\n    sys.exit(0)", "at item 2 .SystemExit: 0, line 5 of"),
+        ("    yield {'input_ids': [1, 2]}\n    raise KeyError('x')", "at item 2 .KeyError: 'x', line 5 of"),
+        ("    yield {'input_ids': [1, 2]}\n    yield None", "item 2 is a NoneType"),
+        ("    sys.exit(0)", "at item 1 .SystemExit: 0, line 4 of"),
+        ("    return 3", "must return an iterable"),
+    ],
+)
+def test_a_function_that_ends_the_process(
+    body: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its fault is told, at whichever item, and the process goes on. Mutant: `own_code` takes `Exception` alone."""
+    name = f"scratch_records_{abs(hash(body))}"
+    (tmp_path / f"{name}.py").write_text(f"import sys\n\ndef rows():\n{body}\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(IsomergeError, match=words):
+        list(function_records(f"{name}:rows", "--data"))

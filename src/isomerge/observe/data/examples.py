@@ -33,8 +33,8 @@ class Examples:
     for one per token.
 
     Raises:
-        IsomergeError: numbers that are NaN or infinite, naming tensor and example: weights would be blamed for what
-            they give.
+        IsomergeError: something else than tensors, unequal numbers of examples, or numbers that are NaN or infinite
+            (weights would be blamed for what they give), naming tensor and example.
     """
 
     tensors: Mapping[str, Tensor]
@@ -42,11 +42,20 @@ class Examples:
     """Whether a loss can be computed: labels are there, or the text itself is what a language model predicts."""
 
     def __post_init__(self) -> None:
+        import torch
+
+        counts: dict[str, int] = {}
         for name, tensor in self.tensors.items():
+            if not isinstance(tensor, torch.Tensor) or not tensor.ndim:
+                raise IsomergeError(f"{name} of examples is no tensor with one example per row: make it one")
+            counts[name] = len(tensor)
             if (example := first_not_finite(tensor)) is not None:
                 raise IsomergeError(
                     f"{name} of example {example} have NaN or infinite numbers: make the data again"
                 )
+        if len(set(counts.values())) > 1:
+            listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise IsomergeError(f"tensors of examples have unequal numbers of rows ({listed}): give each the same")
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{name} {shape} {dtype}" for name, shape, dtype in self._told())

@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, own_code
 from isomerge.observe.data.examples import Examples
 from isomerge.plug_ins.command import use
 from isomerge.plug_ins.entry_points import DATA, load, module_source, origin, package_of, plug_ins
@@ -108,13 +108,8 @@ def plug_in_examples(
     reader = reader_of(ref)
     if reader is None:
         return None
-    try:
+    with own_code(f"{ref}: the reader of {reader.origin} fails"):
         examples = reader.function(ref, folder, limit, length, config)
-    except IsomergeError:
-        raise
-    except Exception as error:
-        what = " ".join(f"{type(error).__name__}: {error}".split())
-        raise IsomergeError(f"{ref}: the reader of {reader.origin} fails ({what}): mend it") from error
     if examples is None:
         return None
     if not isinstance(examples, Examples):

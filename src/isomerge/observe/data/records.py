@@ -9,10 +9,11 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, own_code
 from isomerge.plug_ins.modules import importable
 
 PICTURED = ("image", "img")
@@ -20,6 +21,7 @@ PICTURED = ("image", "img")
 LINES = (".jsonl", ".json", ".ndjson")
 TABLES = (".csv", ".tsv")
 """Endings of files of records."""
+_END = object()
 
 
 @dataclass(frozen=True)
@@ -148,41 +150,38 @@ def function_records(ref: str, option: str) -> Iterator[Record]:
         IsomergeError: the function is missing or fails, or gives something else.
     """
     module, _, name = ref.partition(":")
-    number = 0
     with importable(os.getcwd()):
-        try:
+        with own_code(f"{option} {ref}: the function failed at item 1"):
             function = getattr(importlib.import_module(module), name, None)
             if not callable(function):
                 raise IsomergeError(f"{option} {ref}: the module {module} has no function {name}: check the name")
             records = function()
             if not isinstance(records, Iterable):
                 raise IsomergeError(f"{option} {ref}: the function must return an iterable of dicts")
-            for number, item in enumerate(records, 1):
+            items = iter(records)
+        for number in count(1):
+            with own_code(f"{option} {ref}: the function failed at item {number}"):
+                item = next(items, _END)
+                if item is _END:
+                    return
                 if not isinstance(item, Mapping):
                     raise IsomergeError(
                         f"{option} {ref}: item {number} is a {type(item).__name__}: the function must give dicts"
                     )
-                yield from _unbatched(item, f"{option} {ref}, item {number}")
-        except (IsomergeError, GeneratorExit):
-            raise
-        except Exception as error:  # the user's own code
-            first = (str(error).strip().splitlines() or [""])[0]
-            raise IsomergeError(
-                f"{option} {ref}: the function failed at item {number + 1} ({type(error).__name__}: {first[:160]})"
-            ) from error
+                rows = _unbatched(item, f"{option} {ref}, item {number}")
+            yield from rows
 
 
-def _unbatched(item: Mapping[str, Any], where: str) -> Iterator[Record]:
+def _unbatched(item: Mapping[str, Any], where: str) -> list[Record]:
     """One record, or one for every row of a batch of tensors."""
     ranks = {"pixel_values": 4, "input_ids": 2}
     batch = any(getattr(item.get(key), "ndim", 0) == rank for key, rank in ranks.items())
     if not batch:
-        yield Record(where, item)
-        return
+        return [Record(where, item)]
     lengths = {len(value) for value in item.values() if hasattr(value, "__len__")}
     if len(lengths) != 1:
         raise IsomergeError(f"{where}: the tensors of a batch must have equal first dimensions")
-    for row in range(lengths.pop()):
-        yield Record(
-            where, {key: value[row] if hasattr(value, "__len__") else value for key, value in item.items()}
-        )
+    return [
+        Record(where, {key: value[row] if hasattr(value, "__len__") else value for key, value in item.items()})
+        for row in range(lengths.pop())
+    ]
