@@ -22,9 +22,9 @@ from isomerge.relational.block import RelationalBlock, RelationalMLP
 from isomerge.relational.config import RelationalConfig
 from isomerge.relational.embedding import FixedGram, patches_of
 from isomerge.relational.head_circuits import FactorCircuits, FormCircuits
-from isomerge.relational.source import Scores, attention_spec, config_of, scores_of, setting
+from isomerge.relational.source import Scores, attention_spec, config_of, eps_of, scores_of, setting
 from isomerge.relational.transformer import RelationalTransformer
-from isomerge.relational.transformer_parts import Key, Part, parts_of
+from isomerge.relational.transformer_parts import Key, Part, parts_of, without_form
 from isomerge.symmetry.language.spec import Spec
 
 NORMS = {"O": "rms", "OFixingOnes": "layer"}
@@ -40,17 +40,27 @@ def convert_model(
 ) -> RelationalTransformer:
     """See `isomerge.relational.from_standard`."""
     settings = config_of(model)
-    spec = spec_for(settings)
-    norm = _norm_of(spec)
+    tensors = {name: p.detach() for name, p in model.named_parameters(remove_duplicate=False)}
+    spec = spec_for(settings, shapes={name: tuple(x.shape) for name, x in tensors.items()})
+    norm = _norm_of(spec, settings)
     rotary = any(s.group_name == "Complex" for s in spec.spaces.values())
     if full and rotary:
         raise full_rotary()
-    tensors = {name: p.detach() for name, p in model.named_parameters(remove_duplicate=False)}
     parts = parts_of(spec, tensors)
     scores = scores_of(model, rotary=rotary)
     atoms = _atoms_of(parts)
     vectors = choose_anchors(anchors, atoms.shape[1], atoms, ones=norm == "layer", seed=seed)
-    config = _config(spec, settings, parts, scores, len(vectors), norm=norm, full=full, chunk=chunk)
+    config = _config(
+        spec,
+        settings,
+        parts,
+        scores,
+        len(vectors),
+        norm=norm,
+        eps=eps_of(model, spec, settings),
+        full=full,
+        chunk=chunk,
+    )
     relational = RelationalTransformer(config).double()
     _fill(relational, parts, vectors, atoms, scores)
     _try_out(model, relational)
@@ -88,18 +98,26 @@ def _try_out(model: Any, relational: RelationalTransformer) -> None:
     if not apart <= (5e-2 if torch.finfo(first.dtype).bits < 32 else 1e-3):
         raise IsomergeError(
             f"{model.config.model_type} does something that its tensors do not say (a multiplier, parallel "
-            "branches, layers without positions, another pooling), as its relational form differs by "
-            f"{100 * apart:.2g} % on a trial: take a model such as GPT-2, ViT or Llama"
+            "branches, layers without positions or with others, another pooling), as its relational form differs "
+            f"by {100 * apart:.2g} % on a trial: take a model such as GPT-2, ViT or Llama"
         )
 
 
-def _norm_of(spec: Spec) -> str:
-    kind = spec.spaces[spec.streams[0]].folded if len(spec.streams) == 1 else None
+def _norm_of(spec: Spec, settings: Mapping[str, Any]) -> str:
+    """The norm of a whole model's stream.
+
+    Raises:
+        IsomergeError: saying what the model has that a relational one has not.
+    """
+    if any(space.role == "expert" for space in spec.spaces.values()):
+        raise without_form(spec, "its layers have experts, and a relational block has one MLP")
+    if settings.get("is_encoder_decoder") or len(spec.streams) != 1:
+        raise without_form(spec, "it has several residual streams")
+    space = spec.spaces[spec.streams[0]]
+    kind = space.folded or space.group_name
     if kind not in NORMS:
-        raise IsomergeError(
-            f"{spec.model_type}: its residual stream keeps no rotations when gains are folded (a post-norm "
-            f"model, or several "
-            "streams), so that it has no relational form: take a pre-norm model such as GPT-2, ViT or Llama"
+        raise without_form(
+            spec, "norms act on its stream itself or on what branches write (post-norm layers, normed embeddings)"
         )
     return NORMS[kind]
 
@@ -129,6 +147,7 @@ def _config(
     anchors: int,
     *,
     norm: str,
+    eps: float,
     full: bool,
     chunk: int | None,
 ) -> RelationalConfig:
@@ -164,7 +183,7 @@ def _config(
         chunk=chunk,
         anchoring="given",
         norm=norm,
-        eps=setting(spec, settings, "eps"),
+        eps=eps,
         activation=setting(spec, settings, "act"),
         gated=((0,), "gate") in parts,
         kv_heads=None if full else groups,

@@ -57,8 +57,8 @@ def scores_of(module: nn.Module, *, rotary: bool) -> Scores:
     attentions: list[Any] = [m for m in module.modules() if isinstance(getattr(m, "scaling", None), float)]
     if not attentions:
         raise IsomergeError(
-            f"{type(module).__name__} has no attention module with a scaling, as transformers 5 has: update "
-            f"transformers"
+            f"{type(module).__name__} has no attention module that tells its scaling, from which the relational "
+            "form is made: take a model such as GPT-2, ViT or Llama"
         )
     causal = any(getattr(m, "is_causal", False) for m in attentions)
     if not rotary:
@@ -93,12 +93,31 @@ def setting(spec: Spec, config: Mapping[str, Any], word: str) -> Any:
     Raises:
         IsomergeError: the spec names none.
     """
-    key = next((k for k in spec.config_keys if word in k), None)
-    if key is None or config.get(key) is None:
+    key = next((k for k in spec.config_keys if word in k and config.get(k) is not None), None)
+    if key is None:
         raise IsomergeError(
             f"the spec for {spec.model_type} names no config key with {word!r}: add it to its config line"
         )
     return config[key]
+
+
+def eps_of(module: nn.Module, spec: Spec, config: Mapping[str, Any]) -> float:
+    """What the norms of a model add below the root: from its config or, where that does not tell (OPT), from its
+    norms.
+
+    Raises:
+        IsomergeError: neither tells it.
+    """
+    if any("eps" in key for key in spec.config_keys):
+        return setting(spec, config, "eps")
+    told = (getattr(m, name, None) for m in module.modules() for name in ("eps", "variance_epsilon"))
+    eps = next((each for each in told if isinstance(each, float)), None)
+    if eps is None:
+        raise IsomergeError(
+            f"neither the config nor the norms of {type(module).__name__} tell what they add below the root (eps), "
+            "which the relational form needs: take a model such as GPT-2, ViT or Llama"
+        )
+    return eps
 
 
 def attention_spec(module: nn.Module) -> tuple[Spec, dict[str, Tensor]]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Atom
-from isomerge.symmetry.blocks import Block, gather_blocks, leaves
+from isomerge.symmetry.blocks import Block, gather_blocks, whole_leaves
 from isomerge.symmetry.groups import SCALES
 from isomerge.symmetry.language.spec import Spec, by_canonical, coverage
 
@@ -46,9 +46,32 @@ def parts_of(spec: Spec, tensors: Mapping[str, Tensor]) -> dict[Key, Part]:
         writers are [d].
 
     Raises:
-        IsomergeError: a tensor whose axes have no relational form here.
+        IsomergeError: a tensor whose axes have no relational form here, or heads that have none.
     """
+    scores = {space.group_name for space in spec.spaces.values() if space.role == "qk"}
+    if not scores or "ov" not in {space.role for space in spec.spaces.values()}:
+        raise without_form(spec, "it has no attention of queries, keys and values")
+    if "Complex" in scores and len(scores) > 1:
+        raise without_form(spec, "positions do not turn the whole of every head")
+    if scores - {"Complex", "GL"}:
+        raise without_form(
+            spec, "its scores are more than products of queries and keys (norms or clips between, a state space)"
+        )
+    for name in tensors:
+        try:
+            spec.match(name)
+        except IsomergeError:  # experts, for one, which transformers fuses
+            raise without_form(
+                spec, f"its module holds {name}, which the spec of its checkpoints does not name"
+            ) from None
     return _Reader(spec).read(tensors)
+
+
+def without_form(spec: Spec, why: str) -> IsomergeError:
+    """What to say of an architecture that cannot be relational here."""
+    return IsomergeError(
+        f"{spec.model_type} has no relational form here, as {why}: take a model such as GPT-2, ViT or Llama"
+    )
 
 
 class _Reader:
@@ -92,10 +115,8 @@ class _Reader:
         matches = coverage(self.spec, {name: tuple(t.shape) for name, t in tensors.items()})
         names = by_canonical(matches)
         for block in gather_blocks(self.spec, matches):
-            if block.line.less:  # Gemma also scales its embeddings, which the relational form does not know
-                raise self._refuse(block)
             whole = block.assemble(lambda name: tensors[names[name]]).detach().cpu().double().contiguous()
-            for (view,), atoms, number in leaves(self.spec, block, whole):
+            for (view,), atoms, number in whole_leaves(self.spec, block, whole):
                 kept = [view.shape[i] for i, a in enumerate(atoms) if not self._dropped(a)]
                 yield block, number, atoms, view.reshape(kept)
 
@@ -114,9 +135,9 @@ class _Reader:
         others = [a for a in atoms if a.name != self.stream and a.name not in self.scales]
         return any(a.diag for a in atoms) or (bool(on_stream) and bool(others))
 
-    def _refuse(self, block: Block) -> IsomergeError:
+    def _refuse(self, block: Block, why: str = "") -> IsomergeError:
         return IsomergeError(
-            f"tensor {block.key} of {self.spec.model_type} has no relational form here: from_standard knows "
+            f"tensor {block.key} of {self.spec.model_type} has no relational form here{why}: from_standard knows "
             "pre-norm models of attention, neurons and one head"
         )
 
@@ -129,6 +150,8 @@ class _Reader:
             role = next((f"gain {a.name}" for a in atoms if a.name in self.scales), "")
         else:
             role = self._role(atoms)
+        if not role and any(a.diag for a in atoms):
+            raise self._refuse(block, ", as it is a gain on the stream itself or on what a branch writes")
         if not role or len(names) != x.ndim or names.count(self.stream) != 1:
             raise self._refuse(block)
         if role == "start":

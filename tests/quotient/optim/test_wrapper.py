@@ -42,7 +42,8 @@ def values(quotient: Quotient) -> dict[str, torch.Tensor]:
     ("name", "dtype"), [(n, torch.float64) for n in LIVE] + [(n, torch.float32) for n in ("gpt2", "llama")]
 )
 def test_every_step_is_horizontal(name: str, dtype: torch.dtype) -> None:
-    """Within the tolerance, from a warm start with an old preconditioner; AdamW's own steps are not."""
+    """Up to the default tolerance, which is estimated, from a warm start with an old preconditioner; AdamW's own
+    steps are not."""
     model = live(name, dtype)
     optimizer = QuotientOptimizer(adamw(model), model)
     quotient = optimizer.quotient
@@ -52,7 +53,7 @@ def test_every_step_is_horizontal(name: str, dtype: torch.dtype) -> None:
         train(model, optimizer, 1)
         step = less(values(quotient), before)
         at = Quotient(plain)
-        assert size(less(at.horizontal(step), step)) < 5e-3 * size(step)
+        assert size(less(at.horizontal(step), step)) < 2 * optimizer.tolerance * size(step)
     reference = copy.deepcopy(live(name, dtype))
     before = values(Quotient(reference))
     train(reference, adamw(reference), 1)

@@ -1,4 +1,5 @@
-"""Any optimiser of torch, on the quotient: what it would move along the orbit is taken out of every step."""
+"""Any optimiser of torch, on the quotient: what it would move along the orbit is taken out of every step, up to a
+tolerance."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ STALE = 2
 
 
 class QuotientOptimizer(torch.optim.Optimizer):
-    """An optimiser whose steps are horizontal: orthogonal to the orbit of weights with the same function.
+    """An optimiser whose steps are horizontal, up to a tolerance: orthogonal to the orbit of weights with the same
+    function.
 
     Adam's elementwise scaling, momentum and weight decay move parameters along the orbit, which changes their sizes
     but no output. Each step of the wrapped optimiser is projected at the parameters that it began from.
@@ -29,7 +31,8 @@ class QuotientOptimizer(torch.optim.Optimizer):
         model: the module of transformers that has these parameters.
         rebalance_every: number of steps after which the parameters are moved to the balanced point of their orbit
             (`Quotient.rebalance`), buffers with them; 0: never.
-        tolerance: on the vertical part of a step that may be left, as a share of the step's norm.
+        tolerance: on the vertical part of a step that may be left, as a share of the step's norm; it is estimated,
+            and what is left may be a third more.
         spaces, spec: see `Quotient`.
 
     Raises:

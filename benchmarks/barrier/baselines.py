@@ -1,0 +1,152 @@
+"""What learning a match is worth beside what else the same examples buy: digits ViTs of three pairs of seeds.
+
+    python -m benchmarks.barrier.baselines            # what is missing, a few minutes on one core
+    python -m benchmarks.barrier.baselines --page     # the table of docs/lab/measured-barriers.md
+
+A cell is a pair. Everything that learns takes 300 steps of 128 of the same 1347 training images, shifted at random in
+the same way: the match (`isomerge merge --learn`), and AdamW on all weights (the rate and the decay that the models
+were trained with, a tenth of the steps to warm up, then a cosine) from the plain mean, from the learned merge and
+from the first model alone; onto labels, or without them onto the mean of both models' probabilities, softened as the
+match softens them. The weights of the last step count; test images choose nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import isomerge
+from benchmarks.barrier import train
+from benchmarks.barrier.data import load_images
+from benchmarks.barrier.studies import ALL_PAIRS, STUDIES
+from benchmarks.harness import Benchmark, Section, markdown, mean_spread, quiet
+from benchmarks.paper.trained import descend
+from isomerge.observe.live.modules import load_module
+from isomerge.solve.learn.settings import LearnSettings, shifted
+
+STUDY = next(study for study in STUDIES if study.name == "vit-digits")
+STEPS, BATCH, WARMUP = 300, 128, 0.1
+SETTINGS = LearnSettings()
+LABELS, ENSEMBLE = "onto labels", "onto the ensemble, no labels"
+MATCHES = {"learned match, no labels": "distill", "learned match, with labels": "labels"}
+STARTS = ("plain mean", "first model", next(iter(MATCHES)))
+"""What is trained on."""
+PLAIN = ("members, on average", "ensemble", "plain mean")
+WAYS = (*PLAIN, *MATCHES, *(f"{start}, {STEPS} steps {aim}" for start in STARTS for aim in (LABELS, ENSEMBLE)))
+
+
+def scored(*models: Any) -> dict[str, float]:
+    """Loss in nats and accuracy on the test images, of the mean of the models' probabilities."""
+    images, labels = load_images("digits", "test")
+    with torch.no_grad():
+        said = torch.stack([m(pixel_values=images).logits.double().softmax(-1) for m in models]).mean(0)
+    right = (said.argmax(-1) == labels).double().mean()
+    return {"loss": float(F.nll_loss(said.log(), labels)), "accuracy": float(right)}
+
+
+def tuned(model: Any, teachers: Sequence[Any], seed: int) -> Any:
+    """The model after `STEPS` steps, onto the mean of the teachers' probabilities or, without any, onto labels."""
+    images, labels = load_images("digits", "train")
+    rng, peak = torch.Generator().manual_seed(seed), train.FAMILIES[STUDY.family].peak_lr
+
+    def loss() -> Tensor:
+        rows = torch.randint(len(labels), (BATCH,), generator=rng)
+        batch = shifted({"pixel_values": images[rows]}, rng)
+        if not teachers:
+            return F.cross_entropy(model(**batch).logits, labels[rows])
+        heat = SETTINGS.temperature
+        with torch.no_grad():
+            wanted = torch.stack([(teacher(**batch).logits / heat).softmax(-1) for teacher in teachers]).mean(0)
+        return F.cross_entropy(model(**batch).logits / heat, wanted)
+
+    warmup = WARMUP * STEPS
+    rates = [
+        peak * min(step / warmup, 0.5 * (1 + math.cos(math.pi * max(0.0, step - warmup) / (STEPS - warmup))))
+        for step in range(1, STEPS + 1)
+    ]
+    descend(model, loss, rates, clip=1.0, betas=(0.9, 0.99), weight_decay=train.WEIGHT_DECAY)
+    return model
+
+
+def learned(folders: Sequence[Path], out: Path, target: str) -> Any:
+    """The learned merge of a pair."""
+    options = STUDY.options("distilled-quick") | {"learn_target": target}
+    isomerge.merge(folders, out=out, align=True, **options)
+    return load_module(out)
+
+
+def measure(pair: str) -> dict[str, dict[str, float]]:
+    """Every way of a pair: loss, accuracy and processor seconds."""
+    rows: dict[str, dict[str, float]] = {}
+    seeds = [int(seed) for seed in pair.split("-")]
+    runs = [train.plan(*model) for model in STUDY.models if model[1] in seeds]
+    for run in runs:
+        train.make(run)
+    folders = [run.folder for run in runs]
+    ends = [load_module(folder) for folder in folders]
+
+    def take(way: str, work: Callable[[], Any], already: float = 0.0) -> None:
+        """Measure the model that some work makes."""
+        began = time.process_time()
+        model = work()
+        rows[way] = scored(model) | {"seconds": round(already + time.process_time() - began, 1)}
+        print(f"{pair} {way}: {rows[way]}", flush=True)
+
+    each = [scored(model) for model in ends]
+    rows["members, on average"] = {key: fmean(end[key] for end in each) for key in each[0]}
+    rows["ensemble"] = scored(*ends)
+    with tempfile.TemporaryDirectory(prefix="baselines-") as work:
+        places = {"first model": folders[0], **{way: Path(work) / way for way in ("plain mean", *MATCHES)}}
+        isomerge.merge(folders, out=places["plain mean"], align=False)
+        rows["plain mean"] = scored(load_module(places["plain mean"]))
+        for way, target in MATCHES.items():
+            take(way, partial(learned, folders, places[way], target))
+        for start, aim in product(STARTS, (LABELS, ENSEMBLE)):
+            teachers = ends if aim == ENSEMBLE else []
+            spent = rows[start].get("seconds", 0.0) if start in rows else 0.0
+            take(
+                f"{start}, {STEPS} steps {aim}",
+                partial(tuned, load_module(places[start]), teachers, seeds[0]),
+                spent,
+            )
+    return {way: rows[way] for way in WAYS}
+
+
+def table(cells: Mapping[str, Any]) -> str:
+    """Mean and spread over the pairs."""
+    rows = []
+    for way in WAYS:
+        figures = [cell[way] for cell in cells.values()]
+        accuracy, loss = (
+            mean_spread(scale * f[key] for f in figures) for key, scale in (("accuracy", 100), ("loss", 1))
+        )
+        spent = [f["seconds"] for f in figures if "seconds" in f]
+        took = f"{fmean(spent):.0f}" if spent else ""
+        rows.append([way, f"{accuracy[0]:.1f} ± {accuracy[1]:.1f}", f"{loss[0]:.3f} ± {loss[1]:.3f}", took])
+    return markdown(["model", "accuracy, %", "loss, nats", "processor seconds"], rows)
+
+
+SECTION = Section("lab/measured-barriers.md", "baselines", table)
+BENCHMARK = Benchmark(
+    "barrier/baselines",
+    lambda asked: {pair: {"pair": pair} for pair in ALL_PAIRS},
+    measure,
+    settings={"steps": STEPS, "batch": BATCH, "warmup": WARMUP, "temperature": SETTINGS.temperature},
+    sections=(SECTION,),
+    said=lambda cell: ", ".join(f"{way} {100 * cell[way]['accuracy']:.1f}" for way in WAYS),
+    before=lambda asked: quiet(),
+)
+
+if __name__ == "__main__":
+    BENCHMARK.main()
