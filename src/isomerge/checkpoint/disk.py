@@ -3,18 +3,15 @@ thread of its own while more is written, so that the end waits for little."""
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 from isomerge.files import disk_errors, flush
 
 # Linux moves at most 2 GiB - 4 KiB in one call; smaller pieces also let an interrupt through.
 _PIECE = 1 << 28
-_MADV_POPULATE_READ = 22
 # Linux begins to read no more than its read-ahead window for one call, 128 kB by default.
 _AHEAD = 1 << 17
 _PROBES = 8
@@ -46,25 +43,6 @@ def _is_cached(fd: int, offset: int, size: int) -> bool:
         return all(os.preadv(fd, [byte], place, os.RWF_NOWAIT) for place in range(offset, offset + size, step))
     except (AttributeError, OSError):  # not there, or not told by this system or file system
         return False
-
-
-def map_private(fd: int, offset: int, size: int) -> memoryview:
-    """``size`` bytes (not none) from byte ``offset`` of ``fd``, mapped; what is written to them stays in this
-    process.
-
-    Raises OSError.
-    """
-    start = offset - offset % mmap.ALLOCATIONGRANULARITY
-    pages = mmap.mmap(
-        fd,
-        offset - start + size,
-        flags=mmap.MAP_PRIVATE,
-        prot=mmap.PROT_READ | mmap.PROT_WRITE,
-        offset=start,
-    )
-    with suppress(OSError):  # before Linux 5.14 they are read when they are touched
-        pages.madvise(_MADV_POPULATE_READ)
-    return memoryview(pages)[offset - start :]
 
 
 def write_from(fd: int, buffer: memoryview, offset: int) -> None:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from isomerge.arithmetic import is_reproducible
 from isomerge.checkpoint.checksums import Checksum, Sums, file_checksum, tensor_place, weights_checksum
 from isomerge.checkpoint.companions import companion_files
-from isomerge.checkpoint.disk import map_private, read_ahead, read_into
+from isomerge.checkpoint.disk import read_ahead, read_into
 from isomerge.checkpoint.header import TensorInfo
+from isomerge.checkpoint.mapped_files import map_private
 from isomerge.checkpoint.own_class import OwnClass
 from isomerge.checkpoint.stamps import Stamp, stamps_here
 from isomerge.checkpoint.stored_tensor import as_described, as_tensor, changed, read_errors, stored_dtype

@@ -7,6 +7,7 @@ import os
 import sys
 from typing import NoReturn, TextIO
 
+from isomerge.checkpoint.mapped_files import cut_sentence, watch_mapped_files
 from isomerge.cli.processors import ticks, wait_asleep_where_busy
 from isomerge.errors import (
     OVERFLOW,
@@ -37,6 +38,10 @@ def main() -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:
         _run()
+    except SystemExit:
+        if (cut := cut_sentence()) is not None:
+            _stop(cut, 2)
+        raise
     except IsomergeError as error:
         _stop(NO_FILES if is_files_error(error) else error.sentence, 2)
     except Exception as error:
@@ -68,6 +73,7 @@ def _run() -> None:
     from isomerge.cli.program import command
 
     wait_asleep_where_busy(before)
+    watch_mapped_files(ends=True)
     command()()
 
 
@@ -98,5 +104,5 @@ def _is_full(stream: TextIO | None) -> bool:
 
 
 def _stop(sentence: str, code: int) -> NoReturn:
-    print(f"isomerge: {visible(sentence)}", file=sys.stderr)
+    print(f"isomerge: {visible(cut_sentence() or sentence)}", file=sys.stderr)
     sys.exit(code)
