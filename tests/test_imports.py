@@ -37,6 +37,7 @@ MOST = 262
 """Modules of isomerge that a merge of two models loads, where nothing is aligned and no page is written."""
 ON_DEMAND = {
     "isomerge.checkpoint.pushing": "the output goes to the hub",
+    "isomerge.checkpoint.tokenizer": "a tokenizer is of an older form",
     "isomerge.discovery": "a text of the user's own is proven",
     "isomerge.evidence.layer_scan": "layers were selected",
     "isomerge.evidence.report.contents": "a notebook shows a report",

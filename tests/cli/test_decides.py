@@ -199,8 +199,8 @@ def test_vocabularies_are_brought_together(llamas: dict[str, Path], isomerge: Ca
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
 
-    def with_tokens(folder: Path, out: Path, count: int) -> Path:
-        """A copy with a tokenizer of so many tokens, and as many rows."""
+    def with_tokens(folder: Path, out: Path, count: int, first: int = 0) -> Path:
+        """A copy with a tokenizer of so many tokens, of which this is the first, and as many rows."""
         out.mkdir()
         weights, config = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
         rng = torch.Generator().manual_seed(count)
@@ -209,7 +209,8 @@ def test_vocabularies_are_brought_together(llamas: dict[str, Path], isomerge: Ca
             weights[name] = torch.cat([weights[name], more])[:count].contiguous()
         save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
         (out / "config.json").write_text(json.dumps({**config, "vocab_size": count}))
-        Tokenizer(WordLevel({f"w{k}": k for k in range(count)}, unk_token="w0")).save(str(out / "tokenizer.json"))
+        ids = {f"w{(k + first) % count}": k for k in range(count)}
+        Tokenizer(WordLevel(ids, unk_token="w0")).save(str(out / "tokenizer.json"))
         return out
 
     a = with_tokens(llamas["a"], tmp_path / "a", 67)
@@ -224,3 +225,15 @@ def test_vocabularies_are_brought_together(llamas: dict[str, Path], isomerge: Ca
     assert "tokenizer_source: union" in (tmp_path / "out" / "isomerge_recipe.yml").read_text()
     assert isomerge("merge", a, b, "-o", tmp_path / "base", "--tokenizer-source", "base").code == 0
     assert json.loads((tmp_path / "base" / "config.json").read_text())["vocab_size"] == 67
+    c = with_tokens(llamas["tuned"], tmp_path / "c", 67, first=1)
+    told = (
+        f"rows are merged by their tokens, and the output has those of all, as the tokenizers of {a} and {c} differ"
+    )
+    said = isomerge("merge", a, c, "-o", tmp_path / "turned", "--no-align", "--dry-run", "--json", tmp_path / "x")
+    assert f"Decided: {told}" in said.out
+    assert json.loads((tmp_path / "x").read_text())["vocabulary"].startswith(told)
+    said = isomerge("merge", a, c, "-o", tmp_path / "turned", "--no-align", "--json", tmp_path / "y")
+    assert f"Decided: {told}" in said.out
+    assert json.loads((tmp_path / "y").read_text())["vocabulary"].startswith(told)
+    said = isomerge("merge", a, c, "-o", tmp_path / "first", "--no-align", "--tokenizer-source", "base")
+    assert "Decided: rows" not in said.out

@@ -109,7 +109,7 @@ def test_a_silent_config_of_a_model_with_a_head(toy: Callable[..., Toy], tmp_pat
     assert untied == [tied.ref]
     assert alike[0] is model
     assert "lm_head.weight" in alike[1].names
-    with pair_solver(a, toy("llama-tied").folder, "all", None, None, False, guard=False) as solver:
+    with pair_solver(a, toy("llama-tied").folder, "all", None, None, False, guard=False) as (solver, _):
         assert solver.source.has_own_head
 
 

@@ -27,10 +27,12 @@ KINDS = {
 }
 
 
-def classifier(kind: str, folder: Path, labels: int, seed: int = 0, body: Path | None = None) -> Path:
-    """A toy with that many labels; its body is another's where one is given."""
+def classifier(
+    kind: str, folder: Path, labels: int, seed: int = 0, body: Path | None = None, names: str | None = None
+) -> Path:
+    """A toy with that many labels, of its own where no letters name them; its body is another's where one is given."""
     model, config, sizes, _ = KINDS[kind]
-    names = {k: f"{folder.name}-{k}" for k in range(labels)}
+    names = dict(enumerate(names or (f"{folder.name}-{k}" for k in range(labels))))
     made = model(
         config(**{**sizes, "num_labels": labels, "id2label": names, "label2id": {v: k for k, v in names.items()}})
     )
@@ -148,24 +150,25 @@ def test_wrong_words(heads: str, words: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.matched("the bodies are strangers, whose streams are looked at even where nothing is aligned")
-def test_averaged_heads_of_other_labels_are_told(tmp_path: Path) -> None:
-    """By their names, where classes have some, or by their task; not where there is one head, or a choice was
-    made."""
+def test_averaged_heads_of_other_labels(tmp_path: Path) -> None:
+    """Refused where classes have other names; told where one model does not name them, or has another task; not where
+    there is one head, or a choice was made."""
 
     def notes(one: Path, two: Path, **how: str) -> list[str]:
         merged = isomerge.merge([one, two], out=tmp_path / "out", overwrite=True, align=False, **how)
-        return [note for note in merged["notes"] if "averaged" in note]
+        return [note for note in merged["notes"] if "heads" in note]
 
     a, b = classifier("bert", tmp_path / "a", 3), classifier("bert", tmp_path / "b", 3, seed=1)
     assert notes(a, a) == []
-    assert len(notes(a, b)) == 1
+    with pytest.raises(IsomergeError, match=r"the classes of .* differ in 3 rows: row 0 is 'a-0' and 'b-0'"):
+        notes(a, b)
     assert notes(a, b, heads="copy") == []
     tf.BertForSequenceClassification(tf.BertConfig(**BODY_OF_THREE, num_labels=3)).save_pretrained(
         tmp_path / "unnamed"
     )
-    assert notes(a, tmp_path / "unnamed") == []
+    assert "have no names" in notes(a, tmp_path / "unnamed")[0]
     tf.BertForTokenClassification(tf.BertConfig(**BODY_OF_THREE, num_labels=3)).save_pretrained(tmp_path / "tokens")
-    assert len(notes(tmp_path / "unnamed", tmp_path / "tokens")) == 1
+    assert "other tasks" in notes(tmp_path / "unnamed", tmp_path / "tokens")[0]
 
 
 def test_refusals(tmp_path: Path) -> None:
@@ -223,7 +226,8 @@ RECIPES = [
 @pytest.mark.parametrize("how", RECIPES)
 def test_the_written_recipe_repeats_the_merge(how: dict, tmp_path: Path) -> None:
     """Every file, the recipe included, comes out again with equal bytes."""
-    models = {tag: classifier("bert", tmp_path / tag, 3, seed) for tag, seed in (("a", 0), ("b", 5))}
+    tags = (("a", 0, "xyz"), ("b", 5, "zxy"))
+    models = {tag: classifier("bert", tmp_path / tag, 3, seed, names=names) for tag, seed, names in tags}
     how = {**how, **({"base_model": models["a"]} if "base_model" in how else {})}
     isomerge.merge(list(models.values()), out=tmp_path / "one", **how)
     isomerge.merge(tmp_path / "one" / "isomerge_recipe.yml", out=tmp_path / "two")

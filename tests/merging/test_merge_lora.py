@@ -258,3 +258,22 @@ def test_different_bases_are_told(tmp_path: Path) -> None:
     assert "different bases (org/one, org/two)" in report["notes"][0]
     config = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
     assert (config["base_model_name_or_path"], config["revision"]) == ("org/one", "v1")
+
+
+def test_tokens_of_two_tokenizers_are_no_partners(tmp_path: Path) -> None:
+    """Updates of rows that are of other tokens are refused; what one tokenizer alone knows is told."""
+    folders = [shutil.copytree(HERE / name, tmp_path / name) for name in ("one", "two")]
+
+    def tokens(*orders: str) -> str:
+        for folder, order in zip(folders, orders, strict=True):
+            vocab = {"model": {"vocab": {token: row for row, token in enumerate(order)}}}
+            (folder / "tokenizer.json").write_text(json.dumps(vocab))
+        return f"the tokenizers of {folders[0]} and {folders[1]} differ in "
+
+    said = tokens("ab", "abc")
+    report = package.merge_lora(folders, out=tmp_path / "out")
+    assert report["notes"][0] == f"{said}1 row: row 2 is nothing and 'c'; rows are taken by their numbers"
+    said = tokens("ab", "ba")
+    with pytest.raises(IsomergeError) as error:
+        package.merge_lora(folders, out=tmp_path / "again")
+    assert str(error.value).startswith(f"{said}2 rows: row 0 is 'a' and 'b', and table has such rows")

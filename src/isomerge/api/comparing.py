@@ -56,7 +56,7 @@ def diff(
     what their fingerprints say of them, which do not depend on any alignment. ``spaces`` are by default those
     inside the layers, and the residual stream as well where it is a relative's in another basis."""
 
-    with pair_solver(one, two, spaces or "default", layers, spec, allow_pickle, guard=True) as solver:
+    with pair_solver(one, two, spaces or "default", layers, spec, allow_pickle, guard=True) as (solver, told):
         pair = solver.anchor, solver.source
         prints = compare_prints(*(print_of(model, observer) for model in pair))
         standing = standings(pair[0], [pair[1]], solver.dtype, kinship=lambda a, b: prints.kin, observer=observer)
@@ -65,7 +65,8 @@ def diff(
         plan = make_plan(pair[0], [pair[1]], chosen, layers)
         if plan.selection.frame is not None:
             open_zero_gains(pair, plan.selection.frame.gains)
-        solver.plan = replace(plan, selection=replace(plan.selection, notes=(*plan.selection.notes, *notes)))
+        notes = [*plan.selection.notes, *told, *notes]
+        solver.plan = replace(plan, selection=replace(plan.selection, notes=tuple(notes)))
         report = {"command": "diff", "models": [m.ref for m in pair], "spaces": chosen, **compare(solver, observer)}
         (measured_pair,) = measured(pairs_of(standing, pair), report)
         proof = {True: Proof.SAME, False: Proof.OTHER, None: Proof.OPEN}[report["same"]]
@@ -102,13 +103,13 @@ def verify(
         algebra.
     """
 
-    with pair_solver(one, two, "default", None, spec, allow_pickle, guard=False, settings=False) as solver:
+    with pair_solver(one, two, "default", None, spec, allow_pickle, guard=False, settings=False) as (solver, notes):
         refs = [solver.anchor.ref, solver.source.ref]
         if (other := other_function(solver.anchor, solver.source)) is not None:
             proof = refute(solver, 0.0, "", 0.0)
             return Report(
                 {"command": "verify", "models": refs, **proof, "reason": other, "algebra": None, "refuted": False}
-                | {"layer_norm_form": False, "model_type": solver.anchor.spec.model_type}
+                | {"notes": notes, "layer_norm_form": False, "model_type": solver.anchor.spec.model_type}
             )
         apart = 0.0
         if run and (own := solver.anchor.checkpoint.own) is not None:
@@ -128,7 +129,7 @@ def verify(
             proof, prints = (proof, prints) if formed is None else (again, agreeing)
         contradicted = contradiction(proof, apart) if run else None
         outcome = doubted(proof, doubt_of_configs(solver.anchor, solver.source) if proof["same"] else None)
-        report = {"command": "verify", "models": refs, **doubted(outcome, contradicted)}
+        report = {"command": "verify", "models": refs, **doubted(outcome, contradicted), "notes": notes}
         report |= {"algebra": proof["same"], "refuted": prints.apart, "fingerprints": prints.document()}
         report["layer_norm_form"] = formed is not None
         report["model_type"] = solver.anchor.spec.model_type
@@ -248,9 +249,9 @@ def orbit_distance(
         IsomergeError: the models do not fit together.
     """
 
-    with pair_solver(one, two, "default", None, spec, allow_pickle, guard=False) as solver:
+    with pair_solver(one, two, "default", None, spec, allow_pickle, guard=False) as (solver, notes):
         distance = distance_of(solver, observer, streams=streams)
-        return Report({"models": [solver.anchor.ref, solver.source.ref], **distance})
+        return Report({"models": [solver.anchor.ref, solver.source.ref], **distance, "notes": notes})
 
 
 @checked(ImportOptions)

@@ -130,6 +130,26 @@ def is_tokenizer_file(name: str) -> bool:
     return name in TOKENIZER_FILES or name.startswith("additional_chat_templates/")
 
 
+def tokenizer_files(companions: Mapping[str, bytes | Path]) -> dict[str, bytes | Path]:
+    """Those of a checkpoint's companion files that are its tokenizer's."""
+    return {name: content for name, content in companions.items() if is_tokenizer_file(name)}
+
+
+def ids_of_tokens(companions: Mapping[str, bytes | Path]) -> dict[str, int]:
+    """The tokens with their ids, as tokenizer.json and tokenizer_config.json have them.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError, AttributeError: what stands there is no tokenizer.
+    """
+    files = (companions.get(name, b"{}") for name in ("tokenizer.json", "tokenizer_config.json"))
+    content, settings = (json.loads(x if isinstance(x, bytes) else x.read_bytes()) for x in files)
+    vocab = content["model"]["vocab"]
+    ids = dict(vocab) if isinstance(vocab, dict) else {piece: at for at, (piece, _) in enumerate(vocab)}
+    ids |= {token["content"]: token["id"] for token in content.get("added_tokens") or ()}
+    added = (settings.get("added_tokens_decoder") or {}).items()
+    return ids | {token["content"]: int(at) for at, token in added}
+
+
 def config_bytes(config: Mapping[str, Any], **changes: Any) -> bytes:
     """``config`` with ``changes`` applied, as the bytes of a config.json.
 

@@ -9,16 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.checkpoint.companion_folder import write_companions
-from isomerge.checkpoint.companions import VOCABULARY_FILES, config_bytes, is_tokenizer_file
+from isomerge.checkpoint.companions import VOCABULARY_FILES, config_bytes, is_tokenizer_file, tokenizer_files
 from isomerge.checkpoint.hub import local_folder
 from isomerge.checkpoint.opening import CONFIG, read_config
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
-
-
-def tokenizer_files(checkpoint: Checkpoint) -> dict[str, bytes | Path]:
-    """The companion files of a checkpoint that are its tokenizer's."""
-    return {name: content for name, content in checkpoint.companions().items() if is_tokenizer_file(name)}
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
@@ -27,7 +22,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     Raises:
         IsomergeError: the checkpoint has none, or transformers cannot load it.
     """
-    files = tokenizer_files(checkpoint)
+    files = tokenizer_files(checkpoint.companions())
     if not any(name in VOCABULARY_FILES for name in files):
         where = "" if str(checkpoint.folder) == checkpoint.ref else f" ({checkpoint.folder})"
         raise IsomergeError(

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from isomerge.checkpoint.companions import tokenizer_files
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.token_texts import pieces_of, same_tokens
 from isomerge.checkpoint.tokenizer import (
@@ -32,7 +33,6 @@ from isomerge.checkpoint.tokenizer import (
     saved_files,
     token_ids,
     tokenizer_alone,
-    tokenizer_files,
 )
 from isomerge.errors import IsomergeError
 
@@ -152,7 +152,7 @@ def decide_vocabulary(
     others = [(x, sizes[k]) for k, x in enumerate(loaded) if k != keeper] if source == "union" else []
     own = token_ids(tokenizer)
     new = [token for token in rules if token not in own]
-    files = tokenizer_files(giver)
+    files = tokenizer_files(giver.companions())
     if new or (source == "union" and any(token not in own for tokens in theirs for token in tokens)):
         tokenizer = extended(tokenizer, others, new, giver.ref)
         files = saved_files(tokenizer)

@@ -24,7 +24,8 @@ def tell_merge(voice: Voice, json: Path | None, planned: Merging) -> None:
     plan, cost = planned.plan, planned.cost()
     looked = [*_looked_at(plan.options.matching), *planned.looks] if plan.matches else list(planned.looks)
     tell_lines(voice, planned.decided())
-    decided = {"decided": None if plan.decision is None else plan.decision.document()}
+    decided: dict[str, Any] = {"decided": None if plan.decision is None else plan.decision.document()}
+    decided |= {"vocabulary": plan.options.vocabulary} if plan.options.vocabulary else {}
     how: dict[str, Any] = {"moved": plan.matches, "verdict": plan.expected(), "more": decided}
     _tell(voice, json, plan.models, plan.plan, cost, looked, **how)
 
@@ -60,6 +61,8 @@ def tell_alignment(voice: Voice, json: Path | None, planned: Aligning) -> None:
 def tell_cost(voice: Voice, json: Path | None, planned: Planned) -> None:
     """The memory and time of a command that runs models and writes none, which was checked when it was planned."""
     cost, examples = planned.cost, planned.examples
+    for note in planned.notes:
+        voice.say(f"Note: {note}.")
     read = f"{len(examples)} examples; " if examples is not None else ""
     voice.say(
         f"{read}about {size_text(cost.memory)} of memory, {cost.seconds:.0f} s on one core. Nothing was written."
@@ -72,6 +75,7 @@ def tell_cost(voice: Voice, json: Path | None, planned: Planned) -> None:
             "models": [model.ref for model in planned.models],
             "examples": None if examples is None else len(examples),
             "estimate": cost.document(),
+            "notes": list(planned.notes),
             **({} if planned.verdict is None else {"verdict": planned.verdict}),
         },
     )

@@ -43,6 +43,8 @@ def verify(
             f"their fingerprints are {report['fingerprints']['verdict']} and differ, the relation in "
             f"{residual['tensor']} by {residual['largest']:.2g}, rounding allows {residual['tolerance']:.0e}"
         )
+    for note in report["notes"]:
+        voice.say(f"Note: {note}.")
     if report["same"] is None:
         voice.say(f"Cannot tell: {report['reason']}.{'' if run else ' --run compares outputs.'}")
     elif report["same"]:

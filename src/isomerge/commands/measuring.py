@@ -14,6 +14,7 @@ from isomerge.checkpoint.size import parse_size
 from isomerge.commands.opening import recognised
 from isomerge.files import check_not_read
 from isomerge.models.recognised import Model, working_dtype
+from isomerge.models.row_meanings import of_all_tokens
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.generated import Generation, check_generate, run_generate
 from isomerge.observe.read_files import files_read
@@ -39,6 +40,7 @@ class Planned:
     """Those that are read."""
     verdict: dict[str, Any] | None = None
     """What the models are to each other, where the command asks."""
+    notes: Sequence[str] = ()
 
 
 def bytes_of(max_memory: str | int | None) -> int | None:
@@ -148,13 +150,15 @@ def planned_barrier(
         **how,
     )
     with recognised([*refs, *aligned], spec, allow_pickle) as opened:
-        alike, untied = untied_alike(opened, spec)
+        in_one = of_all_tokens(opened)
+        alike, untied = untied_alike(in_one.models, spec)
         models, others = alike[: len(refs)], alike[len(refs) :]
         options.check(models, others)
         standing = standings(
             models[0], models[1:], working_dtype(models), kinship=kinship, observer=options.observer
         )
         options, notes = options.chosen(models, standing)
+        notes = [*in_one.notes, *notes]
         pairs = pairs_of(standing, models)
         if options.png is not None:
             check_not_read(options.png, f"--png {options.png}", files_read(opened, data, spec))
@@ -172,4 +176,5 @@ def planned_barrier(
             lambda: {**run_barrier(models, examples, options, others, pairs, notes), "untied": untied},
             examples,
             barrier_verdict(pairs, models),
+            notes,
         )

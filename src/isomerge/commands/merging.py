@@ -11,7 +11,7 @@ from typing import Any
 
 from isomerge.commands.opening import destination, dtype_name, recognised
 from isomerge.errors import IsomergeError
-from isomerge.merging.job_models import differing_vocabularies, opened
+from isomerge.merging.job_models import by_token, opened
 from isomerge.merging.merge_checks import check_aligned, learned_apart
 from isomerge.merging.merge_job import MergeJob, job_of_models, joins, number_of
 from isomerge.merging.merge_options import MergeOptions
@@ -64,8 +64,6 @@ class Merge:
     """What was tried, where they were."""
     parents: bool = True
     """Whether the models that go in are measured as well."""
-    vocabulary: str = ""
-    """What was decided of the models' tokens; empty: nothing."""
 
     def notes(self) -> list[str]:
         """What to tell before anything is opened.
@@ -178,7 +176,8 @@ class Merging:
         """What was decided, and how to decide otherwise, in a line each; none where all was said."""
         decision, vocabulary = self.plan.decision, self.plan.options.vocabulary
         lines = [] if decision is None else decision.lines(recipe=self.by_recipe)
-        return lines + ([f"Decided: {vocabulary} (--tokenizer-source says otherwise)."] if vocabulary else [])
+        key = "tokenizer_source" if self.by_recipe else "--tokenizer-source"
+        return lines + ([f"Decided: {vocabulary} ({key} says otherwise)."] if vocabulary else [])
 
     def run(self) -> dict[str, Any]:
         """Match, fuse and write; the report."""
@@ -200,7 +199,9 @@ def planned_merge(
     Raises:
         IsomergeError: the models do not fit together, or an option is wrong.
     """
-    merge = _of_one_vocabulary(merge, allow_pickle=opening.allow_pickle)
+    with merge.told():
+        tokens = by_token(merge.job, spec=merge.spec, allow_pickle=opening.allow_pickle)
+    merge = replace(merge, job=tokens.job)
     job, how, match = merge.job, merge.how, merge.match
     with merge.told():
         check_align(how["align"])
@@ -223,8 +224,8 @@ def planned_merge(
                 for m, f in zip(job.models, opened, strict=True)
             ]
             more = {"matching": match, "stats": job.stats, "source_bases": origins, "kinship": _kinship}
-            more |= {"scan": merge.scan, "parents": merge.parents, "vocabulary": merge.vocabulary}
-            more |= {"checksums": job.checksums}
+            more |= {"scan": merge.scan, "parents": merge.parents, "checksums": job.checksums}
+            more |= {"vocabulary": tokens.decided, "notes": tokens.notes}
             options = MergeOptions(**how, **more, recipe=partial(merge.recipe, named))
             yield Merging(MergePlan(opened, output, job.fusion, options), merge.looks, job.recipe is not None)
 
@@ -235,17 +236,6 @@ def _kinship(anchor: Model, model: Model) -> bool | None:
     from isomerge.quotient.kinship import kinship
 
     return kinship(anchor, model)
-
-
-def _of_one_vocabulary(merge: Merge, *, allow_pickle: bool) -> Merge:
-    """The merge with the union of its models' tokens, where they have different numbers of them and nothing says
-    what becomes of them."""
-    sizes = differing_vocabularies(merge.job, allow_pickle=allow_pickle)
-    if not sizes:
-        return merge
-    job = replace(merge.job, tokenizer={"source": "union"})
-    sentence = f"the output has the tokens of all models, as they have {' and '.join(map(str, sizes))}"
-    return replace(merge, job=job, vocabulary=sentence)
 
 
 def _asked(merge: Merge, out: Any) -> dict[str, Any]:

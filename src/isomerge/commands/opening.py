@@ -16,6 +16,7 @@ from isomerge.commands.proof import demand_proof
 from isomerge.errors import IsomergeError
 from isomerge.models.compatible import check_compatible
 from isomerge.models.recognised import Model, recognise, working_dtype
+from isomerge.models.row_meanings import in_order
 from isomerge.models.unit_plan import make_plan
 from isomerge.observe.read_files import paths_read
 from isomerge.options import OutputOptions, RunningOptions
@@ -131,13 +132,16 @@ def pair_solver(
     *,
     guard: bool,
     settings: bool = True,
-) -> Iterator[PairSolver]:
-    """Two models recognised, and what solves their units; ``settings``: see `check_compatible`."""
+) -> Iterator[tuple[PairSolver, list[str]]]:
+    """Two models recognised, their rows in one order (`isomerge.models.row_meanings`): what solves their units, and
+    what is to be told of rows; ``settings``: see `check_compatible`."""
 
     with recognised([one, two], spec, allow_pickle) as (a, b):
         # a model and its copy that was moved with untie: nothing is written here
         if a.has_own_head != b.has_own_head:
             a, b = (recognise(m.checkpoint, spec_file=spec, untie=True) for m in (a, b))
         check_compatible(a, [b], settings=settings)
+        rows = in_order([a, b])
+        a, b = rows.models
         plan = make_plan(a, [b], spaces, layers)
-        yield PairSolver(a, b, plan, working_dtype([a, b]), guard=guard)
+        yield PairSolver(a, b, plan, working_dtype([a, b]), guard=guard), rows.notes

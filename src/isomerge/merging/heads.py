@@ -8,7 +8,6 @@ Language-model heads are none: their axis is the vocabulary, which all models of
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,8 +16,7 @@ import torch
 
 from isomerge.config.keys import CLASSIFIER
 from isomerge.errors import IsomergeError
-from isomerge.models.compatible import LABELS
-from isomerge.models.model_inputs import Inputs
+from isomerge.models.compatible import LABELS, VOCABULARY
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import Plan
 from isomerge.run.writing_run import StreamWriter
@@ -28,7 +26,6 @@ from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Line, Spec
 
 WAYS = ("average", "copy", "separate", "keep:MODEL")
-VOCABULARY = "vocab"
 
 
 @dataclass(frozen=True)
@@ -128,24 +125,6 @@ def own_blocks(model: Model, donor: Model) -> list[Block]:
         if block.line.name not in names and any(donor.source_of(c, matches[c]) is None for c in block.canonical)
     ]
     return [*head, *lacking] if head else []
-
-
-def unlike_heads(models: Sequence[Model]) -> str | None:
-    """What is said where classifier heads are averaged whose outputs mean different things; None where they may be
-    alike.
-
-    Classes that nobody has named (``LABEL_0``) may be any.
-    """
-    headed = [(model, Inputs(model.config)) for model in models if head_blocks(model)]
-    for (one, mine), (two, theirs) in itertools.combinations(headed, 2):
-        names = [[*inputs.class_ids] for inputs in (mine, theirs)]
-        named = not any(name.startswith("LABEL_") for every in names for name in every)
-        if mine.task != theirs.task or (named and mine.class_ids != theirs.class_ids):
-            return (
-                f"the classifier heads of {one.ref} and {two.ref} are averaged, though their labels are not the "
-                "same ones: --heads copy keeps the first model's, keep:MODEL another one's"
-            )
-    return None
 
 
 def arrange(heads: Heads, models: Sequence[Model], plan: Plan) -> tuple[Model, Plan]:

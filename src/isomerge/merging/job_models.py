@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 from isomerge.checkpoint.chat_template import AUTO, common_template, own_template
@@ -14,6 +14,7 @@ from isomerge.merging.merge_job import MergeJob
 from isomerge.models.model_inputs import Inputs
 from isomerge.models.quantised import dequantised
 from isomerge.models.references import open_model_ref
+from isomerge.models.row_meanings import described, difference, token_rows, unknown_tokens
 from isomerge.options.unused import note
 
 
@@ -94,21 +95,63 @@ def _of_one_vocabulary(job: MergeJob, models: list[Any], spec: Any, allow_pickle
     return list(views)
 
 
-def differing_vocabularies(job: MergeJob, *, allow_pickle: bool = False) -> list[int]:
-    """How many tokens each model has, where these numbers differ and every model has a tokenizer to bring them
-    together by; nothing where the job says what becomes of vocabularies, or tokens cannot be moved.
+@dataclass(frozen=True)
+class ByToken:
+    """What becomes of models' tokens where a job does not say it."""
+
+    job: MergeJob
+    decided: str = ""
+    """What was decided; empty: nothing had to be."""
+    notes: tuple[str, ...] = ()
+    """What cannot be told, or is not done."""
+
+
+def by_token(job: MergeJob, *, spec: Any = None, allow_pickle: bool = False) -> ByToken:
+    """The job with the union of its models' tokens, where they have different numbers of them, or rows of one
+    number are of different tokens.
 
     Raises:
-        IsomergeError: a model that cannot be opened.
+        IsomergeError: a model that cannot be opened, or rows of different tokens that cannot be brought together.
     """
-    fixed = job.tokenizer is not None or job.recipe is not None or job.stacks
-    moved = any(base is not None for base in job.source_bases)
-    if fixed or moved or not all(isinstance(model, (str, Path)) for model in job.models):
-        return []
-    checkpoints = [_open(model, allow_pickle) for model in job.models]
-    sizes = [Inputs(checkpoint.config).vocabulary for checkpoint in checkpoints]
-    have_tokenizers = all("tokenizer.json" in checkpoint.companions() for checkpoint in checkpoints)
-    return [size or 0 for size in sizes] if have_tokenizers and len(set(sizes)) > 1 and all(sizes) else []
+    if job.tokenizer is not None:
+        return ByToken(job)
+    bases = [base for base in job.source_bases if base is not None]
+    refs = [*job.models, *bases, *(ref for stack in job.stacks for ref, _ in stack)]
+    checkpoints = [_open(ref, allow_pickle) for ref in refs if not hasattr(ref, "save_pretrained")]
+    models = list({checkpoint.ref: checkpoint for checkpoint in checkpoints}.values())
+    sizes = [Inputs(checkpoint.config).vocabulary for checkpoint in models]
+    whole = len(checkpoints) == len(refs)
+    union = ByToken(replace(job, tokenizer={"source": "union"}))
+    if len(set(sizes)) > 1:
+        have_tokenizers = all("tokenizer.json" in checkpoint.companions() for checkpoint in models)
+        if not (have_tokenizers and all(sizes) and whole) or bases:
+            return ByToken(job)  # refused, with the sizes
+        numbers = " and ".join(map(str, sizes))
+        return replace(union, decided=f"the output has the tokens of all models, as they have {numbers}")
+    specs = {model.ref: described(model, spec) for model in models}
+    if len({one.kin for one in specs.values() if one is not None}) > 1:
+        return ByToken(job)  # refused as they are
+    known = {model.ref: token_rows(model, specs[model.ref]) for model in models}
+    notes = tuple(unknown_tokens(known))
+    having = [(ref, tokens) for ref, tokens in known.items() if tokens is not None]
+    apart = [(ref, difference(having[0][1], tokens)) for ref, tokens in having[1:]]
+    differing = [(ref, how) for ref, how in apart if how is not None]
+    if not differing:
+        return ByToken(job, notes=notes)
+    ref, how = next((pair for pair in differing if pair[1].opposed), differing[0])
+    said = f"the tokenizers of {having[0][0]} and {ref} differ in {how.sentence}"
+    try:
+        if not whole or bases:
+            raise IsomergeError("models in memory, and what --source-base names, keep their rows")
+        _of_one_vocabulary(union.job, list(refs), spec, allow_pickle)
+    except IsomergeError as error:
+        if how.opposed:
+            raise IsomergeError(
+                f"{said}, and rows of other tokens cannot be merged: {error.sentence}: give models of one "
+                "vocabulary (isomerge transplant-tokenizer makes them so)"
+            ) from None
+        return ByToken(job, notes=(*notes, f"{said}; rows are merged by their numbers"))
+    return replace(union, decided=f"rows are merged by their tokens, and the output has those of all, as {said}")
 
 
 def _open(model: Any, allow_pickle: bool) -> Checkpoint:

@@ -41,6 +41,8 @@ class MergeOptions:
     """Whether the models that go in are measured beside the merge."""
     vocabulary: str = ""
     """What was decided of the models' tokens: for the report."""
+    notes: Sequence[str] = ()
+    """What else is to be told of them."""
     checksums: Sequence[str | None] = ()
     """Those of the models that a recipe was made with, in the order of all that are read; empty: none are known."""
     recipe: Callable[[str, bool], str] | None = None

@@ -12,7 +12,7 @@ from isomerge.evidence.relation import Level, Pair
 from isomerge.fusion.fusion import Fusion
 from isomerge.merging.decision import decision, learning, learns
 from isomerge.merging.fusing import Fuser
-from isomerge.merging.heads import arrange, check_heads, head_blocks, head_lines, heads_of, unlike_heads
+from isomerge.merging.heads import arrange, check_heads, head_blocks, head_lines, heads_of
 from isomerge.merging.merge_checks import (
     check_aligned,
     check_anchors,
@@ -28,6 +28,7 @@ from isomerge.merging.parameter_checks import check_parameters, idle_filters
 from isomerge.merging.recipe.yaml_text import plain_value
 from isomerge.models.compatible import check_compatible
 from isomerge.models.recognised import Model, working_dtype
+from isomerge.models.row_meanings import in_order
 from isomerge.models.unit_plan import Plan, make_plan
 from isomerge.observe.read_files import data_key, file_stamp
 from isomerge.options import unused
@@ -67,7 +68,10 @@ class MergePlan:
             unused.note("heads", "none of the models has a classifier head")
         apart = head_lines(self.donor.spec) if self.heads.apart else ()
         looks = self.aligns or fusion.method.forward or fusion.method.statistics or options.repair is not None
-        notes = check_compatible(self.donor, models[1:], apart=apart, stored=not looks)
+        notes = [*options.notes, *check_compatible(self.donor, models[1:], apart=apart, stored=not looks)]
+        if not self.heads.apart:
+            notes += self._bring_classes()
+        models = self.models
         self.dtype = working_dtype(models)
         self.told = self._look()
         options, matching = self.options, self.options.matching  # with what was decided
@@ -80,8 +84,6 @@ class MergePlan:
             self.first_spaces, self.spaces, layers = self.spaces, "all", None
         plan = make_plan(self.donor, models[1:], self.spaces, layers)
         notes += self.told
-        if not self.heads.apart and (note := unlike_heads(models)):
-            notes.append(note)
         plan = replace(plan, selection=replace(plan.selection, notes=(*plan.selection.notes, *notes)))
         self.template, plan = arrange(self.heads, models, plan)
         self.plan = none_matched(plan) if self.left and all(self.left) else plan
@@ -135,6 +137,15 @@ class MergePlan:
             match=match,
         )
         check_compatible(self.donor, [base for base in options.source_bases if base is not None])
+
+    def _bring_classes(self) -> list[str]:
+        """Take the classes of all models, and of what they were tuned from, in one order; returns what to tell."""
+        bases = self.options.source_bases
+        by_class = in_order([*self.models, *filter(None, bases)], tokens=False, averaged=True)
+        ordered = iter(by_class.models)
+        self.models = [next(ordered) for _ in self.models]
+        self.options = replace(self.options, source_bases=[None if b is None else next(ordered) for b in bases])
+        return by_class.notes
 
     def _look(self) -> list[str]:
         """See how the models stand, choose the spaces, and which models are left as they are; returns what to tell

@@ -14,6 +14,8 @@ from isomerge.models.recognised import Model
 from isomerge.models.tied_tensors import has_language_head
 from isomerge.symmetry.blocks import stacks_of
 
+VOCABULARY = "vocab"
+"""What specs call an axis, and a size, over tokens."""
 LABELS = "labels"
 """The axis of a classifier's classes."""
 

@@ -27,13 +27,12 @@ from isomerge.config.keys import DEPTHS
 from isomerge.config.layer_config import FORMS, Layered, check_numbered, entries, stacked_config
 from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
+from isomerge.models.compatible import VOCABULARY
 from isomerge.models.transformers_reading import reading_of
 from isomerge.symmetry.language.spec import Line, Match, Spec, coverage
 
 LISTED = re.compile(r"({\w+)([=!])[^}]*")
 """The index of a layer, and the numbers that it is (``=``) or is not (``!``)."""
-TOKENS = "vocab"
-"""The size, and the axis, over tokens."""
 KEYS = (*DEPTHS, "num_encoder_layers", "num_decoder_layers")
 """What may say how many layers a stack has."""
 Depths = Mapping[str, tuple[int, int]]
@@ -339,8 +338,8 @@ def _check_alike(first: Stack, second: Stack) -> None:
 def _check_tokens(giver: Stack, stack: Stack, names: list[str]) -> None:
     """Refuses tables over other tokens than the donor's, whose tokenizer and config the stack has."""
 
-    mine, theirs = giver.spec.sizes.get(TOKENS), stack.spec.sizes.get(TOKENS)
-    table = next((n for n in names if TOKENS in stack.matches[n].line.names), None)
+    mine, theirs = giver.spec.sizes.get(VOCABULARY), stack.spec.sizes.get(VOCABULARY)
+    table = next((n for n in names if VOCABULARY in stack.matches[n].line.names), None)
     if mine != theirs and table is not None:
         raise IsomergeError(
             f"{stack.checkpoint.ref}: tensor {table} is for {theirs} tokens, but {giver.checkpoint.ref}, whose "

@@ -30,11 +30,10 @@ from isomerge.checkpoint.vocabulary import AVERAGE, NEIGHBOURS, Row, Vocabulary,
 from isomerge.config.tied_head import is_tied
 from isomerge.config.vocabulary_keys import KeyPath, counts, renumbered, with_values
 from isomerge.errors import IsomergeError
+from isomerge.models.compatible import VOCABULARY
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.language.spec import Match, Spec, coverage
 
-AXIS = "vocab"
-"""What specs call an axis, and a size, over tokens."""
 OTHERS = ("talk_vocab", "vision_vocab")
 """Axes over what is no token of the tokenizer: sounds, and pieces of images."""
 _GENERATION = "generation_config.json"
@@ -76,6 +75,12 @@ def with_vocabulary(
     return views, vocabulary
 
 
+def with_moved_ids(config: Mapping[str, Any], rows: Sequence[int], fallback: Mapping[str, Any]) -> dict[str, Any]:
+    """A config whose ids of tokens follow rows that are moved: row k was ``rows[k]``; ``fallback`` has those of
+    tokens that are gone."""
+    return renumbered(config, {row: at for at, row in enumerate(rows)}, fallback, ())
+
+
 @dataclass(frozen=True)
 class _Table:
     """One tensor with an axis over tokens."""
@@ -97,11 +102,11 @@ class _Tables:
             self.matches = coverage(self.spec, shapes)
         except IsomergeError as error:
             raise IsomergeError(f"{checkpoint.ref}: {error}") from None
-        if AXIS not in self.spec.sizes:
+        if VOCABULARY not in self.spec.sizes:
             raise IsomergeError(
-                f"{checkpoint.ref}: the spec for {self.spec.model_type} has no tokens (size {AXIS})"
+                f"{checkpoint.ref}: the spec for {self.spec.model_type} has no tokens (size {VOCABULARY})"
             )
-        self.size = self.spec.sizes[AXIS]
+        self.size = self.spec.sizes[VOCABULARY]
         tables = [self._table(name, match) for name, match in self.matches.items()]
         self.tables = {table.canonical: table for table in tables if table is not None}
 
@@ -112,8 +117,8 @@ class _Tables:
         for name, match in self.matches.items():
             axes, info = match.line.axes, self.checkpoint.tensors[name]
             every = match.line.atoms
-            read |= len(every) > 1 and AXIS in match.line.names and not any(x.dual for x in every)
-            second = any(AXIS in x.name and x.name not in (AXIS, *OTHERS) for x in every)
+            read |= len(every) > 1 and VOCABULARY in match.line.names and not any(x.dual for x in every)
+            second = any(VOCABULARY in x.name and x.name not in (VOCABULARY, *OTHERS) for x in every)
             # what no symmetry moves: integers, such as the experts of every token
             hashed = axes is None and tuple(info.shape[:1]) == (self.size,) and info.dtype.startswith(("I", "U"))
             if second or hashed:
@@ -133,7 +138,7 @@ class _Tables:
 
         def bound(config: Mapping[str, Any]) -> int | None:
             try:
-                return spec_for(config, self.spec_file, self.checkpoint.shapes).sizes.get(AXIS)
+                return spec_for(config, self.spec_file, self.checkpoint.shapes).sizes.get(VOCABULARY)
             except IsomergeError:
                 return None
 
@@ -142,7 +147,7 @@ class _Tables:
     def _table(self, name: str, match: Match) -> _Table | None:
 
         axes = match.line.axes or ()
-        at = [k for k, names in enumerate(match.line.names_by_axis) if AXIS in names]
+        at = [k for k, names in enumerate(match.line.names_by_axis) if VOCABULARY in names]
         if not at:
             return None
         if len(at) > 1 or not isinstance(axes[at[0]], Atom):

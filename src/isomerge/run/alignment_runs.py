@@ -17,10 +17,12 @@ from isomerge.models.compatible import check_compatible
 from isomerge.models.free_streams import given_out, has_no_head, turned_outputs
 from isomerge.models.layer_norm_form import free_under_layer_norm
 from isomerge.models.recognised import Model, working_dtype
+from isomerge.models.row_meanings import InOrder, in_order
 from isomerge.models.table_bases import read_onto
 from isomerge.models.unit_plan import make_plan, unit_layer
 from isomerge.models.zero_gains import open_zero_gains
 from isomerge.run.cost import room_for_units
+from isomerge.run.first_reading import FirstReadings
 from isomerge.run.run_report import report_of
 from isomerge.run.run_verdict import (
     measured,
@@ -35,7 +37,7 @@ from isomerge.solve.match_checks import check_matching, check_statistics_files
 from isomerge.solve.match_inputs import inputs_key, with_generated
 from isomerge.solve.match_names import SOFT
 from isomerge.solve.match_options import OURS, WEIGHTS, Matching
-from isomerge.solve.pairs.pair import PairSolver, rows_of
+from isomerge.solve.pairs.pair import Blocks, PairSolver, rows_of
 from isomerge.solve.pairs.solutions import prepare_solutions
 from isomerge.solve.rounding import RoundingOf, check_rounding, told_rounding
 from isomerge.solve.standing import Kinship, Standing, chosen_spaces, leaves_alone, none_matched, standings
@@ -50,6 +52,10 @@ from isomerge.symmetry.units import Unit, elements_of, plan_units
 class AlignPlan:
     """One alignment, checked and planned: what solves it, and what is known of the two models."""
 
+    stored: Model
+    """The source as it is stored, and as it is written."""
+    rows: InOrder
+    """The anchor and the source with rows that stand for the same things, as they are matched."""
     solver: PairSolver
     spaces: str
     standing: Standing
@@ -61,6 +67,12 @@ class AlignPlan:
     def matches(self) -> bool:
         """Whether anything is matched: a source that is aligned already is left as it is."""
         return not self.solver.left
+
+    def as_stored(
+        self, unit: Unit, blocks: list[Blocks], by: list[Alignment | None], first: FirstReadings
+    ) -> Blocks:
+        """The moved blocks of the source, with their rows where they are stored."""
+        return {block: self.rows.as_stored(1, block, x) for block, x in blocks[1].items()}
 
     def pairs(self, report: dict[str, Any] | None = None) -> list[Pair]:
         """The two models, with the distances of a report."""
@@ -97,6 +109,8 @@ def plan_align(
         IsomergeError: models or options that do not fit together.
     """
     check_compatible(anchor, [source])
+    stored, rows = source, in_order([anchor, source])
+    anchor, source = rows.models
     check_matching(matching, 1, spaces or "", models=[anchor, source])
     if matching.match in SOFT:
         raise IsomergeError(
@@ -113,12 +127,12 @@ def plan_align(
     chosen, notes = chosen_spaces(asked, standing, source, [anchor], fixed=fixed)
     (left,) = leaves_alone(align, standing, plain=plain)
     plan = make_plan(source, [anchor], chosen, layers)
-    plan = replace(plan, selection=replace(plan.selection, notes=(*plan.selection.notes, *notes)))
+    plan = replace(plan, selection=replace(plan.selection, notes=(*plan.selection.notes, *rows.notes, *notes)))
     plan = none_matched(plan) if left else plan
     room = room_for_units(plan, [source, anchor], output.max_memory, guard=True, matching=matching)
     solver = PairSolver(anchor, source, plan, dtype, guard=True, device=matching.matching_device, room=room)
     solver.left = left
-    return AlignPlan(solver, chosen, standing[0], layers, matching, output)
+    return AlignPlan(stored, rows, solver, chosen, standing[0], layers, matching, output)
 
 
 def run_align(
@@ -164,16 +178,14 @@ def run_planned(planned: AlignPlan) -> tuple[Alignment, dict[str, Any]]:
         inputs_key(matching, anchor),
         solver.left,
     )
-    with StreamWriter(source, output, key, others=[anchor]) as stream:
+    with StreamWriter(planned.stored, output, key, others=[anchor]) as stream:
         matching = with_generated(matching, [anchor, source], stream)
         solver.rounding = RoundingOf(source, stream.form, dtype)
         streams = prepare_solutions(stream, [solver], matching)
         if not streams:
             prepare_votes(stream, [solver])
-        results = stream_units(
-            stream, [solver], plan, lambda unit, blocks, by, first: blocks[1], anchor, guard=True
-        )
-        write_alone(stream, plan, source, dtype, solver.given)
+        results = stream_units(stream, [solver], plan, planned.as_stored, anchor, guard=True)
+        write_alone(stream, plan, planned.stored, dtype, solver.given)
         alignment = solver.alignment(elements_of_results(results[0]))
         more: dict[str, Any] = {"streams": streams}
         if matching.match != OURS:

@@ -259,7 +259,7 @@ def _facts(command: str, report: Mapping[str, Any]) -> Facts:
         sentence=str(verdict.get("sentence") or "").removesuffix("."),
         left_alone=tuple(str(pair["model"]) for pair in pairs if pair["left_as_it_is"]),
         left=all_left(pairs),
-        notes=tuple(map(str, report.get("notes") or ())),
+        notes=tuple(map(str, [*filter(None, [report.get("vocabulary")]), *(report.get("notes") or ())])),
         imports=tuple(map(str, report.get("imports") or ())),
         plug_ins=tuple(map(str, sentences(report.get("plug_ins") or ()))),
         kept_from_first=tuple(map(str, report.get("kept_from_first") or ())),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -21,9 +22,12 @@ from isomerge.files import disk_errors
 from isomerge.fusion.adapter_merges import KINDS, Combination, Drawn, LowRank, combined, distance_from_sum
 from isomerge.merging.adapter.merged_config import merged_config
 from isomerge.merging.fusing import generator
+from isomerge.models.row_meanings import difference, stored_ids
 from isomerge.pieces import wide_dtype
 from isomerge.symmetry.groups.singular import check_finite
 
+HEADS = re.compile(r"(^|\.)(lm_head|embed_out|output_projection)$")
+"""Modules whose outputs are tokens."""
 SIGNS = ("total", "frequency")
 """Whose sign is elected: that of the sum, or that of the most adapters."""
 
@@ -100,6 +104,7 @@ def merge_lora(
     adapters = [open_adapter(ref, allow_pickle=allow_pickle) for ref in asked.adapters]
     for adapter in adapters:
         _check_base_free(adapter)
+    notes = _check_tokens(adapters)
     modules = list(dict.fromkeys(name for adapter in adapters for name in adapter.updates))
     how = _combination(asked, adapters)
     for module in modules:
@@ -118,7 +123,8 @@ def merge_lora(
     finally:
         folder.discard()  # nothing in it can be gone on with
         folder.release()
-    return _report(asked, adapters, rows)
+    report = _report(asked, adapters, rows)
+    return {**report, "notes": [*notes, *report["notes"]]}
 
 
 def _combination(asked: Asked, adapters: Sequence[Adapter]) -> Combination:
@@ -149,6 +155,25 @@ def _check_base_free(adapter: Adapter) -> None:
             f"{adapter.file}: tensor {key!r} takes the place of the base's (modules_to_save, or a trained bias), "
             f"and without the base nobody knows by how much it differs: {remedy}"
         )
+
+
+def _check_tokens(adapters: Sequence[Adapter]) -> list[str]:
+    """Refuse updates of rows that are of other tokens by the adapters' tokenizers; what to tell of tokenizers that
+    differ where no such rows are updated."""
+    known = [(adapter, ids) for adapter in adapters if (ids := stored_ids(adapter.tensors)) is not None]
+    notes = []
+    for adapter, ids in known[1:]:
+        first, mine = known[0]
+        if (apart := difference(mine, ids)) is None:
+            continue
+        said = f"the tokenizers of {first.ref} and {adapter.ref} differ in {apart.sentence}"
+        rows = [u for a in (first, adapter) for u in a.updates.values() if u.embedding or HEADS.search(u.module)]
+        if apart.opposed and rows:
+            raise IsomergeError(
+                f"{said}, and {rows[0].module} has such rows: give adapters that were trained with one tokenizer"
+            )
+        notes.append(f"{said}; {'rows are taken by their numbers' if rows else 'no rows of tokens are merged'}")
+    return notes
 
 
 def _check_fitting(module: str, adapters: Sequence[Adapter], how: Combination) -> None:
