@@ -146,15 +146,15 @@ def test_the_paper_without_an_anchor(stored: Callable, tmp_path: Path) -> None:
     """All models are matched onto their common mean: nearer to it than when matched onto the first."""
     models = [stored("vit", seed) for seed in (0, 5, 8)]
     report = library.merge(models, out=tmp_path / "out", spaces="paper", anchor="none")
-    before, after = report["mean"]["objective"]
-    assert after < 0.9 * before
+    objective = report["mean"]["objective"]
+    assert objective[-1] < objective[0] == min(anchor["objective"] for anchor in report["mean"]["anchors"])
     spread = {}
     for how in ("none", "first"):
-        library.merge(models, out=tmp_path / how, spaces="paper", anchor=how)
+        read = library.merge(models, out=tmp_path / how, spaces="paper", anchor=how)["models"]
         mean = weights(tmp_path / how)
-        moved = [weights(models[0])]
+        moved = [weights(Path(read[0]))]
         for k in (2, 3):
-            library.apply(tmp_path / how / f"alignment-{k}.safetensors", models[k - 1], out=tmp_path / f"{how}{k}")
+            library.apply(tmp_path / how / f"alignment-{k}.safetensors", read[k - 1], out=tmp_path / f"{how}{k}")
             moved.append(weights(tmp_path / f"{how}{k}"))
         spread[how] = sum(float((m[n] - mean[n]).square().sum()) for m in moved for n in mean)
     assert spread["none"] < spread["first"]

@@ -79,7 +79,7 @@ def test_learning_keeps_the_functions(learning: Matching, tmp_path: Path) -> Non
     assert len(found["points"]) == 4
     steps = [(done, total) for what, done, total in told if LEARNING in what]
     assert steps == [(done, 24) for done in range(1, 25)]
-    for k, folder in enumerate(folders[1:], 2):
+    for k, folder in enumerate(map(Path, report["models"][1:]), 2):
         file = tmp_path / "out-alignments" / f"alignment-{k}.safetensors"
         element = Alignment.load(file, recognise(folder).declared)
         toy = load_toy("vit", folder)

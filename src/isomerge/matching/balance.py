@@ -7,13 +7,14 @@ the gauge that training or a disguise happened to leave. Dead blocks, whose orbi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from isomerge.matching.gram import self_grams
 from isomerge.matching.narrow import narrow_form, narrow_widths
+from isomerge.matching.selection import Selection
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.groups import power_of
@@ -54,6 +55,21 @@ def canonical_gauge(spec: Spec, tensors: dict[Block, Tensor]) -> tuple[Alignment
     return gauge, dead
 
 
+def gauge_of(selection: Selection) -> Callable[[Spec, dict[Block, Tensor]], tuple[Alignment, list[str]]]:
+    """What brings models, as `canonical_gauge` does, to where their common mean is sought: to the canonical gauge;
+    under the seed paper's algorithm to the gauge of what it rescales, or nowhere."""
+    if selection.gauge:
+        return canonical_gauge
+    return balanced_factors if selection.rescale else lambda spec, tensors: (Alignment(spec), [])
+
+
+def balanced_factors(spec: Spec, tensors: dict[Block, Tensor]) -> tuple[Alignment, list[str]]:
+    """`canonical_gauge` by what the seed paper rescales (Eq. 12): a general linear space by one factor, at
+    which both sides are of one norm."""
+    dead: list[str] = []
+    return _balance_once(spec, tensors, dead, factors=True), dead
+
+
 def _settled(moved: list[float], tensors: Mapping[Block, Tensor]) -> bool:
     """True when what the last sweep moved is rounding."""
 
@@ -85,7 +101,7 @@ def balance_powers(spec: Spec, tensors: dict[Block, Tensor]) -> None:
         _balance_once(spec.restrict(powers), tensors, [])
 
 
-def _balance_once(spec: Spec, tensors: dict[Block, Tensor], dead: list[str]) -> Alignment:
+def _balance_once(spec: Spec, tensors: dict[Block, Tensor], dead: list[str], *, factors: bool = False) -> Alignment:
     gauge = Alignment(spec)
     keys = {key: space for block in tensors for key, space in elements_of(spec, block).items()}
     for key, space in keys.items():
@@ -95,7 +111,10 @@ def _balance_once(spec: Spec, tensors: dict[Block, Tensor], dead: list[str]) -> 
         if grams is None:
             continue
         widths = narrow_widths(spec, space, tensors)
-        moved = space.group.balance(*grams) if widths is None else narrow_form(*grams, widths)
+        if factors and space.group_name == "GL":
+            moved = _factor(*grams)
+        else:
+            moved = space.group.balance(*grams) if widths is None else narrow_form(*grams, widths)
         if moved is None:
             continue
         g, closed = moved[0], ~moved[1]
@@ -105,6 +124,15 @@ def _balance_once(spec: Spec, tensors: dict[Block, Tensor], dead: list[str]) -> 
         tensors.update(step.applied(tensors))
         gauge = step @ gauge
     return gauge
+
+
+def _factor(plain: Tensor, dual: Tensor) -> tuple[Tensor, Tensor]:
+    """The multiple of the identity that brings both sides to one norm, from their Grams [*batch, n, n]; and whether
+    there is one."""
+    alpha, beta = (gram.diagonal(dim1=-2, dim2=-1).sum(-1) for gram in (plain, dual))
+    closed = (alpha > 0) & (beta > 0)
+    factor = torch.where(closed, (beta / torch.where(closed, alpha, 1.0)) ** 0.25, 1.0)
+    return factor[..., None, None] * torch.eye(plain.shape[-1], dtype=plain.dtype, device=plain.device), closed
 
 
 def _meet(spec: Spec, tensors: Mapping[Block, Tensor]) -> bool:

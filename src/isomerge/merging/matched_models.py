@@ -32,7 +32,8 @@ def match_models(
     matching, solvers = plan.options.matching, plan.solvers
     if plan.options.anchor == "none":
         _carry(plan)
-        return solvers, [], prepare_mean(stream, solvers, matching, plan.fusion.weights(len(plan.models)))
+        weights = plan.fusion.weights(len(plan.models))
+        return solvers, [], prepare_mean(stream, solvers, matching, [weights[k] for k in plan.order])
     if matching.match in SOFT:
         solvers, before = _moved_first(plan, stream)
         used, maps = prepare_transport(stream, solvers, matching)

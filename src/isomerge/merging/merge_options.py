@@ -23,7 +23,7 @@ class MergeOptions:
     matching: Matching = WEIGHTS
     anchor: str = "first"
     """With ``none`` all models are matched onto their common mean (`isomerge.solve.many.mean_solver`), which is
-    written in the first model's coordinates."""
+    written in the coordinates of one of them, in any order the same (`isomerge.solve.standing.own_order`)."""
     onto: int = 0
     """The number of the model that the others are aligned onto."""
     source_bases: Sequence[Model | None] = ()

@@ -46,7 +46,7 @@ from isomerge.solve.match_inputs import inputs_key
 from isomerge.solve.match_names import SOFT
 from isomerge.solve.match_options import GENERATE, OURS
 from isomerge.solve.pairs.pair import CommonGains, PairSolver
-from isomerge.solve.standing import chosen_spaces, leaves_alone, none_matched, standings
+from isomerge.solve.standing import chosen_spaces, leaves_alone, none_matched, own_order, standings
 
 
 class MergePlan:
@@ -91,9 +91,8 @@ class MergePlan:
         check_aligned(self.aligns, matching, fusion, len(models), options.anchor)
         check_matching(matching, len(models) - 1, self.spaces, models=models)
         # the anchor comes first in what solvers give, and in the files of a match; the fusion wants the run's order
-        onto = options.onto
-        self.places = [0 if k == onto else 1 + k - (k > onto) for k in range(len(models))]
-        check_statistics_files(matching, [models[onto], *(model for k, model in enumerate(models) if k != onto)])
+        self.places = [self.order.index(k) for k in range(len(models))]
+        check_statistics_files(matching, [self.target, *self.sources])
         of_match = [matching.stats[k] for k in self.places][fusion.start :] if matching.stats else ()
         self.statistics = statistics_of(fusion, options.stats or of_match, models, matching)
         self.gathers = fusion.method.statistics is not None and self.statistics is None
@@ -151,8 +150,13 @@ class MergePlan:
         """See how the models stand, choose the spaces, and which models are left as they are; returns what to tell
         of the choice."""
         options, matching, bases = self.options, self.options.matching, self.options.source_bases
-        self.target = self.models[options.onto]
-        self.sources = [model for k, model in enumerate(self.models) if k != options.onto]
+        self.order = [options.onto, *(k for k in range(len(self.models)) if k != options.onto)]
+        if options.anchor == "none":  # no place in the command says who is looked from
+            self.order = own_order(self.models, apart=self.heads.apart)
+            if matching.stats:
+                matching = replace(matching, stats=tuple(matching.stats[k] for k in self.order))
+                self.options = options = replace(options, matching=matching)
+        self.target, *self.sources = (self.models[k] for k in self.order)
         self.bases = [*[None] * self.fusion.start, *bases] if bases else [None] * len(self.models)
         tuned_from = {id(model): base for model, base in zip(self.models, self.bases, strict=True)}
         self.origins = [tuned_from[id(source)] for source in self.sources]
@@ -200,7 +204,7 @@ class MergePlan:
         if self.fusion.picks and not self.aligns:
             return []  # no two are averaged
         how = {"align": self.aligns, "left": self.left, "helps": self.helps}
-        base = self.fusion.first == "base" and not self.options.onto
+        base = self.fusion.first == "base" and not self.order[0]
         pairs = pairs_of(self.standings, self.models, base=base, **how)
         pairs = pairs if report is None else measured(pairs, report)
         strays = pairs_of(self.strays, self.models, align=False, base=True)
@@ -250,7 +254,7 @@ class MergePlan:
             inputs_key(options.matching, self.donor),
             inputs_key(options.matching, self.target),
             options.anchor,
-            options.onto,
+            self.order,
             data_key(options.repair, self.donor, options.matching.limit),
             [k for k, base in enumerate(self.bases) if base is not None],
             options.heads,

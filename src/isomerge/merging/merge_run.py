@@ -126,8 +126,10 @@ def donor_moved(plan: MergePlan, results: Sequence[Sequence[UnitResult]]) -> Ali
         plan: of the merge, its models matched.
         results: of every solver, unit by unit.
     """
-    aligned = plan.options.onto and plan.matches
-    moved = plan.solvers[0].alignment_as_read(elements_of_results(results[0])) if aligned else None
+    place = plan.places[0] - 1
+    moved = None
+    if place >= 0 and plan.matches:
+        moved = plan.solvers[place].alignment_as_read(elements_of_results(results[place]))
     if plan.gains is None:
         return moved
     return plan.gains.written if moved is None else plan.gains.written @ moved

@@ -30,8 +30,9 @@ from isomerge.models.unit_plan import Plan, make_plan, unit_bytes
 from isomerge.options.fusing import AUTO
 from isomerge.progress import Observer, quiet
 from isomerge.solve.look import Look, Seen, look, lost_rows, only_in_columns
-from isomerge.symmetry.blocks import Blocks, leaves
+from isomerge.symmetry.blocks import Block, Blocks, leaves
 from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.layer_norms import under_layer_norm
 from isomerge.symmetry.units import Unit
 
 Kinship = Callable[[Model, Model], "bool | None"]
@@ -42,6 +43,8 @@ ROWS = 4096
 MOST = 0.5
 """Of all rows: where so many have no counterpart where they stand, models are no fine-tunes of one base in one
 place."""
+ALIKE = 1e-5
+"""The part of their squared norms by which two tensors may differ by rounding."""
 CLOSELY = 16_000_000
 """Bytes of units that are looked at closely although all of their rows have counterparts; one is in any case."""
 
@@ -79,6 +82,55 @@ class Standing:
     def strange(self) -> bool:
         """Nothing in common, as far as can be told before matching."""
         return self.elsewhere and self.kin is False
+
+
+def own_order(models: Sequence[Model], *, apart: bool = False) -> list[int]:
+    """The numbers of models in an order of their own, wherever they were given: by how large embeddings and heads
+    are, then all other tensors, as far as these differ. What all rows have in common counts nothing, nor what
+    LayerNorm takes away, so that most symmetries leave the order as it is.
+
+    Args:
+        models: compatible ones.
+        apart: whether they have heads of their own. Then, and where one has tensors that another lacks, the first
+            one's are written, and it stays the first.
+    """
+    first, *others = models
+    kept = int(apart or any({*model.blocks} != {*first.blocks} for model in others))
+    groups = [[0]] * kept + [list(range(kept, len(models)))]
+    for block in sorted(first.blocks, key=lambda block: not has_shared_meaning(first.spec, block)):
+        if all(len(group) < 2 for group in groups):
+            break
+        groups = [part for group in groups for part in _by_size(models, group, block)]
+    return [k for group in groups for k in group]
+
+
+def _by_size(models: Sequence[Model], group: list[int], block: Block) -> list[list[int]]:
+    """Some models by the size of one block, those together that rounding may tell apart."""
+    if len(group) < 2:
+        return [group]
+    sizes = {k: _size(models[k], block) for k in group}
+    parts: list[list[int]] = []
+    for k in sorted(group, key=lambda k: sizes[k]):
+        if parts and sizes[k] <= sizes[parts[-1][-1]] * (1 + ALIKE):
+            parts[-1].append(k)
+        else:
+            parts.append([k])
+    return [sorted(part) for part in parts]
+
+
+def _size(model: Model, block: Block) -> float:
+    """The squared norm of some rows of a block, without their mean and what LayerNorm takes away."""
+    tensor, streams = model.assemble(block, None, mapped=True), {*model.spec.streams}
+    total = 0.0
+    for (x,), atoms, _ in leaves(model.spec, block, tensor) if tensor.is_floating_point() else ():
+        along = [k for k, atom in enumerate(atoms) if atom.name in streams]
+        others = [k for k in range(x.ndim) if k not in along]
+        x = x[tuple(slice(None) if k in along else slice(ROWS) for k in range(x.ndim))].double()
+        x = x - x.mean(others, keepdim=True) if others and x.numel() else x
+        x = x - x.mean(along, keepdim=True) if along and under_layer_norm(model.spec) else x
+        total += float(x.square().sum())
+    model.check_unchanged(block)
+    return total
 
 
 def check_align(align: bool | str) -> None:

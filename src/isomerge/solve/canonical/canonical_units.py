@@ -13,7 +13,7 @@ from math import fsum
 import torch
 from torch import Tensor
 
-from isomerge.matching.balance import canonical_gauge
+from isomerge.matching.balance import gauge_of
 from isomerge.matching.distances import squared_distance, squared_norm
 from isomerge.matching.frame import WeightedLeaf, has_shared_meaning
 from isomerge.matching.gram import Leaf
@@ -75,7 +75,7 @@ class CanonicalUnits:
         activations: centred ones of every model, each in its own coordinates.
         evidence: with activations, what counts: a key of `SHARES`.
         room: bytes of units that are kept between passes; others are read again.
-        to_gauge: brings blocks to their gauge in place, as `canonical_gauge` does.
+        to_gauge: brings blocks to their gauge in place, as `canonical_gauge` does; `gauge_of` the plan without it.
     """
 
     def __init__(
@@ -88,11 +88,16 @@ class CanonicalUnits:
         evidence: str = "both",
         *,
         room: int = CACHE,
-        to_gauge: Callable[[Spec, Blocks], tuple[Alignment, list[str]]] = canonical_gauge,
+        to_gauge: Callable[[Spec, Blocks], tuple[Alignment, list[str]]] | None = None,
     ) -> None:
         self.models, self.plan, self.dtype, self.shares = tuple(models), plan, dtype, tuple(shares)
-        self.to_gauge = to_gauge
+        self.to_gauge = to_gauge or gauge_of(plan.selection)
         self.local = plan.selection.inner
+        self.solved = self.local
+        if not plan.selection.rotate:  # what is continuous is balanced alone
+            spaces = self.local.spaces.items()
+            still = [n for n, space in spaces if not space.group.dimension(self.local.sizes[n])]
+            self.solved = self.local.restrict(still)
         self.frame = plan.selection.frame or plan.selection.spec
         blocks = [block for unit in plan.framed for block in unit.blocks]
         unread = unread_gains(models)
@@ -235,10 +240,10 @@ class CanonicalUnits:
         Args:
             aim, turned: the unit to match, and the one that is moved.
             votes: elements that are decided for a whole stack, by space.
-            spec: of the spaces that are solved, if not all that are local.
+            spec: of the spaces that are solved, if not all that may be.
             factors: what the weights of blocks and of taps are multiplied by.
         """
-        spec, (of_blocks, of_taps) = spec or self.local, factors
+        spec, (of_blocks, of_taps) = spec or self.solved, factors
         a, b = (self._rooted(x, of_blocks) for x in (aim, turned))
         more: list[Leaf] = []
         for key, t in aim.items():

@@ -29,7 +29,7 @@ class Effort:
 
 
 def mean_effort(count: int, settled: int | None) -> Effort:
-    """The effort of the descents from every star, of the sequence and from the best of them.
+    """The effort of the descents to every star and from the best of them.
 
     Args:
         count: how many models there are.
@@ -40,12 +40,12 @@ def mean_effort(count: int, settled: int | None) -> Effort:
     if settled is not None:
         star = STARTS + (settled if every else 0)
         mean = settled + (count * TRIAL if every else TRIAL)
-        matchings = float(others * (count * star + STARTS + settled) + count * mean)
-        return Effort(matchings, matchings, float(count * (star + 1) + others * (STARTS + settled) + mean))
+        matchings = float(others * count * star + count * mean)
+        return Effort(matchings, matchings, float(count * (star + 1) + mean))
     star = 2 if every else 1
-    in_stars = others * (count * star + 2)
+    in_stars = others * count * star
     related, unrelated = (
         in_stars + count * rounds + count * (others + count * rounds)
         for rounds in (ROUNDS_RELATED, min(TRIAL_ROUNDS, count))
     )
-    return Effort(float(unrelated), float(related), float(count * (star + 1) + 2 * others + 3))
+    return Effort(float(unrelated), float(related), float(count * (star + 1) + 3))

@@ -108,20 +108,11 @@ class ManySolver(Passes):
         label = f"onto {self.models[centre].ref}"
         return self.onto(self.stored(), self.complete.only([centre]), others, label, sweeps=sweeps)
 
-    def sequence(self) -> Places:
-        """The usual chain: every model matched onto the mean of those before it, in the order given."""
-        places = self.stored()
-        for k in range(1, len(self.models)):
-            graph = self.complete.among(range(k + 1)).only([k])
-            places = self.onto(places, graph, [k], f"in sequence, {self.models[k].ref}")
-        return places
-
     def solve(self) -> dict[str, Any]:
         """Find the places, first model at its own; returns the report."""
         every = len(self.order) <= EVERY_START
         stars = {m: self.star(m, sweeps=None if every else 1) for m in self.order}
         anchors = {m: self.objective(places) for m, places in stars.items()}
-        in_sequence = self.objective(self.sequence())
         best = min(self.order, key=lambda m: anchors[m])
         apart = not self.units.plan.selection.streams
         runs: dict[int, tuple[Places, list[float]]] = {}
@@ -142,12 +133,7 @@ class ManySolver(Passes):
                 {"model": model.ref, "objective": anchors[m], "reached": runs[m][1][-1] if m in runs else None}
                 for m, model in enumerate(self.models)
             ],
-            "sequence": in_sequence,
-            "gain": {
-                "over_best_anchor": _fraction(anchors[best], objective[-1]),
-                "over_first": _fraction(anchors[0], objective[-1]),
-                "over_sequence": _fraction(in_sequence, objective[-1]),
-            },
+            "gain": {"over_best_anchor": _fraction(anchors[best], objective[-1])},
             "shares": list(self.units.shares),
             "dead": sorted(self.units.dead),
             "groups": {} if apart else self.frame.stream_groups,
