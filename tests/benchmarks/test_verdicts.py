@@ -66,7 +66,7 @@ def test_mutations_are_drawn_from_their_number(tmp_path: Path) -> None:
 def test_small_experts_run(tmp_path: Path) -> None:
     """Products in groups want strides of 16 bytes: experts are taken one by one."""
     stored("qwen3_moe", tmp_path)
-    assert compare_outputs(tmp_path, tmp_path) == 0
+    assert max(compare_outputs(tmp_path, tmp_path).values()) == 0
 
 
 def test_the_page_has_the_numbers_of_the_results() -> None:

@@ -89,8 +89,8 @@ def test_both_ends_of_an_answer(tmp_path: Path) -> None:
     with torch.no_grad():
         model.qa_outputs.weight[1] *= -1
     model.save_pretrained(tmp_path / "b")
-    assert compare_outputs(tmp_path / "a", tmp_path / "a") == 0
-    assert compare_outputs(tmp_path / "a", tmp_path / "b") > 0.1
+    assert max(compare_outputs(tmp_path / "a", tmp_path / "a").values()) == 0
+    assert max(compare_outputs(tmp_path / "a", tmp_path / "b").values()) > 0.1
 
 
 def test_an_adapter_is_run_with_its_model(tmp_path: Path) -> None:

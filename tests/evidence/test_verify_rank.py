@@ -165,7 +165,7 @@ def test_outputs_that_differ_leave_equal_weights_open(tmp_path: Path) -> None:
     (b / "config.json").write_text(json.dumps({**config, "attn_pdrop": 0.5}))
     assert isomerge.verify(a, b)["same"] is True
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("isomerge.api.comparing.compare_outputs", lambda *_: 0.3)
+        patch.setattr("isomerge.api.comparing.compare_outputs", lambda *_: {"logits": 0.3})
         got = CliRunner().invoke(app, ["verify", str(a), str(b), "--run"])
     assert got.exit_code == 3
     assert "one of the models may not be what its config.json and the spec say" in got.output

@@ -179,4 +179,4 @@ def test_a_model_without_head_keeps_its_stream(tmp_path: Path) -> None:
     )
     assert torch.equal(before["wte.weight"], after["wte.weight"])
     assert not torch.equal(before["h.0.mlp.c_fc.weight"], after["h.0.mlp.c_fc.weight"])
-    assert compare_outputs(tmp_path / "out", tmp_path / "body") < 1e-5
+    assert max(compare_outputs(tmp_path / "out", tmp_path / "body").values()) < 1e-5

@@ -10,7 +10,7 @@ from typing import Any
 from isomerge.commands.opening import pair_solver, recognised
 from isomerge.errors import IsomergeError
 from isomerge.evidence.inspection import inspection
-from isomerge.evidence.outputs import compare_outputs
+from isomerge.evidence.outputs import compare_outputs, predictions
 from isomerge.evidence.relation import Proof
 from isomerge.evidence.report.notebook import Report
 from isomerge.evidence.verify import (
@@ -92,6 +92,8 @@ def verify(
     same, whatever their weights are, which are not compared; those that their fingerprints tell apart as a whole
     are ``refuted`` without matching. Of all others every tensor is matched and compared. What is not the same as it
     is stored is compared once more without what LayerNorm takes away by itself (`isomerge.models.layer_norm_form`).
+    Where a class returns hidden states beside its predictions, models that differ by the basis of these alone are
+    the same, and ``turned`` says so in a sentence for each.
 
     Returns:
         ``same``: True; False, which is not the same by the symmetries that the spec declares, or because of the
@@ -99,8 +101,9 @@ def verify(
         stored numbers (``residual`` says where), configs that differ in a key of which the spec says nothing or of
         which transformers makes no model, or, with ``run``, outputs that contradict algebra. ``algebra`` is the
         verdict of the weights alone, ``layer_norm_form`` whether it needed what LayerNorm takes away. With ``run``,
-        ``outputs`` is how far outputs are apart, and ``contradiction`` a sentence where this speaks against
-        algebra.
+        ``outputs`` is how far outputs are apart (predictions, where hidden states are ``turned``), ``output`` the
+        name of the one that is furthest, ``outputs_by_name`` all of them, and ``contradiction`` a sentence where
+        this speaks against algebra.
     """
 
     with pair_solver(one, two, "default", None, spec, allow_pickle, guard=False, settings=False) as (solver, notes):
@@ -111,7 +114,7 @@ def verify(
                 {"command": "verify", "models": refs, **proof, "reason": other, "algebra": None, "refuted": False}
                 | {"notes": notes, "layer_norm_form": False, "model_type": solver.anchor.spec.model_type}
             )
-        apart = 0.0
+        apart: dict[str, float] = {}
         if run and (own := solver.anchor.checkpoint.own) is not None:
             raise IsomergeError(
                 f"--run draws inputs for classes of transformers: leave it out, and compare what both modules of "
@@ -127,14 +130,17 @@ def verify(
             nearer = again["same"] or (again["same"] is None and proof["same"] is False)
             formed = formed if nearer else None
             proof, prints = (proof, prints) if formed is None else (again, agreeing)
-        contradicted = contradiction(proof, apart) if run else None
+        counted = (predictions(apart) if proof["turned"] else apart) or {"": 0.0}
+        output = max(counted, key=counted.__getitem__)
+        contradicted = contradiction(proof, counted[output]) if run else None
         outcome = doubted(proof, doubt_of_configs(solver.anchor, solver.source) if proof["same"] else None)
         report = {"command": "verify", "models": refs, **doubted(outcome, contradicted), "notes": notes}
         report |= {"algebra": proof["same"], "refuted": prints.apart, "fingerprints": prints.document()}
         report["layer_norm_form"] = formed is not None
         report["model_type"] = solver.anchor.spec.model_type
         if run:
-            report |= {"outputs": apart, "contradiction": contradicted}
+            report |= {"outputs": counted[output], "output": output, "outputs_by_name": apart}
+            report["contradiction"] = contradicted
         return Report(report)
 
 

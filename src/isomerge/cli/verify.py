@@ -27,6 +27,7 @@ def verify(
     not, 3 if it cannot be told."""
     import isomerge
     from isomerge.cli.console import Voice, write_json
+    from isomerge.evidence.verify import AGREEING
 
     voice = Voice(telling.quiet, telling.verbose)
     with voice.progress("verifying") as observer:
@@ -49,7 +50,10 @@ def verify(
         voice.say(f"Cannot tell: {report['reason']}.{'' if run else ' --run compares outputs.'}")
     elif report["same"]:
         taken = ", and without what LayerNorm takes away by itself" if report["layer_norm_form"] else ""
-        voice.say(f"Same function modulo symmetry{taken}: {how}.")
+        what = "predictions" if report["turned"] else "function"
+        voice.say(f"Same {what} modulo symmetry{taken}: {how}.")
+        for sentence in report["turned"]:
+            voice.say(f"{sentence[0].upper()}{sentence[1:]}.")
     elif report["reason"]:
         voice.say(f"Not the same: {report['reason']}. The weights were not compared.")
     else:
@@ -61,7 +65,8 @@ def verify(
         names = ", ".join(report["only_in_one"][:4])
         voice.say(f"Not compared, as only one model has them: {names}.")
     if "outputs" in report:
-        voice.say(f"Outputs on random inputs differ by {report['outputs']:.2g} of the largest output.")
+        place = f", in {report['output']}" if report["outputs"] > AGREEING else ""
+        voice.say(f"Outputs on random inputs differ by {report['outputs']:.2g} of the largest output{place}.")
     write_json(telling.json, report)
     if not report["same"]:
         raise typer.Exit(UNTOLD if report["same"] is None else 1)

@@ -17,12 +17,11 @@ from isomerge.observe.live.modules import eager_experts
 
 def compare_outputs(
     first: str | Path, second: str | Path, *, seed: int = 0, batch: int = 2, length: int = 16
-) -> float:
-    """The largest difference of two checkpoints' outputs relative to the largest output of the first.
+) -> dict[str, float]:
+    """How far two checkpoints' outputs are apart, each by its name, relative to the largest number of the first's.
 
-    Token ids and pixels are drawn at random; both models run in float32 through ``from_pretrained``. Of several
-    outputs (logits, hidden states, boxes) it is that of the one which differs most: all that the class `returned`
-    count.
+    Token ids and pixels are drawn at random; both models run in float32 through ``from_pretrained``. All that the
+    class `returned` count (logits, hidden states, boxes).
 
     Raises:
         IsomergeError: transformers cannot load a checkpoint, its class does not run on tokens and pixels alone, or
@@ -36,7 +35,12 @@ def compare_outputs(
     names = [config.architectures or [""] for config in configs]
     # a head that only one model has would be drawn at random for the other: then the bodies are compared
     name = names[0][0] if names[0] == names[1] else ""
-    return max(differences(*(_run(folder, name, inputs, seed) for folder in (first, second))).values())
+    return differences(*(_run(folder, name, inputs, seed) for folder in (first, second)))
+
+
+def predictions(apart: Mapping[str, float]) -> dict[str, float]:
+    """Those outputs that are no hidden states, by the names that transformers gives them."""
+    return {name: much for name, much in apart.items() if "hidden_state" not in name}
 
 
 def _inputs(config: Any, rng: Any, batch: int, length: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from isomerge.config.agreement import decisive_differences, open_differences
 from isomerge.evidence.distance import ROUNDOFF, SAME, relative_residuals, risen_note, summarise, why_risen
 from isomerge.evidence.report.spaces import plain_names
 from isomerge.matching.frame import has_shared_meaning, reads_once
+from isomerge.models.free_streams import given_out_by_any, has_no_head, turned_outputs
 from isomerge.models.recognised import Model
 from isomerge.models.transformers_reading import reading_of, refusal_of
 from isomerge.models.unit_plan import unit_bytes, unit_layer
@@ -91,22 +92,28 @@ def prove(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     Both are moved to their canonical gauges and matched; what is left over must be within the rounding of the
     coarsest stored dtype of their unit, tensor by tensor. Where it is not, products of the tensors decide, which no
     gauge changes (`isomerge.solve.pairs.product_residuals`). Models that differ are compared once more with their
-    norm gains folded and the source's residual stream in the anchor's order.
+    norm gains folded and the source's residual stream in the anchor's order; and where a class returns a stream
+    beside its predictions, once more with that one turned as well: ``turned`` names what had to be.
 
     ``same`` is None where what differs may be rounding of the stored numbers; ``reason`` says so in a sentence.
     """
 
-    solver.closes = True
-    proof = _residual(solver, observer)
-    if not proof["same"]:
-        frame_residual_stream(solver, observer)
+    solver.closes, models = True, (solver.anchor, solver.source)
+    returned = frozenset() if any(map(has_no_head, models)) else given_out_by_any(models)
+    proof, turned = _residual(solver, observer), frozenset[str]()
+    for streams in dict.fromkeys((turned, returned)):
+        if proof["same"]:
+            break
+        frame_residual_stream(solver, observer, streams)
         if solver.frames:
             framed = _residual(solver, observer)
-            proof = min(proof, framed, key=_favour)
+            turned = streams if framed["same"] else turned
+            proof = min(proof, framed, key=_favour) if framed["same"] or not streams else proof
         solver.frames, solver.votes = {}, {}
     same = proof.pop("same")
     return {
         "same": same,
+        "turned": [turned_outputs(solver.source, stream) for stream in sorted(turned)],
         "reason": _reason(proof) if same is None else None,
         "dead_blocks": proof.pop("dead_blocks"),
         "residual": proof,
@@ -167,8 +174,9 @@ def contradiction(proof: dict[str, Any], outputs: float) -> str | None:
     """A sentence where outputs on random inputs speak against the verdict of algebra; None where they do not.
 
     Args:
-        found: what `prove` or `refute` returns.
-        outputs: their largest difference, as a share of the largest output.
+        proof: what `prove` or `refute` returns.
+        outputs: their largest difference, as a share of the largest output; of predictions alone where a stream
+            that is returned was ``turned``.
     """
     residual = proof["residual"]
     if proof["same"] and outputs > max(OUTPUTS_APART * residual["tolerance"], ROUNDED_OUTPUTS):
@@ -246,6 +254,7 @@ def refute(solver: PairSolver, difference: float, tensor: str, tolerance: float)
     """What `prove` returns for models that their fingerprints tell apart as a whole; nothing is matched."""
     return {
         "same": False,
+        "turned": [],
         "reason": None,
         "dead_blocks": [],
         "residual": {

@@ -100,16 +100,16 @@ def with_free_streams(selection: Selection, models: Sequence[Model], spaces: str
     return replace(selection, frame=frame if frame.streams or frame.gains else None, notes=(*notes, *more))
 
 
-def free_frame(spec: Spec, models: Sequence[Model]) -> Spec | None:
-    """The largest frame in which models are the same functions: every stream that none gives out, and all gains
-    that may be folded.
+def free_frame(spec: Spec, models: Sequence[Model], turned: Collection[str] = ()) -> Spec | None:
+    """The largest frame in which models are the same functions: every stream that none gives out, those that are
+    ``turned`` all the same, and all gains that may be folded.
 
     None where there is no such stream.
     """
     frame, _ = choose_frame(spec, ["all"])
     if frame is None:
         return None
-    frame, _ = readable(without_streams(frame, given_out_by_any(models)), unread_gains(models))
+    frame, _ = readable(without_streams(frame, given_out_by_any(models) - {*turned}), unread_gains(models))
     return frame.turning_latents() if frame.streams else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -193,6 +193,7 @@ def run_planned(planned: AlignPlan) -> tuple[Alignment, dict[str, Any]]:
         more |= {"spaces": spaces, "layers": layers, "notes": list(plan.selection.notes)}
         more |= {"rounding": told_rounding(rows_of(results[0]))}
         report = report_of("align", [anchor, source], results, **more)
+        report["turned"] = _turned(source, {*plan.selection.streams})
         report["verdict"] = planned.verdict(report)
         report["notes"] += noted(report["verdict"])
         if not output.dropped:
@@ -277,7 +278,12 @@ def _check_moves(alignment: Alignment, model: Model, name: str) -> list[str]:
             f"{model.ref}: the alignment {name} turns the residual stream, which this model has no head to read: "
             "its outputs would change; apply it to a model with a head"
         )
-    return [f"{model.ref}: {turned_outputs(model, stream)}" for stream in sorted(moved & given_out(model))]
+    return [f"{model.ref}: {sentence}" for sentence in _turned(model, moved)]
+
+
+def _turned(model: Model, moved: Collection[str]) -> list[str]:
+    """Sentences on the streams among those that moved which a model returns beside its predictions."""
+    return [turned_outputs(model, stream) for stream in sorted(given_out(model).intersection(moved))]
 
 
 def _apply_unit(

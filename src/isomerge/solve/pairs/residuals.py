@@ -5,7 +5,7 @@ Where norms have gains, or a residual stream may have been turned, the two are b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -92,15 +92,15 @@ def peak(a: Tensor) -> float:
 # ----------------------------------------------------------------------- frames
 
 
-def frame_residual_stream(solver: PairSolver, observer: Observer) -> None:
+def frame_residual_stream(solver: PairSolver, observer: Observer, turned: Collection[str] = ()) -> None:
     """From now on, the solver loads both models with gains folded, the source's streams in the anchor's basis.
 
-    Streams from embeddings and heads, then from all tensors in a few sweeps. Streams that a model gives out keep
-    their bases. Where what reads a gain is not compared, a difference there would be taken for a symmetry: then no
-    stream is turned.
+    Streams from embeddings and heads, then from all tensors in a few sweeps. Streams that a model gives out
+    keep their bases, but for those ``turned``. Where what reads a gain is not compared, a difference there
+    would be taken for a symmetry: then no stream is turned.
     """
     models = (solver.anchor, solver.source)
-    full = free_frame(solver.anchor.spec, models)
+    full = free_frame(solver.anchor.spec, models, turned)
     blocks = [block for unit in solver.plan.units for block in unit.blocks]
     unread = unread_gains(models[:1]) & unread_gains(models[1:])
     if full is None or lonely_gains(full, blocks) - unread:

@@ -52,6 +52,8 @@ ROUNDING_IN_FLOAT32, ROUNDING_IN_FLOAT64 = 1e-12, 1e-28
 # rounding.
 # A search in float32 has ended there.
 NEAR = 1e-12
+# A search whose objective falls to this part of itself in a sweep is on its way to a twin.
+FALLS = 0.5
 # A direction of a stream is known from a cross-Gram where it has this much of the largest one's: far above what
 # float32 leaves of nothing.
 KNOWN = 1e-5
@@ -179,7 +181,7 @@ class StreamSolver:
 
     def solve(self, sweeps: int | None = None) -> StreamSolution:
         """Descend from both starts for one sweep, then from the lower one until f settles, for so many sweeps at
-        most (`SWEEPS`); where f is nearly nothing, for `SWEEPS`.
+        most (`SWEEPS`); where f is nearly nothing, or falls fast, for `SWEEPS`.
 
         On the pair's device; all that is kept comes home at the end.
         """
@@ -214,8 +216,8 @@ class StreamSolver:
         rounding = ROUNDING_IN_FLOAT64 if self.pair.dtype.itemsize > 4 else ROUNDING_IN_FLOAT32
         began = max(start[1] for start in starts.values())
         objective, nothing = [value, after], rounding * began
-        number, near = 0, False
-        while number < (max(sweeps, SWEEPS) if near else sweeps):
+        number, near, falls = 0, False, False
+        while number < (max(sweeps, SWEEPS) if near or falls else sweeps):
             number += 1
             last = 2 if near else 1  # what was measured, where what is expected shows nothing
             settled = number > 1 and objective[-last - 2] - objective[-last] <= SETTLED * objective[-last]
@@ -232,6 +234,7 @@ class StreamSolver:
             # what was expected of the step is a difference of sums, rounded as these are: what is measured counts
             objective[-1] = max(objective[-1], value)
             objective += [value, after]
+            falls = value <= FALLS * objective[-4]
         return {
             "start": kind,
             "objective": objective,
@@ -276,6 +279,8 @@ class _Start:
     canonical: CanonicalUnits
     units: Sequence[Unit]
     elements: dict[str, Tensor] = field(default_factory=dict)
+    uncertain: dict[str, Tensor] = field(default_factory=dict)
+    """Of streams of which what has a shared meaning tells few directions: taken where no neighbour tells more."""
 
     def alignment(self, blocks: Sequence[Block]) -> Alignment:
         """See `shared_start`."""
@@ -285,10 +290,13 @@ class _Start:
         crosses = stream_crosses(frame, self._leaves(units, shared=True))
         # a norm's bias helps to find a basis, and is none alone
         bare = streams_alone(frame, blocks) if self.canonical.activations is None else set()
-        self.elements = {
-            name: frame.spaces[name].group.solve(c)[0] for name, c in crosses.items() if name not in bare
-        }
-        if alone := [name for name in frame.streams if name not in self.elements]:
+        solved = {name: frame.spaces[name].group.solve(c)[0] for name, c in crosses.items() if name not in bare}
+        turning = {name for name in solved if frame.spaces[name].group.compact in ("O", "OFixingOnes")}
+        self.uncertain = {name: solved[name] for name in turning if _unknown(crosses[name]) > 1}
+        if self.uncertain.keys() == solved.keys():
+            self.uncertain = {}
+        self.elements = {name: g for name, g in solved.items() if name not in self.uncertain}
+        if alone := [name for name in frame.streams if name not in solved]:
             self.elements |= streams_by_norms(frame, self._leaves(self.units), alone)
         while further := self._next_between():
             self.elements |= further
@@ -308,14 +316,14 @@ class _Start:
             return {}
         units = [unit for unit in self.units if any(alone & block.names for block in unit.blocks)]
         crosses = streams_beside(frame, self._turned_leaves(units), self.elements)
-        unknown = {
-            name: len(c) - int(torch.linalg.matrix_rank(c, rtol=KNOWN)) for name, c in sorted(crosses.items())
-        }
+        unknown = {name: _unknown(c) for name, c in sorted(crosses.items())}
         first = min(unknown, key=unknown.__getitem__, default=None)
         if (
             first is not None and unknown[first] <= 1
         ):  # rotations that keep the vector of ones have it from elsewhere
             return {first: frame.spaces[first].group.solve(crosses[first])[0]}
+        if uncertain := {name: g for name, g in self.uncertain.items() if name in alone}:
+            return uncertain
         names = sorted(alone) if first is None else [first]
         return streams_by_grams(frame, lambda: self._turned_leaves(units), names, crosses)
 
@@ -329,6 +337,11 @@ class _Start:
         """Those of units of both models as they are."""
         read = self.canonical
         return chain.from_iterable(read.leaves(*read.canonical(unit), shared=shared) for unit in units)
+
+
+def _unknown(cross: Tensor) -> int:
+    """The directions of a stream that a cross-Gram says nothing of."""
+    return len(cross) - int(torch.linalg.matrix_rank(cross, rtol=KNOWN))
 
 
 @dataclass(frozen=True)
