@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -39,11 +38,18 @@ STUDY = next(study for study in STUDIES if study.name == "vit-digits")
 STEPS, BATCH, WARMUP = 300, 128, 0.1
 SETTINGS = LearnSettings()
 LABELS, ENSEMBLE = "onto labels", "onto the ensemble, no labels"
-MATCHES = {"learned match, no labels": "distill", "learned match, with labels": "labels"}
-STARTS = ("plain mean", "first model", next(iter(MATCHES)))
-"""What is trained on."""
-PLAIN = ("members, on average", "ensemble", "plain mean")
-WAYS = (*PLAIN, *MATCHES, *(f"{start}, {STEPS} steps {aim}" for start in STARTS for aim in (LABELS, ENSEMBLE)))
+MATCH = "learned match, no labels"
+TUNED = (
+    ("plain mean", LABELS), ("plain mean", ENSEMBLE), ("first model", LABELS), (MATCH, LABELS),
+)  # fmt: skip
+"""What is trained on, and onto what."""
+WAYS = (
+    "members, on average",
+    "ensemble",
+    "plain mean",
+    MATCH,
+    *(f"{start}, {STEPS} steps {aim}" for start, aim in TUNED),
+)
 
 
 def scored(*models: Any) -> dict[str, float]:
@@ -79,10 +85,9 @@ def tuned(model: Any, teachers: Sequence[Any], seed: int) -> Any:
     return model
 
 
-def learned(folders: Sequence[Path], out: Path, target: str) -> Any:
+def learned(folders: Sequence[Path], out: Path) -> Any:
     """The learned merge of a pair."""
-    options = STUDY.options("distilled-quick") | {"learn_target": target}
-    isomerge.merge(folders, out=out, align=True, **options)
+    isomerge.merge(folders, out=out, align=True, **STUDY.options("distilled-quick"))
     return load_module(out)
 
 
@@ -107,12 +112,11 @@ def measure(pair: str) -> dict[str, dict[str, float]]:
     rows["members, on average"] = {key: fmean(end[key] for end in each) for key in each[0]}
     rows["ensemble"] = scored(*ends)
     with tempfile.TemporaryDirectory(prefix="baselines-") as work:
-        places = {"first model": folders[0], **{way: Path(work) / way for way in ("plain mean", *MATCHES)}}
+        places = {"first model": folders[0], **{way: Path(work) / way for way in ("plain mean", MATCH)}}
         isomerge.merge(folders, out=places["plain mean"], align=False)
         rows["plain mean"] = scored(load_module(places["plain mean"]))
-        for way, target in MATCHES.items():
-            take(way, partial(learned, folders, places[way], target))
-        for start, aim in product(STARTS, (LABELS, ENSEMBLE)):
+        take(MATCH, partial(learned, folders, places[MATCH]))
+        for start, aim in TUNED:
             teachers = ends if aim == ENSEMBLE else []
             spent = rows[start].get("seconds", 0.0) if start in rows else 0.0
             take(

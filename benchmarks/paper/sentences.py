@@ -1,7 +1,7 @@
 """What numbers say, in words: means with spreads, differences over pairs, and whether they count.
 
-A difference counts when its mean over pairs (or seeds) is larger than its spread, the standard deviation of the
-differences. With three pairs this is a rule of thumb, not a test.
+A difference counts when its 95 % interval (Student) over pairs (or seeds) leaves nought out. Three pairs of three
+models share models, so that even this takes them for more than they are.
 """
 
 from __future__ import annotations
@@ -23,8 +23,12 @@ class Difference:
 
     @property
     def counts(self) -> bool:
-        """Whether it is larger than its spread; one pair decides nothing."""
-        return self.count > 1 and abs(self.mean) > self.spread
+        """Whether its 95 % interval (Student) leaves nought out; one pair decides nothing."""
+        from scipy.stats import t
+
+        if self.count < 2:
+            return False
+        return abs(self.mean) > float(t.ppf(0.975, self.count - 1)) * self.spread / self.count**0.5
 
     @property
     def word(self) -> str:

@@ -5,8 +5,10 @@ label is (Jin et al. 2023 call it "same head initialisation"). Order of the data
 domain. All weights are tuned by AdamW in float32, with linear warm-up and decay, and those of the last step are kept:
 nothing is chosen by the test data. Models are kept in `benchmarks/data/paper/text`.
 
-Every merge is tested with the merged classifier, and with the members' own ("copied" in the paper: a merged body is
-tested on a domain with the classifier of the model that was tuned there). Cells are `TASK/seed-N/end/DOMAIN`,
+The paper matches attention alone in its Table 1, and copies classifiers (`--spaces paper-no-ffn --heads copy`): a
+merged body is tested on a domain with the classifier of the model that was tuned there. That is the column
+`published`; `paper` matches FFNs as well. Every merge is tested with the members' own classifiers, as there, and with
+the merged one. Cells are `TASK/seed-N/end/DOMAIN`,
 `TASK/seed-N/ensemble/GROUP` and `TASK/seed-N/GROUP/METHOD/COLUMN`.
 """
 
@@ -51,11 +53,12 @@ MODELS = trained.MADE / "text"
 BATCH = 32
 COLUMNS: dict[str, dict[str, Any] | None] = {  # what `isomerge.align` is told
     "none": None,
+    "published": {"spaces": "paper-no-ffn"},
     "paper": {"spaces": "paper"},
     "ours": {},
     "activations": {"data": "unlabelled", "functional": False},
 }
-"""Without matching; the paper's; ours by weights alone (the default spaces); ours by weights and activations (all
+"""Without matching; the paper's of attention alone, as in its Table 1, and of all; ours by weights alone (the default spaces); ours by weights and activations (all
 spaces).
 
 Neurons are not matched once more by the cost of averaging them (`functional`): neurons of fine-tunes of one base do
