@@ -22,7 +22,6 @@ a command imports (``--import``).
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import inspect
 import pkgutil
@@ -40,7 +39,7 @@ from isomerge.fusion.bounds import Bound, Inputs, Size
 from isomerge.fusion.method_options import KINDS, Option, Together, check_kind, limits_of
 from isomerge.plug_ins.command import use
 from isomerge.plug_ins.entry_points import METHODS, load, module_source, origin, package_of, plug_ins
-from isomerge.plug_ins.modules import imported_as, is_one
+from isomerge.plug_ins.modules import code_digest, imported_as, is_one
 
 PLACE = ("stacked", "depth")
 """What a method may ask of where its tensor stands: see ``stacked`` and ``depth``."""
@@ -457,11 +456,5 @@ def described() -> list[dict[str, Any]]:
 
 def code_of(method: Method) -> list[str]:
     """What a run's key has of a method's code: nothing of isomerge's own, of others their source and a digest of
-    their module's text."""
-    if method.built_in:
-        return []
-    try:
-        text = inspect.getsource(inspect.getmodule(method.function) or method.function)
-    except (OSError, TypeError):  # written at a prompt, or compiled
-        text = ""
-    return [source(method), hashlib.sha256(text.encode()).hexdigest()]
+    their module's code."""
+    return [] if method.built_in else [source(method), code_digest(method.function.__module__)]

@@ -16,14 +16,15 @@ from isomerge.models.recognised import Model
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.data.records import is_function
 from isomerge.observe.data.splits import saved_split
+from isomerge.plug_ins.modules import code_digest, importable
 
 
 def data_key(ref: str | Path | Examples | None, model: Model, limit: int | None = None) -> list[Any]:
     """What tells data from others: their name, the files that they are read from, and those that travel with the
     model.
 
-    A data set of the package ``datasets`` is told by its name, a Python function by its module's file, a plug-in's
-    reader by its module's text, and examples in memory by their fingerprint alone.
+    A data set of the package ``datasets`` is told by its name, a Python function and a plug-in's reader by their
+    modules' code, and examples in memory by their fingerprint alone.
 
     Args:
         ref: the data; None gives an empty key.
@@ -37,6 +38,9 @@ def data_key(ref: str | Path | Examples | None, model: Model, limit: int | None 
         from isomerge.observe.data.plug_in_readers import reader_key
 
         key += reader_key(str(ref))
+        if is_function(str(ref)):
+            with importable(os.getcwd()):
+                key.append(code_digest(str(ref).partition(":")[0]))
     for name, x in sorted(model.checkpoint.companions().items()):  # tokenizer and image processor
         key.append(file_stamp(x) if isinstance(x, Path) else [name, sha256(x).hexdigest()])
     return key

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from isomerge.errors import IsomergeError, own_code
 
 _MODULES: dict[str, Module] = {}
 """All that were imported, by their names in `sys.modules`."""
+_TEXTS: WeakKeyDictionary[ModuleType, dict[str, bytes]] = WeakKeyDictionary()
+"""Of loaded modules: a text that is changed later is not what runs in this process."""
+_NOT_OWN = sys.stdlib_module_names | {"isomerge"}
 _under_way: ContextVar[str | None] = ContextVar("under_way", default=None)
 """The name in `sys.modules` of what is being imported for a command."""
 
@@ -33,9 +39,11 @@ class Module:
     module: str
     """Its name in `sys.modules`."""
     sha256: str
-    """Of its text; of a package, of all its Python files."""
+    """Of its code, when it was imported: see `code_digest`."""
     folder: str
     """From where it was importable: the current folder, or the file's."""
+    text: bytes = field(default=b"", repr=False)
+    """Of a file: where it is another one, the file is run anew."""
 
 
 def is_file(name: str) -> bool:
@@ -109,7 +117,7 @@ def _import_name(name: str, folder: str) -> Module:
         return _MODULES[name]
     with _going_on(name, folder):
         try:
-            module = importlib.import_module(name)
+            importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise  # one that it imports itself
@@ -117,7 +125,7 @@ def _import_name(name: str, folder: str) -> Module:
                 f"--import {name}: there is no module {error.name}: install its package, or give the path of a "
                 f"file that ends in .py"
             ) from None
-    _MODULES[name] = Module(name, name, _digest_of(module), folder)
+        _MODULES[name] = Module(name, name, code_digest(name), folder)
     return _MODULES[name]
 
 
@@ -128,40 +136,130 @@ def _import_file(path: Path) -> Module:
             f"that ends in .py, or the name of a module"
         )
     try:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        text = path.read_bytes()
     except OSError as error:
         raise IsomergeError(f"--import {path}: it cannot be read ({error.strerror})") from None
     stem, place = re.sub(r"\W", "_", path.stem), hashlib.sha256(str(path).encode()).hexdigest()[:8]
     name = f"isomerge_import_{place}_{stem}"
     known = _MODULES.get(name)
-    if known is not None and known.sha256 == digest and name in sys.modules:
+    if known is not None and known.text == text and name in sys.modules:
         return known
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None, "a file that ends in .py has a loader"
     module = importlib.util.module_from_spec(spec)
-    before = _MODULES.get(name)
-    sys.modules[name], _MODULES[name] = module, Module(str(path), name, digest, str(path.parent))
+    sys.modules[name], _MODULES[name] = module, Module(str(path), name, "", str(path.parent), text)
     try:
         with _going_on(name, str(path.parent)):
-            exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+            exec(compile(text, str(path), "exec"), module.__dict__)
+            _MODULES[name] = replace(_MODULES[name], sha256=code_digest(name))
     except BaseException:
         del sys.modules[name], _MODULES[name]
-        if before is not None:
-            _MODULES[name] = before  # its text is another one: it is run anew
+        if known is not None:
+            _MODULES[name] = known  # its text is another one: it is run anew
         raise
     return _MODULES[name]
 
 
-def _digest_of(module: ModuleType) -> str:
-    """Of a module's text; of a package, of all its Python files by their names."""
+def code_digest(module: str) -> str:
+    """The sha256 of the code that a module consists of: its text (of a package, of all its files), and the same of
+    all that it imports, within functions too, from outside of installed packages and of Python: there another text
+    has the same version. Of what is loaded it is the text that was there when this was asked first.
+
+    Args:
+        module: its name in `sys.modules`, or as it would be imported.
+    """
+    texts = dict(_texts_of(module))
+    waiting = [*_imported_by(module, texts), module.partition(".")[0]]
+    seen = {module}
+    while waiting:
+        name = waiting.pop()
+        if name in seen or name in _NOT_OWN:
+            continue
+        seen.add(name)
+        more = {} if _is_installed(name) else _texts_of(name)
+        waiting += _imported_by(name, more)
+        texts |= more
     digest = hashlib.sha256()
-    for folder in map(Path, getattr(module, "__path__", ())):
-        for file in sorted(folder.rglob("*.py")):
-            digest.update(file.relative_to(folder).as_posix().encode() + b"\0" + file.read_bytes())
-    own = getattr(module, "__file__", None)
-    if own is not None and not hasattr(module, "__path__") and Path(own).is_file():
-        digest.update(Path(own).read_bytes())
+    for file, text in sorted(texts.items()):
+        digest.update(b"%s\0%d\0%s" % (file.encode(), len(text), text))
     return digest.hexdigest()
+
+
+def _loaded(name: str) -> ModuleType | None:
+    """A module that is loaded; some put other things in their places."""
+    module = sys.modules.get(name)
+    return module if isinstance(module, ModuleType) else None
+
+
+def _places_of(name: str) -> tuple[list[Path], Path | None]:
+    """The folders of a package, and the file of a module; neither of what is built in or not there."""
+    module, spec = _loaded(name), None
+    with contextlib.suppress(ImportError, ValueError, AttributeError):
+        spec = importlib.util.find_spec(name) if module is None else module.__spec__
+    folders = getattr(module, "__path__", None) or getattr(spec, "submodule_search_locations", None) or ()
+    file = getattr(module, "__file__", None) or getattr(spec, "origin", None)
+    return [Path(folder) for folder in folders], Path(file) if file and os.path.isfile(file) else None
+
+
+def _is_installed(name: str) -> bool:
+    """Whether a top-level module lies among installed packages, beside their lists of files."""
+    folders, file = _places_of(name)
+    beside = [place.resolve().parent for place in (*folders, *([] if file is None or folders else [file]))]
+    return any(
+        {"site-packages", "dist-packages"} & {*folder.parts} or any(folder.glob("*.dist-info/RECORD"))
+        for folder in beside
+    )
+
+
+def _texts_of(name: str) -> dict[str, bytes]:
+    """A module's files, by the module and their places in it; of what was written at a prompt the functions."""
+    module = _loaded(name)
+    if module is not None and module in _TEXTS:
+        return _TEXTS[module]
+    folders, file = _places_of(name)
+    files = {f"{name}/{path.relative_to(folder)}": path for folder in folders for path in folder.rglob("*.py")}
+    texts = {}
+    for place, path in (files or ({} if file is None else {name: file})).items():
+        with contextlib.suppress(OSError):
+            texts[place] = path.read_bytes()
+    if module is not None and texts:
+        _TEXTS[module] = texts
+    own = [] if module is None or texts else [x for x in vars(module).values() if isinstance(x, FunctionType)]
+    return texts or {f"{name}.{x.__qualname__}": _source_of(x) for x in own if x.__module__ == name}
+
+
+def _source_of(function: FunctionType) -> bytes:
+    """The text of a function, or what it was compiled to."""
+    try:
+        return inspect.getsource(function).encode()
+    except (OSError, TypeError):
+        code = function.__code__
+        return (
+            code.co_code + repr((code.co_names, [x for x in code.co_consts if not hasattr(x, "co_code")])).encode()
+        )
+
+
+def _imported_by(name: str, texts: Mapping[str, bytes]) -> set[str]:
+    """The top-level modules that texts import, and those of what a loaded module has imported by other ways."""
+    names: set[str] = set()
+    for text in texts.values():
+        with contextlib.suppress(SyntaxError, ValueError):  # compiled, or another Python's
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.Import):
+                    names |= {alias.name for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and not node.level:
+                    names.add(node.module or "")
+                elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+                    ("import_module", "__import__")
+                ):
+                    named = [arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant)]
+                    names |= {name for name in named if isinstance(name, str)}
+    for value in list(vars(_loaded(name) or object).values()):
+        if isinstance(value, ModuleType):
+            names.add(value.__name__)
+        elif isinstance(value, FunctionType | type):
+            names.add(value.__module__)
+    return {imported.partition(".")[0] for imported in names}
 
 
 def is_one(first: Any, second: Any) -> bool:

@@ -82,7 +82,7 @@ class Output:
 
 def run_key(what: str, models: Sequence[Model], *settings: Any) -> str:
     """A digest of everything that determines an output: tool, inputs' files and dates, specs, settings, and the
-    texts of modules that were imported for it."""
+    code of modules that were imported for it."""
 
     parts: list[Any] = [__version__, what, *settings]
     parts += [[module.name, module.sha256] for module in given_modules()]

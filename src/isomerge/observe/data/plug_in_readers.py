@@ -3,10 +3,8 @@ NAME that a module has registered with `data_reader`."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +12,7 @@ from isomerge.errors import IsomergeError, own_code
 from isomerge.observe.data.examples import Examples
 from isomerge.plug_ins.command import use
 from isomerge.plug_ins.entry_points import DATA, load, module_source, origin, package_of, plug_ins
-from isomerge.plug_ins.modules import is_one
+from isomerge.plug_ins.modules import code_digest, is_one
 
 F = TypeVar("F", bound=Callable[..., Any])
 _READERS: dict[str, Callable[..., Any]] = {}
@@ -80,13 +78,7 @@ def reader_of(ref: str) -> Reader | None:
 def reader_key(ref: str) -> list[str]:
     """What tells one reader's code from another's, for keys of runs; empty where no plug-in reads ``ref``."""
     reader = reader_of(ref)
-    if reader is None:
-        return []
-    try:
-        text = inspect.getsource(inspect.getmodule(reader.function) or reader.function)
-    except (OSError, TypeError):  # written at a prompt, or compiled
-        text = ""
-    return [reader.source, sha256(text.encode()).hexdigest()]
+    return [] if reader is None else [reader.source, code_digest(reader.function.__module__)]
 
 
 def plug_in_examples(
