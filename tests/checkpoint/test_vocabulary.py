@@ -577,3 +577,20 @@ def test_models_of_one_vocabulary_need_no_source(tmp_path: Path) -> None:
     with noting():
         opened(job_of_models([str(x.folder) for x in pair(tmp_path)], tokenizer_source="union"))
         assert notes() == []
+
+
+@pytest.mark.parametrize("source", ["union", "elsewhere"])
+def test_ids_far_beyond_the_tokens(source: str, tmp_path: Path) -> None:
+    """They would make rows by the million, before anything is written; a gap that the table has is no fault."""
+    one = llama(tmp_path / "one", words(ONE), rows=9)
+    gap = json.loads((one.folder / "tokenizer.json").read_text())
+    gap["model"]["vocab"]["far"] = 10_000_000
+    far = tmp_path / "far" if source == "elsewhere" else one.folder
+    far.mkdir(exist_ok=True)
+    (far / "tokenizer.json").write_text(json.dumps(gap))
+    with pytest.raises(IsomergeError) as error:
+        with_vocabulary([one], source="union" if source == "union" else str(far))
+    one_sentence(error.value, far, "6 tokens", "'far' the id 10000000", "65536 rows")
+    gap["model"]["vocab"]["far"] = 8
+    (far / "tokenizer.json").write_text(json.dumps(gap))
+    assert with_vocabulary([one], source="union" if source == "union" else str(far))[1].size == 9

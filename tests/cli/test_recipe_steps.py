@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+import transformers as tf
 from safetensors.torch import load_file
 
 import isomerge as library
@@ -86,3 +88,37 @@ def test_what_is_refused_or_noted(here: Path, isomerge: Callable) -> None:
     )
     said = isomerge("merge", "a", "b", "-o", "out", "-I", "d", "--no-report", "--no-align")
     assert "note: --intermediate-dir is not used: one merge is asked for" in said.err
+
+
+DAMAGE = {
+    "missing": (lambda folder: (folder / "model.safetensors").unlink(), ""),
+    "cut": (lambda folder: (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:999]), ""),
+    "another architecture": (None, "different architectures (gpt2, llama)"),
+    "another width": (None, "different shapes (ff is "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+@pytest.mark.parametrize("needs", [True, False])
+@pytest.mark.parametrize("dry", [True, False])
+def test_a_later_step_s_bad_model_is_told_before_the_first_step(
+    kind: str, needs: bool, dry: bool, here: Path, stored: Callable, isomerge: Callable
+) -> None:
+    """Whether the step waits for another one or not, also by a dry run; nothing is written."""
+    damage, words = DAMAGE[kind]
+    (here / "c").unlink()
+    if kind == "another width":
+        config = tf.GPT2Config.from_pretrained(stored("gpt2", 6), n_inner=20)
+        tf.GPT2LMHeadModel(config).save_pretrained(here / "c")
+    else:
+        shutil.copytree(stored("llama" if damage is None else "gpt2", 6), here / "c")
+    if damage is not None:
+        damage(here / "c")
+    waiting, _, last = STEPS.partition("---")
+    alone = f"name: second{last.replace('first', 'a')}"
+    third = last.replace("{model: c", "{model: second")
+    (here / "r.yml").write_text(STEPS if needs else f"{waiting}---\n{alone}---{third}")
+    step = "the step without a name" if needs else "step second"
+    refuses(
+        isomerge, here, "merge", "r.yml", "out", *(["--dry-run"] if dry else []), words=[f"r.yml ({step}): ", words]
+    )

@@ -109,7 +109,7 @@ def merge(
             note("intermediate_dir", "one model is made, not several steps of a recipe")
         return Report(_experts(models, out, repair, observer, options))
     outputs = {k: v for k, v in options.items() if k in {*MatchingOptions.declared(), "dtype"}}
-    steps = step_merges(models, out, intermediate_dir, {**outputs, "repair": repair})
+    steps = step_merges(models, out, intermediate_dir, {**outputs, "repair": repair}, OpeningOptions.of(options))
     if not steps:
         return Report(_merged(models, out, OutputOptions.of(options), repair, observer, options))
     writing = OutputOptions.of(options)

@@ -48,7 +48,7 @@ are of pieces, and pieces where there are none are the mean."""
 NEIGHBOURS = 64
 """How many rows are summed, at most."""
 MOST_PADDING = 65_536
-"""The largest number whose multiple rows are padded to."""
+"""The largest number whose multiple rows are padded to, and the most rows that ids make without tokens."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,7 @@ def decide_vocabulary(
         keeper = next((k for k, x in enumerate(loaded) if token_ids(x) == token_ids(tokenizer)), None)
     others = [(x, sizes[k]) for k, x in enumerate(loaded) if k != keeper] if source == "union" else []
     own = token_ids(tokenizer)
+    _check_gap(own, 0 if keeper is None else sizes[keeper], giver.ref)
     new = [token for token in rules if token not in own]
     files = tokenizer_files(giver.companions())
     if new or (source == "union" and any(token not in own for tokens in theirs for token in tokens)):
@@ -176,6 +177,16 @@ def decide_vocabulary(
         pieces = {} if none else pieces_of(tokenizer, lacking, loaded[m], sizes[m])
         _fill(made, m, own, sizes, rules, base, keeper, pieces)
     return made
+
+
+def _check_gap(ids: Mapping[str, int], rows: int, ref: str) -> None:
+    """Refuse ids so far beyond the tokens, and beyond the rows that are there, that a table would be padding."""
+    token = max(ids, key=ids.__getitem__, default="")
+    if ids and ids[token] >= rows and ids[token] + 1 - len(ids) > MOST_PADDING:
+        raise IsomergeError(
+            f"{ref}: its tokenizer has {len(ids)} tokens and gives {token[:40]!r} the id {ids[token]}: more than "
+            f"{MOST_PADDING} rows would be of no token; give its tokens ids without such a gap"
+        )
 
 
 def check_missing(missing: str, neighbours: int) -> None:

@@ -124,7 +124,7 @@ def merge(
         how: dict[str, Any] = {"opening": opening, "writing": writing, "running": running, "telling": telling}
         how |= {"matching": matching, "said": said, "repair": repair, "dry_run": planning.dry_run}
         return make_experts(context, voice, str(recipe), out, **how)
-    steps = step_merges(recipe or models, out, intermediate_dir, {**said, "repair": repair})
+    steps = step_merges(recipe or models, out, intermediate_dir, {**said, "repair": repair}, opening)
     if planning.dry_run:
         return _plan_steps(door, steps, writing) if steps else door.plan(recipe or models, out, writing)
     if not steps:

@@ -10,13 +10,20 @@ from typing import Any
 
 import yaml
 
+from isomerge.commands.opening import recognised
 from isomerge.commands.pipeline_merges import PIPELINE_REPORT
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors, write_whole
-from isomerge.merging.recipe.recipe_steps import Step, steps_of
+from isomerge.merging.job_models import by_token, opened
+from isomerge.merging.merge_job import MergeJob
+from isomerge.merging.recipe.recipe_steps import Step, first_name, steps_of
 from isomerge.merging.recipe.yaml_text import read_documents
-from isomerge.options import OutputOptions
+from isomerge.models.compatible import LABELS, VOCABULARY, check_compatible
+from isomerge.models.recognised import Model
+from isomerge.options import OpeningOptions, OutputOptions
 from isomerge.options.unused import note
+
+DEFAULT_OPENING = OpeningOptions()
 
 
 @dataclass(frozen=True)
@@ -45,19 +52,25 @@ class StepMerge:
 
 
 def step_merges(
-    models: Any, out: str | Path | None, folder: str | Path | None, options: Mapping[str, Any]
+    models: Any,
+    out: str | Path | None,
+    folder: str | Path | None,
+    options: Mapping[str, Any],
+    opening: OpeningOptions = DEFAULT_OPENING,
 ) -> list[StepMerge]:
     """The merges that a recipe of several steps asks for, in their order; empty where there is one or no recipe.
-    All steps are checked as far as it goes before their inputs are there; nothing is written.
+    All steps and all models that they name are checked as far as it goes before earlier outputs are there; nothing
+    is written.
 
     Args:
         models: models, or a recipe.
         out: the last step's output.
         folder: where the others go, each by its name; by default beside ``out``, as ``OUT.steps``.
         options: what else the outputs depend on.
+        opening: how models are opened.
 
     Raises:
-        IsomergeError: a step is wrong, or there is no place to write.
+        IsomergeError: a step is wrong, or one of its models, or there is no place to write.
     """
     steps = asked_steps(models)
     if steps is None:
@@ -81,13 +94,15 @@ def step_merges(
     merges: list[StepMerge] = []
     assembled: set[str | None] = set()
     """Steps that merge pipelines."""
+    stand_ins: dict[str, Model] = {}
+    """By folders of earlier outputs, the model that gives each its architecture."""
     for step in steps:
         last = step is steps[-1]
         asked = step.reading(folders)
         if pipelines_of(asked.content) or assembled & set(step.needs):
             assembled.add(step.name)  # whose components are checked when they are there
         else:
-            job_of_recipe(asked)
+            stand_ins[str(folders.get(str(step.name)))] = _checked(asked, job_of_recipe(asked), stand_ins, opening)
         name = str(step.name)
         said = {
             "recipe": dict(asked.content),
@@ -98,6 +113,57 @@ def step_merges(
         kept = not last and _is_made(record, text, folders[name]) and _all_kept(step.needs, merges)
         merges.append(StepMerge(asked, whole if last else folders[name], last, record, text, kept))
     return merges
+
+
+def _checked(step: Step, job: MergeJob, stand_ins: Mapping[str, Model], opening: OpeningOptions) -> Model:
+    """Open the models of a step, those that earlier steps write left out; the one that gives the output its
+    architecture.
+
+    Raises:
+        IsomergeError: a model that cannot be opened, or does not fit to the others.
+    """
+    spec, unmoved = opening.spec or job.options["spec"], not job.options["align"]
+    waits = any(_output_of(ref, stand_ins) for ref in job.every)
+    try:
+        whole = job if waits else by_token(job, spec=spec, allow_pickle=opening.allow_pickle).job
+        refs = (
+            [ref for ref in job.every if not _output_of(ref, stand_ins)]
+            if waits
+            else opened(whole, spec=spec, allow_pickle=opening.allow_pickle)
+        )
+        how = {"untie": not waits and job.options["untie"], "unmoved": unmoved, "proven": False}
+        with recognised(refs, spec, opening.allow_pickle, **how) as models:
+            if waits:
+                _check_kin([*(stand_ins[f] for ref in job.every if (f := _output_of(ref, stand_ins))), *models])
+            elif job.options["heads"] == "average":
+                check_compatible(models[0], models[1:], stored=unmoved)
+    except IsomergeError as error:
+        raise IsomergeError(f"{step}: {error.sentence}") from None
+    first = _output_of(job.models[0], stand_ins)
+    return stand_ins[first] if first else models[refs.index(job.models[0]) if waits else 0]
+
+
+def _output_of(ref: Any, stand_ins: Mapping[str, Model]) -> str | None:
+    """The folder of the earlier output that a reference names; None where it is another model."""
+    name = first_name(str(ref))
+    return name if name in stand_ins else None
+
+
+def _check_kin(models: Sequence[Model]) -> None:
+    """Refuse models of other architectures and widths; what a merge may change is not compared."""
+    first = models[0]
+    for other in models[1:]:
+        if first.spec.kin != other.spec.kin:
+            raise IsomergeError(
+                f"{first.ref} and {other.ref} have different architectures ({first.spec.model_type}, "
+                f"{other.spec.model_type}): only models of one architecture can be merged"
+            )
+        for size in sorted({*first.spec.sizes} & {*other.spec.sizes} - {VOCABULARY, LABELS}):
+            if first.spec.sizes[size] != other.spec.sizes[size]:
+                raise IsomergeError(
+                    f"{first.ref} and {other.ref} have different shapes ({size} is {first.spec.sizes[size]} and "
+                    f"{other.spec.sizes[size]}): they must be equal"
+                )
 
 
 def asked_steps(models: Any) -> list[Step] | None:

@@ -115,8 +115,7 @@ def by_token(job: MergeJob, *, spec: Any = None, allow_pickle: bool = False) -> 
     """
     if job.tokenizer is not None:
         return ByToken(job)
-    bases = [base for base in job.source_bases if base is not None]
-    refs = [*job.models, *bases, *(ref for stack in job.stacks for ref, _ in stack)]
+    refs, bases = job.every, any(base is not None for base in job.source_bases)
     checkpoints = [_open(ref, allow_pickle) for ref in refs if not hasattr(ref, "save_pretrained")]
     models = list({checkpoint.ref: checkpoint for checkpoint in checkpoints}.values())
     sizes = [Inputs(checkpoint.config).vocabulary for checkpoint in models]

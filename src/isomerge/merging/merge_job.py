@@ -61,6 +61,13 @@ class MergeJob:
     kept_layers: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     """By module, which layers all models keep of it."""
 
+    @property
+    def every(self) -> list[Any]:
+        """All models that are read, some of them several times: what models were tuned from, and of what they are
+        stacked, too."""
+        bases = [base for base in self.source_bases if base is not None]
+        return [*self.models, *bases, *(ref for stack in self.stacks for ref, _ in stack)]
+
 
 def job_of_models(
     models: Sequence[Any],

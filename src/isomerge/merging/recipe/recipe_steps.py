@@ -84,7 +84,7 @@ def _needs(step: Step, steps: Mapping[str | None, Step]) -> tuple[str, ...]:
     used: dict[str, None] = {}
 
     def look(text: str) -> str:
-        if (name := _first(text)) in steps:
+        if (name := first_name(text)) in steps:
             used[name] = None
         return text
 
@@ -120,20 +120,20 @@ def named_models(content: Mapping[str, Any]) -> list[str]:
     names: dict[str, None] = {}
 
     def look(text: str) -> str:
-        names[_first(text)] = None
+        names[first_name(text)] = None
         return text
 
     _named(dict(content), look)
     return list(names)
 
 
-def _first(text: str) -> str:
+def first_name(text: str) -> str:
     """The model of a reference, without revision and adapters."""
     return re.split(r"[+@]", text, maxsplit=1)[0]
 
 
 def _in_folder(text: str, folders: Mapping[str, Path | str]) -> str:
-    name = _first(text)
+    name = first_name(text)
     return f"{folders[name]}{text[len(name) :]}" if name in folders else text
 
 
