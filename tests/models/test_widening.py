@@ -65,6 +65,35 @@ def test_the_same_function_through_disk(name: str, tmp_path: Path) -> None:
     assert relative(outputs(tmp_path / "wide"), outputs(folder)) < max(1e-12, TOYS[name][1])
 
 
+DEEPER: dict[str, dict[str, int]] = {
+    "llama": {"num_hidden_layers": 5},
+    "qwen3": {"num_hidden_layers": 4, "intermediate_size": 56},
+    "gemma2": {"num_hidden_layers": 4},
+    "mixtral": {"num_hidden_layers": 4},
+    "deepseek_v3": {"num_hidden_layers": 4},
+    "gpt2": {"n_layer": 5},
+    "gpt_neox": {"num_hidden_layers": 3},
+    "opt": {"num_hidden_layers": 4},
+    "phi": {"num_hidden_layers": 4},
+    "vit": {"num_hidden_layers": 4},
+    "dinov2": {"num_hidden_layers": 4},
+}
+"""By toy: layers that are added where no stream grows."""
+
+
+@pytest.mark.parametrize("name", [n for n in DEEPER if EVERY or n in ("llama", "qwen3", "gpt2", "dinov2")])
+def test_deeper_alone(name: str, tmp_path: Path) -> None:
+    """A copied layer whose writers are zero adds nothing, whatever width it has; all were refused. Mutant: only what
+    writes to streams that grow is zero."""
+    folder = save_toy(name, tmp_path / "narrow")
+    report = isomerge.widen(folder, sizes=DEEPER[name], out=tmp_path / "deep")
+    assert report["streams"] == {}
+    assert report["added_layers"] > 0
+    assert relative(outputs(tmp_path / "deep"), outputs(folder)) < max(1e-12, TOYS[name][1])
+    made = tensors(tmp_path / "deep")
+    assert sum(not x.any() for x in made.values()) >= report["added_layers"]
+
+
 def plan(folder: Path, sizes: dict[str, int]) -> tuple[Any, Any, Widening]:
     """A toy, its growth, and how it is widened."""
     narrow = understood(open_checkpoint(folder))
@@ -149,7 +178,11 @@ REFUSED = {
     "sizes that shrink": ("llama", {"hidden_size": 40}, r"res would shrink from 48 to 40"),
     "no multiple": ("bert", {"hidden_size": 72, "num_attention_heads": 9}, r"72 is no multiple of 48"),
     "experts": ("mixtral", {"num_local_experts": 6}, r"a router would ask|another function"),
-    "layers that norm the stream": ("bert", {"num_hidden_layers": 4}, r"BertForMaskedLM .* another function"),
+    "layers that norm the stream": (
+        "bert",
+        {"num_hidden_layers": 4},
+        r"BertForMaskedLM .* changes the stream even where",
+    ),
     "a norm across heads": ("olmo2", {"num_attention_heads": 8, "hidden_size": 64}, r"another function"),
     "no size": ("llama", {"rms_norm_eps": 2}, r"rms_norm_eps=2 \(--set\): no size of this model"),
     "tokens": ("llama", {"vocab_size": 99}, r"a vocabulary grows with its tokenizer"),

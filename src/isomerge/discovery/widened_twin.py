@@ -182,6 +182,11 @@ def _why(
             errors = [change(specimen, tiny, part, way, widths) for way, widths in _trials(ways, bool(part.sizes))]
             if errors and min(errors) >= PROVEN:
                 culprits.append(part.shown().partition("=")[0])
+    if not small.sizes:
+        return (
+            f"{said} (outputs change by {least:.1g}): a layer of this class changes the stream even where it "
+            f"writes nothing, as where the stream itself passes a norm; keep the number of layers"
+        )
     which = f", by {' and '.join(culprits)} alone as well" if culprits else ""
     return (
         f"{said} (outputs change by {least:.1g}{which}): the class computes from these sizes what no weight can "

@@ -109,7 +109,7 @@ class Stack:
         if self.part is None:
             raise IsomergeError(
                 f"{beginning} several stacks of layers ({names}): say in the recipe whose layers are sliced, as in "
-                f"`modules: {{encoder: {{slices: ...}}}}`"
+                f"`modules: {{encoder: {{slices: ...}}}}`; and where a model is widened, keep the numbers of layers"
             )
         own = [stack for stack in stacks if self.part.has(stack[1])]
         if len(own) != 1:

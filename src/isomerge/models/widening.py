@@ -140,14 +140,14 @@ class Widening:
         gains = {a.name for a in leaf_atoms if a.name in self.narrow.gains} - self.of_branches
         factor = self._times(leaf_atoms)
         for at, atom in enumerate(leaf_atoms):
+            writes = not (atom.dual or atom.diag)
+            if added and writes and not gains and atom.name in self.narrow.streams:
+                factor = 0
             stream = self.streams.get(atom.name)
             if stream is None:
                 part = _filled(part, at, shape[at])
                 continue
-            writes = not (atom.dual or atom.diag)
             factor *= 1 if atom.diag else stream.factor if writes else stream.read
-            if added and writes and not gains:
-                factor = 0
             if stream.how == "copies":
                 part = part.repeat([stream.wide // stream.narrow if k == at else 1 for k in range(part.ndim)])
             elif atom.diag:  # behind it is zero, so that any gain will do: one of their size
