@@ -45,7 +45,6 @@ BESIDE = {
         [
             "merge_method",
             "elementwise_method",
-            "widening_method",
             "unit_method",
             "forward_method",
             "per_model",

@@ -17,8 +17,8 @@ from isomerge.errors import IN_PYTHON, OPTION, IsomergeError
 from sources import FILES, ROOT, nodes, relative_name
 
 ORDER = [
-    {"arithmetic", "errors", "lock", "pieces", "progress"},
-    {"files", "plug_ins"},
+    {"arithmetic", "errors", "lock", "loops", "pieces", "progress"},
+    {"files", "passes", "plug_ins"},
     {"remembered", "config"},
     {"options", "symmetry", "checkpoint"},
     {"archs", "matching"},

@@ -33,7 +33,7 @@ LATE = {
     "matplotlib", "PIL", "rich", "IPython", "pyarrow", "jinja2", "markupsafe", "tqdm",
 }  # fmt: skip
 """Packages that take long to load, or that not everybody has: imported where they are used."""
-MOST = 262
+MOST = 263
 """Modules of isomerge that a merge of two models loads, where nothing is aligned and no page is written."""
 ON_DEMAND = {
     "isomerge.checkpoint.pushing": "the output goes to the hub",
@@ -45,7 +45,7 @@ ON_DEMAND = {
     "isomerge.evidence.report.loss_figures": "a notebook shows a report",
     "isomerge.evidence.report.page": "a notebook shows a report",
     "isomerge.fusion.plug_in_calls": "a plug-in's method is called",
-    "isomerge.matching.compiled_rows": "weights are looked at",
+    "isomerge.loops": "weights are looked at",
     "isomerge.matching.local": "units are matched",
     "isomerge.matching.products": "units are matched",
     "isomerge.merging.forward_fusion": "a method runs the models",

@@ -15,7 +15,7 @@ from isomerge.fusion.bounds import Inputs, Size, size_of
 from isomerge.fusion.fisher import KroneckerFactors, fisher_kfac
 from isomerge.fusion.method_options import Range
 from isomerge.fusion.near import REACH
-from isomerge.fusion.net import Watched, bound_of, check_explained
+from isomerge.fusion.net import bound_of, check_explained
 from isomerge.fusion.registry import Method, describe, methods
 from isomerge.fusion.regmean import InputGram, regmean
 from isomerge.symmetry.groups.orthogonal import random_orthogonal
@@ -174,23 +174,6 @@ def test_sizes() -> None:
     for scale in (1e-30, 1e30):
         assert size_of([x * scale]).norm == pytest.approx(float(x.norm()) * scale, rel=1e-4)
     assert size_of([x[:0]]) == Size()
-
-
-class _Rooms:
-    dtype = torch.float32
-
-    def places(self) -> Any:
-        """Two pieces."""
-        yield torch.empty(3)
-        yield torch.empty(2)
-
-
-def test_what_goes_to_a_file_is_measured_on_its_way() -> None:
-    """Once it is filled, not before."""
-    watched = Watched(_Rooms())
-    for piece in watched.places():
-        piece.fill_(-2)
-    assert watched.size == Size(pytest.approx(20**0.5), 2.0)
 
 
 # ------------------------------------------------------- least squares whose minimum is far out

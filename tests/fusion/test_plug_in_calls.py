@@ -120,19 +120,18 @@ def test_of_models(result: Any, words: str) -> None:
         describe(lambda run: result, forward=True).run_models(run, {})
 
 
-@pytest.mark.parametrize("rows", [0, 2, 4])
-def test_a_widening_method_fills_its_room(rows: int) -> None:
-    """What it left was whatever the memory held. Mutant: the room is not filled with NaN first."""
+def test_what_selects_of_whole_tensors_is_a_plug_ins_code_too() -> None:
+    """It is given the options by its keywords, and what it raises is a sentence. Mutant: `selection` calls it as it
+    is."""
 
-    def own(tensors: Any, *, out: Any = None) -> None:
-        out[:rows] = tensors[0][:rows]
+    def own(tensors: Any, *, share: float = 0.5, selection: Any = None) -> Any:
+        return tensors[0] * selection
 
-    method, models = replace(describe(own), widening=True), two()
-    if rows == 4:
-        assert torch.equal(method.fuse(models, {}, out=torch.zeros(4, 3)), models[0])
-        return
-    with pytest.raises(IsomergeError, match="leaves entries of `out` without a number"):
-        method.fuse(models, {}, out=torch.zeros(4, 3))
+    method = replace(describe(own), elementwise=True, select=lambda tensors, *, share: share * len(tensors))
+    assert method.selection(two(), {"share": 2.0}) == 4.0
+    assert torch.equal(method.fuse(two(), {}, selection=4.0), two()[0] * 4)
+    with pytest.raises(IsomergeError, match=r"the method own of .* fails.*ZeroDivisionError"):
+        replace(method, select=lambda tensors, *, share: odd()).selection(two(), {})
 
 
 def test_notes_bounds_and_defaults() -> None:

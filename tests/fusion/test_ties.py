@@ -17,7 +17,7 @@ from isomerge.fusion.registry import methods
 from isomerge.fusion.task_arithmetic import task_arithmetic
 from isomerge.fusion.task_vectors import elect_signs
 from isomerge.fusion.ties import ties
-from isomerge.pieces import scratch, scratch_kept
+from isomerge.passes import Pass
 
 COMMON = {"normalize": False, "lambda_": 1.0}
 # small integers: sums are exact, and zeros and ties are common
@@ -257,29 +257,18 @@ def test_defaults_are_mergekits(name: str) -> None:
     assert methods()[name].base == "required"
 
 
-def test_scratch_is_used_again_while_it_is_kept() -> None:
-    """The same memory inside, whatever the size, never twice at a time."""
-    like, wide = torch.zeros(3, 5), torch.float32
-    with scratch(like, wide) as alone:
-        assert alone.shape == (15,)
-    with scratch_kept():
-        with scratch(like, wide) as one, scratch(like, wide) as two:
-            one.fill_(1.0)
-            two.fill_(2.0)
-            assert one.sum() == 15
-            places = {one.data_ptr(), two.data_ptr()}
-        with scratch(torch.zeros(4), wide) as smaller:
-            assert smaller.shape == (4,)
-            assert smaller.data_ptr() in places
-        with scratch(like, torch.float64) as other:
-            assert other.dtype == torch.float64
-
-
-def test_ties_puts_its_result_where_it_is_told() -> None:
-    """In half precision it is the float32 result, rounded once."""
-    base, one, two = (normal(300, seed=k).bfloat16() for k in range(3))
-    wide = ties([one, two], base, weight=(1.0, 0.5), density=(0.4, 0.7), normalize=True)
-    out = torch.empty(300, dtype=torch.bfloat16)
-    assert ties([one, two], base, weight=(1.0, 0.5), density=(0.4, 0.7), normalize=True, out=out) is out
-    assert wide.dtype == torch.float32
-    assert torch.equal(out, wide.bfloat16())
+@pytest.mark.parametrize("rescale", [False, True])
+def test_ties_of_pieces_is_ties_of_the_whole(rescale: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In half precision too, with many magnitudes equal to the threshold; rounded once."""
+    base, one, two = ((normal(300, seed=k) * 4).round().bfloat16() for k in range(3))
+    how = {"weight": (1.0, 0.5), "density": (0.4, 0.7), "normalize": True, "rescale": rescale}
+    method = methods()["ties"]
+    whole = method.fuse([one.float(), two.float()], how, base=base.float())
+    monkeypatch.setattr("isomerge.passes.PIECE", 7)
+    out, selection = torch.empty(300, dtype=torch.bfloat16), method.selection([one, two], how, base)
+    Pass([one, two, base], torch.float32).run(
+        lambda parts: method.fuse(parts[:2], how, base=parts[2], selection=selection), out
+    )
+    assert whole.dtype == torch.float32
+    assert torch.equal(out, whole.bfloat16())
+    assert whole.ne(base.float()).sum() > 100

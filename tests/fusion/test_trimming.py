@@ -1,4 +1,4 @@
-"""The threshold of a task vector against sorting: with ties, at every rank, and where the sample misleads."""
+"""The threshold of a task vector against sorting: with ties, at every rank."""
 
 from __future__ import annotations
 
@@ -9,51 +9,44 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isomerge.fusion import trimming
 from isomerge.fusion.trimming import Sizes, Trim, rank_of
 
 # few values, so that most draws have ties at the threshold
 VALUES = st.lists(st.sampled_from([0.0, -1.0, 1.0, 2.0, -2.0, 0.5, float("inf")]), min_size=1, max_size=40)
 
 
-def sizes_of(x: torch.Tensor) -> Sizes:
+def sizes_of(x: torch.Tensor, wide: torch.dtype = torch.float32) -> Sizes:
     """Of a task vector over a base of zeros."""
-    return Sizes(x, torch.zeros_like(x), torch.float32)
+    return Sizes(x.to(wide), torch.zeros_like(x, dtype=wide), wide)
 
 
-@pytest.fixture(params=[(1, 1 << 16), (0, 1), (0, 2), (0, 5)], ids=["whole", "of one", "of two", "of five"])
-def sampled(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Search whole vectors, or between two values of samples as small as they can be."""
+@pytest.fixture(params=[torch.float32, torch.float64], ids=str)
+def wide(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
+    """Counted by bits, or searched whole; in pieces of three."""
     with pytest.MonkeyPatch.context() as patch:
-        small, count = request.param
-        patch.setattr(trimming, "WHOLE", 1 << 20 if small else 0)
-        patch.setattr(trimming, "SAMPLE", count)
-        patch.setattr(trimming, "SIGMAS", 0.3)  # so narrow that the sample often misleads
-        patch.setattr(trimming, "PIECE", 3)
-        yield
+        patch.setattr("isomerge.passes.PIECE", 3)
+        yield request.param
 
 
-@pytest.mark.usefixtures("sampled")
-def test_every_rank() -> None:
+def test_every_rank(wide: torch.dtype) -> None:
     """Value and counts are those of the sorted list."""
 
     @given(VALUES, st.data())
     def check(values: list[float], data: st.DataObject) -> None:
         k = data.draw(st.integers(1, len(values)))
-        found, ordered = rank_of(sizes_of(torch.tensor(values)), k), sorted(map(abs, values))
+        found, ordered = rank_of(sizes_of(torch.tensor(values), wide), k), sorted(map(abs, values))
         value = ordered[k - 1]
         assert (found.value, found.less, found.equal) == (value, ordered.index(value), ordered.count(value))
 
     check()
 
 
-@pytest.mark.usefixtures("sampled")
-def test_largest_by_sorting() -> None:
+def test_largest_by_sorting(wide: torch.dtype) -> None:
     """At least one entry above density zero; of equal magnitudes the earlier; rescaled to the sum of all."""
 
     @given(st.lists(st.sampled_from([0.0, -1.0, 1.0, 2.0, -2.0, 0.5]), min_size=1, max_size=12), st.floats(0, 1))
     def check(values: list[float], density: float) -> None:
-        x = torch.tensor(values)
+        x = torch.tensor(values, dtype=wide)
         count = max(1, int(density * len(values))) if density else 0
         order = sorted(range(len(values)), key=lambda i: (-abs(values[i]), i))
         expected = torch.zeros_like(x)
@@ -67,31 +60,19 @@ def test_largest_by_sorting() -> None:
 
 def trimmed(x: torch.Tensor, density: float, *, rescale: bool = False) -> torch.Tensor:
     """A trimmed task vector, in pieces of two."""
-    trim = Trim(sizes_of(x), density, rescale=rescale)
+    trim = Trim(sizes_of(x, x.dtype), density, rescale=rescale)
     return torch.cat([trim(piece.clone()) for piece in x.split(2)])
 
 
-def test_a_large_vector_is_searched_in_a_bracket(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few entries in a hundred are looked at closely, and the threshold is the sorted one."""
-    monkeypatch.setattr(trimming, "WHOLE", 1 << 20)
-    x = torch.randn((1 << 20) + 17, generator=torch.Generator().manual_seed(0)).bfloat16()
-    searched = []
-    found_in = trimming._searched
-    monkeypatch.setattr(trimming, "_searched", lambda s, k: searched.append(len(s)) or found_in(s, k))
-    for share in (0.1, 0.5, 0.999):
-        k = int(share * len(x))
-        assert rank_of(sizes_of(x), k).value == float(x.float().abs().sort().values[k - 1])
-    assert max(searched, default=0) < 0.1 * len(x)
-
-
-def test_a_misleading_vector_costs_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large where the sample looks, small elsewhere: the whole vector is searched."""
-    n = 1 << 21
-    x = torch.rand(n, generator=torch.Generator().manual_seed(1))
-    x[:: n // trimming.SAMPLE] += 10
-    monkeypatch.setattr(trimming, "WHOLE", 1 << 20)
-    searched = []
-    found_in = trimming._searched
-    monkeypatch.setattr(trimming, "_searched", lambda s, k: searched.append(len(s)) or found_in(s, k))
-    assert rank_of(sizes_of(x), n // 2).value == float(x.sort().values[n // 2 - 1])
-    assert searched == [n]
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_thresholds_of_a_large_vector(dtype: torch.dtype) -> None:
+    """Of half precision, whose magnitudes are often equal, and of full precision: the sorted one."""
+    x = torch.randn((1 << 18) + 17, generator=torch.Generator().manual_seed(0)).to(dtype)
+    base = torch.randn(len(x), generator=torch.Generator().manual_seed(1)).to(dtype) / 8
+    ordered = (x.float() - base.float()).abs().sort().values
+    for share in (0.0, 0.1, 0.5, 0.999, 1.0):
+        k = max(1, int(share * len(x)))
+        rank = rank_of(Sizes(x, base, torch.float32), k)
+        assert rank.value == float(ordered[k - 1])
+        assert rank.less == int((ordered < rank.value).sum())
+        assert rank.equal == int((ordered == rank.value).sum())

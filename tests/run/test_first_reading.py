@@ -24,15 +24,14 @@ pytestmark = pytest.mark.matched(
 )
 
 BASES = ("task_arithmetic", "ties")
-"""Methods that need a base; one is fused in pieces, the other reads its tensors in passes of its own."""
+"""Methods that need a base; one of them looks at whole tensors before."""
 
 
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Model]:
     """Three related Llamas, of three dtypes, larger than a few pieces."""
-    for module in ("isomerge.pieces", "isomerge.run.first_reading", "isomerge.matching.distances"):
-        monkeypatch.setattr(f"{module}.PIECE", 100)
-    monkeypatch.setattr("isomerge.checkpoint.tensor_place.PIECE", 100)
+    for module in ("pieces", "passes", "checkpoint.tensor_place"):
+        monkeypatch.setattr(f"isomerge.{module}.PIECE", 100)
     first = single("llama", tmp_path / "0")
     for number, dtype in enumerate((torch.bfloat16, torch.float16), 1):
         perturb(first, tmp_path / str(number), 0.1, seed=number)
@@ -54,9 +53,9 @@ def test_it_tells_what_separate_passes_tell(models: list[Model]) -> None:
         for block, first in first_readings(unit, models).items():
             shuffled = [first.tensors[k] for k in (2, 0, 1)]
             out, parts = torch.empty(first.tensors[0].shape), []
-            for given, place in first.pieces(shuffled, out, torch.float32):
-                place.copy_(given[0])
-                parts.append(given[1].clone())
+            reading = first.reading(shuffled, torch.float32)
+            reading.run(lambda given, parts=parts: (parts.append(given[1].clone()), given[0])[1], out)
+            first.took(reading)
             whole = [model.assemble(block, None) for model in fresh]
             assert torch.equal(out, whole[2].float())
             assert torch.equal(torch.cat(parts), whole[0].float().reshape(-1))
@@ -96,7 +95,7 @@ def test_what_is_not_finite_is_refused_by_its_name(models: list[Model], number: 
     (first,) = (
         f for b, f in first_readings(unit, damaged).items() if b.key.endswith("layers.1.mlp.up_proj.weight")
     )
-    given = first.pieces(first.tensors, torch.empty(first.tensors[0].shape), torch.float32)
+    given = first.reading(first.tensors, torch.float32).pieces()
     next(given), next(given)
     with pytest.raises(IsomergeError, match=rf"{folder.name}/model.safetensors: tensor {name} has NaN"):
         next(given)
@@ -106,7 +105,7 @@ def test_what_is_not_finite_is_refused_by_its_name(models: list[Model], number: 
 def test_a_merge_reads_its_inputs_once(
     models: list[Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    """No pass but that of the fusing, or one of its own where the method needs whole tensors; the same weights come
+    """No pass but that of the fusing, whatever the method looks at before; the same weights come
     out."""
     refs = [model.checkpoint.folder for model in models]
     how = {"method": method, "align": False, "dtype": "float32"}
@@ -131,4 +130,5 @@ def test_a_merge_reads_its_inputs_once(
     assert all(torch.equal(t, two[name]) for name, t in one.items())
     assert report["layers"] == apart["layers"]
     assert report["distance"] == apart["distance"]
-    assert (None in passes) == (method == "ties")
+    assert passes
+    assert None not in passes

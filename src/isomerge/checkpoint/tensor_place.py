@@ -13,14 +13,10 @@ from zlib_ng.zlib_ng import crc32
 from isomerge.checkpoint.disk import write_from
 from isomerge.checkpoint.stored_tensor import content_of
 from isomerge.files import disk_errors
-from isomerge.pieces import PIECE, all_finite
+from isomerge.pieces import PIECE
 
 if TYPE_CHECKING:
     import torch
-
-
-class NotFiniteError(ArithmeticError):
-    """A piece has an entry that is not finite in the dtype that it is stored in."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,7 @@ class PlacedTensor:
 
 class TensorPlace:
     """Where one tensor goes: pieces are filled by the caller, one after the other, and written (see
-    `isomerge.pieces.pieces`).
+    `isomerge.passes.Pass`).
 
     Several places may be filled at once, by threads of their own. What is written counts once the
     `CheckpointWriter` has been given the `PlacedTensor`.
@@ -41,11 +37,10 @@ class TensorPlace:
     Args:
         path, offset: the file, and the tensor's first byte in it.
         shape, dtype: as they are stored.
-        finite: refuse what is not finite.
     """
 
-    def __init__(self, path: Path, offset: int, shape: torch.Size, dtype: torch.dtype, *, finite: bool) -> None:
-        self.path, self.offset, self.shape, self.dtype, self.finite = path, offset, shape, dtype, finite
+    def __init__(self, path: Path, offset: int, shape: torch.Size, dtype: torch.dtype) -> None:
+        self.path, self.offset, self.shape, self.dtype = path, offset, shape, dtype
         self._crc: int | None = None
 
     def places(self) -> Iterator[torch.Tensor]:
@@ -53,7 +48,6 @@ class TensorPlace:
         asked for.
 
         Raises:
-            NotFiniteError: see ``finite``.
             IsomergeError: the disk is full.
         """
         import torch
@@ -66,8 +60,6 @@ class TensorPlace:
             for start in range(0, max(size, 1), PIECE):
                 piece = room[: size - start]
                 yield piece
-                if self.finite and not all_finite(piece):
-                    raise NotFiniteError
                 content = content_of(piece)
                 with disk_errors(self.path):
                     write_from(fd, content, offset)

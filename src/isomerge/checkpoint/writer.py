@@ -87,17 +87,15 @@ class CheckpointWriter:
         """The folder beside ``out`` in which everything unfinished is; `finish` removes it."""
         return self._partial.root
 
-    def place(self, name: str, *, finite: bool = False) -> TensorPlace:
+    def place(self, name: str) -> TensorPlace:
         """Where a planned tensor of one of torch's dtypes goes, to be filled piece by piece; give `write` what
-        comes of it.
-
-        ``finite``: refuse entries that are not. Raises IsomergeError when ``name`` is not planned.
+        comes of it. Raises IsomergeError when ``name`` is not planned.
         """
         import torch
 
         planned = self._planned(name)
         path, offset, _ = self._spans[name]
-        return TensorPlace(path, offset, torch.Size(planned.shape), torch_dtype(planned.dtype), finite=finite)
+        return TensorPlace(path, offset, torch.Size(planned.shape), torch_dtype(planned.dtype))
 
     def _planned(self, name: str) -> OutTensor:
         self._check_open()

@@ -88,24 +88,31 @@ class Inputs:
     Args:
         models: per model its tensors: one, or the blocks of a work unit.
         base: those of the base, where there is one.
+        sizes: of the models, then of the base, where they are known.
     """
 
-    def __init__(self, models: Sequence[Sequence[Tensor]], base: Sequence[Tensor] | None = None) -> None:
-        self.tensors, self.origin = models, base
+    def __init__(
+        self,
+        models: Sequence[Sequence[Tensor]],
+        base: Sequence[Tensor] | None = None,
+        sizes: Sequence[Size] | None = None,
+    ) -> None:
+        self.tensors, self.origin, self._sizes = models, base, sizes
 
     def each(self) -> Iterator[Size]:
         """The sizes of the models, then of the base, one after the other."""
-        yield from map(size_of, [*self.tensors, *([] if self.origin is None else [self.origin])])
+        known = self._sizes
+        yield from known or map(size_of, [*self.tensors, *([] if self.origin is None else [self.origin])])
 
     @cached_property
     def models(self) -> list[Size]:
         """Of every model."""
-        return [size_of(parts) for parts in self.tensors]
+        return list(self.each())[: len(self.tensors)]
 
     @cached_property
     def base(self) -> Size:
         """Of the base; of nothing where there is none."""
-        return NOTHING if self.origin is None else size_of(self.origin)
+        return NOTHING if self.origin is None else list(self.each())[-1]
 
     @cached_property
     def deltas(self) -> list[Size]:

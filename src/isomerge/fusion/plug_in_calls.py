@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import nan
 from typing import Any
 
 import torch
@@ -43,18 +42,20 @@ class PlugInCalls:
             IsomergeError: the function fails, gives back something else, or changes what it is given.
         """
         models, what = operands[0], self.words if name is None else f"tensor {name}: {self.words}"
-        out = arguments.get("out")
-        if out is not None:
-            out.fill_(nan)  # to see what is left
         with _unchanged([*models, *(x for x in operands[1:] if x is not None)], what), own_code(f"{what} fails"):
             result = self.function(*operands, **arguments)
         if not all(isinstance(note, str) for note in arguments.get("notes") or ()):
             raise IsomergeError(f"{what} puts something else than texts into `notes`: let it append sentences")
-        if out is None:
-            return _like(result, models[0], what)
-        if bool(out.isnan().any()):
-            raise IsomergeError(f"{what} leaves entries of `out` without a number: let it fill all of it")
-        return out
+        return _like(result, models[0], what)
+
+    def selection(self, select: Callable[..., Any]) -> Callable[..., Any]:
+        """What tells a method of whole tensors; raises IsomergeError where it fails."""
+
+        def selected(*operands: Any, **options: Any) -> Any:
+            with own_code(f"{self.words} fails"):
+                return select(*operands, **options)
+
+        return selected
 
     def blocks(
         self, spec: Any, units: Sequence[Mapping[Any, Tensor]], options: Mapping[str, Any]

@@ -28,7 +28,7 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 from torch import Generator, Tensor
@@ -91,8 +91,8 @@ class Method:
     """It runs the models: see `forward_method`."""
     elementwise: bool = False
     """Every entry of the result depends on that entry of the models alone, so that tensors are merged in pieces."""
-    widening: bool = False
-    """It takes tensors as they are stored: see `widening_method`."""
+    select: Callable[..., Any] | None = None
+    """Of an elementwise method, what it is to know of whole tensors: see `elementwise_method`."""
     scale_free: bool = False
     """It commutes with factors of coordinates, so that the gauge of gains does not count: see `scale_free`."""
     models: tuple[int, int | None] = (1, None)
@@ -105,11 +105,6 @@ class Method:
     """It has sentences to tell: see ``notes``."""
     placed: tuple[str, ...] = ()
     """What it asks of where its tensor stands: of `PLACE`."""
-
-    @property
-    def piecewise(self) -> bool:
-        """It needs no more than a piece of every model at a time."""
-        return self.elementwise or self.widening
 
     @property
     def compares(self) -> bool:
@@ -163,7 +158,7 @@ class Method:
         base: Tensor | None = None,
         rng: Generator | None = None,
         statistics: Any = None,
-        out: Tensor | None = None,
+        selection: Any = None,
         notes: list[str] | None = None,
         name: str | None = None,
     ) -> Tensor:
@@ -176,7 +171,7 @@ class Method:
             base: the base's tensor, where the method takes one.
             rng: of random methods.
             statistics: what `statistics` asks for.
-            out: where a widening method puts its result.
+            selection: what `selection` gave for the whole tensors that these are pieces of.
             notes: takes what the method has to tell.
             name: of the tensor, for errors.
 
@@ -189,8 +184,8 @@ class Method:
             arguments["rng"] = rng
         if self.statistics:
             arguments[self.statistics] = statistics
-        if self.widening:
-            arguments["out"] = out
+        if self.select is not None:
+            arguments["selection"] = selection
         if self.noted:
             arguments["notes"] = notes
         arguments.update((asked, parameters[asked]) for asked in self.placed if asked in parameters)
@@ -238,6 +233,18 @@ class Method:
 
         return PlugInCalls(self.function, f"the method {self.name} of {source(self)}")
 
+    def selection(
+        self, tensors: Sequence[Tensor], parameters: Mapping[str, Any], base: Tensor | None = None
+    ) -> Any:
+        """What `select` tells of whole tensors as they are stored; None where there is nothing to be told."""
+        if self.select is None:
+            return None
+        values = self.values(parameters, len(tensors))
+        options = {option.keyword: values[option.name] for option in self.options.values()}
+        operands = [tensors, *([base] if self.base != "none" else [])]
+        call = self.select if self.built_in else self._calls.selection(self.select)
+        return call(*operands, **options)
+
 
 _METHODS: dict[str, Method] = {}
 
@@ -280,17 +287,19 @@ def merge_method(function: Callable[..., Any]) -> Callable[..., Any]:
     return _register(describe(function))
 
 
-def elementwise_method(function: Callable[..., Any]) -> Callable[..., Any]:
+def elementwise_method(
+    function: Callable[..., Any] | None = None, *, select: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
     """Register a function of aligned tensors whose result depends, entry by entry, on that entry of the models
-    alone; it is given pieces of tensors, flattened."""
-    return _register(replace(describe(function), elementwise=True))
+    alone; it is given pieces of tensors, flattened, in order.
 
-
-def widening_method(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Register a function of aligned tensors that takes them in any floating dtype, half precision too, computes in
-    `isomerge.pieces.wide_dtype` piece by piece, and puts the result into the keyword parameter ``out`` (None: into
-    a tensor in that dtype)."""
-    return _register(replace(describe(function), widening=True))
+    What it is to know of whole tensors (thresholds) comes from ``select(tensors, [base], **options)``, which is
+    given them once, as they are stored, half precision too; the function takes it as the keyword parameter
+    ``selection`` (None: ``tensors`` are whole). It may keep count of the pieces.
+    """
+    if function is None:
+        return partial(elementwise_method, select=select)
+    return _register(replace(describe(function), elementwise=True, select=select))
 
 
 def unit_method(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -312,7 +321,13 @@ def describe(function: Callable[..., Any], *, unit: bool = False, forward: bool 
     options: dict[str, Option] = {}
     limits = limits_of(function)
     for key, parameter in parameters.items():
-        if parameter.kind is not parameter.KEYWORD_ONLY or key in ("rng", "out", "notes", *PLACE, *STATISTICS):
+        if parameter.kind is not parameter.KEYWORD_ONLY or key in (
+            "rng",
+            "selection",
+            "notes",
+            *PLACE,
+            *STATISTICS,
+        ):
             continue
         name, default = key.rstrip("_"), parameter.default
         values = limits.values.get(name)

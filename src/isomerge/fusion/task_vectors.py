@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,10 +28,15 @@ def elect_signs(deltas: Sequence[Tensor], consensus: str) -> Tensor:
         IsomergeError: another word for ``consensus``.
     """
 
-    if consensus not in ("sum", "count"):
-        raise IsomergeError(f"`consensus_method` is {consensus}, but it is one of: sum, count")
+    check_consensus(consensus)
     votes = reduce(torch.add, deltas if consensus == "sum" else [delta.sign() for delta in deltas])
     return torch.copysign(votes.new_ones(()), votes)  # x - x is +0
+
+
+def check_consensus(consensus: str) -> None:
+    """Raises IsomergeError where this is no way to elect signs."""
+    if consensus not in ("sum", "count"):
+        raise IsomergeError(f"`consensus_method` is {consensus}, but it is one of: sum, count")
 
 
 def add_task_vectors(
@@ -68,24 +74,25 @@ def mixed_task_vector(
 ) -> Tensor:
     """What `add_task_vectors` adds up, before ``lambda``."""
 
-    deltas = [delta if share == 1 else delta * share for delta, share in zip(deltas, weight, strict=True)]
     if consensus is None:
+        deltas = [delta if share == 1 else delta * share for delta, share in zip(deltas, weight, strict=True)]
         mixed = deltas[0].clone()
         for delta in deltas[1:]:
             mixed += delta
         total = sum(weight)
         return mixed.div_(total) if normalize and abs(total) >= NO_WEIGHT else mixed
-    # in floats alone: masks take four times as long
-    elected = elect_signs(deltas, consensus)
-    agreeing = [(delta * elected).clamp_min_(0) for delta in deltas]
-    counts = [there.sign().mul_(share) for there, share in zip(agreeing, weight, strict=True)]
-    mixed, counted = agreeing[0], counts[0]
-    for there, count in zip(agreeing[1:], counts[1:], strict=True):
-        mixed += there
-        counted += count
-    mixed *= elected
-    if normalize:  # where nobody agrees, nothing is added
-        least = min(weight)
-        least = max(least, torch.finfo(counted.dtype).tiny) if least > 0 else 0.0  # a weight that the dtype has not
-        mixed /= counted.clamp_min_(least) if least > 0 else counted.add_(1 - counted.abs().sign_())
-    return mixed
+    from isomerge.loops import agree, compiled, elected, vote
+
+    check_consensus(consensus)
+    parts = [delta.reshape(-1).contiguous().numpy() for delta in deltas]
+    votes, mixed, counted = (np.zeros_like(parts[0]) for _ in range(3))
+    shares = [votes.dtype.type(share) for share in weight]
+    for part, share in zip(parts, shares, strict=True):
+        if share:
+            compiled(vote)(part, share, consensus == "count", votes)
+    for part, share in zip(parts, shares, strict=True):
+        compiled(agree)(part, share, votes, mixed, counted)
+    least = min(weight) if normalize else 0.0
+    least = max(least, float(np.finfo(votes.dtype).tiny)) if least > 0 else 0.0  # a weight that the dtype has not
+    compiled(elected)(votes, mixed, counted, votes.dtype.type(least), normalize)
+    return torch.from_numpy(mixed).view(deltas[0].shape)

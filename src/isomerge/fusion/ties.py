@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from isomerge.fusion.bounds import task_vectors
 from isomerge.fusion.method_options import CONSENSUS, SHARE, limited
-from isomerge.fusion.registry import per_model, widening_method
-from isomerge.fusion.sparsity import check_share
+from isomerge.fusion.registry import elementwise_method, per_model
 from isomerge.fusion.task_vectors import mixed_task_vector
-from isomerge.fusion.trimming import Sizes, Trim
-from isomerge.pieces import pieces, wide_dtype
+from isomerge.fusion.trimming import Trim, trims_of
 
 
-@widening_method
+@elementwise_method(select=trims_of)
 @limited(density=SHARE, consensus_method=CONSENSUS, bound=task_vectors)
 def ties(
     tensors: Sequence[Tensor],
@@ -29,7 +26,7 @@ def ties(
     lambda_: float = 1.0,
     consensus_method: str = "sum",
     int8_mask: bool = False,
-    out: Tensor | None = None,
+    selection: Sequence[Trim | None] | None = None,
 ) -> Tensor:
     """Trim, elect, merge: task vectors keep their largest entries, and of these only those of the elected sign.
 
@@ -37,7 +34,7 @@ def ties(
     vectors ``d_m`` and ``s = sign(sum_m w_m d_m)``, entry by entry.
 
     Args:
-        tensors: one tensor per model, of one shape, in any floating dtype, aligned.
+        tensors: one tensor per model, of one shape, float32 or float64, aligned.
         base: the base's tensor.
         weight: one weight per model.
         density: the share of entries that each task vector keeps (at least one entry; none at 0).
@@ -46,23 +43,16 @@ def ties(
         lambda_: scales what is added.
         consensus_method: ``sum`` (the paper's) or ``count``, a vote of one sign per model.
         int8_mask: accepted for mergekit's recipes; masks are booleans here, and the result does not depend on it.
-        out: where the result goes, in any floating dtype.
+        selection: how task vectors are trimmed, where ``tensors`` are pieces of what `trims_of` was given.
 
     Raises:
         IsomergeError: a density outside of [0, 1].
     """
-
-    for share in density:
-        check_share("density", share)
-    wide = wide_dtype([base, *tensors])
-    out = torch.empty(base.shape, dtype=wide, device=base.device) if out is None else out
-    trims = [
-        None if share == 1 else Trim(Sizes(t, base, wide), share, rescale=rescale)
-        for t, share in zip(tensors, density, strict=True)
+    trims = trims_of(tensors, base, density=density, rescale=rescale) if selection is None else selection
+    deltas = [part - base for part in tensors]
+    deltas = [
+        delta if trim is None else trim(delta.reshape(-1)).reshape(delta.shape)
+        for delta, trim in zip(deltas, trims, strict=True)
     ]
-    for (origin, *parts), place in pieces([base, *tensors], out, wide):
-        deltas = [part - origin for part in parts]
-        deltas = [delta if trim is None else trim(delta) for delta, trim in zip(deltas, trims, strict=True)]
-        mixed = mixed_task_vector(deltas, weight, normalize=normalize, consensus=consensus_method)
-        place.copy_(mixed.mul_(lambda_).add_(origin) if lambda_ != 1 else mixed.add_(origin))
-    return out
+    mixed = mixed_task_vector(deltas, weight, normalize=normalize, consensus=consensus_method)
+    return mixed.mul_(lambda_).add_(base) if lambda_ != 1 else mixed.add_(base)

@@ -63,6 +63,12 @@ class Sides:
     anchor_plus: Tensor
     anchor_minus: Tensor
 
+    @property
+    def exchanged(self) -> Sides:
+        """With the anchor as the moved model."""
+        ends = (self.anchor_plus, self.anchor_minus, self.moved_plus, self.moved_minus)
+        return Sides(self.plus.mT, self.minus.mT, *ends)
+
     def flat(self) -> Sides:
         """The batch as one dimension."""
         n = self.plus.shape[-1]

@@ -9,26 +9,17 @@ Sums are float32 over some thousand entries, then float64; entries of float64 ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from isomerge.passes import BITS, numbers_of
+
 WIDE = 256
 """Entries that a row keeps at least where further leading axes count as rows: a cosine of few entries tells
 little."""
-BITS = {
-    torch.bfloat16: torch.uint16,
-    torch.float16: torch.uint16,
-    torch.float8_e4m3fn: torch.uint8,
-    torch.float8_e5m2: torch.uint8,
-    torch.float32: torch.float32,
-    torch.float64: torch.float64,
-}
-"""Types that are read as they are stored, and what numpy reads their bits as."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +66,8 @@ def rows(anchor: Tensor, source: Tensor, *, columns: bool = False) -> Rows:
         anchor, source: on the CPU; not copied where they are contiguous and of one type of `BITS`.
         columns: over the columns instead, which are the last axis.
     """
+    import isomerge.loops as loops  # numba: a quarter of a second
+
     if anchor.dtype != source.dtype or anchor.dtype not in BITS:
         wide = torch.float64 if torch.float64 in (anchor.dtype, source.dtype) else torch.float32
         anchor, source = anchor.to(wide), source.to(wide)
@@ -82,25 +75,7 @@ def rows(anchor: Tensor, source: Tensor, *, columns: bool = False) -> Rows:
     length = anchor.numel() // max(count, 1)
     x, y = (t.contiguous().view(BITS[t.dtype]).numpy().reshape(count, length) for t in (anchor, source))
     sums = np.zeros((5, length if columns else count))
-    _loop(anchor.dtype, columns)(x, y, _numbers(anchor.dtype), sums)
+    zero = np.zeros(1, np.float64 if anchor.dtype == torch.float64 else np.float32)
+    loop = loops.compiled(loops.columns if columns else loops.rows)
+    loop(loops.kind_of(anchor.dtype), x, y, numbers_of(anchor.dtype), zero, sums)
     return Rows(*sums)
-
-
-@cache
-def _numbers(dtype: torch.dtype) -> np.ndarray:
-    """All numbers of a type in the order of their bits, float32, for types that are widened by looking them up."""
-    if dtype == torch.bfloat16 or dtype not in BITS or BITS[dtype] == dtype:
-        return np.zeros(1, np.float32)
-    bits = torch.arange(1 << (8 * dtype.itemsize), dtype=torch.int64)
-    return bits.to(BITS[dtype]).view(dtype).float().numpy()
-
-
-@cache
-def _loop(dtype: torch.dtype, columns: bool) -> Callable[..., None]:
-    """The compiled loop over numbers of a type."""
-    import isomerge.matching.compiled_rows as loops  # numba: a quarter of a second
-
-    kind = "bfloat16" if dtype == torch.bfloat16 else "float" if BITS[dtype] == dtype else "table"
-    loop = getattr(loops, f"{kind}_{'columns' if columns else 'rows'}")
-    entry = torch.zeros(1, dtype=dtype).view(BITS[dtype]).numpy().reshape(1, 1)
-    return loops.compiled(loop, entry, entry, _numbers(dtype), np.zeros((5, 1)))

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from isomerge.matching.additions import GAINED, are_added, by_chance
+from isomerge.matching.distances import squared_distance, squared_norm
 from isomerge.matching.factors import Factors
 from isomerge.matching.general_linear_orbit import Sides, space_sides
 from isomerge.matching.gram import Leaf, paired_leaves
@@ -107,7 +108,7 @@ class Sums:
 
 
 def settled(spec: Spec, anchor: Blocks, source: Blocks) -> bool:
-    """Whether all parts of a unit are where the anchor has them.
+    """Whether all parts of a unit are where the anchor has them, whichever of the two would be moved.
 
     Args:
         spec: with the spaces active that may move.
@@ -116,8 +117,8 @@ def settled(spec: Spec, anchor: Blocks, source: Blocks) -> bool:
     if are_added(spec, anchor, source):
         return False
     movable = [block for block in anchor if elements_of(spec, block)]
-    norm = min(sum(float(t[b].double().square().sum()) for b in movable) for t in (anchor, source))
-    gap = sum(float((anchor[b] - source[b]).double().square().sum()) for b in movable)
+    norm = min(sum(squared_norm(t[b]) for b in movable) for t in (anchor, source))
+    gap = sum(squared_distance(anchor[b], source[b]) for b in movable)
     if gap <= NOTHING**2 * norm:
         return True
     if gap >= FAR**2 * norm:
@@ -175,19 +176,21 @@ def _turned(spec: Spec, spaces: Mapping[str, Space], anchor: Blocks, source: Blo
     for space in spaces.values():
         if not space.group.dimension(spec.sizes[space.name]):
             continue
-        sides = space_sides(spec, space, anchor, source)
-        gap = _trace(sides.anchor_plus + sides.anchor_minus + sides.moved_plus + sides.moved_minus)
-        norm, gap = _trace(sides.anchor_plus + sides.anchor_minus), gap - 2 * _trace(sides.plus + sides.minus)
-        visible = gap > SLIGHT**2 * norm
-        product = norm * _trace(sides.moved_plus + sides.moved_minus)
-        foreign = _trace(sides.plus + sides.minus) < ALIKE * product.sqrt()
-        solid = torch.minimum(norm, product / norm.clamp_min(1e-300)) > FAINT * norm.mean()
-        gain = _gain(space, sides)
-        gained = gain > GAINED * gap
-        if bool((visible & solid & gained).any()):
-            gained = gain > max(GAINED, _gained_by_chance(spec, space, anchor, source)) * gap
-        if bool((visible & solid & (foreign | gained)).any()):
-            return True
+        sides, chance = space_sides(spec, space, anchor, source), None
+        for own in (sides, sides.exchanged):
+            norm, moved = _trace(own.anchor_plus + own.anchor_minus), _trace(own.moved_plus + own.moved_minus)
+            shared = _trace(own.plus + own.minus)
+            gap = norm + moved - 2 * shared
+            asked = (gap > SLIGHT**2 * norm) & (torch.minimum(norm, moved) > FAINT * norm.mean())
+            if bool((asked & (shared < ALIKE * (norm * moved).sqrt())).any()):
+                return True  # foreign
+            if not bool(asked.any()):
+                continue
+            gain = _gain(space, own)
+            if bool((asked & (gain > GAINED * gap)).any()):
+                chance = _gained_by_chance(spec, space, anchor, source) if chance is None else chance
+                if bool((asked & (gain > max(GAINED, chance) * gap)).any()):
+                    return True
     return False
 
 

@@ -7,22 +7,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Generator, Tensor
 
-from isomerge.checkpoint.tensor_place import NotFiniteError, PlacedTensor
-from isomerge.fusion.bounds import Inputs, in_layers, size_of
+from isomerge.checkpoint.tensor_place import PlacedTensor
+from isomerge.fusion.bounds import Inputs, Size, in_layers
 from isomerge.fusion.fusion import Fusion
 from isomerge.fusion.linear import linear
 from isomerge.fusion.method_options import Option
-from isomerge.fusion.net import Watched, check_explained, resolution_of
+from isomerge.fusion.net import check_explained
 from isomerge.models.recognised import Model
 from isomerge.models.stored_form import StoredForm
 from isomerge.models.unit_plan import Plan
-from isomerge.pieces import all_finite, pieces
+from isomerge.passes import NotFiniteError, Pass
 from isomerge.run.first_reading import FirstReading, FirstReadings
 from isomerge.run.unit_work import Fused
 from isomerge.solve.pairs.pair import Blocks, CommonGains, UnitResult
@@ -220,7 +219,7 @@ class Fuser:
         operands = tensors[fusion.start :][: self.count(block, number)]
         base = tensors[0] if fusion.first == "base" else None
         name = self.name(block, number)
-        if fusion.method.piecewise:
+        if fusion.method.elementwise:
             return self._in_pieces(block, parameters, operands, base, way, name)
         operands, base = list(map(self._working, operands)), None if base is None else self._working(base)
         seen = None
@@ -264,22 +263,19 @@ class Fuser:
     ) -> Tensor | PlacedTensor:
         """A method that needs no more than a piece of every model in the working dtype."""
 
-        shape, device, form = tensors[0].shape, tensors[0].device, way.form
-        narrow = None if form is None else form.written_dtype(block)
-        own = self.fusion.method.widening and not self.fusion.method.built_in  # is given room that can be looked at
-        place = None if form is None or own else form.place(block, finite=True)
+        form = way.form
+        narrow, place = (None, None) if form is None else (form.written_dtype(block), form.place(block))
         named = None if block.line.infinite else name
         fill = partial(self._fill, parameters, tensors, base, way.reading, named)
-        if place is not None and place.shape == shape:
+        if place is not None and place.shape == tensors[0].shape:
             with suppress(NotFiniteError):
                 fill(place)
                 return place.placed()
         elif narrow is not None:
-            out = fill(torch.empty(shape, dtype=narrow, device=device))
-            if narrow == self.dtype or all_finite(out):
-                return out
+            with suppress(NotFiniteError):
+                return fill(torch.empty(tensors[0].shape, dtype=narrow))
         # what does not fit is left to whoever tells what is wrong
-        return fill(torch.empty(shape, dtype=self.dtype, device=device))
+        return fill(torch.empty(tensors[0].shape, dtype=self.dtype), finite=False)
 
     def _fill(
         self,
@@ -289,33 +285,28 @@ class Fuser:
         first: FirstReading | None,
         name: str | None,
         out: Any,
+        *,
+        finite: bool = True,
     ) -> Any:
         """The method's result, in a tensor or at its place in a file; where there is a ``name``, it must be
-        explained."""
-        method = self.fusion.method
-        if method.widening:
-            return self._widened(parameters, tensors, base, name, out)
-        read = pieces if first is None else first.pieces
-        for parts, place in read([*tensors, *([] if base is None else [base])], out, self.dtype):
+        explained. Raises NotFiniteError where it must be ``finite`` and is not."""
+        method, start = self.fusion.method, [] if base is None else [base]
+        selection = method.selection(tensors, parameters, base)
+        every = [*tensors, *start]
+        reading = Pass(every, self.dtype) if first is None else first.reading(every, self.dtype)
+
+        def merged(parts: list[Tensor]) -> Tensor:
             origin = None if base is None else parts.pop()
-            merged = method.fuse(parts, parameters, base=origin, name=name)
-            if name is not None:
-                check_explained(method, merged, _inputs(parts, origin), parameters, name)
-            place.copy_(merged)
-        return out
+            return method.fuse(parts, parameters, base=origin, selection=selection, name=name)
 
-    def _widened(
-        self, parameters: dict[str, Any], tensors: list[Tensor], base: Tensor | None, name: str | None, out: Any
-    ) -> Any:
-        """What a widening method puts into ``out``; an entry that ``out`` cannot hold is told by whoever writes."""
-
-        method = self.fusion.method
-        watched: Any = out if isinstance(out, torch.Tensor) else Watched(out)
-        method.fuse(tensors, parameters, base=base, out=watched, name=name)
-        size = watched.size if isinstance(watched, Watched) else size_of([watched])
-        if name is not None and (isfinite(size.norm) or out.dtype == self.dtype):
-            step = resolution_of(out.dtype)
-            check_explained(method, size, _inputs(tensors, base), parameters, name, resolution=step)
+        with suppress(*([] if finite else [NotFiniteError])):
+            reading.run(merged, out)
+        if first is not None:
+            first.took(reading)
+        if name is not None:
+            sizes = [Size(sums.square**0.5, sums.largest) for sums in [*reading.sums, reading.result]]
+            inputs = Inputs([[t] for t in tensors], start or None, sizes[:-1])
+            check_explained(method, sizes[-1], inputs, parameters, name)
         return out
 
     def _by_unit(self, unit: Unit, blocks: list[Blocks]) -> Blocks:

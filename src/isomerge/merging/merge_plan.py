@@ -113,7 +113,7 @@ class MergePlan:
             gathers=self.gathers,
             aligned=self.matches,
         )
-        needs = {"guard": False, "piecewise": self.fusion.method.piecewise, "fusing": fusing}
+        needs = {"guard": False, "piecewise": self.fusion.method.elementwise, "fusing": fusing}
         return {**needs, "anchor": options.anchor, "matching": matching} if self.matches else needs
 
     @property

@@ -96,7 +96,7 @@ def run_plan(plan: MergePlan, choose: Choice | None = None) -> dict[str, Any]:
             how |= {"forward": plan.fuser.report}
         else:
             fuse = partial(plan.fuser.fuse, form=stream.form)
-            pieces = plan.fusion.method.piecewise
+            pieces = plan.fusion.method.elementwise
             results = stream_units(stream, used, plan.plan, fuse, plan.target, piecewise=pieces)
             plan.fuser.take_notes(results)
         write_alone(stream, plan.plan, plan.donor, plan.dtype, donor_moved(plan, results))

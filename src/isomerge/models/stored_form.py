@@ -13,7 +13,8 @@ from isomerge.checkpoint.tensor_place import TensorPlace
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model, with_infinities
-from isomerge.pieces import all_finite
+from isomerge.passes import fits
+from isomerge.pieces import all_finite, wide_dtype
 from isomerge.symmetry.blocks import Block
 
 
@@ -48,12 +49,12 @@ class StoredForm:
         first, *others = {out_code(code, self.dtype) for code in stored}
         return torch_dtype(first) if not others and first in FLOATS.values() else None
 
-    def place(self, block: Block, *, finite: bool) -> TensorPlace | None:
+    def place(self, block: Block) -> TensorPlace | None:
         """Where a block of the donor goes, to be filled piece by piece, where it is one tensor of the output as it
         is."""
         if self.writer is None or block.lead or block.line.infinite or self.written_dtype(block) is None:
             return None
-        return self.writer.place(self.donor.names[block.canonical[0]], finite=finite)
+        return self.writer.place(self.donor.names[block.canonical[0]])
 
     def named(self, model: Model, blocks: Mapping[Block, Tensor]) -> dict[str, Tensor]:
         """Blocks under a model's names, in the output dtype, or in that in which the model stores them."""
@@ -77,10 +78,9 @@ def cast(tensor: Tensor, code: str, name: str) -> Tensor:
     """Convert to a stored dtype; a value that does not fit is an error, never an infinity."""
     if code not in STORED_FLOATS or tensor.dtype == torch_dtype(code):
         return tensor
-    converted = tensor.to(torch_dtype(code))
-    if not all_finite(converted):
+    largest = float(tensor.to(wide_dtype([tensor])).abs().max()) if tensor.numel() else 0.0
+    if not fits(largest, torch_dtype(code)):
         raise IsomergeError(
-            f"tensor {name} does not fit into {code}: its largest value is {float(tensor.abs().max()):.3g}; use "
-            f"--dtype float32"
+            f"tensor {name} does not fit into {code}: its largest value is {largest:.3g}; use --dtype float32"
         )
-    return converted
+    return tensor.to(torch_dtype(code))

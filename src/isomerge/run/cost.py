@@ -32,12 +32,12 @@ def unit_memory(plan: Plan, unit: Unit, models: Sequence[Model], *, guard: bool,
     dtype, with copies for the gauge and for the candidates of ``guard``, and the cross-Gram.
 
     Where nothing moves it and it is fused ``piecewise``, tensors are pages of their files, but for those that are
-    stacked of several, and a twentieth of one is looked at closely (`isomerge.fusion.trimming`).
+    stacked of several.
     """
     numel = sum(block_size(models[0], block) for block in unit.blocks)
     if piecewise and not plan.is_matched(unit) and plan.selection.frame is None:
         stacked = sum(block_size(models[0], block) for block in unit.blocks if block.lead)
-        return 4.0 * ((len(models) + 1) * (stacked + min(numel, 4 * PIECE)) + 0.05 * numel)
+        return 4.0 * ((len(models) + 1) * (stacked + min(numel, 4 * PIECE)))
     if not plan.is_matched(unit):
         return 4.0 * (len(models) + 1) * numel
     return 4.0 * ((len(models) + (5 if guard else 3)) * numel + 2 * _widest(plan, unit) ** 2)

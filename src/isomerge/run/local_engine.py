@@ -11,7 +11,6 @@ import torch
 
 from isomerge.models.peak_memory import free_memory
 from isomerge.observe.live.accelerator import CPU
-from isomerge.pieces import scratch_kept
 from isomerge.run.cost import LIBRARIES
 from isomerge.run.pipeline import ahead, beside, expected, libraries_frozen, one_thread_each, spread, within
 from isomerge.run.unit_work import Solved, UnitWork
@@ -75,7 +74,7 @@ class LocalEngine:
                 for block in unit.blocks:
                     model.expect(block)
 
-        with one_thread_each(workers), libraries_frozen(), scratch_kept():
+        with one_thread_each(workers), libraries_frozen():
             yield from ahead(work.solve, expected(order, expect), _room(demand, still), workers)
 
 

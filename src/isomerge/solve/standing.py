@@ -241,10 +241,8 @@ def _is_settled(plan: Plan, unit: Unit, anchor: Model, model: Model, dtype: torc
     alike = [b for b in unit.blocks if mine[b].shape == theirs[b].shape]  # not heads with other labels
     mine, theirs = ({b: t[b] for b in alike} for t in (mine, theirs))
     spec, free = plan.selection.spec, plan.free(unit).within(alike)
-    good = all(
-        (settled(spec, x, y) if unit.elements or unit.votes else True) and not is_disguised(free, x, y)
-        for x, y in ((mine, theirs), (theirs, mine))
-    )
+    good = not (unit.elements or unit.votes) or settled(spec, mine, theirs)
+    good = good and not any(is_disguised(free, x, y) for x, y in ((mine, theirs), (theirs, mine)))
     for m in (anchor, model):
         for block in unit.blocks:
             m.check_unchanged(block)

@@ -70,7 +70,7 @@ class TrialModel:
         )
         with StreamWriter(plan.template, output, run_key("trial", [plan.template])) as own:
             fuse = partial(plan.fuser.fuse, form=own.form)
-            pieces = plan.fusion.method.piecewise
+            pieces = plan.fusion.method.elementwise
             results = stream_units(own, self.operands.solvers(), plan.plan, fuse, plan.target, piecewise=pieces)
             write_alone(own, plan.plan, plan.donor, plan.dtype, donor_moved(plan, results))
             own.finish({"command": "merge"}, {}, "")

@@ -26,7 +26,6 @@ from isomerge.checkpoint.tensor_place import PlacedTensor
 from isomerge.errors import ClusterError, IsomergeError, UnfinishedError
 from isomerge.files import disk_errors, write_tensors
 from isomerge.models.recognised import Model
-from isomerge.pieces import scratch_kept
 from isomerge.run.cluster.parcel import Parcel, unpack
 from isomerge.run.pipeline import one_thread_each
 from isomerge.run.unit_work import Solved, UnitWork
@@ -60,7 +59,7 @@ def solve_unit(parcel: Parcel, number: int) -> SolvedUnit:
     unit = work.units[number]
     path = Path(parcel.path).with_name(f"{number}-{uuid.uuid4().hex}.safetensors")
     with _machine_named():
-        with one_thread_each(1), scratch_kept():
+        with one_thread_each(1):
             results, tensors = work.solve(unit)
         named = dict(_named(results, tensors))
         write_tensors(path, named)

@@ -1,0 +1,268 @@
+"""Loops over numbers as they are stored, compiled by numba when this file is imported and a loop first asked for.
+
+What is compiled is kept on disk where the user may write, for all processes. Vectors are worked on in blocks that
+stay in the first cache: widened, measured and rounded without another pass over memory. Blocks are summed in
+float32 where that is exact enough, and added in order in float64, so that sums do not depend on threads. ``kind``
+says how numbers are stored (`kind_of`), and ``numbers`` has all of a type that is looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numba
+import numpy as np
+
+BLOCK = 4096
+"""Entries of a block, whose sums of float32 are right to 1e-6."""
+HOW: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract"}}
+LOW = 15
+"""Bits of a float32 magnitude below the sixteen that number a bin of `count_high`."""
+FLOAT, BFLOAT16, FLOAT16, TABLE = range(4)
+KINDS = {"torch.bfloat16": BFLOAT16, "torch.float16": FLOAT16, "torch.float32": FLOAT, "torch.float64": FLOAT}
+"""How types are stored: as numbers that processors take, or as bits that are widened; others by a table."""
+
+
+def kind_of(dtype: object) -> int:
+    """How a torch type is stored."""
+    return KINDS.get(str(dtype), TABLE)
+
+
+@numba.njit(inline="always")
+def _widen(kind: int, stored: Any, numbers: Any, x: Any, bits: Any) -> None:
+    """Stored numbers as floats ``x``, whose own bits are ``bits``."""
+    if kind == BFLOAT16:
+        for i in range(stored.size):
+            bits[i] = np.uint32(stored[i]) << np.uint32(16)
+    elif kind == FLOAT16:
+        scale = np.float32(2.0**112)  # between the exponents of both types
+        limit = np.float32(65536)  # beyond all numbers of float16
+        for i in range(stored.size):
+            bits[i] = (np.uint32(stored[i]) & np.uint32(0x7FFF)) << np.uint32(13)
+        for i in range(stored.size):
+            x[i] *= scale
+        for i in range(stored.size):
+            sign = (np.uint32(stored[i]) & np.uint32(0x8000)) << np.uint32(16)
+            bits[i] |= sign | (np.uint32(x[i] >= limit) * np.uint32(0x7F800000))
+    elif kind == TABLE:
+        for i in range(stored.size):
+            x[i] = numbers[np.int64(stored[i])]
+    else:
+        for i in range(stored.size):
+            x[i] = stored[i]
+
+
+@numba.njit(inline="always")
+def _measure(x: Any, bits: Any, y: Any, zero: Any, mask: Any, sums: Any, top: Any) -> None:
+    square = gap = zero
+    most = bits[0] & mask
+    for i in range(x.size):
+        v = x[i] + zero
+        d = v - (y[i] + zero)
+        square += v * v
+        gap += d * d
+    for i in range(x.size):
+        most = max(most, bits[i] & mask)
+    sums[0] += square
+    sums[1] += gap
+    top[0] = max(top[0], np.int64(most))
+
+
+def widen(kind: int, stored: Any, numbers: Any, x: Any, bits: Any) -> None:
+    """Widen a vector into ``x``, as `read` does, and no more."""
+    for k in range(0, x.size, BLOCK):
+        _widen(kind, stored[k : k + BLOCK], numbers, x[k : k + BLOCK], bits[k : k + BLOCK])
+
+
+def read(
+    kind: int, stored: Any, numbers: Any, x: Any, bits: Any, y: Any, zero: Any, mask: Any, sums: Any, top: Any
+) -> None:
+    """Widen a vector into ``x``, unless that is what is stored, and measure it.
+
+    Args:
+        x, bits: float32 or float64 [n] and the same memory as unsigned integers.
+        y: what ``x`` is held against, of its type.
+        zero: of the type that blocks are summed in.
+        mask: all bits but the sign's.
+        sums: takes the sum of squares, and that of squared differences from ``y``, float64 [2].
+        top: takes the bits of the largest magnitude, int64 [1].
+    """
+    for k in range(0, x.size, BLOCK):
+        v, w = x[k : k + BLOCK], bits[k : k + BLOCK]
+        if kind != FLOAT:
+            _widen(kind, stored[k : k + BLOCK], numbers, v, w)
+        _measure(v, w, y[k : k + BLOCK], zero, mask, sums, top)
+
+
+def write(kind: int, x: Any, bits: Any, mask: Any, sums: Any, top: Any, out: Any) -> None:
+    """Measure float32 as `read` does, and round it to nearest even, to bits of bfloat16 or float16."""
+    zero, half = np.float32(0), np.float32(0.5)  # whose last digit is the least number of float16
+    small = np.empty(BLOCK, np.float32)
+    s = small.view(np.uint32)
+    for k in range(0, x.size, BLOCK):
+        v, w, o = x[k : k + BLOCK], bits[k : k + BLOCK], out[k : k + BLOCK]
+        if kind == BFLOAT16:
+            for i in range(w.size):
+                o[i] = (w[i] + np.uint32(0x7FFF) + ((w[i] >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        else:
+            for i in range(w.size):
+                small[i] = abs(v[i]) + half
+            for i in range(w.size):
+                size = w[i] & np.uint32(0x7FFFFFFF)
+                normal = (size + np.uint32(0xC8000FFF) + ((size >> np.uint32(13)) & np.uint32(1))) >> np.uint32(13)
+                tiny = s[i] - np.uint32(0x3F000000)
+                rounded = tiny if size < np.uint32(0x38800000) else normal
+                rounded = np.uint32(0x7C00) if size >= np.uint32(0x47800000) else rounded
+                o[i] = rounded | ((w[i] >> np.uint32(16)) & np.uint32(0x8000))
+        _measure(v, w, v, zero, mask, sums, top)
+
+
+@numba.njit(inline="always")
+def _differ(x: Any, y: Any, room: Any) -> None:
+    for i in range(x.size):
+        room[i] = x[i] - y[i]
+
+
+def count_high(x: Any, y: Any, counts: Any) -> None:
+    """Count the magnitudes of differences of float32 by their sixteen leading bits, int64 [65536]."""
+    room = np.empty(BLOCK, np.float32)
+    bits = room.view(np.uint32)
+    for k in range(0, x.size, BLOCK):
+        some = x[k : k + BLOCK]
+        _differ(some, y[k : k + BLOCK], room)
+        for i in range(some.size):
+            counts[(bits[i] & np.uint32(0x7FFFFFFF)) >> np.uint32(LOW)] += 1
+
+
+def count_low(x: Any, y: Any, high: Any, counts: Any) -> None:
+    """Count those of one bin of `count_high` by the bits below, int64 [32768]."""
+    room = np.empty(BLOCK, np.float32)
+    bits = room.view(np.uint32)
+    for k in range(0, x.size, BLOCK):
+        some = x[k : k + BLOCK]
+        _differ(some, y[k : k + BLOCK], room)
+        for i in range(some.size):
+            size = bits[i] & np.uint32(0x7FFFFFFF)
+            if (size >> np.uint32(LOW)) == high:
+                counts[size & np.uint32(0x7FFF)] += 1
+
+
+def trim(delta: Any, level: Any, tie: Any, quota: int) -> int:
+    """Leave, of a task vector, what is larger than ``level``, and of the entries of size ``tie`` the first
+    ``quota``: how many these were."""
+    zero, kept = level * 0, 0
+    for k in range(0, delta.size, BLOCK):
+        d = delta[k : k + BLOCK]
+        ties = np.uint32(0)
+        if kept < quota:
+            for i in range(d.size):
+                ties += np.uint32(abs(d[i]) == tie)
+        if ties == 0:
+            for i in range(d.size):
+                d[i] = d[i] if abs(d[i]) > level else zero
+        else:
+            for i in range(d.size):
+                if abs(d[i]) == tie and kept < quota:
+                    kept += 1
+                elif not abs(d[i]) > level:
+                    d[i] = zero
+    return kept
+
+
+def vote(delta: Any, weight: Any, count: bool, votes: Any) -> None:
+    """Add a weighted task vector to ``votes``, or its signs where heads are counted."""
+    zero, one = weight * 0, delta.dtype.type(1)
+    for i in range(delta.size):
+        v = delta[i] * weight
+        votes[i] += (one if v > zero else (-one if v < zero else zero)) if count else v
+
+
+def agree(delta: Any, weight: Any, votes: Any, mixed: Any, weights: Any) -> None:
+    """Add, where a weighted task vector has the elected sign, its magnitude to ``mixed`` and its weight to
+    ``weights``; a vote that is zero elects the positive."""
+    zero, one = weight * 0, delta.dtype.type(1)
+    for i in range(delta.size):
+        v = delta[i] * weight
+        v = v if votes[i] >= zero else -v
+        agrees = one if v > zero else zero
+        mixed[i] += v * agrees
+        weights[i] += weight * agrees
+
+
+def elected(votes: Any, mixed: Any, weights: Any, least: Any, normalize: bool) -> None:
+    """Give the sum of magnitudes ``mixed`` the elected signs, divided by the weights that agree: by ``least`` where
+    they are less, or, where that is zero, by one where they cancel."""
+    zero, one = least * 0, mixed.dtype.type(1)
+    for i in range(mixed.size):
+        m = mixed[i] if votes[i] >= zero else -mixed[i]
+        w = max(weights[i], least) if least > zero else (one if weights[i] == zero else weights[i])
+        mixed[i] = m / w if normalize else m
+
+
+def rows(kind: int, a: Any, b: Any, numbers: Any, zero: Any, sums: Any) -> None:
+    """Sums over the rows of two matrices [n, length] of one type: float64 [5, n], of squares of both, products,
+    squared differences and unequal entries. ``zero`` [1] is of the type that they are widened to."""
+    x, y = np.empty(BLOCK, zero.dtype), np.empty(BLOCK, zero.dtype)
+    u, v = x.view(np.uint32), y.view(np.uint32)
+    for i in range(a.shape[0]):
+        for k in range(0, a.shape[1], BLOCK):
+            s, t = a[i, k : k + BLOCK], b[i, k : k + BLOCK]
+            _widen(kind, s, numbers, x, u)
+            _widen(kind, t, numbers, y, v)
+            p = q = r = d = zero[0]
+            unequal = np.uint32(0)
+            for j in range(s.size):
+                e = x[j] - y[j]
+                p += x[j] * x[j]
+                q += y[j] * y[j]
+                r += x[j] * y[j]
+                d += e * e
+            for j in range(s.size):
+                unequal += np.uint32(x[j] != y[j])
+            sums[0, i] += p
+            sums[1, i] += q
+            sums[2, i] += r
+            sums[3, i] += d
+            sums[4, i] += unequal
+
+
+def columns(kind: int, a: Any, b: Any, numbers: Any, zero: Any, sums: Any) -> None:
+    """The same over columns: float64 [5, length]."""
+    x, y = np.empty(BLOCK, zero.dtype), np.empty(BLOCK, zero.dtype)
+    u, v = x.view(np.uint32), y.view(np.uint32)
+    for i in range(a.shape[0]):
+        for k in range(0, a.shape[1], BLOCK):
+            s, t = a[i, k : k + BLOCK], b[i, k : k + BLOCK]
+            _widen(kind, s, numbers, x, u)
+            _widen(kind, t, numbers, y, v)
+            for j in range(s.size):
+                e = x[j] - y[j]
+                sums[0, k + j] += x[j] * x[j]
+                sums[1, k + j] += y[j] * y[j]
+                sums[2, k + j] += x[j] * y[j]
+                sums[3, k + j] += e * e
+                sums[4, k + j] += x[j] != y[j]
+
+
+@cache
+def compiled(loop: Callable[..., Any]) -> Callable[..., Any]:
+    """A loop, compiled for the arguments that it is called with; kept on disk unless nothing can be written
+    there. Those that compute what is written do as they say, rounding by rounding."""
+    how = {**HOW, "fastmath": False} if loop in (vote, agree, elected) else HOW
+    run = numba.njit(**how)(loop)
+    try:
+        run.enable_caching()
+    except (OSError, RuntimeError):  # no folder for what is compiled
+        return run
+
+    def kept(*arguments: Any) -> Any:
+        nonlocal run
+        try:
+            return run(*arguments)
+        except OSError:  # no room in that folder
+            run = numba.njit(**how)(loop)
+            return run(*arguments)
+
+    return kept

@@ -1,0 +1,216 @@
+"""One pass over tensors: read piece by piece, widened, measured, computed with, measured again, rounded and placed.
+
+A tensor that is larger than the cache comes from memory for every pass over it. What is to be known of its numbers
+(sizes, distances, whether they are finite) is taken while a piece is in the cache, in the compiled loops that widen
+and round it (`isomerge.loops`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import isfinite
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isomerge.pieces import PIECE, all_finite
+
+BITS = {
+    torch.bfloat16: torch.uint16,
+    torch.float16: torch.uint16,
+    torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e5m2: torch.uint8,
+    torch.float32: torch.float32,
+    torch.float64: torch.float64,
+}
+"""Types that loops read as they are stored, and what numpy reads their bits as."""
+Function = Callable[[list[Tensor]], Tensor]
+"""From a piece of every tensor, which it leaves as it is, to the result's, in the same dtype."""
+Seen = Callable[[Sequence[Tensor], Sequence[bool]], None]
+"""Is told of every piece as it is stored, and which are finite, before anything is computed of it."""
+
+
+class Places(Protocol):
+    """What is filled piece by piece, and never whole in memory: `isomerge.checkpoint.tensor_place.TensorPlace`."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the pieces."""
+        ...
+
+    def places(self) -> Iterator[Tensor]:
+        """Room for one piece after the other, which is taken away when the next is asked for."""
+        ...
+
+
+class NotFiniteError(ArithmeticError):
+    """A result has an entry that is not finite in the dtype that it is stored in."""
+
+
+@dataclass
+class Sums:
+    """What is known of the pieces of a tensor so far."""
+
+    square: float = 0.0
+    """The sum of squares."""
+    gap: float = 0.0
+    """That of squared differences from the anchor."""
+    largest: float = 0.0
+    """The largest magnitude."""
+
+    def add(self, square: float, gap: float, largest: float) -> None:
+        """One piece more."""
+        self.square, self.gap, self.largest = self.square + square, self.gap + gap, max(self.largest, largest)
+
+
+class Pass:
+    """A pass over some tensors.
+
+    Args:
+        tensors: of one size, floating point, on the CPU.
+        wide: what is computed in: float32 or float64.
+        anchor: which of them distances are taken from.
+        seen: see `Seen`.
+    """
+
+    def __init__(
+        self, tensors: Sequence[Tensor], wide: torch.dtype, *, anchor: int = 0, seen: Seen | None = None
+    ) -> None:
+        self._flat, self._wide = [t.detach().reshape(-1) for t in tensors], wide
+        self._anchor, self._seen = anchor, seen
+        self._order = sorted(range(len(tensors)), key=lambda k: k != anchor)
+        room = min(len(self._flat[0]), PIECE)
+        self._rooms = [None if t.dtype == wide else torch.empty(room, dtype=wide) for t in tensors]
+        self.sums = [Sums() for _ in tensors]
+        """Of every tensor."""
+        self.result = Sums()
+        """Of what was computed, before it is rounded."""
+
+    def run(self, function: Function | None = None, out: Tensor | Places | None = None) -> None:
+        """Read all, and put what a function gives into ``out``, in memory or on its way to a file.
+
+        Raises:
+            NotFiniteError: the result has NaN or infinite values in the dtype of ``out``.
+        """
+        if function is None or out is None:
+            for _ in self.pieces():
+                pass
+            return
+        places = out.view(-1).split(PIECE) if isinstance(out, Tensor) else out.places()
+        for place, parts in zip(places, self.pieces(), strict=True):
+            self._put(function(parts), place)
+        if not (isfinite(self.result.square) and fits(self.result.largest, out.dtype)):
+            raise NotFiniteError
+
+    def pieces(self, *, measure: bool = True) -> Iterator[list[Tensor]]:
+        """A piece of every tensor, widened and measured, in order; in memory that is lent until the next."""
+        for stored in zip(*(x.split(PIECE) for x in self._flat), strict=True):
+            yield self._read(stored, measure)
+
+    def _read(self, stored: Sequence[Tensor], measure: bool) -> list[Tensor]:
+        wide, finite = list(stored), [True] * len(stored)
+        for k in self._order:
+            piece, room = stored[k], self._rooms[k]
+            anchor = None if k == self._anchor else wide[self._anchor]
+            half = piece.element_size() <= 2 and (anchor is None or stored[self._anchor].element_size() <= 2)
+            if room is not None:
+                wide[k] = room[: len(piece)]
+                if self._wide == torch.float64 or piece.element_size() > 2 or piece.dtype not in BITS:
+                    wide[k].copy_(piece)
+                    piece = wide[k]
+            if not measure:
+                _widen(piece, wide[k])
+                continue
+            sums = _read(piece, wide[k], anchor, half)
+            finite[k] = isfinite(sums[0]) or all_finite(stored[k])
+            self.sums[k].add(*sums)
+        if self._seen is not None and measure:
+            self._seen(stored, finite)
+        return wide
+
+    def _put(self, piece: Tensor, place: Tensor) -> None:
+        piece = piece.reshape(-1).contiguous()
+        if piece.dtype == torch.float32 and place.dtype in (torch.bfloat16, torch.float16):
+            self.result.add(*_rounded(piece, place))
+        else:
+            self.result.add(*_read(piece, piece, None, False))
+            place.copy_(piece)
+
+
+def fits(largest: float, dtype: torch.dtype) -> bool:
+    """Whether a magnitude is a number in another dtype, and but for rounding the same: types of a byte have no
+    infinity, and take their largest number for all that is larger."""
+    there, info = float(torch.tensor(largest, dtype=torch.float64).to(dtype)), torch.finfo(dtype)
+    return isfinite(there) and largest - there <= max(info.eps / 2 * largest, info.smallest_normal)
+
+
+def _widen(stored: Tensor, x: Tensor) -> None:
+    """Widen a piece into ``x``, unless it is itself."""
+    from isomerge.loops import compiled, kind_of, widen  # numba: a quarter of a second
+
+    if stored is not x:
+        values, given = x.numpy(), stored.view(BITS[stored.dtype]).numpy()
+        compiled(widen)(kind_of(stored.dtype), given, numbers_of(stored.dtype), values, _bits(values)[0])
+
+
+def _read(stored: Tensor, x: Tensor, anchor: Tensor | None, half: bool) -> tuple[float, float, float]:
+    """Widen a piece into ``x``, float32 or float64, unless it is itself: the sum of squares, that of differences
+    from an anchor, and the largest magnitude. What was rounded to ``half`` precision is summed in float32: it was
+    rounded by more than sums are."""
+    from isomerge.loops import compiled, kind_of, read  # numba: a quarter of a second
+
+    values, sums, top = x.numpy(), np.zeros(2), np.zeros(1, np.int64)
+    bits, mask = _bits(values)
+    compiled(read)(
+        kind_of(stored.dtype),
+        stored.view(BITS[stored.dtype]).numpy(),
+        numbers_of(stored.dtype),
+        values,
+        bits,
+        values if anchor is None else anchor.numpy(),
+        np.float32(0) if half else np.float64(0),
+        mask,
+        sums,
+        top,
+    )
+    return _told(x, anchor, sums, top)
+
+
+def _rounded(x: Tensor, out: Tensor) -> tuple[float, float, float]:
+    """Round float32 to bfloat16 or float16; tells what `_read` does."""
+    from isomerge.loops import compiled, kind_of, write
+
+    values, sums, top = x.numpy(), np.zeros(2), np.zeros(1, np.int64)
+    compiled(write)(kind_of(out.dtype), values, *_bits(values), sums, top, out.view(BITS[out.dtype]).numpy())
+    return _told(x, None, sums, top)
+
+
+def _bits(values: np.ndarray) -> tuple[np.ndarray, np.unsignedinteger]:
+    """Floats as unsigned integers, and all bits but the sign's."""
+    if values.dtype == np.float32:
+        return values.view(np.uint32), np.uint32(2**31 - 1)
+    return values.view(np.uint64), np.uint64(2**63 - 1)
+
+
+def _told(x: Tensor, anchor: Tensor | None, sums: np.ndarray, top: np.ndarray) -> tuple[float, float, float]:
+    """What a loop has told of a piece; again in float64 where that is too large for sums of float32, or no
+    number."""
+    square, gap = sums.tolist()
+    if not (isfinite(square) and isfinite(gap)):
+        square = float(torch.linalg.vector_norm(x, dtype=torch.float64)) ** 2
+        gap = 0.0 if anchor is None else float(torch.linalg.vector_norm(x.double() - anchor.double())) ** 2
+    integer, number = (np.uint32, np.float32) if x.dtype == torch.float32 else (np.uint64, np.float64)
+    return square, gap, float(top.astype(integer).view(number)[0])
+
+
+@cache
+def numbers_of(dtype: torch.dtype) -> np.ndarray:
+    """All numbers of a type in the order of their bits, float32, where they are widened by looking them up; else
+    none."""
+    if dtype.itemsize > 1:
+        return np.zeros(1, np.float32)
+    return torch.arange(256, dtype=torch.int64).to(torch.uint8).view(dtype).float().numpy()
