@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 import isomerge as library
 from depth import EVERY
 from isomerge.errors import IsomergeError
+from isomerge.solve.match_names import BY_ACTIVATIONS, CENTRED
 
 pytestmark = pytest.mark.in_few_sweeps("how far streams of strangers settle does not matter here")
 
@@ -24,6 +25,7 @@ TABLE = [
     *(({"spaces": "paper"}, method) for method in METHODS),
     *(({"match": match}, method) for match in MATCHES for method in METHODS),
     *(({"match": match, "spaces": "paper"}, method) for match in MATCHES[3:] for method in METHODS),
+    *(({"match": CENTRED}, method) for method in METHODS),
 ]
 QUICK = [case for k, case in enumerate(TABLE) if k % 4 == 1 or case[0] == {"spaces": "paper"}]
 
@@ -60,7 +62,7 @@ def test_every_match_with_every_method(
         assert not report["match"]["sources"][0]["preserves_function"]
         assert ("first" in report["match"]["sources"][0]) == ("spaces" in how)
         return
-    reads = {"data": seen} if how.get("match") == "git-rebasin-acts" else {}
+    reads = {"data": seen} if how.get("match") in BY_ACTIVATIONS else {}
     library.align(models[1], onto=models[0], out=tmp_path / "moved", **how, **reads)
     # a merge matches unguarded, an alignment takes the nearest: both are the same where nothing is rescaled
     apart = library.merge(
@@ -107,7 +109,10 @@ def test_settings_of_transport(models: list[Path], seen: Path, tmp_path: Path, i
     assert "is a setting of --match ot-wts" in said.err
 
 
-def test_git_rebasin_by_activations_finds_a_permutation(models: list[Path], seen: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("match", BY_ACTIVATIONS)
+def test_git_rebasin_by_activations_finds_a_permutation(
+    match: str, models: list[Path], seen: Path, tmp_path: Path
+) -> None:
     """A copy whose neurons, heads and stream stand in another order comes back; weights that lie do not mislead it."""
     from isomerge.evidence.law import random_alignment
     from isomerge.matching.permutations import in_declared_groups, permutation_spec
@@ -119,13 +124,46 @@ def test_git_rebasin_by_activations_finds_a_permutation(models: list[Path], seen
     library.apply(in_declared_groups(model.spec, dict(drawn.elements)), models[0], out=tmp_path / "twin")
     before = library.diff(models[0], tmp_path / "twin", spaces="none")["distance"]["before"]
     _, report = library.align(
-        tmp_path / "twin", onto=models[0], out=tmp_path / "back", match="git-rebasin-acts", data=seen, align=True
+        tmp_path / "twin", onto=models[0], out=tmp_path / "back", match=match, data=seen, align=True
     )
     assert before > 1
     assert report["distance"]["after"] < 1e-4 * before
     assert report["match"]["sources"][0]["after"] == pytest.approx(1, abs=1e-4)
     with pytest.raises(IsomergeError, match="compares activations"):
-        library.align(models[1], onto=models[0], match="git-rebasin-acts")
+        library.align(models[1], onto=models[0], match=match)
+
+
+def test_git_rebasin_by_activations_as_published(models: list[Path], seen: Path, tmp_path: Path) -> None:
+    """Neurons by an assignment on the inner products of what they give behind the nonlinearity, as it is; the variant
+    by another one."""
+    from scipy.optimize import linear_sum_assignment
+    from transformers import ViTForImageClassification
+
+    from isomerge.models.recognised import recognise
+    from isomerge.symmetry.alignment import Alignment
+
+    images = load_file(seen)["pixel_values"]
+    given: list[list[torch.Tensor]] = []
+    for folder in models:
+        module, parts = ViTForImageClassification.from_pretrained(folder).eval(), []
+        readers = [m for name, m in module.named_modules() if name.endswith(("output.dense", "mlp.fc2"))]
+        readers = [m for m in readers if m.in_features != m.out_features]
+        for reader in readers:
+            reader.register_forward_pre_hook(lambda _, x, parts=parts: parts.append(x[0].flatten(0, -2).double()))
+        with torch.no_grad():
+            module(pixel_values=images)
+        given.append(parts)
+    best = [
+        linear_sum_assignment((x.mT @ y).numpy(), maximize=True)[1].tolist() for x, y in zip(*given, strict=True)
+    ]
+    assert best
+    moved = {}
+    for match in BY_ACTIVATIONS:
+        library.align(models[1], onto=models[0], out=tmp_path / match, match=match, data=seen, align=True)
+        alignment = Alignment.load(tmp_path / match / "alignment.safetensors", recognise(models[1]).declared)
+        moved[match] = [alignment[f"ff[{layer}]"].tolist() for layer in range(len(best))]
+    assert moved["git-rebasin-acts"] == best
+    assert moved["git-rebasin-acts-centred"] != best
 
 
 def test_ablations(models: list[Path], tmp_path: Path) -> None:

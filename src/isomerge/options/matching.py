@@ -99,8 +99,9 @@ class MatchingOptions(Options):
     seed: int = option(0, "The start of everything that is drawn.", panel=RUNNING_MODELS, recipe=True)
     match: str = option(
         "isomerge",
-        "isomerge, or a published baseline: git-rebasin, git-rebasin-acts (by activations), otfusion; for merges "
-        "also ot-wts, ot-acts, ot-acts-emd, which do not preserve functions.",
+        "isomerge, or a published baseline: git-rebasin, git-rebasin-acts (by activations; a variant of it is "
+        "git-rebasin-acts-centred), otfusion; for merges also ot-wts, ot-acts, ot-acts-emd, which do not preserve "
+        "functions.",
         panel="Matching", recipe=True,
     )  # fmt: skip
     transport: Mapping[str, Any] | Sequence[str] = option(

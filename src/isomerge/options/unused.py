@@ -136,7 +136,7 @@ def _same(value: Any, default: Any) -> bool:
 
 # ------------------------------------------------------------------------------------------------- when options act
 
-RUN_DATA = ("git-rebasin-acts", "ot-acts", "ot-acts-emd")
+RUN_DATA = ("git-rebasin-acts", "git-rebasin-acts-centred", "ot-acts", "ot-acts-emd")
 """Baselines that read activations."""
 
 

@@ -11,7 +11,9 @@ from isomerge.solve.match_options import OURS, Matching
 if TYPE_CHECKING:
     from isomerge.solve.baselines.transport_settings import TransportSettings
 
-EXACT = ("git-rebasin", "git-rebasin-acts", "otfusion")
+AS_PUBLISHED, CENTRED = BY_ACTIVATIONS = ("git-rebasin-acts", "git-rebasin-acts-centred")
+"""Git Re-Basin by activations: as in its paper, and a variant (docs/lab/transport.md)."""
+EXACT = ("git-rebasin", *BY_ACTIVATIONS, "otfusion")
 """Their result is an element of the symmetry group."""
 SOFT = ("ot-wts", "ot-acts", "ot-acts-emd")
 """Their result is a fusion: the transported source is another function."""
@@ -62,7 +64,7 @@ def transport_of(matching: Matching) -> TransportSettings | None:
 
 def reads_activations(matching: Matching) -> bool:
     """Whether a baseline looks at activations, and not at weights alone."""
-    if matching.match == "git-rebasin-acts":
+    if matching.match in BY_ACTIVATIONS:
         return True
     settings = transport_of(matching)
     return settings is not None and (settings.cost == "activations" or settings.residual.startswith("weighted"))

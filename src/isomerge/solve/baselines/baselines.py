@@ -13,7 +13,7 @@ from isomerge.solve.baselines.transport_solver import (
     match_by_transport,
     transport_solutions,
 )
-from isomerge.solve.match_names import transport_of
+from isomerge.solve.match_names import BY_ACTIVATIONS, CENTRED, transport_of
 from isomerge.solve.match_options import Matching
 from isomerge.solve.pairs.match_evidence import MatchEvidence
 from isomerge.solve.pairs.pair import PairSolver
@@ -46,11 +46,11 @@ def _solve(
     if matching.match == "git-rebasin":
         seed = matching.settings.seed if matching.settings else 0
         return match_by_rebasin(pair, observer, seed=seed)
-    if matching.match == "git-rebasin-acts":
+    if matching.match in BY_ACTIVATIONS:
         anchor, source = evidence.of_anchor, evidence.of_source(pair.source, number)
         assert anchor is not None, "there are data"
         assert source is not None, "there are data"
-        return match_by_activations(pair, (anchor, source), observer)
+        return match_by_activations(pair, (anchor, source), observer, centred=matching.match == CENTRED)
     return match_by_transport(pair, METHODS[matching.match], observer)
 
 

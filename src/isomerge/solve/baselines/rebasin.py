@@ -12,12 +12,14 @@ well, folds gains, weights tensors by their norms, and solves all layers before 
 
 By activations (section 3.1), units are matched by what they compute of the same examples:
 
-    maximise  <Z_A, P Z_B>  over the permutation P of every stream, of heads with their dimensions, and of neurons
+    minimise  |Z_A - P Z_B|^2, so maximise  <Z_A, P Z_B>,  over the permutation P of every layer's units
 
-where Z are activations [units, rows], centred. A residual stream is compared at its norms' outputs, heads and
-neurons where linear layers give and take them. Every permutation has an optimum of its own (a linear assignment),
-whatever the others are, so that nothing is iterated. What no activation shows (tables that no module gives out,
-units that never change) stays where it is.
+where Z are activations [units, rows] behind the nonlinearity, as they are. Every permutation has an optimum of its
+own (a linear assignment), whatever the others are, so that nothing is iterated. The paper has units alone: here a
+residual stream is compared at its norms' outputs, heads with their dimensions where the output layer reads them,
+queries and keys where they are given. A variant compares centred activations, and units also where linear
+layers give them, before the nonlinearity. What no activation shows (tables that no module gives out, units that
+never change) stays where it is.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from isomerge.matching.nested import NestedSolver
 from isomerge.matching.permutations import in_declared_groups, permutation_spec
 from isomerge.observe.stats.taps import Activations
 from isomerge.progress import Observer, quiet
+from isomerge.solve.match_names import AS_PUBLISHED, CENTRED
 from isomerge.solve.pairs.pair import PairSolver
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom
@@ -242,16 +245,22 @@ class ActivationMatching:
 
     Args:
         pair: the two models and the plan; spaces that are not selected, and layers that are skipped, are not moved.
-        activations: of the anchor and of the source, centred, of the same examples.
+        activations: of the anchor and of the source, of the same examples; ``centred`` ones for the variant.
         observer: told of progress.
+        centred: the variant: units are compared where they are given as well as where they are read.
     """
 
     def __init__(
-        self, pair: PairSolver, activations: tuple[Activations, Activations], observer: Observer = quiet
+        self,
+        pair: PairSolver,
+        activations: tuple[Activations, Activations],
+        observer: Observer = quiet,
+        *,
+        centred: bool = False,
     ) -> None:
         chosen = pair.plan.selection
         streams = chosen.frame.streams if chosen.frame is not None else ()
-        self.activations, self.observer = activations, observer
+        self.activations, self.observer, self.centred = activations, observer, centred
         self.pair, declared = pair, pair.anchor.spec
         self.spec = permutation_spec(declared, [*chosen.spec.spaces, *streams])
         self.streams = tuple(name for name in streams if name in self.spec.spaces)
@@ -275,7 +284,8 @@ class ActivationMatching:
         alignment = in_declared_groups(self.pair.anchor.spec, {**elements, **votes})
         moved = self.activations[1].moved(alignment)
         before, after = self._agreement(self.activations[1]), self._agreement(moved)
-        return alignment, {"method": "git-rebasin-acts", "before": before, "after": after}
+        method = CENTRED if self.centred else AS_PUBLISHED
+        return alignment, {"method": method, "before": before, "after": after}
 
     def _stream(self, name: str) -> Tensor:
         """A residual stream, at the outputs of all its norms."""
@@ -309,11 +319,16 @@ class ActivationMatching:
     def _leaves(self, unit: Unit) -> Iterator[Leaf]:
         """The atom views of both models' activations at a unit's weights."""
         own = {block.key for block in unit.blocks}
+        sides: dict[str, list[Leaf]] = {"in": [], "out": []}
         for key, tap in self.activations[0].taps.items():
             if tap.block in own:
                 x, y = (a.values[key].double() for a in self.activations)
-                for (u, v), atoms in tap.leaves(self.local, x, y):
-                    yield u, v, atoms
+                sides[tap.side] += [(u, v, atoms) for (u, v), atoms in tap.leaves(self.local, x, y)]
+        yield from sides["in"]
+        read = {atom.name for _, _, atoms in sides["in"] for atom in atoms}
+        for u, v, atoms in sides["out"]:
+            if self.centred or not {atom.name for atom in atoms} <= read:
+                yield u, v, atoms
 
     def _agreement(self, moved: Activations) -> float:
         total = norm = 0.0
@@ -325,7 +340,11 @@ class ActivationMatching:
 
 
 def match_by_activations(
-    pair: PairSolver, activations: tuple[Activations, Activations], observer: Observer = quiet
+    pair: PairSolver,
+    activations: tuple[Activations, Activations],
+    observer: Observer = quiet,
+    *,
+    centred: bool = False,
 ) -> tuple[Alignment, dict[str, Any]]:
     """Git Re-Basin's alignment by activations, an exact symmetry, and the report; see `ActivationMatching`."""
-    return ActivationMatching(pair, activations, observer).solve()
+    return ActivationMatching(pair, activations, observer, centred=centred).solve()

@@ -18,6 +18,7 @@ from isomerge.observe.stats.statistics_header import check_same_data
 from isomerge.observe.stats.taps import Activations, capture, enough
 from isomerge.progress import Observer
 from isomerge.solve.match_inputs import open_given
+from isomerge.solve.match_names import AS_PUBLISHED
 from isomerge.solve.match_options import Matching
 
 
@@ -50,7 +51,8 @@ class MatchEvidence:
 
     @cached_property
     def of_anchor(self) -> Activations | None:
-        """Centred activations of the anchor, from its file or from a run; None where weights decide alone."""
+        """Activations of the anchor, from its file or from a run; None where weights decide alone. All but those of
+        Git Re-Basin as published are centred."""
         return self._activations(self.anchor, 0)
 
     def of_source(self, source: Model, number: int) -> Activations | None:
@@ -113,4 +115,5 @@ class MatchEvidence:
 
         examples = enough(self.examples, how.rows)
         self.observer(f"reading activations of {model.ref}", 0, 1)
-        return capture(model, load_module(model, device=how.device), examples, rows=how.rows).centred()
+        activations = capture(model, load_module(model, device=how.device), examples, rows=how.rows)
+        return activations if how.match == AS_PUBLISHED else activations.centred()
