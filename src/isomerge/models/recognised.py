@@ -283,10 +283,12 @@ def _bound(checkpoint: Checkpoint, spec_file: str | Path | None, *, unmoved: boo
         raise IsomergeError(f"{checkpoint.ref}: {error}{hint}") from None
 
 
-def working_dtype(models: Sequence[Model]) -> torch.dtype:
-    """float64 when a model is stored in it, else float32: never half."""
+def working_dtype(models: Sequence[Model], written: str | None = None) -> torch.dtype:
+    """float64 when a model is stored in it, or the output is ``written`` in it, else float32: never half."""
 
-    double = any(info.dtype == "F64" for m in models for info in m.checkpoint.tensors.values())
+    double = written == "float64" or any(
+        info.dtype == "F64" for m in models for info in m.checkpoint.tensors.values()
+    )
     return torch.float64 if double else torch.float32
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +40,7 @@ from isomerge.solve.match_names import SOFT
 from isomerge.solve.match_options import OURS, WEIGHTS, Matching
 from isomerge.solve.pairs.pair import Blocks, PairSolver, rows_of
 from isomerge.solve.pairs.solutions import prepare_solutions
+from isomerge.solve.pairs.written_gains import with_storable_gains
 from isomerge.solve.rounding import RoundingOf, check_rounding, told_rounding
 from isomerge.solve.standing import Kinship, Standing, chosen_spaces, leaves_alone, none_matched, standings
 from isomerge.symmetry.alignment import Alignment
@@ -117,7 +119,7 @@ def plan_align(
             f"--match {matching.match} does not preserve the function, so that it aligns nothing: merge with it"
         )
     check_statistics_files(matching, [anchor, source])
-    dtype = working_dtype([anchor, source])
+    dtype = working_dtype([anchor, source], output.dtype)
     plain = matching.match == OURS and not matching.needs_models
     asked = spaces if spaces is not None or plain else matching.spaces(None)
     if asked is not None:  # a choice that does not exist is told before a weight is read
@@ -242,7 +244,9 @@ def run_apply(
     total = model.checkpoint.nbytes
     key = run_key(command, [model], output.dtype, output.out_shard_size, alignment.digest())
     with StreamWriter(model, output, key) as stream:
-        rounding = RoundingOf(model, stream.form, working_dtype([model]))
+        rounding = RoundingOf(model, stream.form, working_dtype([model], output.dtype))
+        with _for_other_gains(model, name):
+            alignment = with_storable_gains(alignment, model, stream.form, rounding.dtype)
         for number, unit in enumerate(units):
             output.observer(unit.key, number * total // len(units), total)
             record = stream.done(unit.key)
@@ -286,21 +290,28 @@ def _turned(model: Model, moved: Collection[str]) -> list[str]:
     return [turned_outputs(model, stream) for stream in sorted(given_out(model).intersection(moved))]
 
 
-def _apply_unit(
-    alignment: Alignment, model: Model, unit: Unit, stream: StreamWriter, rounding: RoundingOf, name: str
-) -> list[dict[str, Any]]:
-    """Move and write one unit; returns its rows of the report: how far every tensor moved."""
-    old = {block: model.assemble(block, rounding.dtype) for block in unit.blocks}
+@contextmanager
+def _for_other_gains(model: Model, name: str) -> Iterator[None]:
+    """Says what it means that a gain is not constant where a stream is turned."""
     try:
-        moved = alignment.applied(old)
+        yield
     except IsomergeError as error:  # of a gain that its folds did not make constant
         raise IsomergeError(
             f"{model.ref}: the alignment {name} turns the residual stream between norms' gains of the model that "
             f"it was made for, and this model has others ({error.sentence.partition(':')[0]}): align it by itself, "
             "or make an alignment that leaves the stream alone (--spaces default)"
         ) from None
+
+
+def _apply_unit(
+    alignment: Alignment, model: Model, unit: Unit, stream: StreamWriter, rounding: RoundingOf, name: str
+) -> list[dict[str, Any]]:
+    """Move and write one unit; returns its rows of the report: how far every tensor moved."""
+    old = {block: model.assemble(block, rounding.dtype) for block in unit.blocks}
+    with _for_other_gains(model, name):
+        moved = alignment.applied(old)
+        errors = rounding.errors(alignment, old, moved)
     rows = []
-    errors = rounding.errors(alignment, old, moved)
     for block, tensor in moved.items():
         stream.put(block, tensor)
         figures = {"norm": squared_norm(tensor), "before": 0.0, "after": squared_distance(tensor, old[block])}

@@ -24,10 +24,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from isomerge.matching.frame import gains_over_streams
+from isomerge.matching.frame import gains_over_streams, whole_gain
 from isomerge.matching.gram import sides
 from isomerge.matching.rescale import TINY, quartic_scale
 from isomerge.models.free_streams import unread_gains
+from isomerge.models.recognised import Model
 from isomerge.models.stored_form import StoredForm
 from isomerge.models.unit_plan import unit_bytes
 from isomerge.progress import Observer
@@ -36,6 +37,7 @@ from isomerge.solve.pairs.pair import CommonGains, PairSolver
 from isomerge.solve.unfinished_run import UnfinishedRun
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
+from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import find_shifts
 from isomerge.symmetry.units import elements_of
@@ -170,6 +172,32 @@ def with_common_gains(pair: PairSolver, alignment: Alignment, observer: Observer
     form = None if pair.rounding is None else pair.rounding.form
     gains = common_gains([pair], [alignment], form, observer, anchor_too=False)
     return alignment if gains is None else gains.written @ alignment
+
+
+def with_storable_gains(alignment: Alignment, model: Model, form: StoredForm, dtype: torch.dtype) -> Alignment:
+    """An alignment that ends in gains which the output's dtype has, for a model that it was not made to be written
+    for: what reads a gain takes up its rounding.
+
+    Args:
+        alignment: of the model.
+        form: how the output is stored.
+        dtype: the working dtype.
+
+    Raises:
+        IsomergeError: a stream is turned between gains that the alignment does not make constant.
+    """
+    moved = {ElementKey.of(key).in_stage for key in alignment}
+    steps = {}
+    for key, block, scale in gains_over_streams(alignment.spec, model.blocks):
+        written = form.written_dtype(block)
+        if key not in moved or written is None or torch.finfo(written).eps <= torch.finfo(dtype).eps:
+            continue
+        tensor = alignment.applied({block: model.assemble(block, dtype)})[block]
+        gain = whole_gain(alignment.spec, block, scale, tensor)
+        step = whole_gain(alignment.spec, block, scale, tensor.to(written)) / gain
+        step = torch.where(step.isfinite() & (step != 0), step, 1.0)
+        steps[key] = step.reciprocal() if scale.dual else step
+    return Alignment(alignment.spec, steps) @ alignment if steps else alignment
 
 
 def _with_gains(spec: Spec, blocks: Sequence[Block]) -> list[Block]:
