@@ -378,6 +378,7 @@ WRONG: dict[str, tuple[list[dict[str, Any]], dict[str, Any], list[str]]] = {
     "qwen3 of llama": ([{}, {}], {"architecture": "qwen3"}, ["Qwen3Moe is made of qwen3, and there is llama"]),
     "no shared expert": ([{}, {}], {"architecture": "qwen moe"}, ["Qwen2Moe has one shared expert", "shared_experts"]),
     "onto": ([{}, {}], {"align": {"onto": "x"}}, ["`align.onto` says nothing of experts"]),
+    "negative noise": ([{"noise_scale": -0.1}, {}], {}, ["`experts.0`", "`noise_scale` is -0.1", "at least 0"]),
     "scale": ([{"noise_scale": float("nan")}, {}], {}, ["`experts.0`", "`noise_scale` is nan"]),
     "code": ([{}, {}], {"align": {"data": "os:getcwd"}}, ["`align.data`", "a recipe runs no code"]),
     "import": ([{}, {}], {"import": "os"}, ["`import` names os"]),

@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoConfig
 
 from isomerge.archs import spec_for
-from isomerge.config.agreement import as_transformers_reads, config_value, disagreement
+from isomerge.config.agreement import Difference, as_transformers_reads, config_value, disagreement
 
 BODY: dict[str, Any] = {
     "vocab_size": 67, "hidden_size": 48, "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2, "intermediate_size": 40,
@@ -110,3 +110,11 @@ def test_what_transformers_cannot_read_is_compared_as_it_stands() -> None:
     assert disagreement(one, {**one, "act": "gelu"}, ["act"]) == ("act", "relu", "gelu")
     assert disagreement(one, {"model_type": "nobody's", "rope_theta": 5}, ["act", "rope"]) is None
     assert disagreement(one, {"model_type": "nobody's"}, ["act", "rope"]) is not None
+
+
+def test_long_values_are_cut() -> None:
+    """A sentence names both, however long they are."""
+    difference = Difference("key", "x" * 10_000_000, 3)
+    assert difference.sentence.startswith("key is 'xxx")
+    assert difference.sentence.endswith("... and 3")
+    assert len(difference.sentence) < 200

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 import isomerge
 from isomerge.errors import IsomergeError
@@ -116,3 +117,24 @@ def test_experts_in_one_tensor_are_merged_one_by_one(tmp_path: Path) -> None:
     for n in names:
         each = [fuse([m[n][k] for m in models], {}, base=origin[n][k]) for k in range(len(origin[n]))]
         torch.testing.assert_close(found[n], torch.stack(each), rtol=1e-4, atol=1e-5)
+
+
+def test_masks_that_lack_or_add_tensors_are_refused(tmp_path: Path) -> None:
+    """A file that was cut or joined; and thresholds that are no numbers."""
+    base, tuned, out = merged(tmp_path)
+    file = tmp_path / "mask.safetensors"
+    for number in (float("nan"), float("inf"), -1.0):
+        with pytest.raises(IsomergeError, match="give a finite number of at least 0"):
+            isomerge.task_mask(out, base, tuned[0], out=file, kind="tall", tall_lambda=number)
+    isomerge.task_mask(out, base, tuned[0], out=file)
+    with safe_open(str(file), "pt") as stored:
+        header, masks = stored.metadata(), {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+    name = "model.layers.0.mlp.up_proj.weight"
+    deeper = {**masks, "model.layers.9.mlp.up_proj.weight": masks[name].clone()}
+    for content, says in (
+        ({n: x for n, x in masks.items() if n != name}, f"lacks tensor {name}"),
+        (deeper, "has tensor"),
+    ):
+        save_file(content, file, header)
+        with pytest.raises(IsomergeError, match=says):
+            isomerge.restore_task(out, base, file, out=tmp_path / "back")

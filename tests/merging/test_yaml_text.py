@@ -102,3 +102,13 @@ def test_what_python_may_give(value: Any) -> None:
     """Bytes are no lists of numbers."""
     with pytest.raises(IsomergeError):
         of_models(methods()["linear"], 2, given={"weight": value})
+
+
+def test_pairs_of_escapes_are_one_letter(tmp_path: Path) -> None:
+    """As JSON writes what lies above U+FFFF, in keys and in values; half of a pair is no text."""
+    file = tmp_path / "r.yml"
+    file.write_text(r'{"\ud83d\ude00": "a \ud83d\ude00 \u00e9", "plain": "é"}')
+    assert read_yaml(file) == {"\U0001f600": "a \U0001f600 é", "plain": "é"}
+    file.write_text(r'{"a": "\ud83d"}')
+    with pytest.raises(IsomergeError, match="line 1 has half of a pair of escapes"):
+        read_yaml(file)

@@ -312,3 +312,16 @@ def test_messages() -> None:
         from_standard(stranger)
     with pytest.raises(IsomergeError, match="needs a model with layers and a head"):
         from_standard(gpt2.transformer)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.complex64])
+def test_weights_that_are_no_floating_point_numbers_are_refused(dtype: torch.dtype) -> None:
+    """Of models and of attention modules."""
+    model = TOYS["gpt2"][0]()
+    attention = model.transformer.h[0].attn
+    for parameter in model.parameters():
+        parameter.requires_grad = False
+        parameter.data = parameter.data.to(dtype)
+    for module in (model, attention):
+        with pytest.raises(IsomergeError, match="weights are floating-point numbers"):
+            from_standard(module)

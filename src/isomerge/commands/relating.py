@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.output_folder import PartialFolder
+from isomerge.models.recognised import recognise
 from isomerge.observe.live.modules import load_module
 from isomerge.options import FolderOptions
 from isomerge.options.relational import RelationalOptions
@@ -49,7 +49,7 @@ def planned_relational(
     Raises:
         IsomergeError: the model cannot be loaded or has no relational form, or the folder cannot be written.
     """
-    checkpoint = open_checkpoint(model)
+    checkpoint = recognise(model).checkpoint
     reads = [checkpoint.folder] if checkpoint.in_folder else []
     place = PartialFolder(Path(os.path.expanduser(out)), overwrite=writing.overwrite, reads=reads)
     try:

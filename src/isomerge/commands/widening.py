@@ -172,6 +172,6 @@ def _notes(
         )
     for difference in disagreements(wide.config, like, compared_keys(wide)) if like is not None else ():
         yield (
-            f"{difference.key} of config.json is {difference.mine!r} and {difference.theirs!r} in {ref}: "
+            f"config.json: {difference.sentence} in {ref}: "
             f"the two compute other functions of equal weights, and are not aligned or merged"
         )

@@ -36,12 +36,27 @@ TURNED = ("partial_rotary_factor", "mrope_section")
 """Rotary parameters that say which coordinates turn, and by what."""
 
 
+LONGEST = 120
+"""Characters of a value that are told."""
+
+
 class Difference(NamedTuple):
     """A key on which two configs disagree, and what each says."""
 
     key: str
     mine: Any
     theirs: Any
+
+    @property
+    def said(self) -> str:
+        """Both values, long ones cut."""
+        values = (x if len(x) <= LONGEST else f"{x[:LONGEST]}..." for x in (repr(self.mine), repr(self.theirs)))
+        return " and ".join(values)
+
+    @property
+    def sentence(self) -> str:
+        """The key, and what both say."""
+        return f"{self.key} is {self.said}"
 
     @property
     def retuned(self) -> bool:

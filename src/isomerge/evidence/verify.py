@@ -205,7 +205,7 @@ def other_function(first: Model, second: Model) -> str | None:
     decided = decisive_differences(first.config, second.config, first.spec.config_keys)
     if not decided:
         return None
-    each = "; ".join(f"{d.key} is {d.mine!r} and {d.theirs!r}" for d in decided)
+    each = "; ".join(d.sentence for d in decided)
     return f"config.json differs in what decides the function: {each}"
 
 
@@ -218,8 +218,7 @@ def doubt_of_configs(first: Model, second: Model) -> str | None:
     if unlike:
         more = f" and {len(unlike) - 1} more keys" if len(unlike) > 1 else ""
         return (
-            f"the weights are the same, but config.json differs in {unlike[0].key} ({unlike[0].mine!r} and "
-            f"{unlike[0].theirs!r}){more}, of "
+            f"the weights are the same, but config.json differs in {unlike[0].key} ({unlike[0].said}){more}, of "
             f"which the spec for {first.spec.model_type} does not say whether the function depends on it"
         )
     for model in (first, second):

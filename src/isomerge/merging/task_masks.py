@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -53,15 +55,21 @@ class TaskMask:
     """Of the merged model and the base: the mask fits no others."""
     path: Path
 
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The tensors that have a mask."""
+        with safe_open(str(self.path), "pt") as file:
+            return frozenset(file.keys())
+
     def of(self, name: str, shape: torch.Size) -> Tensor | None:
         """The mask of a stored tensor, booleans; None where it has none.
 
         Raises:
             IsomergeError: it has another size.
         """
+        if name not in self.names:
+            return None
         with safe_open(str(self.path), "pt") as file:
-            if name not in file.keys():  # noqa: SIM118 - no mapping
-                return None
             packed = file.get_tensor(name)
         if len(packed) != -(-shape.numel() // 8):
             raise IsomergeError(
@@ -105,8 +113,8 @@ def write_task_mask(
     check_file(out, f"--out {out}", overwrite=overwrite)
     if kind not in KINDS:
         raise IsomergeError(f"--kind {kind}: give one of {', '.join(KINDS)}")
-    if tall_lambda < 0:
-        raise IsomergeError(f"--tall-lambda {tall_lambda}: give a number of at least 0")
+    if not 0 <= tall_lambda < math.inf:
+        raise IsomergeError(f"--tall-lambda {tall_lambda}: give a finite number of at least 0")
     masks: dict[str, Tensor] = {}
     entries = kept = 0
     own = masked = crossed = squares = lengths = 0.0
@@ -160,6 +168,12 @@ def restore_task(
             f"{mask.path} was made for other models than {merged.ref} and {base.ref}: give those of the mask"
         )
     checkpoint = merged.checkpoint
+    wanted = {name for name, info in checkpoint.tensors.items() if info.dtype.startswith(("F", "BF"))}
+    if strange := sorted(wanted ^ mask.names):
+        raise IsomergeError(
+            f"{mask.path}: the mask {'lacks' if strange[0] in wanted else 'has'} tensor {strange[0]}, and "
+            f"{merged.ref} {'has' if strange[0] in wanted else 'lacks'} it: make the mask anew with task_mask"
+        )
     plan = [OutTensor(info.name, info.dtype, tuple(info.shape)) for info in checkpoint.tensors.values()]
     content = hashlib.sha256(mask.path.read_bytes()).hexdigest()
     seen = ["restore", content, checkpoint.identity(), base.checkpoint.identity()]

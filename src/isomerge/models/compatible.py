@@ -65,9 +65,7 @@ def check_compatible(
                 )
         every = disagreements(anchor.config, other.config, compared_keys(anchor)) if settings else []
         for difference in every:
-            said = (
-                f"{pair} differ in config.json: {difference.key} is {difference.mine!r} and {difference.theirs!r}"
-            )
+            said = f"{pair} differ in config.json: {difference.sentence}"
             if not (stored and difference.retuned):
                 raise IsomergeError(
                     f"{said}; models that compute different functions of equal weights cannot be "

@@ -330,7 +330,7 @@ def _check_alike(first: Stack, second: Stack) -> None:
     keys = [key for key in (*first.spec.config_keys, "tie_word_embeddings") if key not in FORMS]
     if (difference := disagreement(first.checkpoint.config, second.checkpoint.config, keys)) is not None:
         raise IsomergeError(
-            f"{pair} differ in config.json: {difference.key} is {difference.mine!r} and {difference.theirs!r}; "
+            f"{pair} differ in config.json: {difference.sentence}; "
             "layers of the two compute different functions of equal weights and cannot be stacked"
         )
 

@@ -68,7 +68,7 @@ def other_settings(first: Fingerprint, second: Fingerprint) -> Iterator[str]:
     if first.model_type != second.model_type:
         return
     for setting in decisive_differences(first.config, second.config, _keys(first, second)):
-        yield f"config: {setting.key} is {setting.mine!r} and {setting.theirs!r}"
+        yield f"config: {setting.sentence}"
     if first.depths() == second.depths() and all(
         t.rows == second.tables[k].rows for k, t in first.tables.items() if k in second.tables
     ):

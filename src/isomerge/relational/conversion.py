@@ -41,6 +41,7 @@ def convert_model(
     """See `isomerge.relational.from_standard`."""
     settings = config_of(model)
     tensors = {name: p.detach() for name, p in model.named_parameters(remove_duplicate=False)}
+    _check_numbers(tensors)
     spec = spec_for(settings, shapes={name: tuple(x.shape) for name, x in tensors.items()})
     norm = _norm_of(spec, settings)
     rotary = any(s.group_name == "Complex" for s in spec.spaces.values())
@@ -65,6 +66,16 @@ def convert_model(
     _fill(relational, parts, vectors, atoms, scores)
     _try_out(model, relational)
     return relational.to(next(iter(tensors.values())).dtype).eval()
+
+
+def _check_numbers(tensors: Mapping[str, Tensor]) -> None:
+    """Refuse weights that are no floating-point numbers."""
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            raise IsomergeError(
+                f"tensor {name} is {str(tensor.dtype).removeprefix('torch.')}, and weights are floating-point "
+                "numbers: give the model that it was made from"
+            )
 
 
 @torch.no_grad()
@@ -285,6 +296,7 @@ def convert_attention(
     module: nn.Module, *, choose: str | Tensor, full: bool, chunk: int | None, seed: int
 ) -> RelationalAttention:
     spec, tensors = attention_spec(module)
+    _check_numbers(tensors)
     parts = {role: part for (_, role), part in parts_of(spec, tensors).items()}
     if missing := set(ROLES) - set(parts):
         raise IsomergeError(f"{type(module).__name__} has no {min(missing)} projection: pass an attention module")

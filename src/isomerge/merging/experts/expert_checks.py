@@ -76,6 +76,8 @@ def _check_prompts(recipe: ExpertsRecipe, entry: ExpertEntry, place: str, *, rou
         value = getattr(entry, key)
         if value is not None and (value != value or abs(value) == float("inf")):
             raise IsomergeError(f"{place}: `{key}` is {value}: give a number")
+    if entry.noise_scale is not None and entry.noise_scale < 0:
+        raise IsomergeError(f"{place}: `noise_scale` is {entry.noise_scale}: give a number of at least 0")
 
 
 def told_of_recipe(recipe: ExpertsRecipe) -> list[str]:
@@ -168,7 +170,7 @@ def check_expert(base: Model, expert: Model, target: ExpertTarget, *, aligned: b
                 )
     for difference in disagreements(base.config, expert.config, ("hidden_act",)):
         raise IsomergeError(
-            f"{pair} differ in config.json: {difference.key} is {difference.mine!r} and {difference.theirs!r}; "
+            f"{pair} differ in config.json: {difference.sentence}; "
             f"an expert's neurons would compute another function"
         )
     return _notes(base, expert, pair, aligned=aligned)

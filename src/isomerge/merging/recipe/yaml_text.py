@@ -50,6 +50,18 @@ def _bounded() -> Any:
                 )
             return super().construct_object(node, deep)
 
+        def construct_scalar(self, node: Any) -> Any:
+            text = super().construct_scalar(node)
+            if not isinstance(text, str) or text.isascii():
+                return text
+            try:  # JSON escapes what lies above U+FFFF as a pair
+                return text.encode("utf-16", "surrogatepass").decode("utf-16")
+            except UnicodeDecodeError:
+                line = node.start_mark.line + 1
+                raise yaml.YAMLError(
+                    f"line {line} has half of a pair of escapes: give both, or the letter"
+                ) from None
+
         def construct_yaml_int(self, node: Any) -> Any:
             return self._unless_sixties(node, super().construct_yaml_int)
 
