@@ -74,12 +74,31 @@ def sum_of(deltas: Sequence[Tensor]) -> Tensor:
 
 
 def directions(matrix: Tensor, rank: int | None = None) -> Triple:
-    """The singular triples of a matrix, the largest ``rank`` (None: all) of those that are not rounding."""
-    u, s, v = singular_values_and_vectors(matrix, full_matrices=False)
-    floor = max(matrix.shape) * torch.finfo(s.dtype).eps * s[:1]
-    count = int((s > floor).sum())
-    count = count if rank is None else min(rank, count)
-    return u[:, :count], s[:count], v[:count]
+    """The singular triples of a matrix, the largest ``rank`` (None: all) of those that are not rounding.
+
+    In float32 they come of the Gram matrix of the shorter side in float64: its squares keep what float32 has, in a
+    third of the time of a long matrix.
+    """
+    if matrix.dtype == torch.float64 or not matrix.numel():
+        u, s, v = singular_values_and_vectors(matrix, full_matrices=False)
+        count = _count(matrix, s, rank)
+        return u[:, :count], s[:count], v[:count]
+    if matrix.shape[0] < matrix.shape[1]:
+        u, s, v = directions(matrix.mT, rank)
+        return v.mT, s, u.mT
+    wide = matrix.double()
+    squares, vectors = torch.linalg.eigh(wide.mT @ wide)
+    s, v = squares.clamp_min(0).sqrt().flip(0), vectors.flip(1)
+    count = _count(matrix, s, rank)
+    u = (wide @ v[:, :count]) / s[:count]
+    return u.to(matrix.dtype), s[:count].to(matrix.dtype), v[:, :count].mT.to(matrix.dtype)
+
+
+def _count(matrix: Tensor, values: Tensor, rank: int | None) -> int:
+    """How many singular values are no rounding, at most ``rank``."""
+    floor = max(matrix.shape) * torch.finfo(matrix.dtype).eps * values[:1]
+    count = int((values > floor).sum())
+    return count if rank is None else min(rank, count)
 
 
 def nearest_orthonormal(columns: Tensor) -> Tensor:
@@ -90,9 +109,8 @@ def nearest_orthonormal(columns: Tensor) -> Tensor:
     """
     if not columns.numel():
         return columns
-    u, s, v = singular_values_and_vectors(columns, full_matrices=False)
-    kept = s > max(columns.shape) * torch.finfo(s.dtype).eps * s[:1]
-    return u[:, kept] @ v[kept]
+    u, _, v = directions(columns)
+    return u @ v
 
 
 def whitened(triples: Sequence[Triple]) -> Tensor:
