@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from isomerge.cli.prove import verdict_of
 from plain_models import TorchTransformer
 from toys import randomise
 
@@ -73,3 +74,19 @@ def test_refuted(plain: Path, isomerge: Callable[..., Any]) -> None:
     assert said.code == 1
     assert "refuted" in said.out
     assert "Verdict: refuted." in said.out
+
+
+@pytest.mark.parametrize(
+    ("declared", "inner", "words"),
+    [
+        (9, [], "proven"),
+        (8, [], "proven; 1 dimension not declared"),
+        (2, [{}], "proven; 7 dimensions not declared; 1 inner axis not declared"),
+        (None, [], "proven; what is not declared was not counted"),
+    ],
+)
+def test_the_verdict_says_what_is_left(declared: int | None, inner: list[dict[str, Any]], words: str) -> None:
+    """A proof of what is declared is none of what is not."""
+    counted = None if declared is None else {"true": 9, "declared": declared}
+    assert verdict_of({"proven": True, "redundancy": counted, "inner": inner}) == words
+    assert verdict_of({"proven": False, "redundancy": None, "inner": []}) == "refuted"

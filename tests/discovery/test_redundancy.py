@@ -184,11 +184,23 @@ def test_these_types_are_complete(kind: str) -> None:
     assert found.complete, found.report()
 
 
-SMALL = {"vit_mae": {"num_channels": 1, "decoder_hidden_size": 768, "mask_ratio": 0.5}}
+@pytest.mark.parametrize("kind", ["gpt2", "gpt_neo", "opt", "gpt_bigcode"])
+def test_heads_of_their_own_are_complete(kind: str) -> None:
+    """What words and positions trade is free once the words are no head: without `wp`, as many dimensions as the
+    stream has are missing. In tied models the tie takes it away, and nothing is missing either."""
+    config = tf.AutoConfig.for_model(kind, tie_word_embeddings=False).to_dict() | {"model_type": kind}
+    assert try_completeness(text_of(None)[1], config).complete
+
+
+SMALL = {
+    "vit_mae": {"num_channels": 1, "decoder_hidden_size": 768, "mask_ratio": 0.5},
+    "gpt2": {"tie_word_embeddings": False},
+}
 
 
 @pytest.mark.parametrize(
-    "kind", ["qwen3", "vit", "bert", "mixtral", *more("t5", "opt", "phi", "albert", "olmo", "swin", "vit_mae")]
+    "kind",
+    ["qwen3", "vit", "bert", "mixtral", *more("t5", "opt", "phi", "albert", "olmo", "swin", "vit_mae", "gpt2")],
 )
 def test_what_inspect_prints_is_the_whole_declared_group(kind: str) -> None:
     """Its formula, against the rank of the declared tangents: streams, gains and trades included, nothing twice."""

@@ -216,3 +216,16 @@ def test_barrier_to_an_untied_alignment(name: str, tmp_path: Path) -> None:
     plain = isomerge.barrier(a, b, **options)
     assert plain["untied"] == []
     assert plain["lines"][0]["losses"] == pytest.approx(stored["losses"], rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["GPT2LMHeadModel", "GPT2Model", "GPT2ForSequenceClassification"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_tie_takes_trades_of_its_table(kind: str, tied: bool, tmp_path: Path) -> None:
+    """What words and positions trade shows in logits of the words, and nowhere else."""
+    model = getattr(tf, kind)(tf.GPT2Config(**SMALL, tie_word_embeddings=tied))
+    model.save_pretrained(tmp_path)
+    trades = {shift.name for shift in recognise(tmp_path).spec.shifts if shift.trades}
+    assert trades == (set() if tied and kind == "GPT2LMHeadModel" else {"wp"})
+
+
+SMALL = {"vocab_size": 17, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 2, "pad_token_id": 0}

@@ -347,7 +347,7 @@ def free_under_layer_norm(model: Model) -> LayerNorms:
     twice = {b for b in model.blocks if b.line.tied and is_tied(model.config, stored=True)}
     own = {block.line for block in model.blocks} - {block.line for block in twice}
     tied = [line for line in lines if line not in own]
-    traded = {name for shift in model.declared.shifts if shift.trades for name in (shift.bias, shift.into)}
+    traded = {name for shift in model.spec.shifts if shift.trades for name in (shift.bias, shift.into)}
     tables = {line.tied for line in tied} - traded  # what trades a constant is no head
     free = layer_norms(
         model.declared,

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from isomerge.config.tied_head import is_tied
+from isomerge.config.config_parts import parts_of
+from isomerge.config.tied_head import ALWAYS, is_tied
 from isomerge.symmetry.language.spec import Line, Spec
+from isomerge.symmetry.returned import class_of, task_of
 
 # Groups whose elements are their own inverse transpose.
 SELF_DUAL = {"Perm", "SignedPerm", "Sign", "O", "OFixingOnes", "Fixed"}
@@ -67,8 +69,14 @@ def broken_ties(spec: Spec, present: Iterable[str], config: Mapping[str, Any]) -
 
 
 def without_broken_ties(spec: Spec, present: Iterable[str], config: Mapping[str, Any]) -> Spec:
-    """The spec without the spaces that would move a tied tensor in one of its places only."""
+    """The spec without the spaces that would move a tied tensor in one of its places only, and the trades of tables
+    that are heads as well."""
     broken = {name for _, names in broken_ties(spec, present, config).values() for name in names}
+    base = task_of(config) == "Model" and not ALWAYS.search(class_of(config)) and not parts_of(config)
+    tables = {stand_in.name for _, stand_in in ([] if base else _declared_ties(spec, set(present), config))}
+    for shift in spec.shifts:
+        moved = {shift.bias, shift.into, shift.beside}
+        broken |= {shift.name} if shift.trades and shift.against is None and moved & tables else set()
     if not broken:
         return spec
     return spec.without(broken)
