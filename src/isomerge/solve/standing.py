@@ -24,8 +24,8 @@ from isomerge.matching.frame import has_shared_meaning
 from isomerge.matching.norm_parts import is_disguised
 from isomerge.matching.rows import rows
 from isomerge.matching.settled import Sums, settled
+from isomerge.models.layer_norm_form import free_under_layer_norm
 from isomerge.models.recognised import Model
-from isomerge.models.table_bases import read_onto
 from isomerge.models.unit_plan import Plan, make_plan, unit_bytes
 from isomerge.options.fusing import AUTO
 from isomerge.progress import Observer, quiet
@@ -221,6 +221,12 @@ def _has_lost_columns(anchor: Model, model: Model, spec: Spec, unit: Unit) -> bo
 def _carried_elsewhere(anchor: Model, model: Model, evidence: Look) -> str:
     """The first block of those that differ for the most part by where constants stand that several layers share, or
     by the basis of a table that they read; empty where nothing does."""
+    free = free_under_layer_norm(anchor)
+    if not free.carried and not free.bases:
+        return ""
+    # few texts have any
+    from isomerge.models.table_bases import read_onto
+
     whole = sum(seen.gap for seen in evidence.tensors)
     for mine, theirs in ((anchor, model), (model, anchor)):
         other = replace(theirs.plain)
