@@ -224,7 +224,7 @@ def _carried_elsewhere(anchor: Model, model: Model, evidence: Look) -> str:
     free = free_under_layer_norm(anchor)
     if not free.carried and not free.bases:
         return ""
-    # few texts have any
+    # loaded where a text has any
     from isomerge.models.table_bases import read_onto
 
     whole = sum(seen.gap for seen in evidence.tensors)
