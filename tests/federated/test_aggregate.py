@@ -216,6 +216,18 @@ def test_a_round_draws_nothing() -> None:
     assert all(torch.equal(found[0][name], x) for name, x in found[1].items())
 
 
+def test_without_an_anchor_the_order_of_clients_is_nothing() -> None:
+    """Strangers with examples of their own number: the same parameters, whoever reports first."""
+    homes = [server("tiny", seed) for seed in (1, 2)]
+    one, two = (
+        aggregate(
+            [homes[k].state for k in order], anchor="none", config=homes[0].config, weights=[k + 1 for k in order]
+        )
+        for order in ((0, 1), (1, 0))
+    )
+    assert all(torch.allclose(one[name], x, atol=1e-5) for name, x in two.items())
+
+
 def probe(home: Server) -> Examples:
     given = inputs(home.module.config)
     return Examples({name: x.float() for name, x in given.items()}, False)

@@ -28,6 +28,7 @@ from isomerge.solve.match_options import SHARES
 from isomerge.solve.pairs.pair import Blocks, PairSolver, UnitResult, rows_of
 from isomerge.solve.pairs.stream_descent import StreamSolver
 from isomerge.solve.pairs.written_gains import CommonGains, gains_of_merge
+from isomerge.solve.standing import own_order
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.fixed import fixed_parts
 
@@ -97,13 +98,17 @@ class Round:
         refs, order = _in_order(updates, anchor, weights)
         each = [*updates] if isinstance(anchor, str) else [anchor, *updates]
         models = recognised({refs[k]: each[k] for k in order}, how.config, how.names, how.spec)
+        together = isinstance(anchor, str) and anchor == "none"
+        if together:  # whoever reports first is no anchor either
+            own = own_order(models)
+            models, order = [models[k] for k in own], [order[k] for k in own]
         plan, dtype = make_plan(models[0], models[1:], how.spaces, how.layers), working_dtype(models)
         solvers = [PairSolver(models[0], source, plan, dtype, guard=how.guard) for source in models[1:]]
         seen = _paired(activations, order, how.spaces)
         if plan.norms:
             for solver in solvers:
                 read_onto(solver.anchor, solver.source)
-        if isinstance(anchor, str) and anchor == "none" and solvers:
+        if together and solvers:
             _solve_mean(solvers, [weights[k] for k in order], seen, how)
         else:
             _solve_pairs(solvers, seen, how.evidence)
