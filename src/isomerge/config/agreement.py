@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from isomerge.config.keys import ASIDE, MODEL_KINDS, TIE
+from isomerge.config.keys import ASIDE, LABELS, MODEL_KINDS, TIE
 
 Config = Mapping[str, Any]
 ROPE_TYPES = {"su": "longrope", "mrope": "default"}
@@ -173,9 +173,9 @@ def read_by_transformers(config: Config) -> Any:
 def _plain(value: Any) -> Any:
     """A copy in which tuples are lists, and infinity, for which JSON has no word, is a number again."""
     if isinstance(value, Mapping):
-        return (
-            float(value["__float__"]) if set(value) == {"__float__"} else {k: _plain(v) for k, v in value.items()}
-        )
+        if value.keys() == {"__float__"}:
+            return float(value["__float__"])
+        return {k: dict(v) if k in LABELS and isinstance(v, Mapping) else _plain(v) for k, v in value.items()}
     return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 

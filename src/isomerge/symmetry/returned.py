@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from isomerge.config.keys import LABELS
 from isomerge.symmetry.language.spec import Spec
 
 ROLES_RETURNED = {"output_attentions": {"h", "g"}, "output_router_logits": {"expert"}}
@@ -60,7 +61,7 @@ def asks_for(config: Mapping[str, Any], key: str) -> bool:
 def _parts(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield config
     for name, value in config.items():
-        if name != "whole" and isinstance(value, Mapping):
+        if name not in ("whole", *LABELS) and isinstance(value, Mapping):  # labels may be many
             yield from _parts(value)
 
 
