@@ -12,9 +12,12 @@ import torch
 import isomerge
 from benchmarks.looks.pairs import KINDS, Kind, Root, rounded
 from benchmarks.looks.roots import toy
+from depth import more
 from isomerge.checkpoint.in_memory import in_memory
+from isomerge.evidence.law import random_alignment, random_turn, with_streams
 from isomerge.quotient.similarity import ONE_BASE, OPEN_CONFIGS, SAME_FUNCTION, WITHIN_ROUNDING
-from toys import save_toy
+from solve.disguises import local_names
+from toys import config_of, load_toy, save_toy
 
 CHANGES = {"one row a fifth longer", "noise 0.01", "8 bits a row"}
 TWINS = {"as it is", "twin by all spaces", "twin by its neurons", "twin by its heads", "twin inside of heads"}
@@ -52,6 +55,51 @@ def test_one_rounding_is_none(tmp_path: Path) -> None:
     report = isomerge.verify(in_memory(copy.weights, copy.config), in_memory(off, copy.config))
     assert report["same"] is False
     assert name.endswith(report["residual"]["tensor"].split(".", 2)[-1])
+
+
+def twin(name: str, folder: Path, condition: float, dtype: torch.dtype, seed: int, *, streams: bool) -> list[Any]:
+    """A toy, and the same function by ill-conditioned maps, rounded to a dtype."""
+    toy_ = load_toy(name, save_toy(name, folder))
+    rng, blocks = torch.Generator().manual_seed(seed), toy_.fresh()
+    if streams:
+        spec = with_streams(toy_.spec, "largest")
+        random_turn(spec, toy_.blocks, lambda b: blocks[b].double(), rng, condition=condition, gains=True).act(
+            blocks
+        )
+    else:
+        random_alignment(toy_.spec, toy_.blocks, rng, local_names(toy_), condition=condition).act(blocks)
+    config, own, moved = config_of(folder), toy_.named(toy_.fresh()), toy_.named(blocks)
+    return [
+        in_memory({n: x.to(dtype) if x.is_floating_point() else x for n, x in t.items()}, config)
+        for t in (own, moved)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "seed", "dtype"),
+    [
+        ("llama", 2, torch.bfloat16),
+        ("vit", 1, torch.bfloat16),
+        ("vit", 2, torch.float16),
+        *more(("vit", 1, torch.float16), ("llama-mha", 1, torch.bfloat16)),
+    ],
+    ids=str,
+)
+def test_rounding_of_ill_conditioned_twins(name: str, seed: int, dtype: torch.dtype, tmp_path: Path) -> None:
+    """A basis of the stream is found from numbers that rounding has moved, so that what is left anywhere is no
+    certain difference, whichever unit comes first. Mutant: only units before the first difference are judged."""
+    report = isomerge.verify(*twin(name, tmp_path / "m", 1000.0, dtype, seed, streams=True))
+    assert report["same"] is None, report["residual"]
+    assert "rounding of the stored numbers" in report["reason"]
+
+
+@pytest.mark.parametrize(("name", "seed"), [("llama", 1), ("vit", 1)])
+def test_equal_hashes_are_not_called_derived(name: str, seed: int, tmp_path: Path) -> None:
+    """Where nothing tells what was done. Mutant: `Similarity.verdict` without the hash."""
+    said = isomerge.similarity(*twin(name, tmp_path / "m", 1e5, torch.float32, seed, streams=False))
+    assert said["hashes_equal"], said
+    assert said["difference"] > said["tolerance"]
+    assert said["verdict"] == WITHIN_ROUNDING
 
 
 @pytest.mark.parametrize(

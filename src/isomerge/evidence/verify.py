@@ -273,8 +273,8 @@ def _residual(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     verdict.
 
     What decides comes first: a unit that differs for certain, then one that cannot be told, then the largest
-    residual. Where some unit cannot be told and a rotation of the residual stream was found with it, a smaller
-    difference elsewhere is no certain one.
+    residual. Where something cannot be told and a rotation of the residual stream was found with it, a smaller
+    difference elsewhere is no certain one; so all units are looked at then.
     """
 
     worst_of: dict[bool | None, dict[str, Any]] = {
@@ -282,27 +282,32 @@ def _residual(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     }
     layers: dict[str, float] = {}
     dead: list[str] = []
+    turned, certain, left_open = is_turned(solver), 0.0, 0.0
     for unit, rows, dead_here in every_residual(solver, observer):
         dead += dead_here
         largest, tensor, tolerance, roundoff = _against_rounding(solver, unit, rows)
-        same, rounding = largest <= tolerance, 0.0
-        if not same and False not in worst_of and (unit.elements or unit.votes):
+        same, rounding, difference = largest <= tolerance, 0.0, largest
+        further = False not in worst_of or (turned and roundoff > HALF and certain <= FOREIGN)
+        if not same and further and (unit.elements or unit.votes):
             judgement = judge(solver, unit, tolerance, roundoff)
-            same, rounding = judgement.same, judgement.rounding
+            same, rounding, difference = judgement.same, judgement.rounding, judgement.residual
+            if (beside := judgement if same is None else judgement.beside) is not None:
+                left_open = max(left_open, beside.rounding)
+                open_row = {"largest": beside.residual, "tensor": beside.place, "tolerance": tolerance}
+                worst_of.setdefault(None, {**open_row, "rounding": beside.rounding})
             # where gauges hold, the tensor that is furthest between them tells more than a product
             if same is not False or dead_here:
                 largest, tensor = judgement.residual, judgement.place
         if same and largest and roundoff > HALF and (change := _unmoved_change(solver, unit, largest, roundoff)):
-            (largest, tensor), tolerance, same = change, roundoff, False
+            (largest, tensor), tolerance, same, difference = change, roundoff, False, change[0]
+        certain = max(certain, difference) if same is False else certain
         layer = "outside" if unit_layer(unit) is None else str(unit_layer(unit))
         layers[layer] = max(largest, layers.get(layer, 0.0))
         worst = worst_of.get(same, {"largest": 0.0, "tolerance": 1.0})
         if largest / tolerance >= worst["largest"] / worst["tolerance"]:
             worst_of[same] = {"largest": largest, "tensor": tensor, "tolerance": tolerance, "rounding": rounding}
-    open_too = None in worst_of and worst_of.get(False, {"largest": 0.0})["largest"] <= worst_of[None]["rounding"]
-    same = (
-        None if open_too and is_turned(solver) else next(said for said in (False, None, True) if said in worst_of)
-    )
+    open_too = turned and None in worst_of and certain <= left_open
+    same = None if open_too else next(said for said in (False, None, True) if said in worst_of)
     return {**worst_of[same], "layers": layers, "dead_blocks": dead, "same": same}
 
 

@@ -2,10 +2,10 @@
 disagree, or that it cannot be told.
 
 Same function: the hashes are equal, every relation agrees to float32's rounding, and the configs say the same of
-it. Same within rounding: they agree within what rounding of the stored dtypes may do to a disguise; a change as
-small as that looks the same. Derived: a witness (`isomerge.quotient.witnesses`) sees a common base, and what the
-others do not see is explained by what was done (`isomerge.quotient.changes`). Where nothing explains it, somebody
-may have changed just what a witness looks at.
+it. Same within rounding: they agree within what rounding of the stored dtypes may do to a disguise, or the hashes
+are equal and nothing tells what was done; a change as small as that looks the same. Derived: a witness
+(`isomerge.quotient.witnesses`) sees a common base, and what the others do not see is explained by what was done
+(`isomerge.quotient.changes`). Where nothing explains it, somebody may have changed just what a witness looks at.
 """
 
 from __future__ import annotations
@@ -148,7 +148,9 @@ class Similarity:
             exact = self.hashes_equal and (self.difference or 0.0) <= SAME["F32"]
             return SAME_FUNCTION if exact else WITHIN_ROUNDING
         if self.derived:
-            return ONE_BASE
+            # the rounding of a disguise of high condition exceeds the tolerance, and nothing tells it from a change
+            unseen = self.hashes_equal and not (self.settings or self.unsure or self.changes)
+            return WITHIN_ROUNDING if unseen else ONE_BASE
         if self.kin is False:
             return INDEPENDENT
         return NOTHING if self.score is None else OPEN_SCORES

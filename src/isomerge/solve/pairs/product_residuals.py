@@ -38,6 +38,8 @@ class UnitVerdict:
     """The tensor, or the element whose products they are."""
     rounding: float
     """What the rounding of the stored factors explains there."""
+    beside: UnitVerdict | None = None
+    """What is open beside a certain difference, where rounding explains most."""
 
 
 def judge(solver: PairSolver, unit: Unit, tolerance: float, roundoff: float) -> UnitVerdict:
@@ -69,8 +71,15 @@ def judge(solver: PairSolver, unit: Unit, tolerance: float, roundoff: float) -> 
     gaps += _plain(spec, a, b, _bias_errors(spec, stored_a, stored_b, roundoff), tolerance, mean)
     worst = max(gaps, key=lambda d: ((True, None, False).index(d.same), d.largest))
     same = None if stuck and worst.same is False and worst.key in _touched(spec, a, stuck) else worst.same
-    product = worst.key not in {block.key for block in a}
-    return UnitVerdict(same, worst.largest, f"products of {worst.key}" if product else worst.key, worst.rounding)
+    tensors = {block.key for block in a}
+
+    def verdict(gap: Difference, same: bool | None, beside: UnitVerdict | None = None) -> UnitVerdict:
+        place = gap.key if gap.key in tensors else f"products of {gap.key}"
+        return UnitVerdict(same, gap.largest, place, gap.rounding, beside)
+
+    left_open = max((d for d in gaps if d.same is None), key=lambda d: d.rounding, default=None)
+    beside = verdict(left_open, None) if same is False and left_open is not None else None
+    return verdict(worst, same, beside)
 
 
 def _errors(spec: Spec, a: Blocks, b: Blocks, roundoff: float) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
