@@ -149,12 +149,13 @@ def count_low(x: Any, y: Any, high: Any, counts: Any) -> None:
                 counts[size & np.uint32(0x7FFF)] += 1
 
 
-def trim(delta: Any, level: Any, tie: Any, quota: int) -> int:
-    """Leave, of a task vector, what is larger than ``level``, and of the entries of size ``tie`` the first
-    ``quota``: how many these were."""
+def trim(x: Any, y: Any, level: Any, tie: Any, quota: int, delta: Any) -> int:
+    """Put the difference of two vectors into ``delta``, where it is larger than ``level``, and of the entries of
+    size ``tie`` the first ``quota``: how many these were; zero elsewhere."""
     zero, kept = level * 0, 0
     for k in range(0, delta.size, BLOCK):
         d = delta[k : k + BLOCK]
+        _differ(x[k : k + BLOCK], y[k : k + BLOCK], d)
         ties = np.uint32(0)
         if kept < quota:
             for i in range(d.size):
@@ -162,7 +163,11 @@ def trim(delta: Any, level: Any, tie: Any, quota: int) -> int:
         if ties == 0:
             for i in range(d.size):
                 d[i] = d[i] if abs(d[i]) > level else zero
-        else:
+        elif kept + ties <= quota:
+            kept += ties
+            for i in range(d.size):
+                d[i] = d[i] if abs(d[i]) >= tie else zero
+        else:  # one block at most
             for i in range(d.size):
                 if abs(d[i]) == tie and kept < quota:
                     kept += 1
@@ -171,34 +176,41 @@ def trim(delta: Any, level: Any, tie: Any, quota: int) -> int:
     return kept
 
 
-def vote(delta: Any, weight: Any, count: bool, votes: Any) -> None:
-    """Add a weighted task vector to ``votes``, or its signs where heads are counted."""
-    zero, one = weight * 0, delta.dtype.type(1)
-    for i in range(delta.size):
-        v = delta[i] * weight
-        votes[i] += (one if v > zero else (-one if v < zero else zero)) if count else v
+def elect(deltas: Any, weights: Any, count: bool, normalize: bool, least: Any, out: Any) -> None:
+    """The weighted sum of those task vectors that have, entry by entry, the elected sign.
 
-
-def agree(delta: Any, weight: Any, votes: Any, mixed: Any, weights: Any) -> None:
-    """Add, where a weighted task vector has the elected sign, its magnitude to ``mixed`` and its weight to
-    ``weights``; a vote that is zero elects the positive."""
-    zero, one = weight * 0, delta.dtype.type(1)
-    for i in range(delta.size):
-        v = delta[i] * weight
-        v = v if votes[i] >= zero else -v
-        agrees = one if v > zero else zero
-        mixed[i] += v * agrees
-        weights[i] += weight * agrees
-
-
-def elected(votes: Any, mixed: Any, weights: Any, least: Any, normalize: bool) -> None:
-    """Give the sum of magnitudes ``mixed`` the elected signs, divided by the weights that agree: by ``least`` where
-    they are less, or, where that is zero, by one where they cancel."""
-    zero, one = least * 0, mixed.dtype.type(1)
-    for i in range(mixed.size):
-        m = mixed[i] if votes[i] >= zero else -mixed[i]
-        w = max(weights[i], least) if least > zero else (one if weights[i] == zero else weights[i])
-        mixed[i] = m / w if normalize else m
+    Args:
+        deltas: a tuple of vectors of one type.
+        weights: one for each, of that type.
+        count: every task vector has one vote; else as many as it is large. What is even elects the positive.
+        normalize: divide by the weights that agree: by ``least`` where they are less; where that is zero, by one
+            where they cancel.
+        out: takes the sum.
+    """
+    zero, one = weights[0] * 0, out.dtype.type(1)
+    votes, total = np.empty(BLOCK, out.dtype), np.empty(BLOCK, out.dtype)
+    for k in range(0, out.size, BLOCK):
+        mixed = out[k : k + BLOCK]
+        n = mixed.size
+        for i in range(n):
+            votes[i] = total[i] = mixed[i] = zero
+        for m in range(len(deltas)):
+            d, w = deltas[m][k : k + BLOCK], weights[m]
+            for i in range(n):
+                v = d[i] * w
+                votes[i] += (one if v > zero else (-one if v < zero else zero)) if count else v
+        for m in range(len(deltas)):
+            d, w = deltas[m][k : k + BLOCK], weights[m]
+            for i in range(n):
+                v = d[i] * w
+                v = v if votes[i] >= zero else -v
+                agrees = one if v > zero else zero
+                mixed[i] += v * agrees
+                total[i] += w * agrees
+        for i in range(n):
+            v = mixed[i] if votes[i] >= zero else -mixed[i]
+            w = max(total[i], least) if least > zero else (one if total[i] == zero else total[i])
+            mixed[i] = v / w if normalize else v
 
 
 def rows(kind: int, a: Any, b: Any, numbers: Any, zero: Any, sums: Any) -> None:
@@ -250,7 +262,7 @@ def columns(kind: int, a: Any, b: Any, numbers: Any, zero: Any, sums: Any) -> No
 def compiled(loop: Callable[..., Any]) -> Callable[..., Any]:
     """A loop, compiled for the arguments that it is called with; kept on disk unless nothing can be written
     there. Those that compute what is written do as they say, rounding by rounding."""
-    how = {**HOW, "fastmath": False} if loop in (vote, agree, elected) else HOW
+    how = {**HOW, "fastmath": False} if loop is elect else HOW
     run = numba.njit(**how)(loop)
     try:
         run.enable_caching()

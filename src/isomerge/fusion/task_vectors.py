@@ -81,18 +81,12 @@ def mixed_task_vector(
             mixed += delta
         total = sum(weight)
         return mixed.div_(total) if normalize and abs(total) >= NO_WEIGHT else mixed
-    from isomerge.loops import agree, compiled, elected, vote
+    from isomerge.loops import compiled, elect
 
     check_consensus(consensus)
-    parts = [delta.reshape(-1).contiguous().numpy() for delta in deltas]
-    votes, mixed, counted = (np.zeros_like(parts[0]) for _ in range(3))
-    shares = [votes.dtype.type(share) for share in weight]
-    for part, share in zip(parts, shares, strict=True):
-        if share:
-            compiled(vote)(part, share, consensus == "count", votes)
-    for part, share in zip(parts, shares, strict=True):
-        compiled(agree)(part, share, votes, mixed, counted)
+    parts = tuple(delta.reshape(-1).contiguous().numpy() for delta in deltas)
+    out, shares = np.empty_like(parts[0]), np.array(weight, parts[0].dtype)
     least = min(weight) if normalize else 0.0
-    least = max(least, float(np.finfo(votes.dtype).tiny)) if least > 0 else 0.0  # a weight that the dtype has not
-    compiled(elected)(votes, mixed, counted, votes.dtype.type(least), normalize)
-    return torch.from_numpy(mixed).view(deltas[0].shape)
+    least = max(least, float(np.finfo(out.dtype).tiny)) if least > 0 else 0.0  # a weight that the dtype has not
+    compiled(elect)(parts, shares, consensus == "count", normalize, out.dtype.type(least), out)
+    return torch.from_numpy(out).view(deltas[0].shape)

@@ -49,10 +49,10 @@ def ties(
         IsomergeError: a density outside of [0, 1].
     """
     trims = trims_of(tensors, base, density=density, rescale=rescale) if selection is None else selection
-    deltas = [part - base for part in tensors]
+    origin = base.reshape(-1).contiguous()
     deltas = [
-        delta if trim is None else trim(delta.reshape(-1)).reshape(delta.shape)
-        for delta, trim in zip(deltas, trims, strict=True)
+        part.reshape(-1) - origin if trim is None else trim(part.reshape(-1).contiguous(), origin)
+        for part, trim in zip(tensors, trims, strict=True)
     ]
-    mixed = mixed_task_vector(deltas, weight, normalize=normalize, consensus=consensus_method)
+    mixed = mixed_task_vector(deltas, weight, normalize=normalize, consensus=consensus_method).view(base.shape)
     return mixed.mul_(lambda_).add_(base) if lambda_ != 1 else mixed.add_(base)

@@ -112,14 +112,16 @@ class Trim:
             after += float(torch.nn.functional.hardshrink(piece, self.level).sum(dtype=torch.float64))
         return before / after if before >= NEGLIGIBLE and after >= NEGLIGIBLE else 1.0
 
-    def __call__(self, piece: Tensor) -> Tensor:
-        """The next piece of the task vector, a vector, trimmed in place."""
+    def __call__(self, part: Tensor, base: Tensor) -> Tensor:
+        """The next piece of the task vector, trimmed, from those of the model and of the base: vectors."""
         from isomerge.loops import compiled, trim
 
-        delta = piece.numpy()
-        number = delta.dtype.type
-        self.ties -= compiled(trim)(delta, number(self.level), number(self.threshold), self.ties)
-        return piece if self.factor == 1 else piece.mul_(self.factor)
+        delta = torch.empty_like(part)
+        number = delta.numpy().dtype.type
+        self.ties -= compiled(trim)(
+            part.numpy(), base.numpy(), number(self.level), number(self.threshold), self.ties, delta.numpy()
+        )
+        return delta if self.factor == 1 else delta.mul_(self.factor)
 
 
 def trims_of(
