@@ -164,7 +164,7 @@ def trim(x: Any, y: Any, level: Any, tie: Any, quota: int, delta: Any) -> int:
             for i in range(d.size):
                 d[i] = d[i] if abs(d[i]) > level else zero
         elif kept + ties <= quota:
-            kept += ties
+            kept += int(ties)
             for i in range(d.size):
                 d[i] = d[i] if abs(d[i]) >= tie else zero
         else:  # one block at most
