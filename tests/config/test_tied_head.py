@@ -157,6 +157,12 @@ def test_a_tied_head_that_is_stored_with_other_values(tmp_path: Path) -> None:
     config = {**config_of(other), TIE: False}
     (other / "config.json").write_text(json.dumps(config))
     assert not isomerge.verify(folder, other)["same"]
+    # beside a model with a head of its own it was taken for one as well
+    flagged = save_toy("llama-tied", tmp_path / "flagged")
+    overwrite(flagged, tensors(other))
+    for pair in ((other, flagged), (flagged, other)):
+        with pytest.raises(IsomergeError, match=rf"flagged: config.json ties {HEAD} to {EMBED}"):
+            isomerge.verify(*pair)
 
 
 LATER = ("blenderbot", "bigbird_pegasus", "gemma3n-tied", "gemma4-clipped", "t5gemma2-tied", "lfm2_vl", "blip-2-t5")

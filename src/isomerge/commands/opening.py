@@ -14,7 +14,7 @@ from isomerge.checkpoint.in_memory import as_reference
 from isomerge.checkpoint.size import parse_size
 from isomerge.commands.proof import demand_proof
 from isomerge.errors import IsomergeError
-from isomerge.models.compatible import check_compatible
+from isomerge.models.compatible import check_compatible, check_tie
 from isomerge.models.recognised import Model, recognise, working_dtype
 from isomerge.models.row_meanings import in_order
 from isomerge.models.unit_plan import make_plan
@@ -139,6 +139,8 @@ def pair_solver(
     with recognised([one, two], spec, allow_pickle) as (a, b):
         # a model and its copy that was moved with untie: nothing is written here
         if a.has_own_head != b.has_own_head:
+            check_tie(a)
+            check_tie(b)
             a, b = (recognise(m.checkpoint, spec_file=spec, untie=True) for m in (a, b))
         check_compatible(a, [b], settings=settings)
         rows = in_order([a, b])

@@ -47,7 +47,7 @@ def check_compatible(
     """
     notes: list[str] = []
     for model in (anchor, *others):
-        _check_tie(model)
+        check_tie(model)
     for other in others:
         pair = f"{anchor.ref} and {other.ref}"
         if anchor.spec.kin != other.spec.kin or _differently_described(anchor, other):
@@ -91,7 +91,7 @@ def compared_keys(model: Model) -> tuple[str, ...]:
     return (*model.spec.config_keys, *MODEL_KINDS)
 
 
-def _check_tie(model: Model) -> None:
+def check_tie(model: Model) -> None:
     """Refuse a head that the config ties to the embeddings and that is stored with other values: transformers reads
     it from version 5 on, and reads the embeddings before that."""
 
