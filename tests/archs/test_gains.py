@@ -32,5 +32,5 @@ def test_optimisers_and_relational_models_leave_them_out() -> None:
     model = tf.GemmaForCausalLM(tf.GemmaConfig(**CAUSAL)).to(torch.float64)
     bound = bind(model)
     assert {n for n, why in bound.left_out.items() if "is stored less 1" in why} == {"n1", "n2", "nf"}
-    with pytest.raises(IsomergeError, match="of gemma has no relational form"):
+    with pytest.raises(IsomergeError, match="gemma does something that its tensors do not say"):
         from_standard(model)

@@ -229,6 +229,12 @@ STREAM_MUTANTS = [
     StreamMutant("gpt2-untied", "all rotations under LayerNorm", "O", (f"{LAYER_NORM} O",)),
     StreamMutant("gpt2", "final gain folded into a tied head", "OFixingOnes", ()),
     StreamMutant(
-        "gpt2-untied", "positions forgotten", "OFixingOnes", ("wpe.weight pos res => wpe.weight pos other",)
+        "gpt2-untied",
+        "positions forgotten",
+        "OFixingOnes",
+        (
+            "wpe.weight pos res => wpe.weight pos other",
+            "shift wp: wte.weight along vocab -> wpe.weight along pos\n => ",
+        ),
     ),
 ]

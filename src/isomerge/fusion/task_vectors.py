@@ -85,7 +85,10 @@ def mixed_task_vector(
 
     check_consensus(consensus)
     parts = tuple(delta.reshape(-1).contiguous().numpy() for delta in deltas)
-    out, shares = np.empty_like(parts[0]), np.array(weight, parts[0].dtype)
+    out = np.empty_like(parts[0])
+    shares = torch.tensor(weight, dtype=torch.float64).to(deltas[0].dtype).numpy()
+    if not np.isfinite(shares).all():
+        raise RuntimeError("a weight cannot be converted without overflow")  # as torch says it
     least = min(weight) if normalize else 0.0
     least = max(least, float(np.finfo(out.dtype).tiny)) if least > 0 else 0.0  # a weight that the dtype has not
     compiled(elect)(parts, shares, consensus == "count", normalize, out.dtype.type(least), out)

@@ -75,8 +75,7 @@ def without_broken_ties(spec: Spec, present: Iterable[str], config: Mapping[str,
     base = task_of(config) == "Model" and not ALWAYS.search(class_of(config)) and not parts_of(config)
     tables = {stand_in.name for _, stand_in in ([] if base else _declared_ties(spec, set(present), config))}
     for shift in spec.shifts:
-        moved = {shift.bias, shift.into, shift.beside}
-        broken |= {shift.name} if shift.trades and shift.against is None and moved & tables else set()
+        broken |= {shift.name} if shift.trades and shift.against is None and shift.ends & tables else set()
     if not broken:
         return spec
     return spec.without(broken)

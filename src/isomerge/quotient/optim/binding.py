@@ -75,12 +75,13 @@ def bind(
     for canonical, name in names.items():
         matches[canonical] = spec.match(name)
         spec.check_shape(name, matches[canonical], tuple(parameters[canonical].shape))
-    model = Model(in_memory({}, config, ref=type(module).__name__), spec, matches, spec)
-    blocks, chosen = model.blocks, _chosen(spec, spaces)
     left_out = _broken_by_sharing(module, spec)
+    kept = spec.without({shift.name for shift in spec.shifts} & left_out.keys())
+    model = Model(in_memory({}, config, ref=type(module).__name__), kept, matches, kept)
+    blocks, chosen = model.blocks, _chosen(spec, spaces)
     tied = has_language_head(config) and _shares(module)
-    if kept := returned_streams(spec, list(names), config, tied):
-        ends = (n for n, s in spec.spaces.items() if s.residual and not spec.scope(s) and {n, *s.index} & kept)
+    if given := returned_streams(spec, list(names), config, tied):
+        ends = (n for n, s in spec.spaces.items() if s.residual and not spec.scope(s) and {n, *s.index} & given)
         left_out |= dict.fromkeys(ends, "the module gives out what this norm does")
     trains = {id(p) for p in (parameters.values() if trained is None else trained) if p.requires_grad}
     frozen = {canonical for canonical, p in parameters.items() if id(p) not in trains}
@@ -136,7 +137,9 @@ def _broken_by_sharing(module: nn.Module, spec: Spec) -> dict[str, str]:
                 first.binding != other.binding
             ):  # one tensor in two layers: an element of one layer alone would tear it
                 same = {n for n in same if not spec.scope(spec.spaces[n])}
-            broken |= dict.fromkeys((ours | theirs) - same, f"{names[0]} is shared with another place")
+            ends = {first.line.name, other.line.name} if first.line != other.line else set[str]()
+            trades = {s.name for s in spec.shifts if s.trades and s.against is None and s.ends & ends}
+            broken |= dict.fromkeys((ours | theirs | trades) - same, f"{names[0]} is shared with another place")
     return broken
 
 

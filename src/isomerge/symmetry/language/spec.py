@@ -153,6 +153,11 @@ class Shift:
         return self.into is not None and self.via is None
 
     @property
+    def ends(self) -> set[str | None]:
+        """The names of what a trade changes."""
+        return {self.bias, self.into, self.beside}
+
+    @property
     def constant(self) -> bool:
         """Whether what is free is a constant, along an axis or between two tensors, and not a bias by itself."""
         return self.along is not None or self.trades
