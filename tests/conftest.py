@@ -33,6 +33,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """With a tier, loops are compiled before workers begin, who find them on disk: else the first test to use one
+    would pay for it."""
+    if session.config.getoption("tier") is None or hasattr(session.config, "workerinput"):
+        return
+    import torch
+
+    from isomerge.fusion.registry import method
+    from isomerge.matching.rows import rows
+    from isomerge.passes import Pass
+
+    x, ties = torch.ones(2, 3), method("ties")
+    for dtype in (torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.float64):
+        y, wide = x.to(dtype), torch.float64 if dtype == torch.float64 else torch.float32
+        Pass([y], wide).run(lambda parts: parts[0], torch.empty_like(y))
+        rows(y, y)
+        if y.dtype == wide:
+            rows(y, y, columns=True)
+            ties.fuse([2 * y, 3 * y], {"density": [0.5, 0.5]}, base=y)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What is `thorough` is for `make test-all`, and the report in a browser for `make test-browser`: left out, not
     skipped, so that every skip is about the machine."""
