@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint, entry_points, packages_distributions,
 from typing import Any
 
 from isomerge.errors import own_code
-from isomerge.plug_ins.modules import imported_as, is_file
+from isomerge.plug_ins.modules import imported_as, is_file, is_installed
 
 METHODS = "isomerge.methods"
 """The group of merge methods: ``NAME = "package.module"``, a module that registers the method NAME."""
@@ -66,6 +66,6 @@ def module_source(module: str) -> str:
     if own is not None and is_file(own.name):
         return own.name
     top = module.partition(".")[0]
-    if packages := _packages(tuple(sys.path)).get(top, []):
+    if is_installed(top) and (packages := _packages(tuple(sys.path)).get(top, [])):
         return f"{packages[0]} {version(packages[0])}"
     return getattr(sys.modules.get(module), "__file__", None) or f"module {module}"

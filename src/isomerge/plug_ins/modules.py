@@ -176,7 +176,7 @@ def code_digest(module: str) -> str:
         if name in seen or name in _NOT_OWN:
             continue
         seen.add(name)
-        more = {} if _is_installed(name) else _texts_of(name)
+        more = {} if is_installed(name) else _texts_of(name)
         waiting += _imported_by(name, more)
         texts |= more
     digest = hashlib.sha256()
@@ -201,7 +201,7 @@ def _places_of(name: str) -> tuple[list[Path], Path | None]:
     return [Path(folder) for folder in folders], Path(file) if file and os.path.isfile(file) else None
 
 
-def _is_installed(name: str) -> bool:
+def is_installed(name: str) -> bool:
     """Whether a top-level module lies among installed packages, beside their lists of files."""
     folders, file = _places_of(name)
     beside = [place.resolve().parent for place in (*folders, *([] if file is None or folders else [file]))]
