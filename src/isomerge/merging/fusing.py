@@ -190,7 +190,7 @@ class Fuser:
             not block.lead
             or method.unit
             or method.statistics
-            or (method.elementwise and not method.random and alike)
+            or (method.elementwise and not method.random and method.select is None and alike)
         ):
             return self._by_tensor(block, parameters[0], tensors, by, way)
         each, out = [t.flatten(0, len(block.lead) - 1) for t in tensors], None
