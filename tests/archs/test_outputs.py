@@ -112,7 +112,7 @@ def test_a_last_norm_that_nothing_reads_is_compared(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_returned_would_move(name: str, kind: str, stream: str, tmp_path: Path) -> None:
-    """A mutant without the statement: hidden states move, and `verify` tells the two apart."""
+    """A mutant without the statement: hidden states move, and `verify` says which, beside equal predictions."""
     head = getattr(tf, kind)
     given = made(head, TOYS[name][0]().config, tmp_path / "in")
     assert stream in given_out(recognise(tmp_path / "in"))
@@ -124,7 +124,10 @@ def test_what_is_returned_would_move(name: str, kind: str, stream: str, tmp_path
     apart = {key for key in old if relative(new[key], old[key]) > 0.1}
     assert apart
     assert all("hidden" in key for key in apart)
-    assert isomerge.verify(tmp_path / "in", twin)["same"] is False
+    report = isomerge.verify(tmp_path / "in", twin)
+    assert report["same"]
+    assert len(report["turned"]) == 1
+    assert stream in report["turned"][0]
 
 
 def test_a_config_may_ask_for_more(toy: Callable[..., Toy]) -> None:

@@ -214,10 +214,9 @@ def test_like_another_model(tmp_path: Path) -> None:
     assert module.config.hidden_size == 64
     assert module.config.vocab_size == 67
     assert report["added_layers"] == 2
-    assert [note.partition(" ")[0] for note in report["notes"]] == [
-        str(tmp_path / "big/config.json"),
-        "rms_norm_eps",
-    ]
+    first, second = report["notes"]
+    assert first.startswith(str(tmp_path / "big/config.json"))
+    assert "rms_norm_eps" in second
     with torch.no_grad():
         assert relative(module(**inputs(module.config)).logits, outputs(folder)) < TOYS["llama"][1]
 
