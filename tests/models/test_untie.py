@@ -52,7 +52,7 @@ def test_untied_alignment(name: str, tmp_path: Path) -> None:
     assert set(new) == {*tensors(b), "lm_head.weight"}
     assert float((new["lm_head.weight"] - table).abs().max()) > 0.1
     assert relative(outputs(tmp_path / "out"), outputs(b)) <= 1e-5
-    assert isomerge.verify(b, tmp_path / "out")["same"] != returned
+    assert isomerge.verify(b, tmp_path / "out")["same"]
     isomerge.apply(alignment, b, out=tmp_path / "again", untie=True)
     assert all(torch.equal(t, new[n]) for n, t in tensors(tmp_path / "again").items())
 
