@@ -26,7 +26,7 @@ def has_language_head(config: Mapping[str, Any]) -> bool:
     silent."""
     names = config.get("architectures") or [""]
     name = str(names[0])
-    return "For" not in name or any(mark in name for mark in LANGUAGE_HEADS)
+    return "For" not in name or any(mark in name.partition("For")[2] for mark in LANGUAGE_HEADS)
 
 
 def tied_lines(spec: Spec, present: Iterable[str], config: Mapping[str, Any]) -> list[tuple[Line, Line]]:
