@@ -148,13 +148,24 @@ def fits(largest: float, dtype: torch.dtype) -> bool:
     return isfinite(there) and largest - there <= max(info.eps / 2 * largest, info.smallest_normal)
 
 
+def squares(x: Tensor, anchor: Tensor | None = None) -> tuple[float, float]:
+    """The sum of squares of a tensor, float32 or float64 on the CPU, and that of its differences from another one
+    of its type and shape; in one loop, as nothing is widened."""
+    total = Sums()
+    parts = x.detach().reshape(-1).split(PIECE)
+    others = parts if anchor is None else anchor.detach().reshape(-1).split(PIECE)
+    for part, other in zip(parts, others, strict=True):
+        total.add(*_read(part, part, other, False))
+    return total.square, total.gap
+
+
 def _widen(stored: Tensor, x: Tensor) -> None:
     """Widen a piece into ``x``, unless it is itself."""
     from isomerge.loops import compiled, kind_of, widen  # numba: a quarter of a second
 
     if stored is not x:
-        values, given = x.numpy(), stored.view(BITS[stored.dtype]).numpy()
-        compiled(widen)(kind_of(stored.dtype), given, numbers_of(stored.dtype), values, _bits(values)[0])
+        values, bits = x.numpy(), stored.view(BITS[stored.dtype]).numpy()
+        compiled(widen)(kind_of(stored.dtype), bits, numbers_of(stored.dtype), values, _bits(values)[0])
 
 
 def _read(stored: Tensor, x: Tensor, anchor: Tensor | None, half: bool) -> tuple[float, float, float]:
@@ -177,7 +188,7 @@ def _read(stored: Tensor, x: Tensor, anchor: Tensor | None, half: bool) -> tuple
         sums,
         top,
     )
-    return _told(x, anchor, sums, top)
+    return _sums_of(x, anchor, sums, top)
 
 
 def _rounded(x: Tensor, out: Tensor) -> tuple[float, float, float]:
@@ -186,7 +197,7 @@ def _rounded(x: Tensor, out: Tensor) -> tuple[float, float, float]:
 
     values, sums, top = x.numpy(), np.zeros(2), np.zeros(1, np.int64)
     compiled(write)(kind_of(out.dtype), values, *_bits(values), sums, top, out.view(BITS[out.dtype]).numpy())
-    return _told(x, None, sums, top)
+    return _sums_of(x, None, sums, top)
 
 
 def _bits(values: np.ndarray) -> tuple[np.ndarray, np.unsignedinteger]:
@@ -196,7 +207,7 @@ def _bits(values: np.ndarray) -> tuple[np.ndarray, np.unsignedinteger]:
     return values.view(np.uint64), np.uint64(2**63 - 1)
 
 
-def _told(x: Tensor, anchor: Tensor | None, sums: np.ndarray, top: np.ndarray) -> tuple[float, float, float]:
+def _sums_of(x: Tensor, anchor: Tensor | None, sums: np.ndarray, top: np.ndarray) -> tuple[float, float, float]:
     """What a loop has told of a piece; again in float64 where that is too large for sums of float32, or no
     number."""
     square, gap = sums.tolist()

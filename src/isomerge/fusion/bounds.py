@@ -101,18 +101,22 @@ class Inputs:
 
     def each(self) -> Iterator[Size]:
         """The sizes of the models, then of the base, one after the other."""
-        known = self._sizes
-        yield from known or map(size_of, [*self.tensors, *([] if self.origin is None else [self.origin])])
+        measured = map(size_of, [*self.tensors, *([] if self.origin is None else [self.origin])])
+        yield from self._sizes or measured
 
     @cached_property
+    def _every(self) -> list[Size]:
+        return list(self.each())
+
+    @property
     def models(self) -> list[Size]:
         """Of every model."""
-        return list(self.each())[: len(self.tensors)]
+        return self._every[: len(self.tensors)]
 
-    @cached_property
+    @property
     def base(self) -> Size:
         """Of the base; of nothing where there is none."""
-        return NOTHING if self.origin is None else list(self.each())[-1]
+        return NOTHING if self.origin is None else self._every[-1]
 
     @cached_property
     def deltas(self) -> list[Size]:
