@@ -213,9 +213,10 @@ def elect(deltas: Any, weights: Any, count: bool, normalize: bool, least: Any, o
             mixed[i] = v / w if normalize else v
 
 
-def rows(kind: int, a: Any, b: Any, numbers: Any, zero: Any, sums: Any) -> None:
-    """Sums over the rows of two matrices [n, length] of one type: float64 [5, n], of squares of both, products,
-    squared differences and unequal entries. ``zero`` [1] is of the type that they are widened to."""
+def rows(kind: int, a: Any, b: Any, numbers: Any, zero: Any, by_column: bool, sums: Any) -> None:
+    """Sums over the rows of two matrices [n, length] of one type, or over their columns: float64 [5, n or length],
+    of squares of both, products, squared differences and unequal entries. ``zero`` [1] is of the type that they are
+    widened to."""
     x, y = np.empty(BLOCK, zero.dtype), np.empty(BLOCK, zero.dtype)
     u, v = x.view(np.uint32), y.view(np.uint32)
     for i in range(a.shape[0]):
@@ -223,6 +224,15 @@ def rows(kind: int, a: Any, b: Any, numbers: Any, zero: Any, sums: Any) -> None:
             s, t = a[i, k : k + BLOCK], b[i, k : k + BLOCK]
             _widen(kind, s, numbers, x, u)
             _widen(kind, t, numbers, y, v)
+            if by_column:
+                for j in range(s.size):
+                    e = x[j] - y[j]
+                    sums[0, k + j] += x[j] * x[j]
+                    sums[1, k + j] += y[j] * y[j]
+                    sums[2, k + j] += x[j] * y[j]
+                    sums[3, k + j] += e * e
+                    sums[4, k + j] += x[j] != y[j]
+                continue
             p = q = r = d = zero[0]
             unequal = np.uint32(0)
             for j in range(s.size):
@@ -238,24 +248,6 @@ def rows(kind: int, a: Any, b: Any, numbers: Any, zero: Any, sums: Any) -> None:
             sums[2, i] += r
             sums[3, i] += d
             sums[4, i] += unequal
-
-
-def columns(kind: int, a: Any, b: Any, numbers: Any, zero: Any, sums: Any) -> None:
-    """The same over columns: float64 [5, length]."""
-    x, y = np.empty(BLOCK, zero.dtype), np.empty(BLOCK, zero.dtype)
-    u, v = x.view(np.uint32), y.view(np.uint32)
-    for i in range(a.shape[0]):
-        for k in range(0, a.shape[1], BLOCK):
-            s, t = a[i, k : k + BLOCK], b[i, k : k + BLOCK]
-            _widen(kind, s, numbers, x, u)
-            _widen(kind, t, numbers, y, v)
-            for j in range(s.size):
-                e = x[j] - y[j]
-                sums[0, k + j] += x[j] * x[j]
-                sums[1, k + j] += y[j] * y[j]
-                sums[2, k + j] += x[j] * y[j]
-                sums[3, k + j] += e * e
-                sums[4, k + j] += x[j] != y[j]
 
 
 @cache

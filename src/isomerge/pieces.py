@@ -26,19 +26,14 @@ def wide_dtype(tensors: Sequence[Tensor]) -> torch.dtype:
     return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
 
 
-def pieces(
-    tensors: Sequence[Tensor], out: Tensor, dtype: torch.dtype | None = None
-) -> Iterator[tuple[list[Tensor], Tensor]]:
-    """The pieces of tensors of one size, in order, converted to ``dtype`` (None: that of ``out``), and the place of
-    each in ``out``.
+def pieces(tensors: Sequence[Tensor], out: Tensor) -> Iterator[tuple[list[Tensor], Tensor]]:
+    """The pieces of tensors of one size, in order, converted to the dtype of ``out``, and the place of each in
+    ``out``.
 
     A piece may be the tensor's own memory: change none in place.
     """
-    wide = dtype or out.dtype
-    for place, *parts in zip(
-        out.view(-1).split(PIECE), *(t.reshape(-1).split(PIECE) for t in tensors), strict=True
-    ):
-        yield [part.to(wide) for part in parts], place
+    for place, *parts in zip(*(t.reshape(-1).split(PIECE) for t in (out, *tensors)), strict=True):
+        yield [part.to(out.dtype) for part in parts], place
 
 
 def all_finite(tensor: Tensor) -> bool:

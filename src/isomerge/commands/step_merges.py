@@ -18,7 +18,7 @@ from isomerge.merging.job_models import by_token, opened
 from isomerge.merging.merge_job import MergeJob
 from isomerge.merging.recipe.recipe_steps import Step, first_name, steps_of
 from isomerge.merging.recipe.yaml_text import read_documents
-from isomerge.models.compatible import LABELS, VOCABULARY, check_compatible
+from isomerge.models.compatible import LABELS, VOCABULARY, check_compatible, check_kin
 from isomerge.models.recognised import Model
 from isomerge.options import OpeningOptions, OutputOptions
 from isomerge.options.unused import note
@@ -134,7 +134,12 @@ def _checked(step: Step, job: MergeJob, stand_ins: Mapping[str, Model], opening:
         how = {"untie": not waits and job.options["untie"], "unmoved": unmoved, "proven": False}
         with recognised(refs, spec, opening.allow_pickle, **how) as models:
             if waits:
-                _check_kin([*(stand_ins[f] for ref in job.every if (f := _output_of(ref, stand_ins))), *models])
+                first, *others = (
+                    *(stand_ins[f] for ref in job.every if (f := _output_of(ref, stand_ins))),
+                    *models,
+                )
+                for other in others:  # what a merge may change is not compared
+                    check_kin(first, other, but={VOCABULARY, LABELS})
             elif job.options["heads"] == "average":
                 check_compatible(models[0], models[1:], stored=unmoved)
     except IsomergeError as error:
@@ -147,23 +152,6 @@ def _output_of(ref: Any, stand_ins: Mapping[str, Model]) -> str | None:
     """The folder of the earlier output that a reference names; None where it is another model."""
     name = first_name(str(ref))
     return name if name in stand_ins else None
-
-
-def _check_kin(models: Sequence[Model]) -> None:
-    """Refuse models of other architectures and widths; what a merge may change is not compared."""
-    first = models[0]
-    for other in models[1:]:
-        if first.spec.kin != other.spec.kin:
-            raise IsomergeError(
-                f"{first.ref} and {other.ref} have different architectures ({first.spec.model_type}, "
-                f"{other.spec.model_type}): only models of one architecture can be merged"
-            )
-        for size in sorted({*first.spec.sizes} & {*other.spec.sizes} - {VOCABULARY, LABELS}):
-            if first.spec.sizes[size] != other.spec.sizes[size]:
-                raise IsomergeError(
-                    f"{first.ref} and {other.ref} have different shapes ({size} is {first.spec.sizes[size]} and "
-                    f"{other.spec.sizes[size]}): they must be equal"
-                )
 
 
 def asked_steps(models: Any) -> list[Step] | None:

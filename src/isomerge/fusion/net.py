@@ -21,11 +21,7 @@ ROUNDING = 1.01
 
 
 def check_explained(
-    method: Method,
-    result: Size | Tensor,
-    inputs: Inputs,
-    parameters: Mapping[str, Any],
-    name: str,
+    method: Method, result: Size | Tensor, inputs: Inputs, parameters: Mapping[str, Any], name: str
 ) -> None:
     """Refuse a result that its method cannot explain.
 
@@ -35,7 +31,7 @@ def check_explained(
         method: what it is the result of.
         result: a tensor in any floating dtype, or its size.
         inputs: what the method was given.
-        given: the method's options, as in `Method.fuse`.
+        parameters: the method's options, as in `Method.fuse`.
         name: of the tensor, for the message.
 
     Raises:

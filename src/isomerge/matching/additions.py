@@ -49,10 +49,21 @@ def are_added(spec: Spec, anchor: Blocks, source: Blocks) -> bool:
     for blocks, dimensions in _groups(spec, shifts):
         before, after = (sum(squared_distance(anchor[b], t[b]) for b in blocks) for t in (source, brought))
         entries = sum(anchor[b].numel() for b in blocks)
-        by_itself = by_chance(dimensions, entries) if dimensions < entries else 0.0
-        if before - after > max(SHARE * whole, max(GAINED, by_itself) * before):
+        if takes_away(before, after, whole, by_chance(dimensions, entries) if dimensions < entries else 0.0):
             return True
     return False
+
+
+def takes_away(before: float, after: float, whole: float, chance: float = 0.0) -> bool:
+    """Whether what was added takes away most of a squared distance, more than chance would have it, and much of
+    what is between two units.
+
+    Args:
+        before, after: squared distances of the tensors that it changes.
+        whole: that of all tensors.
+        chance: the part that a difference without meaning has in it (`by_chance`).
+    """
+    return before - after > max(SHARE * whole, max(GAINED, chance) * before)
 
 
 def added_blocks(spec: Spec, blocks: Collection[Block]) -> set[Block]:
@@ -61,8 +72,7 @@ def added_blocks(spec: Spec, blocks: Collection[Block]) -> set[Block]:
 
 
 def _changed(shift: Shift, parts: Mapping[str, Block]) -> list[Block]:
-    names = (shift.bias, shift.into, shift.beside)
-    return [parts[name] for name in names if name is not None and name in parts]
+    return [block for name, block in parts.items() if name in shift.ends]
 
 
 def _groups(spec: Spec, shifts: Collection[tuple[Shift, str, dict[str, Block]]]) -> list[tuple[set[Block], int]]:

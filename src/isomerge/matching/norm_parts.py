@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from isomerge.matching.additions import GAINED, SHARE, by_chance
+from isomerge.matching.additions import by_chance, takes_away
 from isomerge.matching.distances import squared_distance
 from isomerge.matching.reached_parts import dropping, far_apart, hides, reaching
 from isomerge.matching.rescale import quartic_scale
@@ -389,8 +389,8 @@ def _is_folded(free: LayerNorms, anchor: Blocks, source: Blocks) -> bool:
         folded[norm.bias] = (source[norm.bias].double() + delta).to(source[norm.bias])
         changed = {norm.bias, *paying}
         before, after = (sum(squared_distance(anchor[b], t[b]) for b in changed) for t in (source, folded))
-        enough = max(GAINED, by_chance(delta.numel(), sum(source[b].numel() for b in changed)))
-        if before - after > enough * before and before - after > SHARE * _distance(anchor, source):
+        chance = by_chance(delta.numel(), sum(source[b].numel() for b in changed))
+        if takes_away(before, after, _distance(anchor, source), chance):
             return True
     return False
 

@@ -76,6 +76,6 @@ def rows(anchor: Tensor, source: Tensor, *, columns: bool = False) -> Rows:
     x, y = (t.contiguous().view(BITS[t.dtype]).numpy().reshape(count, length) for t in (anchor, source))
     sums = np.zeros((5, length if columns else count))
     zero = np.zeros(1, np.float64 if anchor.dtype == torch.float64 else np.float32)
-    loop = loops.compiled(loops.columns if columns else loops.rows)
-    loop(loops.kind_of(anchor.dtype), x, y, numbers_of(anchor.dtype), zero, sums)
+    kind, numbers = loops.kind_of(anchor.dtype), numbers_of(anchor.dtype)
+    loops.compiled(loops.rows)(kind, x, y, numbers, zero, columns, sums)
     return Rows(*sums)

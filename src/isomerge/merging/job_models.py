@@ -14,7 +14,7 @@ from isomerge.merging.merge_job import MergeJob
 from isomerge.models.model_inputs import Inputs
 from isomerge.models.quantised import dequantised
 from isomerge.models.references import open_model_ref
-from isomerge.models.row_meanings import described, difference, token_rows, unknown_tokens
+from isomerge.models.row_meanings import described, token_rows, unknown_tokens, unlike_tokens
 from isomerge.options.unused import note
 
 
@@ -132,19 +132,17 @@ def by_token(job: MergeJob, *, spec: Any = None, allow_pickle: bool = False) -> 
         return ByToken(job)  # refused as they are
     known = {model.ref: token_rows(model, specs[model.ref]) for model in models}
     notes = tuple(unknown_tokens(known))
-    having = [(ref, tokens) for ref, tokens in known.items() if tokens is not None]
-    apart = [(ref, difference(having[0][1], tokens)) for ref, tokens in having[1:]]
-    differing = [(ref, how) for ref, how in apart if how is not None]
+    differing = unlike_tokens(known)
     if not differing:
         return ByToken(job, notes=notes)
-    ref, how = next((pair for pair in differing if pair[1].opposed), differing[0])
-    said = f"the tokenizers of {having[0][0]} and {ref} differ in {how.sentence}"
+    apart = next((each for each in differing if each.how.opposed), differing[0])
+    said = apart.said
     try:
         if not whole or bases:
             raise IsomergeError("models in memory, and what --source-base names, keep their rows")
         _of_one_vocabulary(union.job, list(refs), spec, allow_pickle)
     except IsomergeError as error:
-        if how.opposed:
+        if apart.how.opposed:
             raise IsomergeError(
                 f"{said}, and rows of other tokens cannot be merged: {error.sentence}: give models of one "
                 "vocabulary (isomerge transplant-tokenizer makes them so)"

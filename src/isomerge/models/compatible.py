@@ -50,19 +50,7 @@ def check_compatible(
         check_tie(model)
     for other in others:
         pair = f"{anchor.ref} and {other.ref}"
-        if anchor.spec.kin != other.spec.kin or _differently_described(anchor, other):
-            raise IsomergeError(
-                f"{pair} have different architectures ({anchor.spec.model_type}, {other.spec.model_type}): "
-                "only models of one architecture can be aligned"
-            )
-        for size, value in anchor.spec.sizes.items():
-            theirs = other.spec.sizes.get(size, value)
-            if theirs != value and not (apart and size == LABELS):
-                what = "vocabularies" if size == "vocab" else "shapes"
-                hint = "; merge makes them so with --tokenizer-source union" if size == "vocab" else ""
-                raise IsomergeError(
-                    f"{pair} have different {what} ({size} is {value} and {theirs}): they must be equal{hint}"
-                )
+        check_kin(anchor, other, but={LABELS} if apart else ())
         every = disagreements(anchor.config, other.config, compared_keys(anchor)) if settings else []
         for difference in every:
             said = f"{pair} differ in config.json: {difference.sentence}"
@@ -74,6 +62,24 @@ def check_compatible(
             notes.append(f"{said}: what is written has that of {anchor.ref}")
         _check_tensors(anchor, other, apart)
     return notes
+
+
+def check_kin(anchor: Model, other: Model, *, but: Collection[str] = ()) -> None:
+    """Refuse models of other architectures or sizes; ``but``: sizes that are not compared."""
+    pair = f"{anchor.ref} and {other.ref}"
+    if anchor.spec.kin != other.spec.kin or _differently_described(anchor, other):
+        raise IsomergeError(
+            f"{pair} have different architectures ({anchor.spec.model_type}, {other.spec.model_type}): "
+            "only models of one architecture can be aligned"
+        )
+    for size, value in anchor.spec.sizes.items():
+        theirs = other.spec.sizes.get(size, value)
+        if theirs != value and size not in but:
+            what = "vocabularies" if size == VOCABULARY else "shapes"
+            hint = "; merge makes them so with --tokenizer-source union" if size == VOCABULARY else ""
+            raise IsomergeError(
+                f"{pair} have different {what} ({size} is {value} and {theirs}): they must be equal{hint}"
+            )
 
 
 def _differently_described(first: Model, second: Model) -> bool:

@@ -193,19 +193,35 @@ def of_all_tokens(models: Sequence[Model]) -> InOrder:
 
     made = in_order(models, tokens=False, averaged=True)
     known = {model.ref: _token_rows(model) for model in models}
-    having = [(ref, tokens) for ref, tokens in known.items() if tokens is not None]
-    apart = [(ref, how) for ref, tokens in having[1:] if (how := difference(having[0][1], tokens)) is not None]
     notes = unknown_tokens(known)
-    if apart:
-        ref, how = apart[0]
+    if apart := unlike_tokens(known):
         views, _ = with_vocabulary([m.checkpoint for m in made.models], spec_file=models[0].spec_file)
-        notes.append(
-            f"the tokenizers of {having[0][0]} and {ref} differ in {how.sentence}; rows are averaged by token"
-        )
+        notes.append(f"{apart[0].said}; rows are averaged by token")
         for k, view in enumerate(views):
             opened = recognise(view, spec_file=models[k].spec_file)
             made.models[k] = replace(opened, unties=models[k].unties)
     return replace(made, notes=[*made.notes, *notes])
+
+
+@dataclass(frozen=True)
+class Unlike:
+    """A model whose tokens have other rows than those of the first one that has a tokenizer."""
+
+    ref: str
+    how: Difference
+    said: str
+    """That they differ, and in what."""
+
+
+def unlike_tokens(known: Mapping[str, Names | None]) -> list[Unlike]:
+    """Every model whose tokens have other rows than those of the first that has a tokenizer, from the tokens of
+    all by their names."""
+    (first, mine), *others = [(ref, ids) for ref, ids in known.items() if ids is not None] or [("", {})]
+    return [
+        Unlike(ref, how, f"the tokenizers of {first} and {ref} differ in {how.sentence}")
+        for ref, ids in others
+        if (how := difference(mine, ids)) is not None
+    ]
 
 
 def unknown_tokens(known: Mapping[str, Names | None]) -> list[str]:

@@ -55,13 +55,16 @@ class FirstReading:
     def __init__(self, models: Sequence[Model], names: Sequence[str], tensors: Sequence[Tensor]) -> None:
         self.models, self.names, self.tensors = models, names, tensors
         self._squares: list[tuple[float, float]] | None = None
+        self._order: list[int] = []
+        """The place of every model in the pass under way."""
+        self._crcs: list[int | None] = []
+        """Of every model's tensor so far; None where it is known."""
 
     def reading(self, tensors: Sequence[Tensor], wide: torch.dtype) -> Pass:
         """A pass over ``tensors``, all of this block's in any order, which is given to `took` after its run; that
         raises IsomergeError for NaN or infinite values before they are computed with."""
-        order = [next(k for k, t in enumerate(tensors) if t is x) for x in self.tensors]
+        self._order = order = [next(k for k, t in enumerate(tensors) if t is x) for x in self.tensors]
         files = list(zip(self.models, self.names, strict=True))
-        self._order = order
         self._crcs = [None if model.checkpoint.is_summed(name) else 0 for model, name in files]
 
         def see(stored: Sequence[Tensor], finite: Sequence[bool]) -> None:

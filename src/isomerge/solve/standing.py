@@ -18,7 +18,7 @@ from itertools import accumulate
 import torch
 
 from isomerge.errors import IsomergeError
-from isomerge.matching.additions import GAINED, SHARE, added_blocks
+from isomerge.matching.additions import SHARE, added_blocks, takes_away
 from isomerge.matching.distances import squared_distance
 from isomerge.matching.frame import has_shared_meaning
 from isomerge.matching.norm_parts import is_disguised
@@ -236,7 +236,7 @@ def _carried_elsewhere(anchor: Model, model: Model, evidence: Look) -> str:
             sum(squared_distance(mine.assemble(b, torch.float64), m.assemble(b, torch.float64)) for b in shared)
             for m in (theirs, other)
         )
-        if before - after > max(SHARE * whole, GAINED * before):
+        if takes_away(before, after, whole):
             return min(block.key for block in shared)
     return ""
 

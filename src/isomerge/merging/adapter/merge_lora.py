@@ -22,7 +22,7 @@ from isomerge.files import disk_errors
 from isomerge.fusion.adapter_merges import KINDS, Combination, Drawn, LowRank, combined, distance_from_sum
 from isomerge.merging.adapter.merged_config import merged_config
 from isomerge.merging.fusing import generator
-from isomerge.models.row_meanings import difference, stored_ids
+from isomerge.models.row_meanings import stored_ids, unlike_tokens
 from isomerge.pieces import wide_dtype
 from isomerge.symmetry.groups.singular import check_finite
 
@@ -160,19 +160,20 @@ def _check_base_free(adapter: Adapter) -> None:
 def _check_tokens(adapters: Sequence[Adapter]) -> list[str]:
     """Refuse updates of rows that are of other tokens by the adapters' tokenizers; what to tell of tokenizers that
     differ where no such rows are updated."""
-    known = [(adapter, ids) for adapter in adapters if (ids := stored_ids(adapter.tensors)) is not None]
+    known = {adapter.ref: stored_ids(adapter.tensors) for adapter in adapters}
+    first = next((adapter for adapter in adapters if known[adapter.ref] is not None), None)
     notes = []
-    for adapter, ids in known[1:]:
-        first, mine = known[0]
-        if (apart := difference(mine, ids)) is None:
-            continue
-        said = f"the tokenizers of {first.ref} and {adapter.ref} differ in {apart.sentence}"
-        rows = [u for a in (first, adapter) for u in a.updates.values() if u.embedding or HEADS.search(u.module)]
-        if apart.opposed and rows:
+    for apart in unlike_tokens(known):
+        pair = [adapter for adapter in adapters if adapter is first or adapter.ref == apart.ref]
+        rows = [u for a in pair for u in a.updates.values() if u.embedding or HEADS.search(u.module)]
+        if apart.how.opposed and rows:
             raise IsomergeError(
-                f"{said}, and {rows[0].module} has such rows: give adapters that were trained with one tokenizer"
+                f"{apart.said}, and {rows[0].module} has such rows: give adapters that were trained with one "
+                "tokenizer"
             )
-        notes.append(f"{said}; {'rows are taken by their numbers' if rows else 'no rows of tokens are merged'}")
+        notes.append(
+            f"{apart.said}; {'rows are taken by their numbers' if rows else 'no rows of tokens are merged'}"
+        )
     return notes
 
 

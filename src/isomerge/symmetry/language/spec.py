@@ -154,7 +154,7 @@ class Shift:
 
     @property
     def ends(self) -> set[str | None]:
-        """The names of what a trade changes."""
+        """The names of what it changes."""
         return {self.bias, self.into, self.beside}
 
     @property
