@@ -16,7 +16,7 @@ import isomerge as door
 from isomerge.api import merging
 from isomerge.commands import pipeline_merges
 from isomerge.errors import IsomergeError
-from pipeline_models import PIPELINES, picture, save, stable_diffusion
+from pipeline_models import PIPELINES, picture, save, stable_diffusion, vae
 from solve.disguises import disguise
 from toys import config_of, overwrite, relative, tensors
 
@@ -238,13 +238,46 @@ def test_what_does_not_fit_is_refused(
     refuses([a, other], "decoder.conv_out.bias", "[3]", "[2]")
 
 
+def test_a_model_of_its_own_takes_a_parts_place(two: tuple[Path, Path], refuses: Refuses, tmp_path: Path) -> None:
+    """`vae: keep:FOLDER` puts an autoencoder into the pipeline, which makes pictures with it; a model of another class
+    is refused. Fails where only pipelines are looked for."""
+    a, b = map(str, two)
+    alone = tmp_path / "alone"
+    vae(40).save_pretrained(alone)
+    content = {
+        "merge_method": "linear",
+        "models": [{"model": a}, {"model": b}],
+        "text_encoder": "keep",
+        "unet": "keep",
+    }
+    refuses(recipe(tmp_path, {**content, "vae": f"keep:{a}/unet"}), "gives a UNet2DConditionModel", "AutoencoderKL")
+    refuses(recipe(tmp_path, {**content, "vae": f"keep:{tmp_path}/none"}), "the folder of a AutoencoderKL", "none")
+    door.merge(recipe(tmp_path, {**content, "vae": f"keep:{alone}"}), out=tmp_path / "out")
+    for name in ("config.json", "diffusion_pytorch_model.safetensors"):
+        assert (tmp_path / "out" / "vae" / name).read_bytes() == (alone / name).read_bytes()
+    seen = picture(tmp_path / "out")
+    assert bool(seen.isfinite().all())
+    assert relative(seen, picture(two[0])) > 0.05
+
+
+def test_equal_parts_of_another_calling_class_merge(two: tuple[Path, Path], tmp_path: Path) -> None:
+    """A pipeline for images of images has the same parts as one for images of text: what is merged are parts. Fails
+    where the classes of pipelines are compared."""
+    other = shutil.copytree(two[1], tmp_path / "other")
+    index = json.loads((other / "model_index.json").read_text())
+    index["_class_name"] = "StableDiffusionImg2ImgPipeline"
+    (other / "model_index.json").write_text(json.dumps(index))
+    merge = planned([two[0], other], tmp_path)
+    assert {one.name for one in merge.components if one.source is not None} == {"unet", "vae", "text_encoder"}
+
+
 @pytest.mark.parametrize(
     ("own", "says"),
     [
         ({"modules": {"unett": {"merge_method": "ties"}}}, "`modules.unett`: the pipelines have no such component"),
         ({"unet": {}, "modules": {"unet": {}}}, "`unet` stands beside `modules.unet`"),
         ({"vae": "drop"}, "`vae` is 'drop': write a mapping"),
-        ({"vae": "keep:C"}, "`vae` is keep:C: name a pipeline"),
+        ({"vae": "keep:C"}, "`vae` is keep:C: name a pipeline that has it, or the folder of a AutoencoderKL"),
         ({"unet": {"merge_methud": "ties"}}, "(component unet)"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ import pytest
 import torch
 import yaml
 from diffusers.loaders.single_file_utils import convert_ldm_unet_checkpoint
+from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import isomerge as door
-from isomerge.checkpoint.single_file import open_part, parts_of
+import single_file_layouts
+from isomerge.checkpoint.pipeline import Component
+from isomerge.checkpoint.single_file import alone, open_part, parts_of
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_alignment
 from isomerge.models.recognised import recognise
@@ -111,3 +115,33 @@ def test_files_that_do_not_fit(isomerge: Callable, tmp_path: Path) -> None:
     assert list(parts_of(newer)) == ["rest"]  # Stable Diffusion 3: merged as it is stored
     with pytest.raises(IsomergeError, match=r"no part 'vae': there are unet, text_encoder, rest"):
         open_part(f"{a}:vae")
+
+
+def test_an_autoencoder_of_its_own(tmp_path: Path) -> None:
+    """`vae: keep:FILE` puts the tensors of an autoencoder's own file, whose names have no beginning, into a whole file
+    and into a pipeline's folder; one of other sizes is refused."""
+    kept = {name: tensor.contiguous() for name, tensor in single_file_layouts.vae(3, "").items()}
+    save_file(kept, tmp_path / "vae.safetensors")
+    files = []
+    for seed, name in enumerate("ab"):
+        path = single_file("sd1", tmp_path / f"{name}.safetensors", 0)
+        stored = {n: t for n, t in load_file(path).items() if not n.startswith("first_stage_model.")}
+        save_file({**stored, **single_file_layouts.vae(seed, "first_stage_model.")}, path)
+        files.append({"model": str(path)})
+    content = {"merge_method": "linear", "models": files, "vae": f"keep:{tmp_path}/vae.safetensors"}
+    (tmp_path / "recipe.yml").write_text(yaml.safe_dump(content))
+    door.merge(tmp_path / "recipe.yml", out=tmp_path / "out")
+    merged = load_file(tmp_path / "out" / "a.safetensors")
+    assert all(torch.equal(merged[f"first_stage_model.{name}"], tensor) for name, tensor in kept.items())
+    part: Any = alone("vae", f"{tmp_path}/vae.safetensors")
+    AutoencoderKL(**{k: v for k, v in part.config().items() if k[0] != "_"}, scaling_factor=0.5).save_pretrained(
+        tmp_path / "vae"
+    )
+    replace(part, beside=Component("vae", tmp_path / "vae", "diffusers", part.kind)).copy(tmp_path / "copied")
+    loaded: Any = AutoencoderKL.from_pretrained(tmp_path / "copied", low_cpu_mem_usage=False)
+    assert loaded.config.scaling_factor == 0.5
+    assert all(torch.equal(part.opened().read(name), tensor) for name, tensor in loaded.state_dict().items())
+    del kept["decoder.conv_in.bias"]
+    save_file(kept, tmp_path / "vae.safetensors")
+    with pytest.raises(IsomergeError, match=r"decoder\.conv_in\.bias has shape \(64,\) in .* and none in"):
+        door.merge(tmp_path / "recipe.yml", out=tmp_path / "other")

@@ -12,7 +12,8 @@ from typing import Any
 
 from isomerge.checkpoint.companions import WEIGHTS, check_link
 from isomerge.checkpoint.document import read_object
-from isomerge.checkpoint.opening import CONFIG, PIPELINE, read_config
+from isomerge.checkpoint.opening import CONFIG, PIPELINE, open_checkpoint, read_config
+from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.weights import find_weights, is_plain_name
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors
@@ -73,6 +74,10 @@ class Component:
                 filecmp.cmp(component, two, shallow=False) for component, two in zip(mine, theirs, strict=True)
             )
 
+    def opened(self) -> Checkpoint:
+        """Its weights as they are stored."""
+        return open_checkpoint(self.folder)
+
     def copy(self, out: Path, *, allow_pickle: bool = False) -> None:
         """Copy its files into a new folder."""
         files = self.files(allow_pickle=allow_pickle)
@@ -95,6 +100,11 @@ class Pipeline:
     def index(self) -> Path:
         """The file that names its components."""
         return self.folder / PIPELINE
+
+    @property
+    def models(self) -> dict[str, str]:
+        """The classes of those components that hold weights."""
+        return {name: part.kind for name, part in self.components.items() if part.has_weights}
 
 
 def is_pipeline(ref: Any) -> bool:

@@ -18,12 +18,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from isomerge.checkpoint.companions import WEIGHTS
 from isomerge.checkpoint.file_piece import Part, Piece, together, wholes
 from isomerge.checkpoint.header import TensorInfo, read_header
-from isomerge.checkpoint.opening import open_checkpoint
-from isomerge.checkpoint.pipeline import Component, Pipeline, is_pipeline, open_pipeline
+from isomerge.checkpoint.hub import local_folder
+from isomerge.checkpoint.opening import open_checkpoint, read_config
+from isomerge.checkpoint.pipeline import LIBRARIES, Component, Pipeline, is_pipeline, open_pipeline
 from isomerge.checkpoint.reader import Checkpoint, Derived
 from isomerge.checkpoint.stamps import stamps_of
+from isomerge.checkpoint.weights import weights_name
 from isomerge.errors import IsomergeError
 from isomerge.files import write_tensors
 
@@ -123,6 +126,8 @@ class FilePart(Component):
     """One part of a file, as a component of a pipeline; ``folder`` is the file."""
 
     part: Part
+    beside: Component | None = None
+    """What it takes the place of in a folder, whose config and other files go with it there."""
 
     @property
     def has_weights(self) -> bool:
@@ -153,8 +158,22 @@ class FilePart(Component):
                 return False
         return True
 
+    def opened(self) -> Checkpoint:
+        """Its tensors."""
+        return open_part(self.ref)
+
     def copy(self, out: Path, *, allow_pickle: bool = False) -> None:
-        """Nothing: who writes the whole file takes its tensors from there."""
+        """Its tensors with the files of what it takes the place of; nothing in a single file: who writes the whole
+        takes its tensors from here."""
+        if self.beside is None or isinstance(self.beside, FilePart):
+            return
+        self.beside.copy(out, allow_pickle=allow_pickle)
+        for path in out.iterdir():
+            if path.name.endswith((*WEIGHTS, ".index.json")):
+                path.unlink()
+        source = self.opened()
+        tensors = {name: source.read(name, mapped=True) for name in source.tensors}
+        write_tensors(out / weights_name(self.beside.config()), tensors, metadata={"format": "pt"})
 
     def described(self) -> str:
         """What it holds, by the beginnings of names."""
@@ -183,7 +202,7 @@ class SingleFile(Pipeline):
         opened: list[Checkpoint] = []
         for name, component in self.components.items():
             assert isinstance(component, FilePart)
-            source = open_checkpoint(merged[name]) if name in merged else open_part(copied[name].ref)
+            source = open_checkpoint(merged[name]) if name in merged else copied[name].opened()
             opened.append(source)
             stored: dict[str, list[tuple[Piece, Any]]] = {}
             for new, piece in component.part.pieces.items():
@@ -202,6 +221,22 @@ def open_single_file(ref: str | Path) -> SingleFile:
     return SingleFile(
         str(ref), path, f"{'FLUX' if 'transformer' in components else 'Stable Diffusion'} in one file", components
     )
+
+
+def alone(name: str, ref: str) -> Component:
+    """A model of its own as a component of this name: a folder or hub id, a file with such a part, or its part.
+
+    Raises:
+        IsomergeError: there is none.
+    """
+    path = Path(os.path.expanduser(ref))
+    file, part = split_part(ref) or (path, name)
+    if file.suffix == SUFFIX and file.is_file() and (known := parts_of(file).get(part)) is not None:
+        return FilePart(part, file, "diffusers", known.kind, known)
+    folder = local_folder(ref)
+    config = read_config(folder)
+    kind = config.get("_class_name") or next(iter(config.get("architectures") or ()), config.get("model_type"))
+    return Component(name, folder, LIBRARIES[0], str(kind))
 
 
 def is_assembled(ref: Any) -> bool:

@@ -12,7 +12,8 @@ from typing import Any
 from isomerge.checkpoint.file_piece import Part, Piece, Shape
 from isomerge.checkpoint.single_file_names import count_of, renamed
 
-STARTS = ("first_stage_model.", "vae.")
+STARTS = ("first_stage_model.", "vae.", "")
+"""How names begin: in whole models, and in a file of an autoencoder alone."""
 OUTSIDE = {
     **{f"{side}.{name}": f"{side}.{name}" for side in ("encoder", "decoder") for name in ("conv_in.", "conv_out.")},
     **{f"{side}.norm_out.": f"{side}.conv_norm_out." for side in ("encoder", "decoder")},

@@ -15,13 +15,14 @@ from isomerge import __version__
 from isomerge.archs import without_spec
 from isomerge.checkpoint.output_folder import check_out
 from isomerge.checkpoint.pipeline import LIBRARIES, Component, Pipeline
-from isomerge.checkpoint.single_file import FilePart, SingleFile, is_assembled, open_assembled
+from isomerge.checkpoint.single_file import FilePart, SingleFile, alone, is_assembled, open_assembled
 from isomerge.checkpoint.stamps import stamps_of
 from isomerge.commands.opening import recognised
 from isomerge.errors import IsomergeError
 from isomerge.merging.recipe.recipe_steps import Step
 from isomerge.merging.recipe.yaml_text import read_yaml
 from isomerge.models.compatible import check_compatible
+from isomerge.models.references import open_model_ref
 from isomerge.options import FusingOptions, OpeningOptions, OutputOptions, SpacesOptions
 
 PIPELINE_REPORT = "isomerge_pipeline.json"
@@ -82,12 +83,9 @@ class PipelineMerge:
 
     def key(self) -> str:
         """A digest of what determines the output."""
-        files = [
-            file
-            for one in self.pipelines
-            for part in one.components.values()
-            for file in part.files(allow_pickle=True)
-        ]
+        parts = [part for one in self.pipelines for part in one.components.values()]
+        parts += [one.copied for one in self.components if one.copied is not None]
+        files = dict.fromkeys(file for part in parts for file in part.files(allow_pickle=True))
         stamps = repr(stamps_of([*files, *(one.index for one in self.pipelines)]))
         return hashlib.sha256(f"{__version__}\n{self.asked}\n{stamps}".encode()).hexdigest()
 
@@ -202,12 +200,8 @@ def _by_recipe(source: str | Path | Step, opening: OpeningOptions) -> Found | No
         word = said.get(name)
         if isinstance(word, str):
             ref = word.partition(":")[2] or refs[0]
-            if ref not in pipelines or name not in pipelines[ref].components:
-                raise IsomergeError(
-                    f"{path}: `{name}` is {word}: name a pipeline of the recipe that has it, one of "
-                    f"{', '.join(refs)}"
-                )
-            return ComponentMerge(name, None, pipelines[ref].components[name], f"kept from {ref}")
+            part = _kept(pipelines[refs[0]], name, pipelines.get(ref), ref, f"{path}: `{name}` is {word}")
+            return ComponentMerge(name, None, part, f"kept from {ref}")
         folders = {ref: one.components[name].ref for ref, one in pipelines.items() if name in one.components}
         named = pipelines_of({k: v for k, v in content.items() if k in ("models", "slices", "base_model")})
         own = word or {}
@@ -228,6 +222,36 @@ def _by_recipe(source: str | Path | Step, opening: OpeningOptions) -> Found | No
 
     components = [decide(name) for name in pipelines[refs[0]].components]
     return list(pipelines.values()), components, content
+
+
+def _kept(base: Pipeline, name: str, other: Pipeline | None, ref: str, place: str) -> Component:
+    """What takes a part's place as it is: that of another pipeline, or a model of its own.
+
+    Raises:
+        IsomergeError: it has no such part, or one of another class; ``place`` is where the recipe says so.
+    """
+    mine = base.components[name]
+    if other is None and is_assembled(ref):
+        other = open_assembled(ref)
+    try:
+        part = alone(name, ref) if other is None else other.components.get(name)
+    except IsomergeError as error:
+        raise IsomergeError(
+            f"{place}: name a pipeline that has it, or the folder of a {mine.kind} ({error.sentence})"
+        ) from None
+    if part is None or part.kind != mine.kind:
+        said = "has none" if part is None else f"gives a {part.kind}"
+        raise IsomergeError(f"{place}: {ref} {said}, and that of {base.ref} is a {mine.kind}")
+    if isinstance(part, FilePart) == isinstance(mine, FilePart) and not isinstance(mine, FilePart):
+        return part
+    here, there = (open_model_ref(each.ref).shapes for each in (mine, part))
+    if differing := next((key for key in {**here, **there} if here.get(key) != there.get(key)), None):
+        shapes = [shapes.get(differing, "none") for shapes in (here, there)]
+        raise IsomergeError(
+            f"{place}: tensor {differing} has shape {shapes[0]} in {mine.ref} and {shapes[1]} in {part.ref}: parts "
+            f"of single files are exchanged where all shapes are equal"
+        )
+    return replace(part, beside=mine) if isinstance(part, FilePart) else part
 
 
 STORED = "merged as stored, not aligned, as there is no spec for its class"
@@ -251,14 +275,20 @@ def _opened(refs: Sequence[str]) -> list[Pipeline]:
 
 
 def _check_classes(pipelines: Sequence[Pipeline]) -> None:
-    """Refuse pipelines of different classes."""
+    """Refuse pipelines of different classes, but for those that have the same parts: what is merged are parts."""
     first = pipelines[0]
     for other in pipelines[1:]:
-        if other.kind != first.kind:
+        if other.kind != first.kind and other.models != first.models:
+            one, two = (dict(sorted(each.models.items() - peer.items())) for each, peer in
+                        ((first, other.models), (other, first.models)))  # fmt: skip
             raise IsomergeError(
-                f"{first.ref} is a {first.kind} and {other.ref} a {other.kind}: only pipelines of one class can be "
-                f"merged"
+                f"{first.ref} is a {first.kind} and {other.ref} a {other.kind}, whose parts differ ({_said(one)}; "
+                f"{_said(two)}): only pipelines of one class or of equal parts can be merged"
             )
+
+
+def _said(parts: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} is a {kind}" for name, kind in parts.items()) or "none"
 
 
 def _decided(
