@@ -134,7 +134,7 @@ def test_index_entries(name: str, copies: Callable, refuses: Callable) -> None:
 
 
 def test_remote_code_is_not_run(copies: Callable, isomerge: Callable, tmp_path: Path) -> None:
-    """A config that names code in its folder: nothing imports it, not even to compare outputs."""
+    """A config that names code in its folder: it travels, and nothing imports it, not even to compare outputs."""
     a, b = copies("gpt2")
     for folder in (a, b):
         (folder / "evil.py").write_text(f"open({str(tmp_path / 'hacked')!r}, 'w')\nclass C: pass\n")
@@ -144,7 +144,7 @@ def test_remote_code_is_not_run(copies: Callable, isomerge: Callable, tmp_path: 
     assert isomerge("merge", a, b, "-o", tmp_path / "out", "-q").code == 0
     assert isomerge("verify", a, a, "--run", "-q").code == 0
     assert not (tmp_path / "hacked").exists()
-    assert not (tmp_path / "out" / "evil.py").exists()
+    assert (tmp_path / "out" / "evil.py").read_bytes() == (a / "evil.py").read_bytes()
 
 
 PATTERNS: dict[str, Any] = {

@@ -36,7 +36,7 @@ def write_companions(folder: Path, files: Mapping[str, bytes | Path]) -> None:
     """Write files (name with "/" to content or path) to a folder that is there."""
     for name, content in files.items():
         path = folder / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, Path):
             shutil.copyfile(content, path)
         else:

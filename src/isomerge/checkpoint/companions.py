@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,19 @@ COMPANIONS = (
 
 _TOKENIZER_FOLDER = re.compile(r"[a-z_]+_tokenizer", re.ASCII)  # a processor's second one: qformer_tokenizer
 _MODULE_FOLDER = re.compile(r"[0-9]+_[A-Za-z]\w*", re.ASCII)  # sentence-transformers: 1_Pooling, 2_Normalize, ...
+_TERMS = re.compile(r"(licen[cs]e|copying|notice|(acceptable_)?use_policy)\b.*", re.IGNORECASE)
+_TIKTOKEN = ".tiktoken"
+_NAMING = (
+    "config.json",
+    "modules.json",
+    "tokenizer_config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+)
+"""Configs that may name code."""
+_REPLACED = ("README.md", *MODEL_FILES, "report.html", "isomerge_recipe.yml", "distances.png", "tune.json")
+"""What an output has of its own."""
+_OTHER_WEIGHTS = (*WEIGHTS, ".index.json", ".h5", ".msgpack", ".gguf", ".ckpt", ".onnx")
 
 
 def companion_files(folder: str | Path) -> dict[str, Path]:
@@ -77,15 +91,17 @@ def companion_files(folder: str | Path) -> dict[str, Path]:
     These are the COMPANIONS that exist, chat templates in additional_chat_templates/, further tokenizers of a
     processor (in qformer_tokenizer/, say), and the modules of sentence-transformers behind the model, such as
     1_Pooling and 2_Dense: their config.json and their model.safetensors, which reads what the model gives out and
-    so fits as it is. Other weights, config.json, code, pickles and optimizer states are never among them. A link
-    may lead to a file of the same folder or of its repository in the hub's cache: what it leads to is copied into
-    the output, and with it would be published. Raises IsomergeError when ``folder`` is no folder, and when a link
-    leads elsewhere.
+    so fits as it is; a license and notices; and code of the checkpoint's own that its configs name, with the files
+    that this imports or names in turn (`isomerge.checkpoint.own_code`), which is never run. Other weights,
+    config.json, other code, pickles and optimizer states are never among them. A link may lead to a file of the
+    same folder or of its repository in the hub's cache: what it leads to is copied into the output, and with it
+    would be published. Raises IsomergeError when ``folder`` is no folder, and when a link leads elsewhere.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise IsomergeError(f"{folder}: no such folder; give an existing checkpoint folder")
     names = [name for name in COMPANIONS if (folder / name).is_file()]
+    names += sorted(path.name for path in folder.iterdir() if _is_companion(path.name) and path.is_file())
     for path in sorted(folder.glob("*/*")):
         parent = path.parent.name
         template = parent == "additional_chat_templates" and path.suffix == ".jinja"
@@ -93,16 +109,78 @@ def companion_files(folder: str | Path) -> dict[str, Path]:
         tokenizer = path.name in TOKENIZER_FILES and _TOKENIZER_FOLDER.fullmatch(parent) is not None
         if (template or module or tokenizer) and path.is_file():
             names.append(f"{parent}/{path.name}")
+    if _others(folder, names):
+        # few checkpoints have code, or files under names of their own
+        from isomerge.checkpoint.own_code import named_files
+
+        named = named_files(_configs(folder, names).values(), partial(_looked_up, folder))
+        names += sorted(named - {*names})
     for name in names:
         check_link(folder, folder / name)
     return {name: folder / name for name in names}
+
+
+def _is_companion(name: str) -> bool:
+    """Whether a file travels by its kind: vocabularies of tiktoken, and what a license demands to go along."""
+    return name.endswith(_TIKTOKEN) or (_TERMS.fullmatch(name) is not None and not _is_replaced(name))
+
+
+def _is_replaced(name: str) -> bool:
+    """Whether an output has a file of its own for one."""
+    return name in _REPLACED or name.endswith(_OTHER_WEIGHTS)
+
+
+def _looked_up(folder: Path, name: str) -> Path | None:
+    """A file of a folder, or of a folder in it, that code may name; None where there is none."""
+    if any(part.startswith(".") for part in name.split("/")) or _is_replaced(name):
+        return None
+    try:
+        return folder / name if (folder / name).is_file() else None
+    except OSError:  # a string that is no name
+        return None
+
+
+def _configs(folder: Path, names: Iterable[str]) -> dict[str, Path]:
+    """Those of a folder's configs that may name code."""
+    configs = (name for name in ("config.json", *names) if name.rpartition("/")[2] in _NAMING)
+    return {name: folder / name for name in configs if (folder / name).is_file()}
+
+
+def _others(folder: Path, names: Iterable[str]) -> list[str]:
+    """What else lies in a folder, folders with a slash: neither hidden, nor weights, nor what an output has of its
+    own."""
+    tops = {name.partition("/")[0] for name in names}
+    return [
+        f"{path.name}/" if path.is_dir() else path.name
+        for path in sorted(folder.iterdir())
+        if path.name not in tops and not path.name.startswith((".", "alignment")) and not _is_replaced(path.name)
+    ]
+
+
+def left_behind(folder: Path) -> list[str]:
+    """What a reader may miss in an output of the checkpoint in ``folder``, as sentences: files that are not copied,
+    and code that ``auto_map`` names and that is not there."""
+    if not folder.is_dir():
+        return []
+    copied = companion_files(folder)
+    rest, configs, lacking = _others(folder, copied), _configs(folder, copied), list[str]()
+    if any(b'"auto_map"' in path.read_bytes() for path in configs.values()):
+        from isomerge.checkpoint.own_code import lacking_code
+
+        lacking = lacking_code(configs.values(), partial(_looked_up, folder))
+    more = f" and {len(rest) - 6} more" if len(rest) > 6 else ""
+    notes = [f"not copied from {folder}, as no config or code there names it: {', '.join(rest[:6])}{more}"]
+    return [
+        *(notes if rest else ()),
+        *(f"{folder}: auto_map names code that is not in the folder: {file}" for file in lacking),
+    ]
 
 
 def check_link(folder: Path, path: Path) -> None:
     """Raises IsomergeError where a link leads out of the folder and of its repository in the hub's cache."""
     target, home = path.resolve(), folder.resolve()
     roots = [home, *([home.parents[1] / "blobs"] if home.parent.name == "snapshots" else [])]
-    if path.is_symlink() and not any(target.is_relative_to(root) for root in roots):
+    if not any(target.is_relative_to(root) for root in roots):
         raise IsomergeError(
             f"{path} is a link out of its folder, and what it leads to would be copied; "
             "replace it by the file itself"
@@ -121,18 +199,23 @@ def files_of_model(folder: Path) -> list[Path]:
     return [
         path
         for path in folder.rglob("*")
-        if path.name in known or path.suffix in WEIGHTS or path.name.endswith(".index.json")
+        if path.name in known or path.suffix in (*WEIGHTS, ".py", _TIKTOKEN) or path.name.endswith(".index.json")
     ]
 
 
 def is_tokenizer_file(name: str) -> bool:
     """Whether a companion file belongs to the tokenizer, chat templates included."""
-    return name in TOKENIZER_FILES or name.startswith("additional_chat_templates/")
+    return name in TOKENIZER_FILES or name.endswith(_TIKTOKEN) or name.startswith("additional_chat_templates/")
 
 
 def tokenizer_files(companions: Mapping[str, bytes | Path]) -> dict[str, bytes | Path]:
-    """Those of a checkpoint's companion files that are its tokenizer's."""
-    return {name: content for name, content in companions.items() if is_tokenizer_file(name)}
+    """Those of a checkpoint's companion files that are its tokenizer's, code that it names included."""
+    names = {name for name in companions if is_tokenizer_file(name)}
+    if any(name.endswith(".py") for name in companions) and (config := companions.get("tokenizer_config.json")):
+        from isomerge.checkpoint.own_code import named_files
+
+        names |= named_files([config], companions.get)
+    return {name: content for name, content in companions.items() if name in names}
 
 
 def ids_of_tokens(companions: Mapping[str, bytes | Path]) -> dict[str, int]:

@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from isomerge.checkpoint.companions import VOCABULARY_FILES
 from isomerge.checkpoint.weights import gguf_error
 from isomerge.errors import IsomergeError, first_line
 
@@ -13,7 +14,8 @@ _HUB_ID = re.compile(r"(?P<id>[\w][\w.-]*/[\w][\w.-]*)(@(?P<revision>[\w][\w./-]
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
-_SIDE_FILES = ["*.json", "*.model", "*.txt", "*.jinja", "README.md"]
+_SIDE_FILES = ["*.json", "*.model", "*.txt", "*.jinja", "*.py", "*.tiktoken", "*.spm", "README.md"]
+_SIDE_FILES += [*VOCABULARY_FILES, "bpe.codes", "LICEN[CS]E*", "NOTICE*", "*USE_POLICY*"]
 _SAFETENSORS = ["*.safetensors"]
 _PICKLES = ["pytorch_model*.bin", "adapter_model.bin"]
 # Folders within a repository hold other exports of the same weights, and so does mistral's consolidated file.

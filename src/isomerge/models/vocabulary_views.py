@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from isomerge.archs import spec_for
-from isomerge.checkpoint.companions import is_tokenizer_file
+from isomerge.checkpoint.companions import tokenizer_files
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.dtypes import byte_size, torch_dtype
 from isomerge.checkpoint.reader import Checkpoint, Derived
@@ -181,7 +181,9 @@ def _view(model: int, every: Sequence[_Tables], vocabulary: Vocabulary, own_file
         tables.check_others()
         counted = tables.counts
         config = renumbered(with_values(config, dict.fromkeys(counted, vocabulary.size)), moved, fallback, counted)
-    companions = {name: x for name, x in checkpoint.companions().items() if not is_tokenizer_file(name)}
+    companions = checkpoint.companions()
+    theirs = tokenizer_files(companions)  # code among them may be the model's as well
+    companions = {name: x for name, x in companions.items() if name not in theirs or name.endswith(".py")}
     generation = companions.get(_GENERATION)
     if generation is not None and not stays:
         settings = (

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from isomerge import __version__
 from isomerge.checkpoint.checksums import Checksum
-from isomerge.checkpoint.companions import config_bytes
+from isomerge.checkpoint.companions import config_bytes, left_behind
 from isomerge.checkpoint.output_folder import check_apart, check_out
 from isomerge.checkpoint.weights import weights_name
 from isomerge.checkpoint.writer import CheckpointWriter, DroppingWriter
@@ -205,7 +205,10 @@ class StreamWriter:
 
         ``links`` are further names for the weights files (see `CheckpointWriter.finish`).
         """
-        files: dict[str, bytes | Path] = self.donor.checkpoint.companions()
+        checkpoint = self.donor.checkpoint
+        files: dict[str, bytes | Path] = checkpoint.companions()
+        if checkpoint.files and (notes := left_behind(checkpoint.folder)):
+            report["notes"] = [*report.get("notes", ()), *notes]
         files["config.json"] = config_bytes(self.config())
         if (picture := distances_picture(report)) is not None:
             files[PICTURE] = picture
