@@ -48,6 +48,32 @@ def flux(seed: int, start: str = "", *, guided: bool = True) -> Tensors:
     return drawn(shapes, seed, start)
 
 
+def sd3(seed: int, start: str = "", *, later: bool = False) -> Tensors:
+    """Stable Diffusion 3's transformer of two blocks, as Stability stores it; ``later``: 3.5, with norms and a second
+    attention in the first block."""
+    w, heads = 128, ("ln_q", "ln_k") if later else ()
+    shapes: dict[str, tuple[int, ...]] = {"pos_embed": (1, 36, w), **_kernel("x_embedder.proj", w, CHANNELS, 2)}
+    shapes |= {**_linear("context_embedder", w, TEXT), **_linear("final_layer.linear", 4 * CHANNELS, w)}
+    shapes |= _linear("final_layer.adaLN_modulation.1", 2 * w, w)
+    for name, into in (("t_embedder", 256), ("y_embedder", POOLED)):
+        shapes |= {**_linear(f"{name}.mlp.0", w, into), **_linear(f"{name}.mlp.2", w, w)}
+    for k in range(2):
+        dual, last = later and k == 0, k == 1
+        for side in ("x", "context"):
+            at, reads = f"joint_blocks.{k}.{side}_block", last and side == "context"
+            count = 2 if reads else 9 if dual and side == "x" else 6
+            shapes |= {**_linear(f"{at}.adaLN_modulation.1", count * w, w), **_linear(f"{at}.attn.qkv", 3 * w, w)}
+            shapes |= {f"{at}.attn.{norm}.weight": (64,) for norm in heads}
+            if not reads:
+                shapes |= _linear(f"{at}.attn.proj", w, w)
+                shapes |= {**_linear(f"{at}.mlp.fc1", 4 * w, w), **_linear(f"{at}.mlp.fc2", w, 4 * w)}
+        if dual:
+            at = f"joint_blocks.{k}.x_block.attn2"
+            shapes |= {**_linear(f"{at}.qkv", 3 * w, w), **_linear(f"{at}.proj", w, w)}
+            shapes |= {f"{at}.{norm}.weight": (64,) for norm in heads}
+    return drawn(shapes, seed, start)
+
+
 def open_clip(seed: int, start: str) -> Tensors:
     """A text tower of two layers in OpenCLIP's layout, with the temperature that stands beside it."""
     w = 64

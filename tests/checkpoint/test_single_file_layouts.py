@@ -12,6 +12,7 @@ import transformers as tf
 from diffusers.loaders import single_file_utils as theirs
 from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 from diffusers.models.transformers.transformer_flux import FluxTransformer2DModel
+from diffusers.models.transformers.transformer_sd3 import SD3Transformer2DModel
 from safetensors.torch import load_file, save_file
 
 import isomerge
@@ -19,7 +20,8 @@ from isomerge.checkpoint.single_file import is_single_file, open_part, parts_of
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_alignment
 from isomerge.models.recognised import recognise
-from single_file_layouts import HEAD, WIDTH, Tensors, flux, open_clip, vae
+from pipeline_models import clip_text, t5_text
+from single_file_layouts import HEAD, WIDTH, Tensors, flux, open_clip, sd3, vae
 
 XL = "conditioner.embedders.1.model."
 UNET = "model.diffusion_model."
@@ -63,6 +65,51 @@ def test_flux(start: str, guided: bool, tmp_path: Path) -> None:
     model.load_state_dict(read(path, "transformer"), strict=True)
     assert (model.config.attention_head_dim, model.config.guidance_embeds) == (HEAD, guided)
     assert list(parts_of(path)) == ["transformer"]
+
+
+@pytest.mark.parametrize(("start", "later"), [(UNET, False), ("", True)])
+def test_stable_diffusion_3(start: str, later: bool, tmp_path: Path) -> None:
+    """As diffusers converts it, in a config that makes the class that takes it; merged, the layout comes out. Fails
+    where the last block's scale and shift keep their places."""
+    files = [saved(tmp_path / f"{seed}.safetensors", sd3(seed, start, later=later)) for seed in (0, 1)]
+    path = files[0]
+    assert list(parts_of(path)) == ["transformer"]
+    part = open_part(f"{path}:transformer")
+    same(read(path, "transformer"), theirs.convert_sd3_transformer_checkpoint_to_diffusers(load_file(path)))
+    kind: Any = SD3Transformer2DModel
+    model = kind(**{k: v for k, v in part.config.items() if k != "_class_name"}, sample_size=8)
+    model.load_state_dict(read(path, "transformer"), strict=True)
+    assert (model.config.num_attention_heads, model.config.patch_size) == (2, 2)
+    assert recognise(f"{path}:transformer").spec.sizes["h"] == 2
+    isomerge.merge(files, out=tmp_path / "out", align=False)
+    one, two, out = map(load_file, (*files, tmp_path / "out" / "0.safetensors"))
+    assert out.keys() == one.keys()
+    for name, x in one.items():
+        torch.testing.assert_close(out[name], (x + two[name]) / 2)
+
+
+def test_the_text_encoders_of_stable_diffusion_3(tmp_path: Path) -> None:
+    """Two of CLIP and T5's encoder, whose names in the file are transformers' behind a beginning: their configs make the
+    classes that take them."""
+    models = {"clip_l": clip_text(0), "clip_g": clip_text(1, projected=True), "t5xxl": t5_text(2)}
+    tensors = sd3(0, UNET)
+    for name, model in models.items():
+        for key, x in model.state_dict().items():
+            body = "text_model." * (name != "t5xxl" and key.startswith(("encoder", "embeddings", "final")))
+            tensors[f"text_encoders.{name}.transformer.{body}{key}"] = x.clone()
+    path = saved(tmp_path / "a.safetensors", tensors)
+    parts = parts_of(path)
+    assert list(parts) == ["transformer", "text_encoder", "text_encoder_2", "text_encoder_3"]
+    assert [part.kind for part in parts.values()][1:] == [
+        "CLIPTextModel",
+        "CLIPTextModelWithProjection",
+        "T5EncoderModel",
+    ]
+    assert parts["text_encoder_2"].config["projection_dim"] == 12
+    config = tf.T5Config(**{k: v for k, v in parts["text_encoder_3"].config.items() if k != "model_type"})
+    missing = tf.T5EncoderModel(config).load_state_dict(read(path, "text_encoder_3"), strict=False)
+    assert not missing.unexpected_keys
+    assert recognise(f"{path}:text_encoder_3").spec.sizes["eff"] == 24
 
 
 def test_the_second_tower_of_xl(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_files_that_do_not_fit(isomerge: Callable, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     newer = tmp_path / "newer.safetensors"
     save_file({"model.diffusion_model.joint_blocks.0.x_block.attn.qkv.weight": torch.ones(3)}, newer)
-    assert list(parts_of(newer)) == ["rest"]  # Stable Diffusion 3: merged as it is stored
+    assert list(parts_of(newer)) == ["rest"]  # of Stable Diffusion 3 one tensor: merged as it is stored
     with pytest.raises(IsomergeError, match=r"no part 'vae': there are unet, text_encoder, rest"):
         open_part(f"{a}:vae")
 

@@ -1,9 +1,9 @@
 """Stable Diffusion or FLUX in one safetensors file: its parts as checkpoints of their own,
 ``FILE.safetensors:PART``.
 
-The UNet of Stable Diffusion 1, 2 and XL, FLUX.1's transformer, text towers of CLIP and the autoencoder have the
-names and the config that diffusers and transformers give them; ``rest`` is everything else, by the names of the
-file. What no tensor tells of the config is known from the width of the text: the number of heads (8 in Stable
+The UNet of Stable Diffusion 1, 2 and XL, the transformers of Stable Diffusion 3 and FLUX.1, text towers of CLIP,
+T5's encoder and the autoencoder have the names and the config that diffusers and transformers give them; ``rest``
+is everything else, by the names of the file. What no tensor tells of the config is known from the width of the text: the number of heads (8 in Stable
 Diffusion 1, heads of 64 coordinates elsewhere).
 """
 
@@ -36,18 +36,18 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def is_single_file(ref: Any) -> bool:
-    """Whether a reference is a file of a whole Stable Diffusion, or of a FLUX."""
+    """Whether a reference is a file of a Stable Diffusion or a FLUX: of its U-Net or transformer at least."""
     if not isinstance(ref, str | os.PathLike) or not str(ref).endswith(SUFFIX):
         return False
     path = Path(os.path.expanduser(ref))
     if not path.is_file():
         return False
     # what knows the layouts of such files is loaded for a file alone: every reference is asked
-    from isomerge.checkpoint.single_file_flux import is_flux
     from isomerge.checkpoint.single_file_names import UNET
+    from isomerge.checkpoint.single_file_transformers import layout_of
 
     names = read_header(path)[0]
-    return is_flux(names) or any(name.startswith(UNET) for name in names)
+    return layout_of(names) is not None or any(name.startswith(UNET) for name in names)
 
 
 def split_part(ref: Any) -> tuple[Path, str] | None:
@@ -58,10 +58,10 @@ def split_part(ref: Any) -> tuple[Path, str] | None:
 
 
 def parts_of(path: Path) -> dict[str, Part]:
-    """The parts of a file, by name: ``unet``, ``transformer``, ``text_encoder``, ``text_encoder_2``, ``vae``,
+    """The parts of a file, by name: ``unet``, ``transformer``, ``text_encoder`` (``_2``, ``_3``), ``vae``,
     ``rest``; those that there are."""
-    from isomerge.checkpoint.single_file_flux import flux_transformer
     from isomerge.checkpoint.single_file_text import text_encoders
+    from isomerge.checkpoint.single_file_transformers import transformer
     from isomerge.checkpoint.single_file_unet import unet
     from isomerge.checkpoint.single_file_vae import autoencoder
 
@@ -69,7 +69,7 @@ def parts_of(path: Path) -> dict[str, Part]:
     parts: dict[str, Part] = {}
     for known in (
         partial(_alone, "unet", unet),
-        partial(_alone, "transformer", flux_transformer),
+        partial(_alone, "transformer", transformer),
         text_encoders,
         partial(_alone, "vae", autoencoder),
     ):
@@ -218,9 +218,8 @@ def open_single_file(ref: str | Path) -> SingleFile:
     """The file, with its parts as components."""
     path = Path(os.path.expanduser(ref))
     components = {name: FilePart(name, path, "diffusers", part.kind, part) for name, part in parts_of(path).items()}
-    return SingleFile(
-        str(ref), path, f"{'FLUX' if 'transformer' in components else 'Stable Diffusion'} in one file", components
-    )
+    flux = any(part.kind.startswith("Flux") for part in components.values())
+    return SingleFile(str(ref), path, f"{'FLUX' if flux else 'Stable Diffusion'} in one file", components)
 
 
 def alone(name: str, ref: str) -> Component:

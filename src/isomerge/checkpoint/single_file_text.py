@@ -1,5 +1,5 @@
-"""CLIP's text towers in single files: in transformers' own layout, and in OpenCLIP's, where queries, keys and
-values are rows of one tensor and the projection is transposed."""
+"""Text encoders in single files: CLIP's towers in transformers' own layout, and in OpenCLIP's, where queries, keys
+and values are rows of one tensor and the projection is transposed; T5's encoder in transformers' layout."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ from isomerge.checkpoint.single_file_names import count_of, renamed
 HEAD = 64
 """Coordinates of a head."""
 PLAIN = {
-    "text_encoder": ("cond_stage_model.transformer.", "conditioner.embedders.0.transformer."),
+    "text_encoder": (
+        "cond_stage_model.transformer.",
+        "conditioner.embedders.0.transformer.",
+        "text_encoders.clip_l.transformer.",
+    ),
+    "text_encoder_2": ("text_encoders.clip_g.transformer.",),
 }
-"""By the part, how names begin in transformers' layout: in Stable Diffusion 1, in XL."""
+"""By the part, how names begin in transformers' layout: in Stable Diffusion 1, in XL, in 3 and FLUX."""
+T5 = "text_encoders.t5xxl.transformer."
+"""The same of T5, which stands behind CLIP's towers."""
 OPEN = {
     "text_encoder": ("cond_stage_model.model.",),
     "text_encoder_2": ("conditioner.embedders.1.model.",),
@@ -50,16 +57,48 @@ def text_encoders(shapes: Mapping[str, Shape]) -> Iterator[tuple[str, Part]]:
         for start in starts:
             names = {name.removeprefix(start): name for name in shapes if name.startswith(start)}
             pieces = wholes(names, shapes)
-            if (config := _config(pieces, "quick_gelu")) is not None:
-                yield part, Part("CLIPTextModel", config, pieces)
+            if (config := _config(pieces, "quick_gelu" if part == "text_encoder" else "gelu")) is not None:
+                yield part, _tower(config, pieces)
     for part, starts in OPEN.items():
         for start in starts:
             pieces = _open_pieces(start, shapes)
             if pieces is not None and (config := _config(pieces, "gelu")) is not None:
-                if (projection := pieces.get("text_projection.weight")) is not None:
-                    config |= {"projection_dim": projection.stored[1]}
-                    config |= {"architectures": ["CLIPTextModelWithProjection"]}
-                yield part, Part(config["architectures"][0], config, pieces)
+                yield part, _tower(config, pieces)
+    names = {name.removeprefix(T5): name for name in shapes if name.startswith(T5)}
+    if names and (config := _t5_config({new: shapes[old] for new, old in names.items()})) is not None:
+        behind = 2 + any(name.startswith(PLAIN["text_encoder_2"]) for name in shapes)
+        yield f"text_encoder_{behind}", Part("T5EncoderModel", config, wholes(names, shapes))
+
+
+def _tower(config: dict[str, Any], pieces: dict[str, Piece]) -> Part:
+    """A tower, with a projection where it has one."""
+    if (projection := pieces.get("text_projection.weight")) is not None:
+        outputs = (projection.shape or projection.stored)[0]
+        config |= {"projection_dim": outputs, "architectures": ["CLIPTextModelWithProjection"]}
+    return Part(config["architectures"][0], config, pieces)
+
+
+def _t5_config(shapes: Mapping[str, Shape]) -> dict[str, Any] | None:
+    """What shapes tell of T5's encoder; None where it is none."""
+    first = "encoder.block.0.layer."
+    table, query = shapes.get("shared.weight"), shapes.get(f"{first}0.SelfAttention.q.weight")
+    gate = shapes.get(f"{first}1.DenseReluDense.wi_0.weight")
+    distances = shapes.get(f"{first}0.SelfAttention.relative_attention_bias.weight")
+    if not table or not query or not gate or not distances:
+        return None
+    return {
+        "model_type": "t5",
+        "architectures": ["T5EncoderModel"],
+        "vocab_size": table[0],
+        "d_model": table[1],
+        "d_kv": query[0] // distances[1],
+        "d_ff": gate[0],
+        "num_layers": count_of(shapes, "encoder.block."),
+        "num_heads": distances[1],
+        "relative_attention_num_buckets": distances[0],
+        "feed_forward_proj": "gated-gelu",
+        "is_encoder_decoder": False,
+    }
 
 
 def _config(pieces: Mapping[str, Piece], act: str) -> dict[str, Any] | None:
