@@ -3,8 +3,8 @@
 
 The UNet of Stable Diffusion 1, 2 and XL, the transformers of Stable Diffusion 3 and FLUX.1, text towers of CLIP,
 T5's encoder and the autoencoder have the names and the config that diffusers and transformers give them; ``rest``
-is everything else, by the names of the file. What no tensor tells of the config is known from the width of the text: the number of heads (8 in Stable
-Diffusion 1, heads of 64 coordinates elsewhere).
+is everything else, by the names of the file. What no tensor tells of the config is known from the width of the
+text: the number of heads (8 in Stable Diffusion 1, heads of 64 coordinates elsewhere).
 """
 
 from __future__ import annotations
