@@ -17,6 +17,7 @@ from isomerge.api import merging
 from isomerge.commands import pipeline_merges
 from isomerge.errors import IsomergeError
 from pipeline_models import PIPELINES, picture, save, stable_diffusion, vae
+from raw_files import one_sentence
 from solve.disguises import disguise
 from toys import config_of, overwrite, relative, tensors
 
@@ -312,3 +313,24 @@ def planned(models: Any, tmp_path: Path) -> pipeline_merges.PipelineMerge:
     )
     assert found is not None
     return found
+
+
+def test_text_encoders_of_other_tokens_are_refused(two: tuple[Path, Path], tmp_path: Path) -> None:
+    """One number is another word by the pipelines' tokenizers; what all but text encoders need is merged."""
+    a, b = two
+    shutil.copytree(b, tmp_path / "b")
+    file = next(
+        path for path in (tmp_path / "b" / "tokenizer").iterdir() if path.name in ("vocab.json", "tokenizer.json")
+    )
+    content = json.loads(file.read_text())
+    words = content if file.name == "vocab.json" else content["model"]["vocab"]
+    words["a"], words["b"] = words["b"], words["a"]
+    file.write_text(json.dumps(content))
+    with pytest.raises(IsomergeError) as error:
+        door.merge([a, tmp_path / "b"], out=tmp_path / "out", align=False)
+    one_sentence(error.value, "differ in 2 rows", "text_encoder", "text_encoder: keep")
+    assert not (tmp_path / "out").exists()
+    models = [{"model": str(folder)} for folder in (a, tmp_path / "b")]
+    kept = {"merge_method": "linear", "models": models, "parameters": {"weight": 1}, "text_encoder": "keep"}
+    report = door.merge(recipe(tmp_path, kept), out=tmp_path / "out")
+    assert report["components"]["text_encoder"]["how"] != "merged"

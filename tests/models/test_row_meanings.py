@@ -22,6 +22,7 @@ from isomerge.errors import IsomergeError
 from isomerge.models.recognised import recognise
 from isomerge.models.row_meanings import difference, in_order, partners
 from raw_files import one_sentence
+from solve.disguises import perturb
 from toy_settings import BODY_OF_THREE
 from toys import config_of, randomise, tensors
 
@@ -329,3 +330,107 @@ def test_partners(count: int) -> None:
     assert apart.opposed
     assert not apart.reordered
     assert difference(mine, dict(mine)) is None
+
+
+def headed_and_turned(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """A classifier, another one near it, and that with its classes in another order."""
+    one = headed("bert", tmp_path / "one", 0, CLASSES)
+    two = perturb(one, tmp_path / "two", 0.3)
+    return one, two, turned("bert", two, tmp_path / "turned")
+
+
+def by_token_and_class(tmp_path: Path, kind: str) -> tuple[Path, Path, Path]:
+    """A model, another one, and the other one with rows in another order."""
+    if kind == "classes":
+        return headed_and_turned(tmp_path)
+    one, two = llama(tmp_path / "one"), llama(tmp_path / "two", 1)
+    return one, two, shuffled(two, tmp_path / "shuffled")
+
+
+@pytest.mark.parametrize("kind", ["tokens", "classes"])
+def test_adapters_and_masks_go_by_meaning(kind: str, tmp_path: Path) -> None:
+    """An adapter that is extracted from a model in another order, and a task's mask, are those of the model in the
+    base's order, byte for byte; both say so."""
+    one, two, other = by_token_and_class(tmp_path, kind)
+    for name, model in (("plain", two), ("out", other)):
+        how: dict[str, Any] = {"rank": 32, "embeddings": True, "save_modules": True}
+        extracted = library.extract_lora(model, one, out=tmp_path / f"{name}-lora", **how)
+        masked = library.task_mask(two, one, model, out=tmp_path / f"{name}.mask")
+        restored = library.restore_task(two, one, tmp_path / f"{name}.mask", out=tmp_path / f"{name}-task")
+    told = "rows are taken by what they mean, in the order of"
+    assert told in extracted["notes"][0]
+    assert told in masked["notes"][0]
+    assert restored["notes"] == []
+    adapters = [load_file(tmp_path / f"{name}-lora" / "adapter_model.safetensors") for name in ("plain", "out")]
+    assert all(torch.equal(tensor, adapters[1][key]) for key, tensor in adapters[0].items())
+    masks = [load_file(tmp_path / f"{name}.mask") for name in ("plain", "out")]
+    assert all(torch.equal(tensor, masks[1][key]) for key, tensor in masks[0].items())
+    swapped = library.task_mask(other, one, two, out=tmp_path / "swapped.mask")
+    assert len(swapped["notes"]) == 2
+    again = library.restore_task(other, one, tmp_path / "swapped.mask", out=tmp_path / "swapped")
+    assert told in again["notes"][0]
+    assert swapped["error"] == pytest.approx(0, abs=1e-9)
+
+
+def test_other_names_are_refused_or_told(tmp_path: Path) -> None:
+    """Rows that have no partner are never taken for others: an adapter whose rows stay is told to be of the tuned
+    model's names, and one that would mix rows is refused, as is a mask."""
+    one = headed("bert", tmp_path / "one", 0, CLASSES)
+    renamed = headed("bert", tmp_path / "renamed", 1, ["ox", *CLASSES[1:]])
+    mixed = headed("bert", tmp_path / "mixed", 1, ["ox", "hen", *CLASSES[1:3]])
+    report = library.extract_lora(renamed, one, out=tmp_path / "lora", rank=4)
+    (note,) = report["notes"]
+    assert note.endswith(f"rows are taken by their numbers, and are what {renamed} calls them")
+    said = ("the classes of", "no partners", "give them one name (id2label in config.json)")
+    base = headed("bert", tmp_path / "base", 2, CLASSES)
+    library.task_mask(one, base, one, out=tmp_path / "mask")
+    for refused in (
+        lambda: library.extract_lora(mixed, one, out=tmp_path / "out", rank=4),
+        lambda: library.task_mask(one, renamed, one, out=tmp_path / "out"),
+        lambda: library.restore_task(one, mixed, tmp_path / "mask", out=tmp_path / "out"),
+    ):
+        with pytest.raises(IsomergeError) as error:
+            refused()
+        one_sentence(error.value, *said)
+        assert not (tmp_path / "out").exists()
+    words = llama(tmp_path / "words"), llama(tmp_path / "words2", 1, [*WORDS[:5], WORDS[6], "new", *WORDS[7:]])
+    with pytest.raises(IsomergeError) as error:
+        library.extract_lora(words[1], words[0], out=tmp_path / "out", rank=4)
+    one_sentence(error.value, "the tokenizers of", "no partners", "isomerge transplant-tokenizer")
+
+
+def test_surgery_goes_by_token_and_class(tmp_path: Path) -> None:
+    """A task's model in another order has the correction of the model in the merged one's."""
+    merged, task, _ = headed_and_turned(tmp_path)
+    for folder in (merged, task):
+        with_tokenizer(folder, WORDS)
+    table = "bert.embeddings.word_embeddings.weight"
+    rows = tensors(task)[table].shape[0]
+    order = [*ORDER[: len(WORDS)], *range(len(WORDS), rows)]
+    other = reordered(turned("bert", task, tmp_path / "again"), tmp_path / "shuffled", order, (table,))
+    with_tokenizer(other, [WORDS[k] for k in ORDER if k < len(WORDS)])
+    ids = torch.randint(0, len(WORDS), (12, 5), generator=torch.Generator().manual_seed(0))
+    save_file({"input_ids": ids}, tmp_path / "data.safetensors")
+    reports = {}
+    for name, model in (("plain", task), ("out", other)):
+        how: dict[str, Any] = {"data": tmp_path / "data.safetensors", "steps": 20, "rank": 2}
+        reports[name] = library.surgery(merged, model, out=tmp_path / name, **how)
+    notes = reports["out"]["notes"]
+    assert [note.split(" of ")[0] for note in notes[:2]] == ["the tokenizers", "the classes"]
+    heads = [load_file(tmp_path / name / "adapter_model.safetensors") for name in ("plain", "out")]
+    assert all(torch.equal(tensor, heads[1][key]) for key, tensor in heads[0].items())
+    assert reports["out"]["before"] == reports["plain"]["before"]
+
+
+def test_experts_are_told_of_other_tokens(tmp_path: Path) -> None:
+    """Experts bring no rows of tokens: the output has those of the base, and it is said whose differ. What a model
+    in another order is to the base is seen by token, too."""
+    one = llama(tmp_path / "one")
+    other = shuffled(perturb(one, tmp_path / "two", 1e-3), tmp_path / "shuffled")
+    entries = [{"source_model": str(m)} for m in (one, other)]
+    recipe = {"base_model": str(one), "gate_mode": "random", "experts": entries, "align": False}
+    (tmp_path / "recipe.yml").write_text(json.dumps(recipe))
+    report = library.merge(tmp_path / "recipe.yml", out=tmp_path / "out")
+    assert any(note.startswith(f"the tokenizers of {one} and {other} differ in") for note in report["notes"])
+    assert not any("not in the coordinates" in note for note in report["notes"])
+    assert torch.equal(tensors(tmp_path / "out")[TABLES[0]], tensors(one)[TABLES[0]])

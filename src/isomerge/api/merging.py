@@ -28,6 +28,7 @@ from isomerge.merging.adapter.surgery import write_surgery
 from isomerge.merging.recipe.schema import makes_experts
 from isomerge.merging.task_masks import read_task_mask, write_task_mask
 from isomerge.merging.task_masks import restore_task as write_restored
+from isomerge.models.row_meanings import in_order
 from isomerge.options import (
     AdapterOptions,
     ExamplesOptions,
@@ -299,7 +300,7 @@ def task_mask(
         doubt = f"the restored model is no nearer to {tuned.ref} than the base is: is {tuned.ref} aligned with "
         notes = [doubt + f"{one.ref}, and {one.ref} merged by emr?"] if report["error"] >= 1 else []
         refs = [one.ref, origin.ref, tuned.ref]
-        return Report({"command": "task-mask", "models": refs, **report, "notes": notes})
+        return Report({"command": "task-mask", "models": refs, **report, "notes": [*report["notes"], *notes]})
 
 
 @checked(OpeningOptions)
@@ -359,9 +360,12 @@ def surgery(
     merged, task = own_models([merged, task])
     data = opened_data(data, merged, tokenizer, limit=examples.limit, length=examples.length)
     folder = Path(os.path.expanduser(out))
-    with recognised([merged, task], opening.spec, opening.allow_pickle, proven=False) as (one, two):
+    with recognised([merged, task], opening.spec, opening.allow_pickle, proven=False) as models:
+        rows = in_order(models, use="replaced")
+        one, two = rows.models
         shown = data_for(two.checkpoint, data, limit=examples.limit, length=examples.length)
         report = write_surgery(
             one, two, shown, folder, operating, device=examples.device, overwrite=overwrite, observer=observer
         )
+        report["notes"] = [*rows.notes, *report["notes"]]
         return Report({"command": "surgery", "models": [one.ref, two.ref], **report})

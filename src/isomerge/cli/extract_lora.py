@@ -88,6 +88,8 @@ def _tell(voice: Voice, report: dict[str, Any], out: Path) -> None:
             for name, x in tensors.items()
         ]
         voice.table("", ["tensor that differs", "kept", "rank", "norm of the difference", "lost"], rows)
+    for note in report["notes"]:
+        voice.warn(note)
     kept = {kind: sum(x["kept"] == kind for x in tensors.values()) for kind in ("lora", "saved", "lost")}
     parts = [f"{kept['lora']} weights by factors of rank {report['rank']} or less"]
     parts += [f"{kept['saved']} tensors whole"] if kept["saved"] else []

@@ -82,5 +82,8 @@ def restore_task(
         allow_pickle=opening.allow_pickle,
         overwrite=writing.overwrite,
     )
-    Voice(telling.quiet).say(f"Wrote {out}: the task of {mask}, from {merged} and {base}.")
+    voice = Voice(telling.quiet)
+    for note in report["notes"]:
+        voice.warn(note)
+    voice.say(f"Wrote {out}: the task of {mask}, from {merged} and {base}.")
     write_json(telling.json, report)

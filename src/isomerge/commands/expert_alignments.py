@@ -11,6 +11,7 @@ from isomerge.commands.opening import destination
 from isomerge.errors import IsomergeError
 from isomerge.merging.recipe.schema import AlignBlock
 from isomerge.models.recognised import Model, recognise, working_dtype
+from isomerge.models.row_meanings import in_order
 from isomerge.options import OutputOptions, RunningOptions
 from isomerge.progress import Observer
 from isomerge.quotient.kinship import kinship
@@ -84,7 +85,11 @@ def planned_alignments(
         IsomergeError: models or options that do not fit together.
     """
     if block.enabled is False:
-        return {}, [note for model in others.values() if (note := _note_elsewhere(base, model))]
+        notes = []
+        for model in others.values():
+            rows = in_order([base, model])
+            notes += [*rows.notes, *_note_elsewhere(base, rows.models[1])]
+        return {}, notes
     alignments: dict[str, ExpertAlignment] = {}
     anchor = _untied(base)
     for name, model in others.items():
@@ -106,14 +111,14 @@ def _untied(model: Model) -> Model:
     return recognise(model.checkpoint, spec_file=model.spec_file, untie=True)
 
 
-def _note_elsewhere(base: Model, model: Model) -> str | None:
+def _note_elsewhere(base: Model, model: Model) -> list[str]:
     """What is to be said of a model that is not aligned, and whose stream is, or may be, another one."""
     standing: Standing | None = None
     with suppress(IsomergeError):  # of models that cannot be compared
         (standing,) = standings(base, [model], working_dtype([base, model]))
     if standing is None or not standing.elsewhere:
-        return None
-    return (
+        return []
+    return [
         f"{model.ref} is not in the coordinates of {base.ref}, whose stream it will read as an expert, and nothing "
         f"is aligned: add `align: true`"
-    )
+    ]

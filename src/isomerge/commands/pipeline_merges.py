@@ -17,12 +17,14 @@ from isomerge.checkpoint.output_folder import check_out
 from isomerge.checkpoint.pipeline import LIBRARIES, Component, Pipeline
 from isomerge.checkpoint.single_file import FilePart, SingleFile, alone, is_assembled, open_assembled
 from isomerge.checkpoint.stamps import stamps_of
+from isomerge.checkpoint.tokenizer import tokenizer_alone
 from isomerge.commands.opening import recognised
 from isomerge.errors import IsomergeError
 from isomerge.merging.recipe.recipe_steps import Step
 from isomerge.merging.recipe.yaml_text import read_yaml
 from isomerge.models.compatible import check_compatible
 from isomerge.models.references import open_model_ref
+from isomerge.models.row_meanings import stored_ids, unlike_tokens
 from isomerge.options import FusingOptions, OpeningOptions, OutputOptions, SpacesOptions
 
 PIPELINE_REPORT = "isomerge_pipeline.json"
@@ -335,9 +337,26 @@ def _decided(
     unmoved = stored or not aligned
     with recognised(folders, None, opening.allow_pickle, unmoved=unmoved) as models:
         check_compatible(models[0], models[1:], stored=unmoved)
+    _check_tokens(name, pipelines)
     decision = merge(name, stored)
     return (
         replace(decision, said=f"{STORED}: {part.described()}")
         if stored and isinstance(part, FilePart)
         else decision
     )
+
+
+def _check_tokens(name: str, pipelines: Sequence[Pipeline]) -> None:
+    """Refuse text encoders of which one number of a token is another text's by the pipelines' tokenizers (those of
+    ``text_encoder_2`` are ``tokenizer_2``): the merged pipeline has one of these."""
+    tokenizer = name.replace("text_encoder", "tokenizer")
+    having = [one for one in pipelines if tokenizer != name and tokenizer in one.components]
+    if all(having[0].components[tokenizer].equals(one.components[tokenizer]) for one in having[1:]):
+        return
+    refs = [one.components[tokenizer].ref for one in having]
+    for apart in unlike_tokens({ref: stored_ids(tokenizer_alone(ref)) for ref in refs}):
+        if apart.how.opposed:
+            raise IsomergeError(
+                f"{apart.said}, so that rows of {name} are of other tokens: `{name}: keep` in a recipe takes one "
+                "as it is"
+            )

@@ -140,7 +140,7 @@ class MergePlan:
     def _bring_classes(self) -> list[str]:
         """Take the classes of all models, and of what they were tuned from, in one order; returns what to tell."""
         bases = self.options.source_bases
-        by_class = in_order([*self.models, *filter(None, bases)], tokens=False, averaged=True)
+        by_class = in_order([*self.models, *filter(None, bases)], tokens=False, use="averaged")
         ordered = iter(by_class.models)
         self.models = [next(ordered) for _ in self.models]
         self.options = replace(self.options, source_bases=[None if b is None else next(ordered) for b in bases])

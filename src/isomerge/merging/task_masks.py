@@ -36,6 +36,7 @@ from isomerge.files import check_file, write_tensors
 from isomerge.fusion.consensus import tall_mask
 from isomerge.fusion.emr import same_direction
 from isomerge.models.recognised import Model
+from isomerge.models.row_meanings import in_order
 from isomerge.pieces import wide_dtype
 
 FORMAT = "isomerge-task-mask"
@@ -102,19 +103,21 @@ def write_task_mask(
         overwrite: replace ``out`` if it exists.
 
     Returns:
-        ``{kind, factor, share, error, out}``: the share of weights in the mask, and how far the restored model is
-        from the task's, as a share of the task vector's length: 1 is as far as the base, and then nothing is
-        gained.
+        ``{kind, factor, share, error, notes, out}``: the share of weights in the mask, and how far the restored
+        model is from the task's, as a share of the task vector's length: 1 is as far as the base, and then nothing
+        is gained; ``notes`` on what rows mean, which are taken in the merged model's order.
 
     Raises:
-        IsomergeError: another word for ``kind``, models that do not fit together, a task's model that is the base,
-            or a file that exists.
+        IsomergeError: another word for ``kind``, models that do not fit together, rows without partners, a
+            task's model that is the base, or a file that exists.
     """
     check_file(out, f"--out {out}", overwrite=overwrite)
     if kind not in KINDS:
         raise IsomergeError(f"--kind {kind}: give one of {', '.join(KINDS)}")
     if not 0 <= tall_lambda < math.inf:
         raise IsomergeError(f"--tall-lambda {tall_lambda}: give a finite number of at least 0")
+    rows = in_order([merged, base, task], use="averaged")
+    merged, base, task = rows.models
     masks: dict[str, Tensor] = {}
     entries = kept = 0
     own = masked = crossed = squares = lengths = 0.0
@@ -135,7 +138,7 @@ def write_task_mask(
     header = {"format": FORMAT, "kind": kind, "factor": repr(factor), "fits": _digest(merged, base)}
     write_tensors(out, masks, header)
     report = {"kind": kind, "factor": factor, "share": kept / entries, "error": (error / lengths) ** 0.5}
-    return {**report, "out": str(out)}
+    return {**report, "notes": rows.notes, "out": str(out)}
 
 
 def read_task_mask(path: Path) -> TaskMask:
@@ -163,6 +166,8 @@ def restore_task(
     Raises:
         IsomergeError: the mask was made for other models, or ``out`` exists.
     """
+    rows = in_order([merged, base], use="averaged")
+    merged, base = rows.models
     if mask.digest != _digest(merged, base):
         raise IsomergeError(
             f"{mask.path} was made for other models than {merged.ref} and {base.ref}: give those of the mask"
@@ -199,7 +204,7 @@ def restore_task(
                 writer.write(name, tensor)
                 writer.commit(name, {})
         writer.finish({**checkpoint.companions(), CONFIG: config_bytes(checkpoint.config)})
-    return {"kind": mask.kind, "factor": mask.factor, "out": str(out)}
+    return {"kind": mask.kind, "factor": mask.factor, "notes": rows.notes, "out": str(out)}
 
 
 def _task_vectors(merged: Model, base: Model, task: Model) -> Iterator[tuple[str, Tensor, Tensor]]:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -40,6 +41,16 @@ UNNAMED = re.compile(r"label_\d+")
 """The names that transformers gives to classes without names."""
 Names = Mapping[str, int]
 """What rows are called, and their numbers."""
+Use = Literal["compared", "averaged", "replaced"]
+"""What becomes of rows of one number: they are compared, averaged, or the later model's take the first one's place.
+Rows without a partner are free where they are compared, and refused where they would be averaged; where they take
+others' places they may stay where they are."""
+WAYS_OUT = {
+    VOCABULARY: "give models of one vocabulary (isomerge transplant-tokenizer makes them so)",
+    LABELS: "where they mean the same, give them one name (id2label in config.json); merge keeps heads apart with "
+    "--heads copy, keep:MODEL or separate",
+}
+"""What to do about rows without partners."""
 
 
 @dataclass(frozen=True)
@@ -148,22 +159,22 @@ class InOrder:
         return tensor.index_select(axis, torch.tensor(rows, device=tensor.device).argsort())
 
 
-def in_order(models: Sequence[Model], *, tokens: bool = True, averaged: bool = False) -> InOrder:
+def in_order(models: Sequence[Model], *, tokens: bool = True, use: Use = "compared") -> InOrder:
     """Models with their rows in the order of the first one's.
 
     Args:
         models: of one architecture.
         tokens: whether rows of tokens are looked at, beside those of classes.
-        averaged: whether rows are averaged, and not compared.
+        use: what becomes of rows of one number.
 
     Raises:
-        IsomergeError: classes are averaged that have other names.
+        IsomergeError: rows have no partners, and may not be free.
     """
     made = InOrder(list(models), [], [{} for _ in models])
     if tokens:
         known = [_token_rows(model) for model in models]
         made.notes.extend(unknown_tokens(dict(zip([m.ref for m in models], known, strict=True))))
-        _bring(made, "tokenizers", known, VOCABULARY)
+        _bring(made, "tokenizers", known, VOCABULARY, use)
     tables = [_tables(model, LABELS) for model in models]
     headed = [bool(table) or _is_undescribed(model) for table, model in zip(tables, models, strict=True)]
     named = [class_rows(model) if has else None for model, has in zip(models, headed, strict=True)]
@@ -178,7 +189,7 @@ def in_order(models: Sequence[Model], *, tokens: bool = True, averaged: bool = F
     if len(tasks) > 1:
         refs = " and ".join(f"{ref} ({task})" for task, ref in tasks.items())
         made.notes.append(f"the heads of {refs} are of other tasks: their rows are taken by their numbers")
-    _bring(made, "classes", named, LABELS, averaged=averaged)
+    _bring(made, "classes", named, LABELS, use)
     return made
 
 
@@ -191,7 +202,7 @@ def of_all_tokens(models: Sequence[Model]) -> InOrder:
     """
     from isomerge.models.vocabulary_views import with_vocabulary
 
-    made = in_order(models, tokens=False, averaged=True)
+    made = in_order(models, tokens=False, use="averaged")
     known = {model.ref: _token_rows(model) for model in models}
     notes = unknown_tokens(known)
     if apart := unlike_tokens(known):
@@ -237,7 +248,7 @@ def unknown_tokens(known: Mapping[str, Names | None]) -> list[str]:
     ]
 
 
-def _bring(made: InOrder, what: str, known: Sequence[Names | None], axis: str, *, averaged: bool = False) -> None:
+def _bring(made: InOrder, what: str, known: Sequence[Names | None], axis: str, use: Use) -> None:
     """Bring rows of one kind into the order of the first model that names them."""
     first = next((k for k, names in enumerate(known) if names is not None), len(known))
     for k in range(first + 1, len(known)):
@@ -246,11 +257,12 @@ def _bring(made: InOrder, what: str, known: Sequence[Names | None], axis: str, *
             continue
         one, two = made.models[first], made.models[k]
         said = f"the {what} of {one.ref} and {two.ref} differ in {apart.sentence}"
-        if averaged and not apart.reordered:
-            raise IsomergeError(
-                f"{said}, so that rows of their heads have no partners: where they mean the same, give them one "
-                "name (id2label in config.json); merge keeps heads apart with --heads copy, keep:MODEL or separate"
-            )
+        stays = use == "replaced" and all(theirs.get(name, row) == row for name, row in mine.items())
+        if not (use == "compared" or apart.reordered or stays or (axis == VOCABULARY and not apart.opposed)):
+            raise IsomergeError(f"{said}, so that rows have no partners: {WAYS_OUT[axis]}")
+        if stays:
+            made.notes.append(f"{said}; rows are taken by their numbers, and are what {two.ref} calls them")
+            continue
         if apart.opposed and _is_undescribed(two):
             raise IsomergeError(
                 f"{said}, and nothing says which tensors of {two.config.get('model_type')} have such rows: give "

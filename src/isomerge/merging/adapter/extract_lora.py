@@ -20,6 +20,7 @@ from isomerge.files import disk_errors
 from isomerge.fusion.low_rank import Cut
 from isomerge.merging.adapter.adapter_writer import AdapterWriter, Choice, Pair
 from isomerge.models.recognised import Model, recognise
+from isomerge.models.row_meanings import in_order
 
 RANK = 16
 """The largest rank where nobody says one, nor how much is to be kept."""
@@ -65,12 +66,13 @@ def extract_lora(
         spec_file: a spec text of the user's own, for models that are not recognised yet.
 
     Returns:
-        ``{rank, tensors: {name: {kept, rank, norm, lost}}, norm, lost, share}`` over the tensors that differ: norms
-        of the differences and of what the adapter does not say; ``share`` is lost / norm.
+        ``{rank, tensors: {name: {kept, rank, norm, lost}}, norm, lost, share, notes}`` over the tensors that
+        differ: norms of the differences and of what the adapter does not say; ``share`` is lost / norm; ``notes``
+        on what rows mean, which are taken in the base's order.
 
     Raises:
-        IsomergeError: the models do not belong together or are equal, nothing of their difference would be kept, an
-            option is out of range, or ``out`` exists.
+        IsomergeError: the models do not belong together or are equal, their rows have no partners, nothing of their
+            difference would be kept, an option is out of range, or ``out`` exists.
     """
     choice = Choice(
         Cut(RANK if rank is None and energy == 1 else rank, energy, sv_epsilon, seed),
@@ -80,6 +82,9 @@ def extract_lora(
     )
     _check_options(choice.cut)
     one, two = (m if isinstance(m, Model) else recognise(m, spec_file=spec_file) for m in (finetuned, base))
+    _check_kin(one, two)
+    rows = in_order([two, one], use="replaced")
+    two, one = rows.models
     pairs = list(_pairs(one, two))
     read = [model.checkpoint for model in (one, two) if model.checkpoint.files]
     reads = [place for checkpoint in read for place in (*checkpoint.files, checkpoint.folder)]
@@ -104,7 +109,7 @@ def extract_lora(
     finally:
         folder.discard()  # nothing in it can be gone on with
         folder.release()
-    return writer.report()
+    return {**writer.report(), "notes": rows.notes}
 
 
 def _check_options(cut: Cut) -> None:
@@ -123,15 +128,18 @@ def _pattern(name: str, text: str | None) -> re.Pattern[str] | None:
         raise IsomergeError(f"--{name} {text!r} is no regular expression ({error})") from None
 
 
+def _check_kin(one: Model, two: Model) -> None:
+    if one.spec.kin != two.spec.kin:
+        kinds = f"{one.spec.model_type}, {two.spec.model_type}"
+        raise IsomergeError(f"{one.ref} and {two.ref} have different architectures ({kinds})")
+
+
 def _pairs(one: Model, two: Model) -> Iterator[Pair]:
     """The tensors of both models; a tensor that is tied in one and stored in the other counts as stored.
 
     Raises:
-        IsomergeError: the models have other architectures or shapes, or the fine-tune lacks a tensor.
+        IsomergeError: the models have other shapes, or the fine-tune lacks a tensor.
     """
-    if one.spec.kin != two.spec.kin:
-        kinds = f"{one.spec.model_type}, {two.spec.model_type}"
-        raise IsomergeError(f"{one.ref} and {two.ref} have different architectures ({kinds})")
     for canonical, match in {m.canonical: m for m in (*two.matches.values(), *one.matches.values())}.items():
         tuned, stored = one.source_of(canonical, match), two.source_of(canonical, match)
         if tuned is None:
