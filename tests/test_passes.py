@@ -138,21 +138,22 @@ def test_where_nothing_can_be_kept_loops_run_all_the_same(monkeypatch: pytest.Mo
         def __init__(self, raises: bool) -> None:
             self.raises = raises
 
-        def enable_caching(self) -> None:
-            if self.raises:
-                raise RuntimeError("no locator available")
-
         def __call__(self, *_: object) -> None:
             if not self.raises:
                 raise OSError(28, "No space left on device")
             ran.append("without a folder")
 
+    def no_folder(_: object) -> None:
+        raise RuntimeError("no locator available")
+
     ran: list[str] = []
     compiled = loops.compiled.__wrapped__
     with monkeypatch.context() as patch:
         patch.setattr(loops.numba, "njit", lambda **_: lambda loop: Full(raises=True))
+        patch.setattr(loops, "_Kept", no_folder)
         compiled(loops.count_high)()
         assert ran == ["without a folder"]
+        patch.setattr(loops, "_Kept", lambda _: None)
         kept = iter([Full(raises=False), lambda *_: ran.append("without room")])
         patch.setattr(loops.numba, "njit", lambda **_: lambda loop: next(kept))
         compiled(loops.count_high)()

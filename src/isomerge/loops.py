@@ -14,6 +14,8 @@ from typing import Any
 
 import numba
 import numpy as np
+from numba.core.caching import FunctionCache
+from numba.core.runtime.nrt import rtsys
 
 BLOCK = 4096
 """Entries of a block, whose sums of float32 are right to 1e-6."""
@@ -250,6 +252,15 @@ def rows(kind: int, a: Any, b: Any, numbers: Any, zero: Any, by_column: bool, su
             sums[4, i] += unequal
 
 
+class _Kept(FunctionCache):
+    """What is compiled, loaded without what numba compiles with (half a second), which it would import first."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        rtsys.initialize(target_context)
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
+
+
 @cache
 def compiled(loop: Callable[..., Any]) -> Callable[..., Any]:
     """A loop, compiled for the arguments that it is called with; kept on disk unless nothing can be written
@@ -257,7 +268,7 @@ def compiled(loop: Callable[..., Any]) -> Callable[..., Any]:
     how = {**HOW, "fastmath": False} if loop is elect else HOW
     run = numba.njit(**how)(loop)
     try:
-        run.enable_caching()
+        run._cache = _Kept(loop)  # pyright: ignore[reportAttributeAccessIssue]
     except (OSError, RuntimeError):  # no folder for what is compiled
         return run
 

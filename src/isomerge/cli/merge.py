@@ -309,12 +309,12 @@ def _plan_steps(door: _Door, steps: Sequence[StepMerge], writing: OutputOptions)
 
 def _page(out: Path, spec: str | Path | None) -> Path | IsomergeError:
     """Writes the page on a merge; what stood in the way, as the merge itself is complete."""
-    import isomerge
     from isomerge.errors import IsomergeError
-    from isomerge.evidence.report.page import PAGE
+    from isomerge.evidence.report.folder import read_output
+    from isomerge.evidence.report.page import PAGE, page_of
 
     try:
-        return isomerge.report(out, spec=spec).save(out / PAGE)
+        return page_of(read_output(out, spec=spec)).save(out / PAGE)
     except IsomergeError as error:
         return error
 

@@ -93,7 +93,9 @@ def plain_names(spec: Spec) -> dict[str, str]:
 def wording_of(folder: Path, spec: str | Path | None = None) -> Wording:
     """Of a checkpoint, from its headers; nothing is known of one that cannot be recognised."""
     try:
-        return wording_for([recognise(folder, spec_file=spec)])
+        # as it stands: whether transformers reads it was asked of the models that it was made of
+        model = recognise(folder, spec_file=spec, unmoved=True)
+        return wording_for([model]) if model.spec.spaces else Wording()
     except (IsomergeError, OSError, ValueError):
         return Wording()
 
