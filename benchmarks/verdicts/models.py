@@ -15,9 +15,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from isomerge.evidence.outputs import differences, returned
-from isomerge.models.transformers_classes import class_of, silent
+from isomerge.models.transformers_classes import class_of
 from isomerge.models.transformers_reading import configuration
 from isomerge.observe.live.modules import eager_experts
+from isomerge.progress import silent
 
 Weights = dict[str, Tensor]
 Config = dict[str, Any]

@@ -132,6 +132,24 @@ def test_a_model_without_a_head(tmp_path: Path) -> None:
     assert torch.equal(outputs(tmp_path / "kept"), same)
 
 
+@pytest.mark.parametrize("bare_first", [True, False])
+def test_a_pooler_that_is_an_output_meets_one_inside_of_a_classifier(bare_first: bool, tmp_path: Path) -> None:
+    """Neurons in one class, the stream's own coordinates where the config does not name the class: no element moves
+    both, so neither moves, the rest does, and whatever is moved is the same function."""
+    model = tf.BertModel(tf.BertConfig(**BODY_OF_THREE))
+    randomise(model, 3)
+    model.save_pretrained(tmp_path / "bare")
+    config = config_of(tmp_path / "bare")
+    del config["architectures"]
+    (tmp_path / "bare" / "config.json").write_text(json.dumps(config))
+    tuned = classifier("bert", tmp_path / "tuned", 3, seed=5)
+    refs = [tmp_path / "bare", tuned] if bare_first else [tuned, tmp_path / "bare"]
+    isomerge.merge(refs, out=tmp_path / "left", align=False)
+    isomerge.merge(refs, out=tmp_path / "out", align=True, spaces="all")
+    isomerge.align(refs[1], onto=refs[0], out=tmp_path / "moved")
+    assert isomerge.verify(refs[1], tmp_path / "moved")["same"]
+
+
 WRONG = [
     ("keep", "choose from average, copy, separate, keep:MODEL"),
     ("keep:3", "give a number from 1 to 2"),

@@ -288,7 +288,17 @@ def test_a_stream_that_is_given_out_is_in_one_basis(tmp_path: Path) -> None:
     assert a.hash != moved.hash
     assert told.difference == pytest.approx(0, abs=1e-5)
     assert told.verdict == "derived from one base"
-    assert told.settings == ("what it returns of the stream res is in another basis",)
+    turned_stream = ("what it returns of the stream res is in another basis",)
+    assert told.settings == turned_stream
+
+    def tuned(weights: dict[str, torch.Tensor]) -> None:
+        noise = torch.Generator().manual_seed(2)
+        for tensor in weights.values():
+            tensor.add_(0.02 * tensor.std() * torch.randn(tensor.shape, generator=noise))
+
+    # what is returned by a fine-tune differs with its weights, and is in the same basis
+    assert similarity(a, of(write_like(tmp_path / "a", tmp_path / "tuned", tuned))).settings == ()
+    assert similarity(a, of(write_like(tmp_path / "moved", tmp_path / "both", tuned))).settings == turned_stream
 
 
 def test_a_convolution_along_the_stream_has_two_ends(tmp_path: Path) -> None:

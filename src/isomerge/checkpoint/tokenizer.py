@@ -14,6 +14,7 @@ from isomerge.checkpoint.hub import local_folder
 from isomerge.checkpoint.opening import CONFIG, read_config
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
+from isomerge.progress import silent
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
@@ -143,7 +144,8 @@ def _load(folder: Path, ref: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        with silent():
+            return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # a tokenizer's files fail in as many types as there are tokenizers
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise IsomergeError(

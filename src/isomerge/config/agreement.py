@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from isomerge.config.keys import ASIDE, LABELS, MODEL_KINDS, TIE
+from isomerge.progress import silent
 
 Config = Mapping[str, Any]
 ROPE_TYPES = {"su": "longrope", "mrope": "default"}
@@ -160,14 +161,9 @@ def read_by_transformers(config: Config) -> Any:
     """The configuration object that transformers makes of a config; raises whatever its class does where it
     cannot."""
     from transformers import AutoConfig
-    from transformers.utils import logging
 
-    level = logging.get_verbosity()
-    logging.set_verbosity(50)  # of old formats it warns, and goes on
-    try:
+    with silent():  # of old formats it warns, and goes on
         return AutoConfig.for_model(**_plain(config))
-    finally:
-        logging.set_verbosity(level)
 
 
 def _plain(value: Any) -> Any:

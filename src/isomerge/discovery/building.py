@@ -20,9 +20,10 @@ from isomerge.discovery.composites import shrunk_whole
 from isomerge.discovery.placement import joined_places, places_of
 from isomerge.discovery.precision import double_precision
 from isomerge.discovery.shrinking import FALLBACKS, SCALES, Change, Scale
-from isomerge.discovery.specimen import Specimen, loaded, silent
+from isomerge.discovery.specimen import Specimen, loaded
 from isomerge.discovery.specimen_inputs import inputs_of
 from isomerge.errors import IsomergeError, first_line
+from isomerge.progress import silent
 
 HEADS = (
     "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING",

@@ -4,7 +4,6 @@ compared."""
 from __future__ import annotations
 
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from isomerge.config.config_parts import flattened
 from isomerge.discovery.placement import Joined, Place
 from isomerge.discovery.precision import double_precision
 from isomerge.evidence.outputs import differences, returned
+from isomerge.progress import silent
 
 OUTPUTS = ("logits", "prediction_logits", "predicted_depth", "reconstruction", "last_hidden_state")
 
@@ -165,25 +165,6 @@ def loaded(kind: Any, config: Any, tensors: Mapping[str, Tensor]) -> Any:
             if name in tensors and tensors[name].shape == p.shape:
                 p.data = tensors[name].double().clone()
         return module
-
-
-@contextmanager
-def silent() -> Iterator[None]:
-    """Without the warnings and bars of transformers and torch."""
-
-    from transformers.utils import logging
-
-    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity(50)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def run(module: Any, inputs: Mapping[str, Tensor]) -> Any:

@@ -12,9 +12,10 @@ from torch import nn
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
 from isomerge.federated.parameters import Parameters, recognised
-from isomerge.models.transformers_classes import class_of, silent
+from isomerge.models.transformers_classes import class_of
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.stats.taps import ROWS, Activations, capture
+from isomerge.progress import silent
 
 
 def activations_of(

@@ -133,8 +133,10 @@ def _why(standing: Sequence[Standing], spaces: str, fixed: str) -> str:
         why = in_another_basis(moved)
     elif elsewhere:
         why = in_another_basis(elsewhere, "may be")
+    elif misplaced := [s for s in standing if not s.settled]:
+        return f"parts of {_names(misplaced)} are out of place, in the basis of {standing[0].anchor}"
     else:
-        return f"parts of {_names(standing)} are out of place, in the basis of {standing[0].anchor}"
+        return f"was asked, though {_aligned(standing)}"
     if spaces != "default":
         return why
     return f"{why}, but {fixed or 'the architecture leaves its residual stream no freedom'}"

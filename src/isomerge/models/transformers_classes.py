@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -88,19 +87,3 @@ def _listed() -> str:
     folders = (package.submodule_search_locations if package else None) or ()
     files = [Path(folder) / "models" / "auto" / "modeling_auto.py" for folder in folders]
     return "".join(file.read_text(encoding="utf-8") for file in files if file.is_file())
-
-
-@contextlib.contextmanager
-def silent() -> Iterator[None]:
-    """Without the bars and reports of transformers: what they say becomes one sentence here."""
-    from transformers.utils import logging
-
-    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity(50)  # critical
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()

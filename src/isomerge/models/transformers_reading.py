@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -24,7 +23,8 @@ from torch import nn
 from isomerge import remembered
 from isomerge.config.agreement import read_by_transformers
 from isomerge.errors import IsomergeError
-from isomerge.models.transformers_classes import class_of, silent
+from isomerge.models.transformers_classes import class_of
+from isomerge.progress import silent
 from isomerge.symmetry.language.spec import Match, Spec
 
 Config = Mapping[str, Any]
@@ -129,7 +129,7 @@ def skeleton(config: Config, shapes: Shapes) -> nn.Module | str | None:
     if config.get("model_type") not in CONFIG_MAPPING:
         return None
     plain = {k: v for k, v in config.items() if k != "quantization_config"}  # weights are plain numbers by now
-    with silent(), warnings.catch_warnings(action="ignore"), contextlib.ExitStack() as stack:
+    with silent(), contextlib.ExitStack() as stack:
         kind = class_of(plain, tuple(shapes), "")
         try:
             made = configuration(kind, plain)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from isomerge.errors import IsomergeError
 from isomerge.matching.selection import Selection, select_layers, select_spaces
-from isomerge.models.free_streams import with_free_streams
+from isomerge.models.free_streams import with_free_streams, without_streams
 from isomerge.models.layer_norm_form import free_under_layer_norm
 from isomerge.models.quantised import quantisation_note
 from isomerge.models.recognised import Model
 from isomerge.options import unused
+from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, layer_of, stacks_of
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.norms import LayerNorms
@@ -68,14 +68,22 @@ def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", la
     for block in donor.blocks:
         everywhere = all(o.source_of(c, matches[c]) is not None for o in others for c in block.canonical)
         (shared if everywhere else alone).append(block)
-    selection = replace(selection, spec=_moving_in_all(selection.spec, others, shared))
+    apart = _apart(donor, others, shared)
+    if frame := selection.frame:
+        frame = without_streams(frame, apart)
+    moving = {*selection.spec.spaces, *selection.streams}
+    selection = replace(
+        selection,
+        spec=_moving_in_all(selection.spec, others, shared, {*apart}),
+        frame=frame if frame and (frame.streams or frame.gains) else None,
+        norms=selection.norms and not apart,
+        notes=tuple(dict.fromkeys((*selection.notes, *(why for name, why in apart.items() if name in moving)))),
+    )
     norms = free_under_layer_norm(donor).within(shared).apart() if selection.norms else LayerNorms()
     if layers is not None:  # chosen layers are matched without what stands before them
         alike = [reader for reader in norms.reached if len({layer_of(block) for block in reader.blocks}) == 1]
         norms = replace(norms, reached=alike)
     units = plan_units(selection.spec, shared, norms.together)
-    if any(unit.elements or unit.votes for unit in units):
-        _check_axes(donor, others, shared)
     skipped: set[str] = set()
     stacks = stacks_of(shared)
     if layers is not None:
@@ -93,34 +101,35 @@ def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", la
     return plan
 
 
-def _moving_in_all(spec: Spec, others: Sequence[Model], shared: Sequence[Block]) -> Spec:
-    """The spec without the spaces and shifts that another model of the run keeps, as its class returns what is in
-    them: a pooler's neurons are inside of a classifier, and outputs of the base model."""
+def _moving_in_all(spec: Spec, others: Sequence[Model], shared: Sequence[Block], apart: set[str]) -> Spec:
+    """The spec without what is ``apart``, and without the spaces and shifts that another model of the run keeps, as
+    its class returns what is in them: a pooler's neurons are inside of a classifier, and outputs of the base
+    model."""
     movable = {atom.name for block in shared for atom in block.atoms} & spec.spaces.keys()
-    kept = {name for name in movable for other in others if name not in other.spec.spaces}
+    kept = apart | {name for name in movable for other in others if name not in other.spec.spaces}
     kept |= {name for name, space in spec.spaces.items() if kept & set(space.index)}
     for other in others:
         kept |= {s.name for s in spec.shifts} - {s.name for s in other.spec.shifts}
     return spec.without(kept) if kept else spec
 
 
-def _check_axes(donor: Model, others: Sequence[Model], shared: Sequence[Block]) -> None:
-    """Refuse models of which one tensor reads or writes different things, as a classifier behind neurons of a head
-    and one behind the stream: one element cannot move both.
-
-    Raises:
-        IsomergeError: naming the tensor.
-    """
+def _apart(donor: Model, others: Sequence[Model], shared: Sequence[Block]) -> dict[str, str]:
+    """Spaces on axes that mean something else in another model, as the rows of a pooler are the stream's in a bare
+    body and neurons in a classifier: no element moves both. Each with a sentence why it stays."""
+    apart: dict[str, str] = {}
     for other in others:
         lines = {match.canonical: match.line for match in other.matches.values()}
         for block in shared:
-            line = lines.get(block.canonical[0], block.line)
-            if line.axes != block.line.axes:
-                raise IsomergeError(
-                    f"tensor {block.canonical[0]} of {donor.ref} and that of {other.ref} stand behind other parts "
-                    f"({block.line.shown} and {line.shown}): merge models with heads of one kind, or take "
-                    f"--spaces none"
-                )
+            name = block.canonical[0]
+            mine, theirs = block.line, lines.get(name, block.line)
+            why = (
+                f"stays as it is: tensor {name} stands behind other parts in {donor.ref} ({mine.shown}) and in "
+                f"{other.ref} ({theirs.shown})"
+            )
+            pairs = zip(mine.axes or (), theirs.axes or (), strict=False)
+            axes = tuple(axis for pair in pairs if pair[0] != pair[1] for axis in pair)
+            apart |= {atom.name: f"{atom.name} {why}" for atom in atoms(axes)}
+    return apart
 
 
 def unit_layer(unit: Unit) -> int | None:

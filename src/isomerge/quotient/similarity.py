@@ -39,6 +39,8 @@ pruning, noise and a stranger change spectra alike.)"""
 BY_LENGTH = 0.5
 """Scores of the draw by lengths above mean a common base: it knows shuffled rows, and little of any that
 changed."""
+BY_WEIGHTS = 1.5
+"""Times how far weights moved: by less than that a returned stream's coordinates move with them, in one basis."""
 APART = 10.0
 """Times the tolerance: relations differ by less under the rounding of an ill-conditioned disguise."""
 SPECTRA = "spectra"
@@ -199,7 +201,9 @@ def similarity(first: Fingerprint, second: Fingerprint) -> Similarity:
     known = [s for draw in (TOKENS, OTHERS, EVERY) if (s := witnesses[draw]) is not None]
     if (by_length := witnesses[LENGTHS]) is not None and by_length >= BY_LENGTH:
         known.append(by_length)
-    settings = (*other_settings(first, second), *other_bases(first, second, tolerance))
+    best = max(known, default=None)
+    moved = (2 * (1 - min(best, 1.0))) ** 0.5 if best is not None else 0.0
+    settings = (*other_settings(first, second), *other_bases(first, second, max(tolerance, BY_WEIGHTS * moved)))
     unsure = tuple(open_settings(first, second))
     spread = spectral_distance(first, second)
     alike = witnesses[SPECTRA]
@@ -209,7 +213,7 @@ def similarity(first: Fingerprint, second: Fingerprint) -> Similarity:
     )  # of strangers nothing was done
     evidence = Evidence(seen, witnesses, tables, differences, tolerance, spread)
     done = tuple(changes(first, second, evidence))
-    best, equal = max(known, default=None), first.hash == second.hash
+    equal = first.hash == second.hash
     return Similarity(
         best, largest, typical, tensor, tolerance, equal, settings, unsure, spread, witnesses, tables, done
     )

@@ -22,9 +22,10 @@ from isomerge.checkpoint.weights import weights_name
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 from isomerge.errors import IsomergeError, first_line
 from isomerge.models.recognised import Model
-from isomerge.models.transformers_classes import class_of, silent
+from isomerge.models.transformers_classes import class_of
 from isomerge.observe.live.accelerator import check_device
 from isomerge.observe.live.own_modules import load_own
+from isomerge.progress import silent
 from isomerge.symmetry.language.spec import Spec
 
 

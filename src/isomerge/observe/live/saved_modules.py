@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.errors import IsomergeError
-from isomerge.models.transformers_classes import silent
+from isomerge.progress import silent
 
 
 def save_module(module: Any, folder: str | Path) -> None:
