@@ -1,4 +1,4 @@
-"""What peft makes of three small adapters: ``python tests/merging/peft_reference.py`` in an environment with peft.
+"""What peft makes of small adapters: ``python tests/merging/peft_reference.py`` in an environment with peft.
 
 It writes tests/merging/peft_adapters, which the tests read, as peft is none of their requirements; with ``check`` it
 merges the same adapters by isomerge, loads the results by ``PeftModel.from_pretrained`` and prints how far the
@@ -125,6 +125,69 @@ def merged(model: Any, name: str) -> dict[str, Tensor]:
     return found
 
 
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "qwen3_moe": {"target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]},
+    "gpt_oss": {"target_parameters": ["experts.down_proj"]},
+    "dbrx": {"target_parameters": ["mlp.w1", "mlp.v1", "mlp.w2"]},
+    "tokens": {"trainable_token_indices": [3, 17]},
+    "tokens of two": {"trainable_token_indices": {"embed_tokens": [3, 17], "lm_head": [5]}},
+}
+"""By a name: what LoRA changes beside the queries of a small model."""
+OF_BOTH = ("qwen3_moe", "gpt_oss")
+"""Those of which there are two adapters."""
+
+
+def whole(name: str) -> Any:
+    """A small model, the same one every time: experts one by one in its file, together with inputs first, in two
+    dimensions; or none."""
+    import transformers as tf
+
+    sizes: dict[str, Any] = {
+        "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8,
+        "vocab_size": 24, "intermediate_size": 16,
+    }  # fmt: skip
+    experts: dict[str, Any] = {"num_experts_per_tok": 2, "num_local_experts": 3}
+    if name == "qwen3_moe":
+        config: Any = tf.Qwen3MoeConfig(**sizes, moe_intermediate_size=12, num_experts=3, num_experts_per_tok=2)
+    elif name == "gpt_oss":  # whose inputs and outputs are as many
+        config = tf.GptOssConfig(**sizes, **experts)
+    elif name == "dbrx":
+        config = tf.DbrxConfig(
+            d_model=16, n_heads=2, n_layers=1, vocab_size=24, attn_config={"kv_n_heads": 1, "clip_qkv": 8, "rope_theta": 1e4},
+            ffn_config={"ffn_hidden_size": 12, "moe_num_experts": 2, "moe_top_k": 1, "hidden_size": 16},
+        )  # fmt: skip
+    else:
+        config = tf.LlamaConfig(**sizes, tie_word_embeddings=name == "tokens")
+    model = tf.AutoModelForCausalLM.from_config(config).eval()
+    rng = torch.Generator().manual_seed(3)
+    for _, parameter in sorted(model.named_parameters()):
+        parameter.data = torch.randn(parameter.shape, generator=rng) * 0.2
+    return model
+
+
+def write_parameters() -> None:
+    """Adapters of parameters and of rows as peft saves them, and what it merges them to."""
+    from peft import LoraConfig, get_peft_model  # pyright: ignore[reportMissingImports]
+
+    for name, said in PARAMETERS.items():
+        queries = [] if name in ("dbrx", "gpt_oss") else ["q_proj"]
+        for number in range(2 if name in OF_BOTH else 1):
+            place = HERE / "parameters" / name.replace(" ", "_") / str(number)
+            model = whole(name)
+            before = {key: x.clone() for key, x in model.state_dict().items()}
+            config = LoraConfig(r=2, lora_alpha=3, target_modules=queries, init_lora_weights=False, **said)
+            adapted = get_peft_model(model, config)
+            rng = torch.Generator().manual_seed(4 + number)
+            for key, parameter in adapted.named_parameters():
+                if "lora_" in key or "trainable_tokens" in key:
+                    parameter.data = torch.randn(parameter.shape, generator=rng) * 0.4
+            adapted.save_pretrained(place)
+            (place / "README.md").unlink()
+            after = adapted.merge_and_unload().state_dict()
+            moved = {key: x.contiguous().clone() for key, x in after.items() if not torch.equal(x, before[key])}
+            save_file(moved, place / "merged.safetensors")
+
+
 def write() -> None:
     """The adapters as peft saves them, and what it merges them to."""
     shutil.rmtree(HERE, ignore_errors=True)
@@ -134,6 +197,7 @@ def write() -> None:
         file.unlink()
     every = {f"{name}/{key}": x.contiguous() for name in MERGES for key, x in merged(model, name).items()}
     save_file(every, HERE / "merged.safetensors")
+    write_parameters()
 
 
 def check() -> None:
@@ -161,6 +225,16 @@ def check() -> None:
             ranks = json.loads((out / "adapter_config.json").read_text())["rank_pattern"]
             apart = float((outputs(loaded) - wanted).abs().max() / (wanted - outputs(base())).abs().max())
         print(f"{name:20} outputs differ by {apart:.1e} of what the adapter changes; other ranks {ranks}")
+    for name in OF_BOTH:
+        pair = [HERE / "parameters" / name / str(number) for number in range(2)]
+        with TemporaryDirectory() as folder, torch.no_grad():
+            start, out, merged_in = (Path(folder) / word for word in ("base", "out", "merged"))
+            whole(name).save_pretrained(start)
+            isomerge.merge_lora(pair, out=out, method="cat", weights=WEIGHTS)
+            isomerge.merge([f"{start}+{out}"], out=merged_in, method="passthrough")
+            every = PeftModel.from_pretrained(whole(name), out), type(whole(name)).from_pretrained(merged_in)
+            one, two = (model(input_ids=torch.arange(24)[None]).logits for model in every)
+        print(f"{name:20} outputs with parameters' updates differ by {float((one - two).abs().max()):.1e}")
 
 
 if __name__ == "__main__":

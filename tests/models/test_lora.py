@@ -311,7 +311,7 @@ def bad(case: str) -> tuple[dict[str, torch.Tensor], dict[str, Any], list[str]]:
         "kind": (good, {"peft_type": "IA3"}, ["IA3", "adapter_config.json"]),
         "prompt": (good, {"peft_type": "PREFIX_TUNING"}, ["PREFIX_TUNING"]),
         "adalora": (good, {"peft_type": "ADALORA"}, ["ADALORA"]),
-        "parameters": (good, {"target_parameters": ["experts.gate_up_proj"]}, ["target_parameters"]),
+        "layers": (good, {"layer_replication": [[0, 2]]}, ["layer_replication"]),
         "pissa": (good, {"init_lora_weights": "pissa_niter_4"}, ["pissa_niter_4", "init_lora_weights"]),
         "half": ({b: good[b]}, {"r": 2}, [Q, "lora_A", "adapter_model.safetensors"]),
         "other half": ({a: good[a]}, {}, [Q, "lora_B"]),
@@ -333,7 +333,7 @@ def bad(case: str) -> tuple[dict[str, torch.Tensor], dict[str, Any], list[str]]:
 
 
 CASES = (
-    "kind", "prompt", "adalora", "parameters", "pissa", "half", "other half", "no magnitude", "magnitude", "rank",
+    "kind", "prompt", "adalora", "layers", "pissa", "half", "other half", "no magnitude", "magnitude", "rank",
     "pattern", "alpha", "shape", "nothing", "empty", "saved", "saved shape", "unknown", "integers", "no bias", "twice",
 )  # fmt: skip
 

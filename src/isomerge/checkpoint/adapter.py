@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from isomerge.checkpoint.document import read_object
+from isomerge.checkpoint.header import TensorInfo
 from isomerge.checkpoint.hub import local_folder
 from isomerge.checkpoint.opening import open_tensors
 from isomerge.checkpoint.reader import Checkpoint
@@ -34,13 +35,14 @@ _PARTS = re.compile(
     r"|lora_embedding_(?P<table>[AB])(?:\.\w+)?"
     r"|(?P<magnitude>lora_magnitude_vector)(?:\.\w+)*)"
 )
+_TOKENS = re.compile(r"(?P<module>.+)\.token_adapter\.trainable_tokens_delta(?:\.\w+)?")
 NO_TARGETS = "dummy-target-modules"
 """What peft wants for ``target_modules`` where an adapter has whole modules alone; it refuses an empty list."""
 _WRAPPERS = re.compile(r"\.(?:base_layer|modules_to_save)(?=\.)(?:\.default(?=\.))?")
 # What the file may set without changing what the two halves mean; anything else that is set is refused.
 _UNSUPPORTED = (
-    "target_parameters", "trainable_token_indices", "layer_replication", "alora_invocation_tokens", "arrow_config",
-    "kasa_config", "monteclora_config", "use_qalora", "use_bdlora",
+    "layer_replication", "alora_invocation_tokens", "arrow_config", "kasa_config", "monteclora_config",
+    "use_qalora", "use_bdlora",
 )  # fmt: skip
 _HARMLESS_STARTS = ("gaussian", "eva", "orthogonal")
 """Initialisations that leave the base weights alone; the others (PiSSA, OLoRA, ...) train against a changed
@@ -57,20 +59,34 @@ class Update:
     embedding: bool = False
     parts: dict[str, str] = field(default_factory=dict)
     """``A``, ``B``, ``bias`` (of B) and ``magnitude`` (DoRA), by the keys of the file."""
+    parameters: tuple[str, ...] = ()
+    """The names of the parameters of which it may be the update (``target_parameters``; `parameters_of`)."""
+    stack: int = 1
+    """How many matrices the parameter has: ``A`` has the rows of all, matrix by matrix; ``B`` its columns, in which
+    the matrix runs faster than the rank."""
+    uncertain: bool = False
+    """Whether its rank and factor hang on which of the parameters it is."""
+
+    @property
+    def depth(self) -> int:
+        """How many other parameters of the same module were wrapped after this one."""
+        return self.module.count(".base_layer")
 
 
 @dataclass(frozen=True)
 class Adapter:
     """An open adapter; no weights in memory.
 
-    ``tensors`` reads its file by key, ``updates`` are the changed modules by their names without peft's prefix, and
-    ``saved`` maps names of whole tensors that replace the base's (or are new) to keys.
+    ``tensors`` reads its file by key, ``updates`` are the changed modules by their names without peft's prefix,
+    ``saved`` maps names of whole tensors that replace the base's (or are new) to keys, and ``tokens`` names of
+    tables to keys of the rows that replace those of some tokens, and to their numbers.
     """
 
     ref: str
     tensors: Checkpoint
     updates: dict[str, Update]
     saved: dict[str, str]
+    tokens: dict[str, tuple[str, list[int]]]
 
     @property
     def file(self) -> Path:
@@ -81,6 +97,11 @@ class Adapter:
     def config(self) -> dict[str, Any]:
         """The parsed adapter_config.json."""
         return self.tensors.config
+
+    def of_parameter(self, update: Update, name: str, stack: int) -> Update:
+        """An update, now that its parameter and the number of its matrices are known."""
+        rank, scaling = _strength(self.tensors.folder / ADAPTER_CONFIG, self.config, name)
+        return replace(update, rank=rank, scaling=scaling, stack=stack, uncertain=False)
 
     def wraps(self, name: str) -> bool:
         """Whether ``name`` is a tensor of one of the ``modules_to_save``."""
@@ -106,11 +127,14 @@ def open_adapter(ref: str | Path, *, allow_pickle: bool = False) -> Adapter:
     tensors = open_tensors(str(ref), folder, config, _weights(folder, allow_pickle), others=(path,))
     updates: dict[str, Update] = {}
     saved: dict[str, str] = {}
+    tokens: dict[str, tuple[str, list[int]]] = {}
     for key in tensors.tensors:
         name = key.removeprefix(PREFIX)
         parts = _PARTS.fullmatch(name)
         if parts:
             _collect(updates, path, config, parts, key)
+        elif rows := _TOKENS.fullmatch(name):
+            tokens[rows["module"]] = (key, _token_numbers(path, config, rows["module"], tensors.tensors[key]))
         elif ".original_module." not in name:  # what the module was before training
             if "lora_" in name or "token_adapter" in name:
                 raise IsomergeError(
@@ -120,8 +144,8 @@ def open_adapter(ref: str | Path, *, allow_pickle: bool = False) -> Adapter:
             plain = _WRAPPERS.sub("", name)
             if plain not in saved or name == plain:
                 saved[plain] = key
-    adapter = Adapter(str(ref), tensors, updates, saved)
-    if not updates and not saved:
+    adapter = Adapter(str(ref), tensors, updates, saved, tokens)
+    if not updates and not saved and not tokens:
         raise IsomergeError(f"{path}: the adapter has no tensors; {_REMEDY}")
     for update in updates.values():
         _check_halves(adapter, update)
@@ -167,13 +191,9 @@ def _collect(
     """Puts one tensor of the file into the update that it belongs to."""
     module = parts["module"]
     if module not in updates:
-        rank = _pattern(path, config, "rank_pattern", module, config.get("r", 8))
-        alpha = _pattern(path, config, "alpha_pattern", module, config.get("lora_alpha", 8))
-        if type(rank) is not int or rank < 1 or not isinstance(alpha, int | float):
-            raise IsomergeError(f"{path}: module {module} has rank {rank!r} and lora_alpha {alpha!r}; {_REMEDY}")
-        # rank-stabilised LoRA (Kalajdzievski 2023) divides by the root of the rank
-        scaling = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
-        updates[module] = Update(module, scaling, rank)
+        parameters = _parameters(config, module)
+        rank, scaling = _strength(path, config, (parameters or [module])[0])
+        updates[module] = Update(module, scaling, rank, parameters=tuple(parameters))
     update = updates[module]
     update.embedding |= parts["table"] is not None
     part = "magnitude" if parts["magnitude"] else parts["half"] or parts["table"]
@@ -185,6 +205,41 @@ def _collect(
             "keep one adapter in a folder"
         )
     update.parts[part] = key
+
+
+def _parameters(config: dict[str, Any], module: str) -> list[str]:
+    """The parameters of which a module's update may be, by ``target_parameters``: one of them, and the file does
+    not say which; none where it is the update of the module's weight."""
+    stem, said = module.replace(".base_layer", ""), config.get("target_modules")
+    if stem == module and isinstance(said, list) and any(f".{stem}".endswith(f".{target}") for target in said):
+        return []
+    targets = [str(target).rpartition(".") for target in config.get("target_parameters") or ()]
+    return [f"{stem}.{own}" for at, _, own in targets if not at or f".{stem}".endswith(f".{at}")]
+
+
+def _strength(path: Path, config: dict[str, Any], name: str) -> tuple[int, float]:
+    """The rank of the update of a module or a parameter, and the factor of its product."""
+    rank = _pattern(path, config, "rank_pattern", name, config.get("r", 8))
+    alpha = _pattern(path, config, "alpha_pattern", name, config.get("lora_alpha", 8))
+    if type(rank) is not int or rank < 1 or not isinstance(alpha, int | float):
+        raise IsomergeError(f"{path}: module {name} has rank {rank!r} and lora_alpha {alpha!r}; {_REMEDY}")
+    # rank-stabilised LoRA (Kalajdzievski 2023) divides by the root of the rank
+    return rank, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def _token_numbers(path: Path, config: dict[str, Any], module: str, rows: TensorInfo) -> list[int]:
+    """The numbers of the tokens whose rows a table has of its own."""
+    said = config.get("trainable_token_indices")
+    if isinstance(said, dict):
+        said = next((said[at] for at in said if f".{module}".endswith(f".{at}")), None)
+    if not isinstance(said, list) or any(type(n) is not int or n < 0 for n in said) or len({*said}) < len(said):
+        raise IsomergeError(f"{path}: trainable_token_indices must list token numbers for {module}; {_REMEDY}")
+    if rows.shape[:1] != (len(said),):
+        raise IsomergeError(
+            f"{rows.file}: tensor {rows.name!r} has shape {list(rows.shape)}, but trainable_token_indices are "
+            f"{len(said)} tokens (axis 0); check that the two files belong together"
+        )
+    return said
 
 
 def _pattern(path: Path, config: dict[str, Any], key: str, module: str, default: Any) -> Any:
@@ -223,11 +278,23 @@ def _check_halves(adapter: Adapter, update: Update) -> None:
     for key in update.parts.values():
         if infos[key].dtype not in ("F32", "F16", "BF16", "F64"):
             raise IsomergeError(f"{adapter.file}: tensor {key!r} is {infos[key].dtype}, expected floating point")
+    if update.parameters:
+        _count_matrices(adapter, update)
     for part, axis in (("A", 0), ("B", 1)):
         key = update.parts[part]
         shape = infos[key].shape
-        if len(shape) < 2 or shape[axis] != update.rank:
+        if len(shape) < 2 or shape[axis] != update.rank * update.stack:
             raise IsomergeError(
                 f"{adapter.file}: tensor {key!r} has shape {list(shape)}, but {ADAPTER_CONFIG} says rank "
                 f"{update.rank} (axis {axis}); check that the two files belong together"
             )
+
+
+def _count_matrices(adapter: Adapter, update: Update) -> None:
+    """How many matrices the parameter of an update has, by the first rank that fits the tensor."""
+    path = adapter.tensors.folder / ADAPTER_CONFIG
+    rows = max((0, *adapter.tensors.tensors[update.parts["A"]].shape[:1]))
+    strengths = [_strength(path, adapter.config, name) for name in update.parameters]
+    update.rank, update.scaling = next((x for x in strengths if rows % x[0] == 0), strengths[0])
+    update.stack = max(1, rows // update.rank)
+    update.uncertain = len({*strengths}) > 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -41,6 +41,14 @@ class LowRank:
     def strength(self) -> float:
         """The factor of the product in the weighted sum."""
         return self.scaling * self.weight
+
+    def matrices(self, count: int) -> list[LowRank]:
+        """The updates of the matrices of one parameter [count, ...]: ``a`` has the rows of all, matrix by matrix,
+        ``b`` the columns, the matrix fastest (peft's ``ParamWrapper``)."""
+        if count == 1:
+            return [self]
+        a, b = self.a.view(count, -1, self.a.shape[1]), self.b.view(len(self.b), -1, count)
+        return [replace(self, a=a[k], b=b[..., k]) for k in range(count)]
 
 
 @dataclass(frozen=True)
@@ -99,6 +107,13 @@ def combined(parts: Sequence[LowRank], how: Combination, drawn: Drawn) -> tuple[
     signed = [math.copysign(root, part.strength) for root, part in zip(roots, parts, strict=True)]
     a = _merged([part.a for part in parts], signed, how, _naming(parts, "A", drawn))
     return _merged([part.b for part in parts], roots, how, _naming(parts, "B", drawn)), a
+
+
+def joined(halves: Sequence[tuple[Tensor, Tensor]], rank: int) -> tuple[Tensor, Tensor]:
+    """``B, A`` of a parameter from those of its matrices, filled up with zeros to a rank."""
+    b = torch.stack([torch.cat([b, b.new_zeros(len(b), rank - b.shape[1])], dim=1) for b, _ in halves], dim=2)
+    a = torch.cat([torch.cat([a, a.new_zeros(rank - len(a), a.shape[1])]) for _, a in halves])
+    return b.flatten(1), a
 
 
 def product_norm(b: Tensor, a: Tensor) -> float:

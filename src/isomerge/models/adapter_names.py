@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from isomerge.archs import spec_for
@@ -26,7 +26,11 @@ class AdapterNames:
     def __init__(self, base: Checkpoint, adapter: Adapter, spec: Spec | None) -> None:
         self.base, self.adapter, self.spec = base, adapter, spec
         self.canonical = {x: name for name in base.tensors if (x := _canonical(spec, name))}
-        wanted = [f"{module}.weight" for module in adapter.updates] or list(adapter.saved)
+        modules = [
+            *(update.module for update in adapter.updates.values() if not update.parameters),
+            *adapter.tokens,
+        ]
+        wanted = [f"{module}.weight" for module in modules] or list(adapter.saved)
         absent = sorted((n for n in wanted if self._known(n) is None), key=lambda n: (-n.count("."), n))
         self.swap = ("", "")
         if absent:
@@ -56,6 +60,19 @@ class AdapterNames:
 
     def _count(self, wanted: list[str], swap: tuple[str, str]) -> int:
         return sum(self._swapped(name, swap) in self.base.tensors for name in wanted)
+
+    def among(self, name: str, others: Collection[str]) -> str | None:
+        """A name of the adapter among others (of a class's own): equal, with the prefix that the base has, or the
+        only one that ends so from a layer's number on; None where there is none."""
+        if (known := next((n for n in (name, self._swapped(name, self.swap)) if n in others), None)) is not None:
+            return known
+        parts = name.split(".")
+        for at in range(1, len(parts)):
+            end = ".".join(parts[at:])
+            alike = [n for n in others if f".{n}".endswith(f".{end}")]
+            if alike or not any(part.isdigit() for part in parts[at:]):
+                return alike[0] if len(alike) == 1 and any(part.isdigit() for part in parts[at:]) else None
+        return None
 
     @staticmethod
     def _swapped(name: str, swap: tuple[str, str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,6 +24,20 @@ class Piece:
     """Strides and offset in the live tensor."""
     elements: tuple[Tensor, Tensor] | None = None
     """Positions in the stored and in the live tensor, int64 [n] each; then the views say nothing."""
+
+    def span(self, step: int) -> tuple[int, int]:
+        """Of the parts of the live tensor, of ``step`` elements each, the first and the last that it is in."""
+        if self.elements is not None:
+            return int(self.elements[1].min()) // step, int(self.elements[1].max()) // step
+        strides, offset = self.live
+        last = offset + sum((size - 1) * stride for size, stride in zip(self.size, strides, strict=True))
+        return offset // step, last // step
+
+    def moved(self, by: int) -> Piece:
+        """The same in a live tensor that has so many elements more before it."""
+        if self.elements is not None:
+            return replace(self, elements=(self.elements[0], self.elements[1] + by))
+        return replace(self, live=(self.live[0], self.live[1] + by))
 
     def put(self, stored: Tensor, live: Tensor) -> None:
         """Copy from the stored tensor into the live one, in place."""

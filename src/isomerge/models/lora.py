@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,8 @@ from isomerge.checkpoint.reader import Checkpoint, Derived
 from isomerge.config.vocabulary_keys import KeyPath, counts, with_values
 from isomerge.errors import IsomergeError
 from isomerge.models.adapter_names import AdapterNames, input_axis, known_spec, line_of, stand_in
+from isomerge.models.assembled import Piece
+from isomerge.models.live_parameters import LiveParameter, LiveParameters
 from isomerge.models.untie import untie
 
 Layout = Literal["rows", "columns", "kernel"]
@@ -69,6 +71,8 @@ class _Merger:
             self.replace(name, key)
         for update in self.adapter.updates.values():
             self.update(update)
+        for module, (key, numbers) in self.adapter.tokens.items():
+            self.replace_rows(module, key, numbers)
         companions = None
         if self.grown:
             companions = {**self.base.companions(), **companion_files(self.adapter.tensors.folder)}
@@ -122,29 +126,90 @@ class _Merger:
     def update(self, update: Update) -> None:
         """The product of two halves is added to a weight; a bias of the second half to the bias."""
         name = f"{update.module}.weight"
-        target = self.names.find(name)
-        if target is None and name in self.found:
-            target = name
-        source = target or stand_in(self.base, self.spec, name)
-        if source is None:
-            raise self.names.missing(name, update.parts["A"])
-        if target is None:
-            self.untie(name)
-            target = name
-        before = self.found.get(target)
-        if before is None:
-            before = Derived(self.base.tensors[source], partial(self.base.read, source))
+        own = update.parameters in ((), (name,)) and update.stack == 1
+        if not own or (changed := self.changed(name)) is None:
+            self.update_live(update)
+            return
+        target, before = changed
         read, stored = before.read, before.info
-        if stored.dtype not in _FLOATS:
-            raise IsomergeError(
-                f"{stored.file}: tensor {target!r} is {stored.dtype} (quantised), so {self.adapter.ref} cannot be "
-                "merged into it; give the base model in floating point"
-            )
         layout = self.layout(update, target, stored)
         info = self.described(stored.shape, stored, name=target)
         self.found[target] = Derived(info, lambda: _merged(read(), update, layout, info, self.adapter))
         if "bias" in update.parts:
             self.update_bias(update, target)
+
+    def changed(self, name: str) -> tuple[str, Derived] | None:
+        """The tensor that the adapter calls ``name``, by its name in the result, as it is so far; a head that was
+        tied becomes one. None where the base has none."""
+        target = self.names.find(name) or (name if name in self.found else None)
+        source = target or stand_in(self.base, self.spec, name)
+        if source is None:
+            return None
+        if target is None:
+            self.untie(name)
+            target = name
+        return target, self.so_far(target, source)
+
+    def so_far(self, target: str, source: str) -> Derived:
+        """A tensor of the result, as far as it is known: of floating point."""
+        before = self.found.get(target)
+        if before is None:
+            before = Derived(self.base.tensors[source], partial(self.base.read, source))
+        if before.info.dtype not in _FLOATS:
+            raise IsomergeError(
+                f"{before.info.file}: tensor {target!r} is {before.info.dtype} (quantised), so {self.adapter.ref} "
+                "cannot be merged into it; give the base model in floating point"
+            )
+        return before
+
+    def replace_rows(self, module: str, key: str, numbers: list[int]) -> None:
+        """Rows of the adapter take the places of those of some tokens (``trainable_token_indices``)."""
+        name, rows = f"{module}.weight", self.adapter.tensors.tensors[key]
+        changed = self.changed(name)
+        if changed is None:
+            raise self.names.missing(name, key)
+        target, before = changed
+        if rows.shape[1:] != before.info.shape[1:]:
+            raise self.misfit(key, rows, target, before.info)
+        if max(numbers, default=0) >= before.info.shape[0]:
+            raise IsomergeError(
+                f"{rows.file}: tensor {key!r} has a row for token {max(numbers)}, but tensor {target!r} of "
+                f"{self.base.ref} has {before.info.shape[0]} rows (axis 0): give the base with as many rows as the "
+                "adapter was trained on"
+            )
+        info = self.described(before.info.shape, before.info, name=target)
+
+        def replaced() -> Tensor:
+            table = before.read()
+            table[torch.tensor(numbers)] = _cast(self.adapter.tensors.read(key), info, self.adapter)
+            return table
+
+        self.found[target] = Derived(info, replaced)
+
+    def update_live(self, update: Update) -> None:
+        """The update of a parameter of the class that transformers builds, which files may store otherwise: in one
+        tensor for every expert, or under another name."""
+        parameter = self.live.parameter(update, self.names, self.adapter)
+        if parameter is None:
+            raise self.names.missing((update.parameters or (f"{update.module}.weight",))[0], update.parts["A"])
+        for target, piece in parameter.stored:
+            before = self.so_far(target, target)
+            info = self.described(before.info.shape, before.info)
+            add = partial(self.live_moved, before, parameter, piece, info)
+            self.found[target] = Derived(info, add)
+
+    def live_moved(
+        self, before: Derived, parameter: LiveParameter, piece: Piece | None, info: TensorInfo
+    ) -> Tensor:
+        """A stored tensor with its part of a parameter's update."""
+        work = _working(info)
+        a, b = (self.adapter.tensors.read(parameter.update.parts[part]).to(work) for part in "AB")
+        return _cast(parameter.add(before.read().to(work), a, b, piece), info, self.adapter)
+
+    @cached_property
+    def live(self) -> LiveParameters:
+        """The parameters of the base's class."""
+        return LiveParameters.of(self.base)
 
     def update_bias(self, update: Update, weight: str) -> None:
         target, key = weight.removesuffix("weight") + "bias", update.parts["bias"]

@@ -19,7 +19,7 @@ from isomerge.checkpoint.growing_file import GrowingFile
 from isomerge.checkpoint.output_folder import PartialFolder
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors
-from isomerge.fusion.adapter_merges import KINDS, Combination, Drawn, LowRank, combined, distance_from_sum
+from isomerge.fusion.adapter_merges import KINDS, Combination, Drawn, LowRank, combined, distance_from_sum, joined
 from isomerge.merging.adapter.merged_config import merged_config
 from isomerge.merging.fusing import generator
 from isomerge.models.row_meanings import stored_ids, unlike_tokens
@@ -114,8 +114,11 @@ def merge_lora(
     try:
         folder.begin()
         file = GrowingFile(folder.blobs / "tensors")
-        rows = {module: _write(file, module, adapters, asked, how) for module in modules}
-        config = merged_config(adapters, {module: row["rank"] for module, row in rows.items()})
+        wide = _parameter_rank(adapters, how)
+        rows = {module: _write(file, module, adapters, asked, how, wide) for module in modules}
+        own = {u.module for adapter in adapters for u in adapter.updates.values() if u.parameters}
+        ranks = {module: row["rank"] for module, row in rows.items() if module not in own}
+        config = merged_config(adapters, ranks, wide if own else None)
         file.finish(folder.model / ADAPTER_WEIGHTS)
         with disk_errors(folder.model):
             (folder.model / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n")
@@ -134,12 +137,26 @@ def _combination(asked: Asked, adapters: Sequence[Adapter]) -> Combination:
     return Combination(KINDS[asked.method], density, asked.rank or top, sign, asked.seed)
 
 
+def _parameter_rank(adapters: Sequence[Adapter], how: Combination) -> int:
+    """The rank that all merged updates of parameters get, as patterns name parameters and the file modules."""
+    ranks: dict[str, list[int]] = {}
+    for update in (u for adapter in adapters for u in adapter.updates.values() if u.parameters):
+        ranks.setdefault(update.module, []).append(update.rank)
+    of_form = {"products": lambda _: how.rank, "beside": sum, "halves": max}[how.kind.form]
+    return max((of_form(each) for each in ranks.values()), default=0)
+
+
 def _check_base_free(adapter: Adapter) -> None:
     """Refuse what cannot be merged without the weights that it is for."""
     remedy = (
         "merge BASE+ADAPTER models by isomerge merge instead (isomerge extract-lora makes an adapter of the result)"
     )
     for update in adapter.updates.values():
+        if update.uncertain:
+            raise IsomergeError(
+                f"{adapter.file}: the parameters {' and '.join(update.parameters)} have different ranks or "
+                f"alphas, and without the base nobody knows which one {update.module} is: {remedy}"
+            )
         if "magnitude" in update.parts:
             raise IsomergeError(
                 f"{adapter.file}: tensor {update.parts['magnitude']!r} is a magnitude of DoRA, which is one of the "
@@ -149,10 +166,9 @@ def _check_base_free(adapter: Adapter) -> None:
             raise IsomergeError(
                 f"{adapter.file}: tensor {update.parts['bias']!r} moves a bias of the base: {remedy}"
             )
-    if adapter.saved:
-        key = next(iter(adapter.saved.values()))
+    for key in (*adapter.saved.values(), *(key for key, _ in adapter.tokens.values())):
         raise IsomergeError(
-            f"{adapter.file}: tensor {key!r} takes the place of the base's (modules_to_save, or a trained bias), "
+            f"{adapter.file}: tensor {key!r} takes the place of the base's (a saved module, rows, or a bias), "
             f"and without the base nobody knows by how much it differs: {remedy}"
         )
 
@@ -189,6 +205,13 @@ def _check_fitting(module: str, adapters: Sequence[Adapter], how: Combination) -
                 f"{adapter.file}: tensors of module {module} have shapes {list(map(list, shapes))} (A, B), but "
                 f"{having[0].file} has {list(map(list, first))}: are the adapters for one base?"
             )
+        own, others = (each.updates[module] for each in (adapter, having[0]))
+        if (own.stack, sorted(own.parameters)) != (others.stack, sorted(others.parameters)):
+            raise IsomergeError(
+                f"{adapter.file}: target_parameters or the number of matrices of {module} are not those of "
+                f"{having[0].file}, so that nobody knows which updates belong together: merge BASE+ADAPTER "
+                "models by isomerge merge instead"
+            )
         if adapter.updates[module].embedding != having[0].updates[module].embedding:
             raise IsomergeError(
                 f"{adapter.file}: tensor {key!r} is of a table, but {having[0].file} has a layer there"
@@ -206,9 +229,9 @@ def _shapes(adapter: Adapter, module: str) -> tuple[tuple[int, ...], tuple[int, 
 
 
 def _write(
-    file: GrowingFile, module: str, adapters: Sequence[Adapter], asked: Asked, how: Combination
+    file: GrowingFile, module: str, adapters: Sequence[Adapter], asked: Asked, how: Combination, wide: int
 ) -> dict[str, Any]:
-    """Merge and write one module; its row of the report."""
+    """Merge and write one module, with rank ``wide`` where it is one of parameters; its row of the report."""
     having = [(number, adapter) for number, adapter in enumerate(adapters) if module in adapter.updates]
     halves = [_halves(adapter, adapter.updates[module]) for _, adapter in having]
     dtype = reduce(torch.promote_types, (half.dtype for pair in halves for half in pair))
@@ -217,12 +240,22 @@ def _write(
         LowRank(a.to(work), b.to(work), adapter.updates[module].scaling, asked.weighted()[number], number)
         for (a, b), (number, adapter) in zip(halves, having, strict=True)
     ]
-    b, a = combined(parts, how, _drawn(asked.seed, module))
-    apart, size = distance_from_sum(b, a, parts)
-    label = "lora_embedding_{}" if having[0][1].updates[module].embedding else "lora_{}.weight"
+    update = having[0][1].updates[module]
+    each = list(zip(*(part.matrices(update.stack) for part in parts), strict=True))
+    if how.kind.form == "halves":  # as peft prunes them: over all matrices together
+        b, a = combined(parts, how, _drawn(asked.seed, module))
+        made = [(x.b, x.a) for x in LowRank(a, b).matrices(update.stack)]
+    else:
+        names = [module, *(f"{module}.{k}" for k in range(1, update.stack))]
+        made = [combined(own, how, _drawn(asked.seed, name)) for own, name in zip(each, names, strict=True)]
+    distances = [distance_from_sum(*halves, own) for halves, own in zip(made, each, strict=True)]
+    apart, size = (math.hypot(*column) for column in zip(*distances, strict=True))
+    b, a = joined(made, wide) if update.parameters else made[0]
+    label = "lora_embedding_{}" if update.embedding else "lora_{}.weight"
     for half, x in (("A", a), ("B", b)):
         file.add(f"{PREFIX}{module}.{label.format(half)}", _rounded(x, dtype, module, half))
-    return {"adapters": [number for number, _ in having], "rank": len(a), "distance": apart, "norm": size}
+    rank = len(a) // update.stack
+    return {"adapters": [number for number, _ in having], "rank": rank, "distance": apart, "norm": size}
 
 
 def _halves(adapter: Adapter, update: Update) -> tuple[Tensor, Tensor]:

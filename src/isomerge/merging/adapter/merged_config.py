@@ -10,8 +10,9 @@ from isomerge.checkpoint.adapter import MAX_PATTERNS, Adapter
 from isomerge.errors import IsomergeError
 
 
-def merged_config(adapters: Sequence[Adapter], ranks: Mapping[str, int]) -> dict[str, Any]:
-    """The configuration of an adapter whose modules have these ranks.
+def merged_config(adapters: Sequence[Adapter], ranks: Mapping[str, int], wide: int | None) -> dict[str, Any]:
+    """The configuration of an adapter whose modules have these ranks; ``wide`` is that of all parameters, None
+    where there are none.
 
     The base, its revision and the task are the first adapter's. ``use_rslora`` is off: the scaling ``alpha / r`` of
     1 would be ``sqrt(r)`` with it.
@@ -20,8 +21,9 @@ def merged_config(adapters: Sequence[Adapter], ranks: Mapping[str, int]) -> dict
         IsomergeError: so many modules have ranks of their own that no reader takes so many patterns.
     """
     first = adapters[0].config
-    top = Counter(ranks.values()).most_common(1)[0][0]
-    patterns = _patterns(ranks, top)
+    top = Counter(ranks.values()).most_common(1)[0][0] if ranks else wide or 1
+    said = sorted({name for adapter in adapters for name in adapter.config.get("target_parameters") or ()})
+    patterns = {**(dict.fromkeys(said, wide) if wide not in (None, top) else {}), **_patterns(ranks, top)}
     if len(patterns) > MAX_PATTERNS:
         raise IsomergeError(
             f"{adapters[0].file}: {len(patterns)} modules would have ranks of their own, and at most "
@@ -45,6 +47,7 @@ def merged_config(adapters: Sequence[Adapter], ranks: Mapping[str, int]) -> dict
         "bias": "none",
         "fan_in_fan_out": any(adapter.config.get("fan_in_fan_out") for adapter in adapters),
         "target_modules": sorted(ranks),
+        **({} if wide is None else {"target_parameters": said}),
         "modules_to_save": None,
     }
 
