@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
 from isomerge import loops, passes
+from isomerge.fusion.linear import linear
 from isomerge.passes import BITS, NotFiniteError, Pass
 
 HALVES = (torch.bfloat16, torch.float16)
@@ -93,6 +95,34 @@ def test_sums_do_not_depend_on_what_else_is_read() -> None:
     shifted = Pass([apart], torch.float32)
     shifted.run()
     assert shifted.sums[0] == alone.sums[0]
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("out", [*HALVES, torch.float32], ids=str)
+@pytest.mark.parametrize("bad", [None, float("inf"), 3e38], ids=str)
+def test_an_average_in_one_loop_is_that_of_the_method(bad: float | None, out: torch.dtype) -> None:
+    """To the last bit, of every mixture of types, and so is all that is told; where sums are not finite as well.
+
+    Products and sums that are rounded together (``fastmath`` in `loops._mix`) fail here."""
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        dtypes = [STORED[k] for k in rng.integers(5, size=1 + seed % 4)]
+        every = [entries(dtype, 1003, k) for k, dtype in enumerate(dtypes)]
+        if bad is not None:
+            every[-1][500] = bad
+        told, weight = [], rng.normal(size=len(every)).tolist()
+        for weights in (None, weight):
+            seen: list[object] = []
+            reading = Pass(
+                every, torch.float32, anchor=seed % len(every), seen=lambda _, f, seen=seen: seen.append(f)
+            )
+            result, error = torch.zeros(1003, dtype=out), None
+            try:
+                reading.run(partial(linear, weight=weight, normalize=False), result, weights=weights)
+            except NotFiniteError as raised:
+                error = type(raised)
+            told.append([result.view(torch.uint8).tolist(), str(reading.sums), str(reading.result), error, seen])
+        assert told[0] == told[1]
 
 
 @pytest.mark.usefixtures("short")

@@ -14,8 +14,12 @@ from typing import Any
 
 import numba
 import numpy as np
+from llvmlite import ir
+from numba import types
 from numba.core.caching import FunctionCache
 from numba.core.runtime.nrt import rtsys
+from numba.extending import intrinsic
+from numba.np.numpy_support import carray
 
 BLOCK = 4096
 """Entries of a block, whose sums of float32 are right to 1e-6."""
@@ -98,27 +102,97 @@ def read(
         _measure(v, w, y[k : k + BLOCK], zero, mask, sums, top)
 
 
+@numba.njit(inline="always")
+def _round(kind: int, x: Any, bits: Any, out: Any) -> None:
+    """Float32 to nearest even, as bits of bfloat16 or float16."""
+    if kind == BFLOAT16:
+        for i in range(x.size):
+            out[i] = (bits[i] + np.uint32(0x7FFF) + ((bits[i] >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    else:
+        for i in range(x.size):
+            size = bits[i] & np.uint32(0x7FFFFFFF)
+            normal = (size + np.uint32(0xC8000FFF) + ((size >> np.uint32(13)) & np.uint32(1))) >> np.uint32(13)
+            # the last digit of one half is the least number of float16
+            tiny = (np.float32(abs(x[i]) + np.float32(0.5))).view(np.uint32) - np.uint32(0x3F000000)
+            rounded = tiny if size < np.uint32(0x38800000) else normal
+            rounded = np.uint32(0x7C00) if size >= np.uint32(0x47800000) else rounded
+            out[i] = rounded | ((bits[i] >> np.uint32(16)) & np.uint32(0x8000))
+
+
 def write(kind: int, x: Any, bits: Any, mask: Any, sums: Any, top: Any, out: Any) -> None:
     """Measure float32 as `read` does, and round it to nearest even, to bits of bfloat16 or float16."""
-    zero, half = np.float32(0), np.float32(0.5)  # whose last digit is the least number of float16
-    small = np.empty(BLOCK, np.float32)
-    s = small.view(np.uint32)
     for k in range(0, x.size, BLOCK):
-        v, w, o = x[k : k + BLOCK], bits[k : k + BLOCK], out[k : k + BLOCK]
-        if kind == BFLOAT16:
-            for i in range(w.size):
-                o[i] = (w[i] + np.uint32(0x7FFF) + ((w[i] >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        v, w = x[k : k + BLOCK], bits[k : k + BLOCK]
+        _round(kind, v, w, out[k : k + BLOCK])
+        _measure(v, w, v, np.float32(0), mask, sums, top)
+
+
+def _at(_: Any, address: Any) -> Any:
+    """The memory at an address."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(types.int64), generate
+
+
+_memory: Any = intrinsic(_at)
+
+
+@numba.njit(nogil=True, fastmath=False)
+def _mix(rows: Any, weights: Any, size: int) -> None:
+    """Rounded product by product and sum by sum, as no processor does otherwise; into the last row."""
+    out = rows[len(weights)]
+    for i in range(size):
+        out[i] = rows[0, i] * weights[0]
+    for m in range(1, len(weights)):
+        x, w = rows[m], weights[m]
+        for i in range(size):
+            out[i] += x[i] * w
+
+
+def average(
+    kinds: Any, places: Any, size: int, numbers: Any, weights: Any, halves: Any, anchor: int, sums: Any, tops: Any
+) -> None:
+    """Read vectors as they are stored, measure each as `read` does, add them up by weights in float32, measure the
+    sum and `write` it: one pass for all of that.
+
+    Args:
+        kinds, places: how each of n vectors and the result are stored, and their addresses, int64 [n + 1].
+        size: their entries.
+        numbers: float32 [n, all of a type].
+        weights: float32 [n].
+        halves: which of them, and of the result, are summed in float32, bool [n + 1].
+        anchor: which one distances are taken from.
+        sums, tops: see `read`, float64 [n + 1, 2] and int64 [n + 1, 1].
+    """
+    count, mask = len(weights), np.uint32(0x7FFFFFFF)
+    room = np.empty((count + 1, BLOCK), np.float32)
+    every = room.view(np.uint32)
+    for k in range(0, size, BLOCK):
+        n = min(BLOCK, size - k)
+        for m in range(count):
+            kind, x, bits = kinds[m], room[m, :n], every[m, :n]
+            if kind == TABLE:
+                _widen(kind, carray(_memory(places[m] + k), n, np.uint8), numbers[m], x, bits)
+            elif kind == FLOAT:
+                _widen(kind, carray(_memory(places[m] + 4 * k), n, np.float32), numbers[m], x, bits)
+            else:
+                _widen(kind, carray(_memory(places[m] + 2 * k), n, np.uint16), numbers[m], x, bits)
+        _mix(room, weights, n)
+        for m in range(count + 1):
+            x, y = room[m, :n], room[anchor if m < count else m, :n]
+            if halves[m]:
+                _measure(x, every[m, :n], y, np.float32(0), mask, sums[m], tops[m])
+            else:
+                _measure(x, every[m, :n], y, np.float64(0), mask, sums[m], tops[m])
+        x, kind = room[count, :n], kinds[count]
+        if kind == FLOAT:
+            out = carray(_memory(places[count] + 4 * k), n, np.float32)
+            for i in range(n):
+                out[i] = x[i]
         else:
-            for i in range(w.size):
-                small[i] = abs(v[i]) + half
-            for i in range(w.size):
-                size = w[i] & np.uint32(0x7FFFFFFF)
-                normal = (size + np.uint32(0xC8000FFF) + ((size >> np.uint32(13)) & np.uint32(1))) >> np.uint32(13)
-                tiny = s[i] - np.uint32(0x3F000000)
-                rounded = tiny if size < np.uint32(0x38800000) else normal
-                rounded = np.uint32(0x7C00) if size >= np.uint32(0x47800000) else rounded
-                o[i] = rounded | ((w[i] >> np.uint32(16)) & np.uint32(0x8000))
-        _measure(v, w, v, zero, mask, sums, top)
+            _round(kind, x, every[count, :n], carray(_memory(places[count] + 2 * k), n, np.uint16))
 
 
 @numba.njit(inline="always")

@@ -90,8 +90,18 @@ class Pass:
         self.result = Sums()
         """Of what was computed, before it is rounded."""
 
-    def run(self, function: Function | None = None, out: Tensor | Places | None = None) -> None:
+    def run(
+        self,
+        function: Function | None = None,
+        out: Tensor | Places | None = None,
+        *,
+        weights: Sequence[float] | None = None,
+    ) -> None:
         """Read all, and put what a function gives into ``out``, in memory or on its way to a file.
+
+        Args:
+            weights: the function gives the sum of the tensors by these weights, which is one loop where loops know
+                how all are stored.
 
         Raises:
             NotFiniteError: the result has NaN or infinite values in the dtype of ``out``.
@@ -101,15 +111,54 @@ class Pass:
                 pass
             return
         places = out.view(-1).split(PIECE) if isinstance(out, Tensor) else out.places()
-        for place, parts in zip(places, self.pieces(), strict=True):
-            self._put(function(parts), place)
+        averaged = None if weights is None else self._average(weights, out.dtype)
+        for place, stored in zip(places, self._stored(), strict=True):
+            if averaged is None or not averaged(stored, place):
+                self._put(function(self._read(stored, measure=True)), place)
         if not (isfinite(self.result.square) and fits(self.result.largest, out.dtype)):
             raise NotFiniteError
 
     def pieces(self, *, measure: bool = True) -> Iterator[list[Tensor]]:
         """A piece of every tensor, widened and measured, in order; in memory that is lent until the next."""
-        for stored in zip(*(x.split(PIECE) for x in self._flat), strict=True):
+        for stored in self._stored():
             yield self._read(stored, measure)
+
+    def _stored(self) -> Iterator[Sequence[Tensor]]:
+        return zip(*(x.split(PIECE) for x in self._flat), strict=True)
+
+    def _average(
+        self, weights: Sequence[float], dtype: torch.dtype
+    ) -> Callable[[Sequence[Tensor], Tensor], bool] | None:
+        """What takes a piece of each tensor through `isomerge.loops.average`, and tells whether it could: not where
+        sums are not finite; None where loops do not read or write all types."""
+        written = dtype in (torch.float32, torch.bfloat16, torch.float16)
+        if self._wide != torch.float32 or not written or not all(x.dtype in BITS for x in self._flat):
+            return None
+        from isomerge.loops import average, compiled, kind_of
+
+        dtypes, count = [*(x.dtype for x in self._flat), dtype], len(self._flat)
+        kinds = np.array([kind_of(each) for each in dtypes])
+        tables = [numbers_of(each) for each in dtypes[:count]]
+        numbers = np.stack([np.resize(table, max(map(len, tables))) for table in tables])
+        half = np.array([each.itemsize <= 2 for each in dtypes])
+        half[:count] &= half[self._anchor]
+        half[self._anchor] = dtypes[self._anchor].itemsize <= 2
+        shares, loop = np.array(weights, np.float32), compiled(average)
+
+        def averaged(stored: Sequence[Tensor], place: Tensor) -> bool:
+            sums, tops = np.zeros((count + 1, 2)), np.zeros((count + 1, 1), np.int64)
+            places = np.array([x.data_ptr() for x in (*stored, place)])
+            loop(kinds, places, len(place), numbers, shares, half, self._anchor, sums, tops)
+            if not np.isfinite(sums).all():
+                return False
+            if self._seen is not None:
+                self._seen(stored, [True] * count)
+            largest = tops.astype(np.uint32).view(np.float32).tolist()
+            for each, (square, gap), (size,) in zip([*self.sums, self.result], sums.tolist(), largest, strict=True):
+                each.add(square, gap, size)
+            return True
+
+        return averaged
 
     def _read(self, stored: Sequence[Tensor], measure: bool) -> list[Tensor]:
         wide, finite = list(stored), [True] * len(stored)

@@ -13,7 +13,21 @@ from isomerge.fusion.method_options import limited
 from isomerge.fusion.registry import elementwise_method, per_model, scale_free
 
 
-@elementwise_method
+def shares(*, weight: Sequence[float], normalize: bool) -> list[float]:
+    """What every tensor is multiplied by.
+
+    Raises:
+        IsomergeError: the weights sum to zero, and should be divided by that.
+    """
+    total = sum(weight) if normalize else 1.0
+    if total == 0:
+        raise IsomergeError(
+            "linear: the weights sum to zero, so there is no average: change one, or set normalize to false"
+        )
+    return [share / total for share in weight]
+
+
+@elementwise_method(weights=shares)
 @limited(bound=weighted)
 @scale_free
 def linear(
@@ -27,16 +41,11 @@ def linear(
         normalize: divide by the sum of the weights, as mergekit does by default.
 
     Raises:
-        IsomergeError: the weights sum to zero, and should be divided by that.
+        IsomergeError: see `shares`.
     """
-
-    total = sum(weight) if normalize else 1.0
-    if total == 0:
-        raise IsomergeError(
-            "linear: the weights sum to zero, so there is no average: change one, or set normalize to false"
-        )
-    shares = [share / total for share in weight]
-    merged = torch.mul(tensors[0], shares[0])
-    for tensor, share in zip(tensors[1:], shares[1:], strict=True):
-        merged.add_(tensor, alpha=share)
+    merged, *others = [
+        torch.mul(x, w) for x, w in zip(tensors, shares(weight=weight, normalize=normalize), strict=True)
+    ]
+    for other in others:  # rounded before it is added, as `isomerge.loops.average` does
+        merged.add_(other)
     return merged

@@ -93,6 +93,8 @@ class Method:
     """Every entry of the result depends on that entry of the models alone, so that tensors are merged in pieces."""
     select: Callable[..., Any] | None = None
     """Of an elementwise method, what it is to know of whole tensors: see `elementwise_method`."""
+    weights: Callable[..., Sequence[float]] | None = None
+    """Of one that is a weighted sum, its weights."""
     scale_free: bool = False
     """It commutes with factors of coordinates, so that the gauge of gains does not count: see `scale_free`."""
     models: tuple[int, int | None] = (1, None)
@@ -178,8 +180,7 @@ class Method:
         Raises:
             IsomergeError: a plug-in's function fails, or gives back what cannot stand for a model's tensor.
         """
-        values = self.values(parameters, len(tensors))
-        arguments: dict[str, Any] = {option.keyword: values[option.name] for option in self.options.values()}
+        arguments = self._keywords(parameters, len(tensors))
         if self.random:
             arguments["rng"] = rng
         if self.statistics:
@@ -239,11 +240,18 @@ class Method:
         """What `select` tells of whole tensors as they are stored; None where there is nothing to be told."""
         if self.select is None:
             return None
-        values = self.values(parameters, len(tensors))
-        options = {option.keyword: values[option.name] for option in self.options.values()}
+        options = self._keywords(parameters, len(tensors))
         operands = [tensors, *([base] if self.base != "none" else [])]
         call = self.select if self.built_in else self._calls.selection(self.select)
         return call(*operands, **options)
+
+    def weights_of(self, parameters: Mapping[str, Any], count: int) -> Sequence[float] | None:
+        """What each of ``count`` tensors is multiplied by, where the method is no more than the sum of that."""
+        return None if self.weights is None else self.weights(**self._keywords(parameters, count))
+
+    def _keywords(self, parameters: Mapping[str, Any], count: int) -> dict[str, Any]:
+        values = self.values(parameters, count)
+        return {option.keyword: values[option.name] for option in self.options.values()}
 
 
 _METHODS: dict[str, Method] = {}
@@ -288,7 +296,10 @@ def merge_method(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def elementwise_method(
-    function: Callable[..., Any] | None = None, *, select: Callable[..., Any] | None = None
+    function: Callable[..., Any] | None = None,
+    *,
+    select: Callable[..., Any] | None = None,
+    weights: Callable[..., Sequence[float]] | None = None,
 ) -> Callable[..., Any]:
     """Register a function of aligned tensors whose result depends, entry by entry, on that entry of the models
     alone; it is given pieces of tensors, flattened, in order.
@@ -296,10 +307,13 @@ def elementwise_method(
     What it is to know of whole tensors (thresholds) comes from ``select(tensors, [base], **options)``, which is
     given them once, as they are stored, half precision too; the function takes it as the keyword parameter
     ``selection`` (None: ``tensors`` are whole). It may keep count of the pieces.
+
+    A method without a base that is no more than a weighted sum has ``weights(**options)``, one for each tensor: to
+    the last bit, all products are rounded, and the others added to the first one by one.
     """
     if function is None:
-        return partial(elementwise_method, select=select)
-    return _register(replace(describe(function), elementwise=True, select=select))
+        return partial(elementwise_method, select=select, weights=weights)
+    return _register(replace(describe(function), elementwise=True, select=select, weights=weights))
 
 
 def unit_method(function: Callable[..., Any]) -> Callable[..., Any]:
