@@ -113,6 +113,43 @@ def test_everything(name: str, tmp_path: Path) -> None:
         assert kept == {"lora" if embeddings else "saved"}
 
 
+@pytest.mark.parametrize("name", ["llama", "gpt2"])  # an own head, and a tied one
+@pytest.mark.parametrize("rows", [3, -2])
+def test_another_number_of_tokens(name: str, rows: int, tmp_path: Path) -> None:
+    """Tables with more or fewer rows are saved whole with the tokenizer that says whose they are, or lost whole; base
+    and adapter are the fine-tune then, its ``vocab_size`` and its tokenizer too. Without their own kind of difference
+    the shapes are refused."""
+    base = save_toy(name, tmp_path / "base")
+    tuned, count = tune(base, tmp_path / "tuned", 2), config_of(base)["vocab_size"]
+    stored = tensors(tuned)
+    tables = {n: x for n, x in stored.items() if x.ndim == 2 and len(x) == count}
+    for n, x in tables.items():
+        stored[n] = torch.cat([x, x[:rows] + 1]) if rows > 0 else x[:rows].clone()
+    overwrite(tuned, stored)
+    (tuned / "config.json").write_text(json.dumps({**config_of(base), "vocab_size": count + rows}))
+    (tuned / "tokenizer_config.json").write_text('{"added": "here"}')
+    report = extract_lora(tuned, base, tmp_path / "lora", save_modules=True)
+    assert {n for n, x in report["tensors"].items() if x["kept"] == "saved"} == set(tables)
+    ref = f"{base}+{tmp_path / 'lora'}"
+    assert error(ref, tuned) < 1e-12
+    view = open_model_ref(ref)
+    assert view.config["vocab_size"] == count + rows
+    config = json.loads((tmp_path / "lora" / "adapter_config.json").read_text())
+    heads = [
+        key for key in tensors(tmp_path / "lora") if "lm_head" in key
+    ]  # peft takes a tied one from the file too
+    assert (len(heads), config.get("ensure_weight_tying")) == (1, True if name == "gpt2" else None)
+    assert (tmp_path / "lora" / "tokenizer_config.json").read_text() == '{"added": "here"}'
+    report = extract_lora(tuned, base, tmp_path / "without")
+    lost = {n: x["lost"] for n, x in report["tensors"].items() if x["kept"] == "lost"}
+    before, wide = tensors(base), (lambda x: torch.cat([x, x.new_zeros(count + 3 - len(x), x.shape[1])]))
+    assert lost == pytest.approx({n: float((wide(stored[n]) - wide(before[n])).norm()) for n in tables})
+    assert not (tmp_path / "without" / "tokenizer_config.json").exists()
+    if len(tables) > 1:
+        with pytest.raises(IsomergeError, match="all or none"):
+            extract_lora(tuned, base, tmp_path / "one", save_modules=True, exclude=r"lm_head")
+
+
 def test_half_precision(tmp_path: Path) -> None:
     """float32 factors give back bfloat16 weights to the last bit, but for a few near zero, where the bits are
     finer."""

@@ -67,7 +67,8 @@ class _Merger:
         """Whether there are more tokens than the base has."""
 
     def view(self) -> Checkpoint:
-        for name, key in self.adapter.saved.items():
+        # what is tied comes after what it is tied to
+        for name, key in sorted(self.adapter.saved.items(), key=lambda item: self.names.find(item[0]) is None):
             self.replace(name, key)
         for update in self.adapter.updates.values():
             self.update(update)
@@ -92,6 +93,8 @@ class _Merger:
         target = self.names.find(name)
         if target is None:
             twin = stand_in(self.base, self.spec, name)
+            if twin in self.found and self.adapter.config.get("ensure_weight_tying"):
+                return  # the same as its table
             if twin is None and not self.adapter.wraps(name):
                 raise self.names.missing(name, key)
             self.untie(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,9 +13,11 @@ from torch import Tensor
 
 from isomerge.checkpoint.adapter import NO_TARGETS, PREFIX
 from isomerge.checkpoint.growing_file import GrowingFile
+from isomerge.errors import IsomergeError
 from isomerge.fusion.low_rank import Cut, factors, norm
 from isomerge.models.adapter_names import input_axis
 from isomerge.models.recognised import Model
+from isomerge.models.untie import untie
 from isomerge.run.absolute_names import absolute_ref
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.language.spec import Match
@@ -56,6 +59,8 @@ class Pair:
     match: Match
     tuned: str
     stored: str | None
+    resized: bool = False
+    """Whether the two have different numbers of tokens."""
 
     @property
     def module(self) -> str:
@@ -81,6 +86,8 @@ class AdapterWriter:
         """Tensors that are kept whole, to their modules."""
         self.whole: set[str] = set()
         """Modules that are kept whole."""
+        self.tied: dict[str, str] = {}
+        """Heads that are tables kept whole, which peft wants stored as well, to these."""
 
     def put(self, pair: Pair, save: bool) -> None:
         """Write the factors of a tensor's difference; with ``save``, note one without factors to be kept whole."""
@@ -91,7 +98,7 @@ class AdapterWriter:
         if size == 0 and pair.stored is not None:
             return
         wanted = self.choice.wants(pair.module)
-        if wanted and layout is not None and pair.stored is not None:
+        if wanted and layout is not None and pair.stored is not None and not pair.resized:
             self.found[pair.name] = self._factored(pair.module, layout, difference, size)
         elif wanted and save:
             self.found[pair.name] = Extracted("saved", 0, size, 0.0)
@@ -107,7 +114,12 @@ class AdapterWriter:
         if pair.stored is None:
             return tuned.to(work)
         stored = self.two.read(pair.stored, None)
-        return None if torch.equal(tuned, stored) else tuned.to(work) - stored.to(work)
+        if not pair.resized:
+            return None if torch.equal(tuned, stored) else tuned.to(work) - stored.to(work)
+        difference = tuned.new_zeros((max(len(tuned), len(stored)), *tuned.shape[1:]), dtype=work)
+        difference[: len(tuned)] += tuned
+        difference[: len(stored)] -= stored
+        return difference
 
     def _factored(self, module: str, layout: str, difference: Tensor, size: float) -> Extracted:
         """Write the factors of a difference, as peft names them."""
@@ -134,6 +146,13 @@ class AdapterWriter:
                 part = pair.name.rpartition(".")[2]
                 name = f"{pair.module}.base_layer.{part}" if pair.module in self.ranks else pair.name
                 self.file.add(f"{PREFIX}{name}", self.one.read(pair.tuned, None))
+        with suppress(IsomergeError):  # where more hangs on the tie than the head
+            tied = {line for line in self.two.spec.lines if line.tied}
+            copies = untie(self.two.spec, self.two.names, self.two.config, tied).copies
+            tuned = {pair.stored: pair.tuned for pair in pairs if pair.module in self.whole}
+            self.tied = {name: tuned[stored] for name, stored in copies.items() if stored in tuned}
+        for name, source in self.tied.items():
+            self.file.add(f"{PREFIX}{name}", self.one.read(source, None))
 
     def config(self) -> dict[str, Any]:
         """The adapter_config.json: a scaling of 1 for every module."""
@@ -154,6 +173,7 @@ class AdapterWriter:
             "fan_in_fan_out": "columns" in self.layouts,
             "target_modules": sorted(self.ranks) or NO_TARGETS,
             "modules_to_save": sorted(self.whole) or None,
+            **({"ensure_weight_tying": True} if self.tied else {}),
         }
 
     def report(self) -> dict[str, Any]:

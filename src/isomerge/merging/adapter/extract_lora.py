@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from isomerge.checkpoint.companions import tokenizer_files
 from isomerge.checkpoint.growing_file import GrowingFile
 from isomerge.checkpoint.output_folder import PartialFolder
 from isomerge.errors import IsomergeError
@@ -21,6 +22,7 @@ from isomerge.fusion.low_rank import Cut
 from isomerge.merging.adapter.adapter_writer import AdapterWriter, Choice, Pair
 from isomerge.models.recognised import Model, recognise
 from isomerge.models.row_meanings import in_order
+from isomerge.symmetry.axes import Atom
 
 RANK = 16
 """The largest rank where nobody says one, nor how much is to be kept."""
@@ -60,7 +62,7 @@ def extract_lora(
         exclude: a regular expression that they must not contain. The differences of other modules are lost.
         embeddings: describe tables of tokens by factors as well.
         save_modules: keep whole what has no factors and differs (norms, biases, tables, a head that the base
-            lacks).
+            lacks). Tables of another number of tokens have none; the fine-tune's tokenizer is then kept with them.
         overwrite: replace ``out`` if it exists.
         seed: of the randomised range finder for large matrices.
         spec_file: a spec text of the user's own, for models that are not recognised yet.
@@ -102,8 +104,21 @@ def extract_lora(
                 f"no module that differs between {one.ref} and {two.ref} would be kept: choose others with "
                 "--include and --exclude, or add --embeddings or --save-modules"
             )
+        tables = [pair.name for pair in pairs if pair.resized]
+        if len({writer.found[name].kept for name in tables}) > 1:
+            raise IsomergeError(
+                f"{one.ref} and {two.ref} have different numbers of tokens: keep {' and '.join(tables)} all or "
+                "none (--include, --exclude)"
+            )
         writer.file.finish(folder.model / ADAPTER_WEIGHTS)
+        saved = any(
+            writer.found[name].kept == "saved" for name in tables
+        )  # whose rows are of the tokens beside them
         with disk_errors(folder.model):
+            for name, content in (tokenizer_files(one.checkpoint.companions()) if saved else {}).items():
+                path = folder.model / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content.read_bytes() if isinstance(content, Path) else content)
             (folder.model / ADAPTER_CONFIG).write_text(json.dumps(writer.config(), indent=2) + "\n")
         folder.publish()
     finally:
@@ -146,13 +161,14 @@ def _pairs(one: Model, two: Model) -> Iterator[Pair]:
             if match.line.optional:
                 continue
             raise IsomergeError(f"{one.ref}: tensor {canonical} is missing, but {two.ref} has it: is a shard lost?")
-        name = two.names.get(canonical) or one.names[canonical]
+        name, resized = two.names.get(canonical) or one.names[canonical], False
         if stored is not None:
             a, b = one.checkpoint.tensors[tuned].shape, two.checkpoint.tensors[stored].shape
-            if a != b:
+            resized = a != b and a[1:] == b[1:] and (match.line.axes or ("",))[0] == Atom("vocab")
+            if a != b and not resized:
                 raise IsomergeError(
                     f"tensor {canonical} has shape {list(a)} in {one.ref} and {list(b)} in {two.ref}: an adapter "
                     "needs equal shapes"
                 )
         if one.checkpoint.tensors[tuned].dtype in _FLOATS:
-            yield Pair(name, match, tuned, stored)
+            yield Pair(name, match, tuned, stored, resized)
