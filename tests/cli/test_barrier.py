@@ -76,6 +76,21 @@ def test_lines(
     assert list(scratch.iterdir()) == []
 
 
+def test_published_matches(pair: tuple[Path, Path], seen: Path, tmp_path: Path) -> None:
+    """A curve each, which is that of what `align` writes by that match."""
+    a, b = pair
+    moved = tmp_path / "moved"
+    api.align(b, onto=a, out=moved, match="git-rebasin")
+    report = api.barrier(
+        a, b, data=seen, points=3, spaces="none", match=["otfusion", "git-rebasin", "isomerge"], aligned=[moved]
+    )
+    names = ["as stored", "aligned, otfusion", "aligned, git-rebasin", str(moved)]
+    assert [line["name"] for line in report["lines"]] == names
+    stored, other, named, by_hand = (line["losses"] for line in report["lines"])
+    assert named == pytest.approx(by_hand, rel=1e-4)
+    assert len({tuple(stored), tuple(other), tuple(named)}) == 3
+
+
 def test_as_stored_alone(pair: tuple[Path, Path], seen: Path, isomerge: Callable) -> None:
     """``--spaces none`` aligns nothing; quiet says nothing but that the models are unrelated."""
     said = isomerge("barrier", *pair, "--data", seen, "--points", 3, "--spaces", "none")
@@ -198,6 +213,11 @@ def strange_spaces(root: Path) -> list[object]:
     return [*unlabelled(root), "--spaces", "default", "--spaces", "wings"]
 
 
+def by_activations(root: Path) -> list[object]:
+    """A match that looks at data, which are those that it would be judged on."""
+    return [*unlabelled(root), "--match", "git-rebasin-acts"]
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -212,6 +232,7 @@ def strange_spaces(root: Path) -> list[object]:
         (no_device, ["--device abacus", "cpu"]),
         (no_picture_folder, ["--png", "no such folder"]),
         (strange_spaces, ["wings"]),
+        (by_activations, ["--match git-rebasin-acts", "--aligned"]),
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )

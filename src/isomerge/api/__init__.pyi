@@ -122,6 +122,7 @@ def barrier(
     points: int = 25,
     grid: int = 21,
     spaces: str | Sequence[str] | None = None,
+    match: str | Sequence[str] = (),
     aligned: Sequence[Any] = (),
     batch_size: int = 32,
     limit: int | None = None,

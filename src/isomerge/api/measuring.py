@@ -33,6 +33,7 @@ def barrier(
     points: int = 25,
     grid: int = 21,
     spaces: str | Sequence[str] | None = None,
+    match: str | Sequence[str] = (),
     aligned: Sequence[Any] = (),
     batch_size: int = 32,
     limit: int | None = None,
@@ -55,6 +56,7 @@ def barrier(
         grid: points along each side of a plane.
         spaces: after alignment in these spaces (one selection, or several), beside the models as stored; ``none``
             for those alone. By default what the models need: nothing for those that are aligned already.
+        match: after alignment by these published ways as well, each a curve: ``git-rebasin``, ``otfusion``.
         aligned: checkpoints that were aligned onto the first by other means; two models only.
         batch_size, device: how the models are run, in float32.
         limit, length: examples, and tokens per example; see `open_data`.
@@ -75,7 +77,7 @@ def barrier(
     models = own_models([one, two] if third is None else [one, two, third], loss)
     data = opened_data(data, models[0], tokenizer, limit=limit, length=length)
     with planned_barrier(
-        models, data=data, points=points, grid=grid, spaces=spaces,
+        models, data=data, points=points, grid=grid, spaces=spaces, match=match,
         aligned=aligned, batch_size=batch_size, limit=limit, length=length, device=device, png=png, spec=spec,
         allow_pickle=allow_pickle, max_memory=max_memory, observer=observer,
     ) as planned:  # fmt: skip

@@ -35,6 +35,10 @@ def barrier(
             "If not given, what the models need; none for the models as stored alone."
         ),
     ] = None,
+    match: Annotated[
+        list[str] | None,
+        typer.Option(help="Also after alignment by this published way, git-rebasin or otfusion; repeat it."),
+    ] = None,
     aligned: Annotated[
         list[str] | None,
         typer.Option(
@@ -64,6 +68,7 @@ def barrier(
         "points": points,
         "grid": grid,
         "spaces": spaces or None,
+        "match": match or [],
         "aligned": aligned or [],
         "batch_size": batch_size,
         "limit": examples.limit,

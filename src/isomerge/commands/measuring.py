@@ -133,6 +133,7 @@ def planned_barrier(
     spec: str | Path | None,
     allow_pickle: bool,
     spaces: str | Sequence[str] | None,
+    match: str | Sequence[str],
     png: str | Path | None,
     max_memory: str | int | None,
     **how: Any,
@@ -145,6 +146,7 @@ def planned_barrier(
 
     options = BarrierOptions(
         spaces=[spaces] if isinstance(spaces, str) else spaces,
+        match=[match] if isinstance(match, str) else match,
         png=None if png is None else Path(os.path.expanduser(png)),
         max_memory=bytes_of(max_memory),
         **how,

@@ -63,16 +63,15 @@ def distances_picture(report: dict[str, Any]) -> bytes | None:
         figure = Figure(figsize=(6.4, 3.2), dpi=100, layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
-        numbers = [n for n, _, _ in rows]
-        axes.plot(numbers, [b for _, b, _ in rows], marker="o", color="#8c8c8c", label="before alignment")
-        axes.plot(numbers, [a for _, _, a in rows], marker="o", color="#1f5fa8", label="after")
+        for shift, of, colour, label in ((-0.2, 1, "#8c8c8c", "before alignment"), (0.2, 2, "#1f5fa8", "after")):
+            axes.bar([row[0] + shift for row in rows], [row[of] for row in rows], 0.4, color=colour, label=label)
+        axes.set_title("How far apart the layers are", fontsize=11)
         axes.set_xlabel("layer")
         axes.set_ylabel("distance / norm")
-        axes.set_ylim(bottom=0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.3)
-        axes.legend(frameon=False)
+        figure.legend(frameon=False, loc="outside lower center", ncols=2)  # it covers no bar there
         written = BytesIO()
         # the software's name would carry matplotlib's version
         figure.savefig(written, format="png", metadata={"Software": None})

@@ -170,8 +170,8 @@ def draw_lines(
         if right is not None:
             right.axhline(100 * ensemble[1], **level)
     left.set_ylabel(loss)
-    left.legend(frameon=False, loc="upper left", fontsize=8)
-    left.set_ylim(0, max(max(line.losses) for _, line in lines) * 1.35 or 1)
+    figure.legend(frameon=False, loc="outside lower center", ncols=2, fontsize=8)  # it covers no curve there
+    left.set_ylim(0, max(max(line.losses) for _, line in lines) * 1.05 or 1)
     if right is not None:
         right.set_ylabel("test accuracy (%)" if loss.startswith("test") else "accuracy (%)")
         right.set_ylim(0, 101)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from isomerge.errors import IsomergeError
 from isomerge.evidence.line import check_picture
@@ -14,7 +15,17 @@ from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import make_plan
 from isomerge.observe.live.accelerator import check_device
 from isomerge.progress import Observer, quiet
+from isomerge.solve.match_names import BY_WEIGHTS
+from isomerge.solve.match_options import OURS, WEIGHTS, Matching
 from isomerge.solve.standing import Standing, chosen_spaces
+
+
+class Way(NamedTuple):
+    """How models are aligned before what lies between them is measured."""
+
+    name: str
+    spaces: str
+    matching: Matching
 
 
 @dataclass(frozen=True)
@@ -28,6 +39,8 @@ class BarrierOptions:
     spaces: Sequence[str] | None = ("default",)
     """Beside the models as stored: after alignment in each of these selections; None: in what the models need, see
     `chosen`."""
+    match: Sequence[str] = ()
+    """Published ways to match by weights, each a line or plane more."""
     batch_size: int = 32
     device: str = "cpu"
     png: Path | None = None
@@ -60,16 +73,30 @@ class BarrierOptions:
             check_file(self.png, f"--png {self.png}", overwrite=True)
         if aligned and len(models) > 2:
             raise IsomergeError("--aligned adds lines, and three models have a plane: leave one of them out")
+        for name in self.match:
+            if name not in (OURS, *BY_WEIGHTS):
+                raise IsomergeError(
+                    f"--match {name}: choose from {', '.join((OURS, *BY_WEIGHTS))}; what was matched by data is "
+                    "measured with --aligned, on other data"
+                )
         check_device(self.device)
         check_compatible(models[0], [*models[1:], *aligned])
-        for chosen in self.kinds:
+        for way in self.ways:
             for model in models[1:]:
-                make_plan(model, [models[0]], chosen)
+                make_plan(model, [models[0]], way.spaces)
 
     @property
     def kinds(self) -> list[str]:
         """The selections of spaces to align in, each once."""
         return [chosen for chosen in dict.fromkeys(self.spaces or ()) if chosen != "none"]
+
+    @property
+    def ways(self) -> list[Way]:
+        """How models are aligned, beside as they are stored: by our match in every selection of spaces, and by the
+        published ways."""
+        ours = [Way(chosen, chosen, WEIGHTS) for chosen in self.kinds]
+        published = [Matching(match=name) for name in dict.fromkeys(self.match) if name != OURS]
+        return [*ours, *(Way(m.match, m.spaces(None), m) for m in published)]
 
     def chosen(self, models: Sequence[Model], models_stand: Sequence[Standing]) -> tuple[BarrierOptions, list[str]]:
         """The same with spaces that the models need where none were asked for, and notes on them: models that are

@@ -23,7 +23,7 @@ from isomerge.observe.live.modules import load_module
 from isomerge.observe.live.substitution import module_as_told
 from isomerge.observe.losses import logits_of
 from isomerge.run.alignment_runs import run_align
-from isomerge.run.barrier_options import BarrierOptions
+from isomerge.run.barrier_options import BarrierOptions, Way
 from isomerge.run.forward_cost import held_while_aligning
 from isomerge.run.run_verdict import measured, planned_report, verdict_document
 from isomerge.run.writing_run import Output
@@ -110,12 +110,12 @@ def run_barrier(
         logits_of(anchor, next(examples.batches(1)))  # of a model without a head, labels would not help
         check_labelled(examples)
     run = evaluator(examples, options.batch_size)
-    names = [STORED, *(f"aligned, {chosen}" for chosen in options.kinds), *(model.ref for model in aligned)]
+    names = [STORED, *(f"aligned, {way.name}" for way in options.ways), *(model.ref for model in aligned)]
     report: dict[str, Any] = {
         "command": "barrier",
         "models": [model.ref for model in models],
         "data": {"examples": len(examples), "fingerprint": examples.fingerprint},
-        "fixed": fixed_parts(models[0].spec, models[0].matches.values()) if options.kinds else [],
+        "fixed": fixed_parts(models[0].spec, models[0].matches.values()) if options.ways else [],
     }
     others = [module_as_told(model, options.device) for model in models[1:]]
     together = ensemble([anchor, *others], examples, options.batch_size)
@@ -125,8 +125,8 @@ def run_barrier(
     shapes = [(STORED, between(STORED, others))]
     del others  # before the next modules are read
     distances: list[Any] = [None]
-    for chosen, name in zip(options.kinds, names[1:], strict=False):
-        with _aligned(models, chosen, options.max_memory) as (folders, reports):
+    for way, name in zip(options.ways, names[1:], strict=False):
+        with _aligned(models, way, options.max_memory) as (folders, reports):
             pairs = [measured([pair], report)[0] for pair, report in zip(pairs, reports, strict=False)]
             distance = [{key: report["distance"][key] for key in ("before", "after")} for report in reports]
             own = models[0].checkpoint.own
@@ -170,7 +170,7 @@ def _between(
 
 @contextmanager
 def _aligned(
-    models: Sequence[Model], spaces: str, bound: int | None
+    models: Sequence[Model], way: Way, bound: int | None
 ) -> Iterator[tuple[list[Path], list[dict[str, Any]]]]:
     """The models but the first, aligned onto it, in folders that are deleted afterwards; and the reports.
     ``bound``: bytes for the whole run, of which the alignment has what the first one's module leaves.
@@ -182,7 +182,7 @@ def _aligned(
         folders, reports = [], []
         for number, model in enumerate(models[1:]):
             output = Output(Path(folder) / str(number), dtype=dtype, max_memory=bound)
-            _, report = run_align(model, models[0], output, spaces=spaces)
+            _, report = run_align(model, models[0], output, spaces=way.spaces, matching=way.matching)
             folders.append(output.out)
             reports.append(report)
         yield folders, reports

@@ -205,15 +205,15 @@ def barrier_cost(
     ]
     cost = Cost(RUNNING + _held(examples) + max(stages), 0.0, less="give a smaller --batch-size")
     held, matched = held_while_aligning(models[0]) + _held(examples), 0.0
-    for chosen in options.kinds:
+    for way in options.ways:
         for model in models[1:]:
-            plan = make_plan(model, [models[0]], chosen)
+            plan = make_plan(model, [models[0]], way.spaces)
             need, largest_unit = memory_needed(plan, [model, models[0]], guard=True)
             if held + need > cost.memory and largest_unit is not None:
                 cost = Cost(held + need, 0.0, f"the unit of {largest_unit.key}", "match fewer spaces")
             matched += estimate(plan, [model, models[0]], guard=True, limit=None)["seconds"]
     each = options.points if count == 2 else options.grid**2 + 4
-    passes = count + each * (1 + len(options.kinds) + len(aligned))
+    passes = count + each * (1 + len(options.ways) + len(aligned))
     return replace(cost, seconds=matched + _seconds(run, passes, len(examples)))
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 AS_PUBLISHED, CENTRED = BY_ACTIVATIONS = ("git-rebasin-acts", "git-rebasin-acts-centred")
 """Git Re-Basin by activations: as in its paper, and a variant (docs/lab/transport.md)."""
+BY_WEIGHTS = ("git-rebasin", "otfusion")
 EXACT = ("git-rebasin", *BY_ACTIVATIONS, "otfusion")
 """Their result is an element of the symmetry group."""
 SOFT = ("ot-wts", "ot-acts", "ot-acts-emd")
