@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -148,6 +149,48 @@ def test_a_pooler_that_is_an_output_meets_one_inside_of_a_classifier(bare_first:
     isomerge.merge(refs, out=tmp_path / "out", align=True, spaces="all")
     isomerge.align(refs[1], onto=refs[0], out=tmp_path / "moved")
     assert isomerge.verify(refs[1], tmp_path / "moved")["same"]
+
+
+@pytest.mark.parametrize("kind", ["bert", "vit"])
+@pytest.mark.parametrize("base", ["bare", "other classes"])
+def test_fine_tunes_agree_on_a_head(kind: str, base: str, tmp_path: Path) -> None:
+    """Which their base lacks, or has for other classes: their class and labels, and the mean of their heads.
+
+    Mutants: without `agreed` the output is the base's, of its class; without `left_out` nobody hears of it.
+    """
+    names = "abc"
+    tuned = [classifier(kind, tmp_path / f"t{k}", 3, seed=k, names=names) for k in range(2)]
+    if base == "bare":
+        _, config, sizes, _ = KINDS[kind]
+        bare_one = (tf.BertForMaskedLM if kind == "bert" else tf.ViTModel)(config(**sizes))
+        randomise(bare_one, 3)
+        bare_one.save_pretrained(tmp_path / "base")
+    else:
+        classifier(kind, tmp_path / "base", 7, seed=3)
+    how: dict[str, Any] = {"base_model": tmp_path / "base", "method": "task_arithmetic", "align": False}
+    report = isomerge.merge(tuned, out=tmp_path / "out", **how)
+    out = bare(tmp_path / "out")
+    assert outputs(out).shape[-1] == 3
+    assert [*config_of(out)["id2label"].values()] == [*names]
+    assert any("the head the mean of theirs" in note for note in report["notes"])
+    stored, heads = tensors(out), [tensors(folder) for folder in tuned]
+    for name in ("classifier.weight", "classifier.bias"):
+        assert torch.allclose(stored[name], (heads[0][name] + heads[1][name]) / 2)
+    lost = [note for note in report["notes"] if "is left out" in note]
+    assert any("cls.predictions" in note for note in lost) is (kind == "bert" and base == "bare")
+
+
+def test_what_others_have_and_the_first_has_not_is_told(tmp_path: Path) -> None:
+    """Where the first is fused as well, its tensors alone are written, and it is told of whom others are not."""
+    model = tf.BertModel(tf.BertConfig(**BODY_OF_THREE))
+    randomise(model, 3)
+    model.save_pretrained(tmp_path / "base")
+    one = classifier("bert", tmp_path / "one", 3)
+    mixed = isomerge.merge([tmp_path / "base", one], out=tmp_path / "mixed", align=False)
+    assert any(
+        "of one is left out: classifier.bias, classifier.weight" in n.replace(str(tmp_path) + "/", "")
+        for n in mixed["notes"]
+    )
 
 
 WRONG = [

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from safetensors.torch import save_file
 
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
+from isomerge.config.classes import with_classes
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import recognise
 from isomerge.models.references import ModelRef, open_model_ref, parse_model_ref
@@ -512,3 +514,51 @@ def test_hub_ids(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert found.ref == "org/name@v1+org/lora@v2"
     assert torch.equal(found.read(f"{Q}.weight"), view(llama, tmp_path / "lora").read(f"{Q}.weight"))
     assert open_model_ref(ModelRef("org/name")).ref == "org/name"
+
+
+@pytest.mark.parametrize(
+    ("base", "adapter_says", "wanted"),
+    [
+        ("LlamaForCausalLM", {"task_type": "SEQ_CLS"}, "LlamaForSequenceClassification"),
+        ("GPT2LMHeadModel", {"task_type": "TOKEN_CLS"}, "GPT2ForTokenClassification"),
+        ("BertModel", {"task_type": "QUESTION_ANS"}, "BertForQuestionAnswering"),
+        (
+            "ViTModel",
+            {"auto_mapping": {"base_model_class": "ViTForImageClassification"}},
+            "ViTForImageClassification",
+        ),
+        ("ViTForImageClassification", {}, "ViTForImageClassification"),
+    ],
+)
+def test_the_class_of_an_adapter_with_classes(base: str, adapter_says: dict[str, Any], wanted: str) -> None:
+    """By peft's task, or the class that it notes; labels that nobody has named have numbers.
+
+    Mutant: the base's architectures as they are."""
+    made = with_classes({"architectures": [base], "id2label": {"0": "a", "1": "b"}}, adapter_says, 3)
+    assert made["architectures"] == [wanted]
+    assert made["id2label"] == {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}
+    assert with_classes({"id2label": {"0": "a"}}, {}, 1)["id2label"] == {"0": "a"}
+
+
+def test_a_head_for_classes_brings_its_class(llama: Path, tmp_path: Path) -> None:
+    """A head over tokens has no place in that class; a base's own head may be of other classes.
+
+    Mutants: without `drop` a head over tokens stays; where shapes must fit, the second adapter is refused."""
+    score = {"score.modules_to_save.default.weight": draw(3, 48)}
+    says = {"task_type": "SEQ_CLS", "modules_to_save": ["classifier", "score"]}
+    base = tmp_path / "untied"
+    shutil.copytree(llama, base)
+    overwrite(
+        base, {**tensors(llama), "lm_head.weight": draw(tensors(llama)["model.embed_tokens.weight"].shape[0], 48)}
+    )
+    config = config_of(base)
+    (base / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    made = view(base, adapter(tmp_path / "lora", {**score, **halves(Q, 48, 48)}, **says))
+    assert made.config["architectures"] == ["LlamaForSequenceClassification"]
+    assert len(made.config["id2label"]) == 3
+    assert "lm_head.weight" not in made.tensors
+    assert "score.weight" in made.tensors
+    materialise(made, tmp_path / "classifier")
+    again = view(tmp_path / "classifier", adapter(tmp_path / "more", {"score.weight": draw(5, 48)}, **says))
+    assert again.tensors["score.weight"].shape == (5, 48)
+    assert len(again.config["label2id"]) == 5

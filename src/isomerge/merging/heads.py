@@ -18,6 +18,7 @@ from isomerge.config.keys import CLASSIFIER
 from isomerge.errors import IsomergeError
 from isomerge.models.compatible import LABELS, VOCABULARY
 from isomerge.models.recognised import Model
+from isomerge.models.row_meanings import class_rows
 from isomerge.models.unit_plan import Plan
 from isomerge.run.writing_run import StreamWriter
 from isomerge.solve.match_names import SOFT
@@ -33,7 +34,8 @@ class Heads:
     """Whose heads a merge writes, and where."""
 
     how: str
-    """``average``, ``copy``, ``separate`` or ``keep``."""
+    """``average``, ``copy``, ``separate`` or ``keep``; ``agreed``: the average of a head that the base
+    lacks."""
     kept: int = 0
     """The number, from 0 in the run's order, of the model whose head the output has."""
 
@@ -43,13 +45,16 @@ class Heads:
         return self.how != "average"
 
 
-def heads_of(asked: str, models: Sequence[Model]) -> Heads:
-    """What ``--heads`` asks for.
+def heads_of(asked: str, models: Sequence[Model], *, based: bool = False, soft: bool = False) -> Heads:
+    """What ``--heads`` asks for; where heads are averaged and a base lacks the one that all its fine-tunes have,
+    that is averaged, and the output is of their class.
 
     Args:
         asked: one of `WAYS`; a model is named by its number, from 1 in the run's order (the base first, where there
             is one), or by its reference.
         models: in the run's order.
+        based: whether the first is a base, and not fused itself.
+        soft: whether models are moved in a way that moves no heads, or run with them.
 
     Raises:
         IsomergeError: another word, or a model that is not there or has no head.
@@ -57,7 +62,8 @@ def heads_of(asked: str, models: Sequence[Model]) -> Heads:
     if asked in ("average", "copy", "separate"):
         if asked == "separate" and not any(own_blocks(m, models[0]) for m in models):
             raise IsomergeError("--heads separate: none of the models has a classifier head: leave it out")
-        return Heads(asked)
+        agreed = asked == "average" and based and not soft and _agree(models[0], models[1:])
+        return Heads("agreed", 1) if agreed else Heads(asked)
     word, colon, name = asked.partition(":")
     if word != "keep" or not colon:
         raise IsomergeError(f"--heads {asked}: choose from {', '.join(WAYS)}")
@@ -73,6 +79,44 @@ def heads_of(asked: str, models: Sequence[Model]) -> Heads:
     if not own_blocks(models[number], models[0]):
         raise IsomergeError(f"--heads {asked}: {names[number]} has no classifier head: name another model")
     return Heads("keep", number)
+
+
+def _agree(base: Model, tuned: Sequence[Model]) -> bool:
+    """Whether all fine-tunes have one head, with the same classes, and their base has none of its size."""
+    heads = set()
+    for model in tuned:
+        names = [name for block in own_blocks(model, base) for name in block.canonical]
+        shapes = frozenset((name, model.checkpoint.tensors[model.names[name]].shape) for name in names)
+        heads.add((str(model.config.get("architectures")), frozenset(class_rows(model) or ()), shapes))
+    names = [name for block in head_blocks(base) for name in block.canonical]
+    theirs = {(name, base.checkpoint.tensors[base.names[name]].shape) for name in names}
+    return len(heads) == 1 and all(map(head_blocks, tuned)) and not (theirs and theirs <= next(iter(heads))[2])
+
+
+def left_out(models: Sequence[Model], template: Model, like: str, *, heads: bool) -> list[str]:
+    """What to tell of tensors that models have and that are not written.
+
+    Args:
+        models: in the run's order.
+        template: what is written.
+        like: the model whose class it is.
+        heads: whether classifier heads count.
+    """
+    lacking: dict[str, list[str]] = {}
+    apart = frozenset[str]() if heads else head_lines(template.spec)
+    for model in models:
+        for match in model.matches.values():
+            counts = match.line.axes is not None and match.line.name not in apart
+            if counts and template.source_of(match.canonical, match) is None:
+                lacking.setdefault(match.canonical, []).append(model.ref)
+    of_whom: dict[str, list[str]] = {}
+    for name, refs in lacking.items():
+        of_whom.setdefault(" and ".join(refs), []).append(name)
+    return [
+        f"the output has the tensors of {like}, so that of {refs} is left out: {', '.join(names[:6])}"
+        f"{f' and {len(names) - 6} more' if len(names) > 6 else ''}"
+        for refs, names in of_whom.items()
+    ]
 
 
 def check_heads(heads: Heads, match: str, *, runs: bool) -> None:
@@ -183,10 +227,17 @@ def moved_head(
 def write_kept(
     stream: StreamWriter, heads: Heads, models: Sequence[Model], by: Sequence[Alignment | None], dtype: torch.dtype
 ) -> None:
-    """Write the head of ``keep``; ``by`` is what moved every model, None for the anchor."""
+    """Write the head of ``keep``, or the mean of those of ``agreed``; ``by`` is what moved every model, None for
+    the anchor."""
     kept = models[heads.kept]
-    if heads.how != "keep" or kept is models[0]:
+    if heads.how not in ("keep", "agreed") or kept is models[0]:
         return
-    for block, tensor in moved_head(kept, models[0], by[heads.kept], dtype).items():
+    givers = range(heads.kept, len(models) if heads.how == "agreed" else heads.kept + 1)
+    moved = [moved_head(models[k], models[0], by[k], dtype) for k in givers]
+    others = [{block.canonical: tensor for block, tensor in head.items()} for head in moved[1:]]
+    for block, tensor in moved[0].items():
+        if others and tensor.is_floating_point():
+            every = [tensor, *(head[block.canonical] for head in others)]
+            tensor = torch.stack(every).double().mean(0).to(tensor.dtype)
         stream.put(block, tensor)
     stream.writer.commit("kept head", {})

@@ -12,7 +12,7 @@ from isomerge.evidence.relation import Level, Pair
 from isomerge.fusion.fusion import Fusion
 from isomerge.merging.decision import decision, learning, learns
 from isomerge.merging.fusing import Fuser
-from isomerge.merging.heads import arrange, check_heads, head_blocks, head_lines, heads_of
+from isomerge.merging.heads import arrange, check_heads, head_blocks, head_lines, heads_of, left_out
 from isomerge.merging.merge_checks import (
     check_aligned,
     check_anchors,
@@ -63,13 +63,14 @@ class MergePlan:
         self.aligns = bool(options.align)
         self.makes_data = GENERATE in (matching.data, matching.learn)
         self._check_options()
-        self.heads = heads_of(options.heads, models)
+        runs = fusion.method.forward or fusion.method.statistics is not None or options.repair is not None
+        self.heads = heads_of(options.heads, models, based=fusion.start == 1, soft=runs or matching.match in SOFT)
         if options.heads == "copy" and not any(map(head_blocks, models)):
             unused.note("heads", "none of the models has a classifier head")
         apart = head_lines(self.donor.spec) if self.heads.apart else ()
-        looks = self.aligns or fusion.method.forward or fusion.method.statistics or options.repair is not None
+        looks = self.aligns or runs
         notes = [*options.notes, *check_compatible(self.donor, models[1:], apart=apart, stored=not looks)]
-        if not self.heads.apart:
+        if self.heads.how in ("average", "agreed"):
             notes += self._bring_classes()
         models = self.models
         self.dtype = working_dtype(models)
@@ -86,6 +87,7 @@ class MergePlan:
         notes += self.told
         plan = replace(plan, selection=replace(plan.selection, notes=(*plan.selection.notes, *notes)))
         self.template, plan = arrange(self.heads, models, plan)
+        plan = replace(plan, selection=replace(plan.selection, notes=(*plan.selection.notes, *self._heads_told())))
         self.plan = none_matched(plan) if self.left and all(self.left) else plan
         check_framed(options.source_bases, self.plan, self.spaces)
         check_aligned(self.aligns, matching, fusion, len(models), options.anchor)
@@ -139,12 +141,20 @@ class MergePlan:
 
     def _bring_classes(self) -> list[str]:
         """Take the classes of all models, and of what they were tuned from, in one order; returns what to tell."""
-        bases = self.options.source_bases
-        by_class = in_order([*self.models, *filter(None, bases)], tokens=False, use="averaged")
+        bases, own = self.options.source_bases, 1 if self.heads.how == "agreed" else 0
+        by_class = in_order([*self.models[own:], *filter(None, bases)], tokens=False, use="averaged")
         ordered = iter(by_class.models)
-        self.models = [next(ordered) for _ in self.models]
+        self.models = [*self.models[:own], *(next(ordered) for _ in self.models[own:])]
         self.options = replace(self.options, source_bases=[None if b is None else next(ordered) for b in bases])
         return by_class.notes
+
+    def _heads_told(self) -> list[str]:
+        """Whose head is written where the base has none, and which tensors are left out."""
+        refs, agreed = [model.ref for model in self.models], self.heads.how == "agreed"
+        tuned = " and ".join(refs[1:])
+        told = [f"the class is that of {tuned}, and the head the mean of theirs, as {refs[0]} has no such head"]
+        like, averaged = refs[1 if agreed else 0], self.heads.how == "average"
+        return [*(told if agreed else ()), *left_out(self.models, self.template, like, heads=averaged)]
 
     def _look(self) -> list[str]:
         """See how the models stand, choose the spaces, and which models are left as they are; returns what to tell

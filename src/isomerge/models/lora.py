@@ -23,11 +23,14 @@ from isomerge.checkpoint.companions import companion_files
 from isomerge.checkpoint.dtypes import byte_size, torch_dtype
 from isomerge.checkpoint.header import TensorInfo
 from isomerge.checkpoint.reader import Checkpoint, Derived
+from isomerge.config.classes import with_classes
 from isomerge.config.vocabulary_keys import KeyPath, counts, with_values
 from isomerge.errors import IsomergeError
 from isomerge.models.adapter_names import AdapterNames, input_axis, known_spec, line_of, stand_in
 from isomerge.models.assembled import Piece
+from isomerge.models.compatible import LABELS
 from isomerge.models.live_parameters import LiveParameter, LiveParameters
+from isomerge.models.tied_tensors import has_language_head
 from isomerge.models.untie import untie
 
 Layout = Literal["rows", "columns", "kernel"]
@@ -40,7 +43,8 @@ def with_adapter(base: Checkpoint, ref: str | Path, *, allow_pickle: bool = Fals
     """The checkpoint ``base`` with the adapter ``ref`` (a folder or hub id) merged in; nothing is read yet.
 
     A tensor of ``modules_to_save`` or a trained bias replaces the base's, in the base's dtype; a head that the base
-    does not have is added. A head that is tied to the embeddings and that the adapter changes becomes a tensor of
+    does not have is added. With a head for classes, class and labels in the config are the adapter's, and a head
+    over tokens is left out. A head that is tied to the embeddings and that the adapter changes becomes a tensor of
     its own, and ``tie_word_embeddings`` false. Where the adapter changes the embeddings of a tied model, their
     stored tensor changes, so the head does too. Saved embeddings may have another number of rows: ``vocab_size``
     and the tokenizer are then the adapter's.
@@ -65,6 +69,8 @@ class _Merger:
         self.copies: dict[str, str] = {}
         self.grown = False
         """Whether there are more tokens than the base has."""
+        self.classes = 0
+        """Of a head for classes that is the adapter's."""
 
     def view(self) -> Checkpoint:
         # what is tied comes after what it is tied to
@@ -77,9 +83,14 @@ class _Merger:
         companions = None
         if self.grown:
             companions = {**self.base.companions(), **companion_files(self.adapter.tensors.folder)}
-        base = self.copied()
+        base, gone = self.copied(), list[str]()
+        if self.classes:
+            self.config = with_classes(self.config, self.adapter.config, self.classes)
+            if not has_language_head(self.config):
+                gone = [n for n in base.tensors if (line := line_of(self.spec, n)) is not None and line.tied]
         return base.derive(
             self.found,
+            drop=[name for name in gone if name not in self.found],
             sources=(self.adapter.tensors,),
             origin=f"lora {self.adapter.tensors.folder.resolve()}",
             ref=f"{self.base.ref}+{self.adapter.ref}",
@@ -90,7 +101,8 @@ class _Merger:
     def replace(self, name: str, key: str) -> None:
         """A whole tensor of the adapter takes the place of the base's, or is new."""
         replacement = self.adapter.tensors.tensors[key]
-        target = self.names.find(name)
+        target, line = self.names.find(name), line_of(self.spec, name)
+        classes = line is not None and LABELS in line.names
         if target is None:
             twin = stand_in(self.base, self.spec, name)
             if twin in self.found and self.adapter.config.get("ensure_weight_tying"):
@@ -101,7 +113,9 @@ class _Merger:
             target, stored = name, replacement if twin is None else self.base.tensors[twin]
         else:
             stored = self.base.tensors[target]
-        if replacement.shape != stored.shape and not self.resized(replacement, stored):
+        if classes:
+            self.classes = replacement.shape[0]
+        elif replacement.shape != stored.shape and not self.resized(replacement, stored):
             raise self.misfit(key, replacement, target, stored)
         info = self.described(replacement.shape, stored, name=target)
         self.found[target] = Derived(info, lambda: _cast(self.adapter.tensors.read(key), info, self.adapter))
