@@ -18,10 +18,11 @@ from isomerge.merging.job_models import by_token, opened
 from isomerge.merging.merge_job import MergeJob
 from isomerge.merging.recipe.recipe_steps import Step, first_name, steps_of
 from isomerge.merging.recipe.yaml_text import read_documents
-from isomerge.models.compatible import LABELS, VOCABULARY, check_compatible, check_kin
+from isomerge.models.compatible import check_compatible, check_kin
 from isomerge.models.recognised import Model
 from isomerge.options import OpeningOptions, OutputOptions
 from isomerge.options.unused import note
+from isomerge.symmetry.axes import LABELS, VOCABULARY
 
 DEFAULT_OPENING = OpeningOptions()
 

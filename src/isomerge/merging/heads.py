@@ -16,13 +16,13 @@ import torch
 
 from isomerge.config.keys import CLASSIFIER
 from isomerge.errors import IsomergeError
-from isomerge.models.compatible import LABELS, VOCABULARY
 from isomerge.models.recognised import Model
 from isomerge.models.row_meanings import class_rows
 from isomerge.models.unit_plan import Plan
 from isomerge.run.writing_run import StreamWriter
 from isomerge.solve.match_names import SOFT
 from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.axes import LABELS, VOCABULARY
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Line, Spec
 

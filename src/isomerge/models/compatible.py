@@ -12,12 +12,8 @@ from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model
 from isomerge.models.tied_tensors import has_language_head
+from isomerge.symmetry.axes import LABELS, VOCABULARY
 from isomerge.symmetry.blocks import stacks_of
-
-VOCABULARY = "vocab"
-"""What specs call an axis, and a size, over tokens."""
-LABELS = "labels"
-"""The axis of a classifier's classes."""
 
 
 def check_compatible(

@@ -27,8 +27,8 @@ from isomerge.config.keys import DEPTHS
 from isomerge.config.layer_config import FORMS, Layered, check_numbered, entries, stacked_config
 from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
-from isomerge.models.compatible import VOCABULARY
 from isomerge.models.transformers_reading import reading_of
+from isomerge.symmetry.axes import VOCABULARY
 from isomerge.symmetry.language.spec import Line, Match, Spec, coverage
 
 LISTED = re.compile(r"({\w+)([=!])[^}]*")

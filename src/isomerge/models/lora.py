@@ -28,10 +28,10 @@ from isomerge.config.vocabulary_keys import KeyPath, counts, with_values
 from isomerge.errors import IsomergeError
 from isomerge.models.adapter_names import AdapterNames, input_axis, known_spec, line_of, stand_in
 from isomerge.models.assembled import Piece
-from isomerge.models.compatible import LABELS
 from isomerge.models.live_parameters import LiveParameter, LiveParameters
 from isomerge.models.tied_tensors import has_language_head
 from isomerge.models.untie import untie
+from isomerge.symmetry.axes import LABELS
 
 Layout = Literal["rows", "columns", "kernel"]
 """How a weight stores its outputs: as rows (Linear), as columns (Conv1D, embeddings), or a convolution's kernel."""

@@ -26,10 +26,9 @@ from isomerge.checkpoint.companions import VOCABULARY_FILES, ids_of_tokens, toke
 from isomerge.checkpoint.reader import Checkpoint, Derived
 from isomerge.config.keys import LABELS as LABEL_KEYS
 from isomerge.errors import IsomergeError
-from isomerge.models.compatible import LABELS, VOCABULARY
 from isomerge.models.model_inputs import Inputs
 from isomerge.models.recognised import Model, recognise
-from isomerge.symmetry.axes import Atom
+from isomerge.symmetry.axes import LABELS, VOCABULARY, Atom
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
 

@@ -30,8 +30,7 @@ from isomerge.checkpoint.vocabulary import AVERAGE, NEIGHBOURS, Row, Vocabulary,
 from isomerge.config.tied_head import is_tied
 from isomerge.config.vocabulary_keys import KeyPath, counts, renumbered, with_values
 from isomerge.errors import IsomergeError
-from isomerge.models.compatible import VOCABULARY
-from isomerge.symmetry.axes import Atom
+from isomerge.symmetry.axes import VOCABULARY, Atom
 from isomerge.symmetry.language.spec import Match, Spec, coverage
 
 OTHERS = ("talk_vocab", "vision_vocab")

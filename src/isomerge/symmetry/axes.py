@@ -29,6 +29,11 @@ from torch import Tensor
 
 from isomerge.errors import IsomergeError
 
+VOCABULARY = "vocab"
+"""What specs call an axis, and a size, over tokens."""
+LABELS = "labels"
+"""The axis of a classifier's classes."""
+
 
 @dataclass(frozen=True)
 class Atom:

@@ -11,10 +11,11 @@ from isomerge.config.agreement import disagreements
 from isomerge.config.widths import TOKENS
 from isomerge.errors import IsomergeError
 from isomerge.merging.recipe.schema import AlignBlock, ExpertEntry, ExpertsRecipe
-from isomerge.models.compatible import LABELS, compared_keys
+from isomerge.models.compatible import compared_keys
 from isomerge.models.experts_view import DenseMlps
 from isomerge.models.recognised import Model
 from isomerge.observe.prompt_rows import READS
+from isomerge.symmetry.axes import LABELS
 
 NO_PLACE = ("onto", "repair", "heads", "merge_base", "untie", "stats", "anchor")
 """Keys of `align` that say nothing of experts, which are brought to the base's frame one by one."""
