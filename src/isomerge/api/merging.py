@@ -9,7 +9,6 @@ from typing import Any
 
 from isomerge.api.live import live
 from isomerge.api.live_inputs import opened_data, own_models, with_examples
-from isomerge.checkpoint.single_file import is_assembled
 from isomerge.commands.experts import planned_experts
 from isomerge.commands.experts_asked import experts_of
 from isomerge.commands.layer_selection import with_selected_layers
@@ -28,6 +27,7 @@ from isomerge.merging.adapter.surgery import write_surgery
 from isomerge.merging.recipe.schema import makes_experts
 from isomerge.merging.task_masks import read_task_mask, write_task_mask
 from isomerge.merging.task_masks import restore_task as write_restored
+from isomerge.models.references import is_assembled
 from isomerge.models.row_meanings import in_order
 from isomerge.options import (
     AdapterOptions,

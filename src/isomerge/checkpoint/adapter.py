@@ -1,13 +1,15 @@
-"""A peft LoRA adapter on disk: which modules it changes, by which tensors, and how strongly.
+"""A LoRA adapter on disk: which modules it changes, by which tensors, and how strongly.
 
-The folder has an ``adapter_config.json`` and an ``adapter_model.safetensors`` whose keys are
-``base_model.model.<module>.lora_A.weight`` and so on (peft's documentation, "PEFT checkpoint format").
+A folder of peft has an ``adapter_config.json`` and an ``adapter_model.safetensors`` whose keys are
+``base_model.model.<module>.lora_A.weight`` and so on (peft's documentation, "PEFT checkpoint format"). Files of
+image models are opened by `isomerge.checkpoint.image_lora`.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -72,6 +74,9 @@ class Update:
         """How many other parameters of the same module were wrapped after this one."""
         return self.module.count(".base_layer")
 
+    part: str = ""
+    """Of an image LoRA: which of a pipeline's models has the module."""
+
 
 @dataclass(frozen=True)
 class Adapter:
@@ -80,6 +85,9 @@ class Adapter:
     ``tensors`` reads its file by key, ``updates`` are the changed modules by their names without peft's prefix,
     ``saved`` maps names of whole tensors that replace the base's (or are new) to keys, and ``tokens`` names of
     tables to keys of the rows that replace those of some tokens, and to their numbers.
+
+    Of an image LoRA, ``starts`` are the beginnings of names by the parts of a pipeline; ``updates`` are named by
+    part and module, without dots.
     """
 
     ref: str
@@ -87,6 +95,7 @@ class Adapter:
     updates: dict[str, Update]
     saved: dict[str, str]
     tokens: dict[str, tuple[str, list[int]]]
+    starts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def file(self) -> Path:
@@ -100,7 +109,7 @@ class Adapter:
 
     def of_parameter(self, update: Update, name: str, stack: int) -> Update:
         """An update, now that its parameter and the number of its matrices are known."""
-        rank, scaling = _strength(self.tensors.folder / ADAPTER_CONFIG, self.config, name)
+        rank, scaling = strength(self.tensors.folder / ADAPTER_CONFIG, self.config, name)
         return replace(update, rank=rank, scaling=scaling, stack=stack, uncertain=False)
 
     def wraps(self, name: str) -> bool:
@@ -115,7 +124,7 @@ def is_adapter(folder: Path) -> bool:
 
 
 def open_adapter(ref: str | Path, *, allow_pickle: bool = False) -> Adapter:
-    """Opens a LoRA adapter: a folder, or a hub id ``org/name`` or ``org/name@revision``; reads no weights.
+    """Opens a LoRA adapter of peft: a folder, or a hub id ``org/name`` or ``org/name@revision``; reads no weights.
 
     Raises IsomergeError when there is none, it is damaged, it is of another kind than LoRA or uses an extension of
     LoRA that has no merged form here, or one of the two halves of a product is missing or of another rank.
@@ -148,7 +157,7 @@ def open_adapter(ref: str | Path, *, allow_pickle: bool = False) -> Adapter:
     if not updates and not saved and not tokens:
         raise IsomergeError(f"{path}: the adapter has no tensors; {_REMEDY}")
     for update in updates.values():
-        _check_halves(adapter, update)
+        check_halves(adapter, update)
     return adapter
 
 
@@ -192,7 +201,7 @@ def _collect(
     module = parts["module"]
     if module not in updates:
         parameters = _parameters(config, module)
-        rank, scaling = _strength(path, config, (parameters or [module])[0])
+        rank, scaling = strength(path, config, (parameters or [module])[0])
         updates[module] = Update(module, scaling, rank, parameters=tuple(parameters))
     update = updates[module]
     update.embedding |= parts["table"] is not None
@@ -217,7 +226,7 @@ def _parameters(config: dict[str, Any], module: str) -> list[str]:
     return [f"{stem}.{own}" for at, _, own in targets if not at or f".{stem}".endswith(f".{at}")]
 
 
-def _strength(path: Path, config: dict[str, Any], name: str) -> tuple[int, float]:
+def strength(path: Path, config: dict[str, Any], name: str) -> tuple[int, float]:
     """The rank of the update of a module or a parameter, and the factor of its product."""
     rank = _pattern(path, config, "rank_pattern", name, config.get("r", 8))
     alpha = _pattern(path, config, "alpha_pattern", name, config.get("lora_alpha", 8))
@@ -266,7 +275,8 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(rf"(.*\.)?({pattern})$")
 
 
-def _check_halves(adapter: Adapter, update: Update) -> None:
+def check_halves(adapter: Adapter, update: Update) -> None:
+    """Refuse a module that lacks a half, or has halves of another rank or no numbers. Raises IsomergeError."""
     infos = adapter.tensors.tensors
     wanted = ["A", "B", *(["magnitude"] if adapter.config.get("use_dora") else [])]
     for part in wanted:
@@ -278,6 +288,7 @@ def _check_halves(adapter: Adapter, update: Update) -> None:
     for key in update.parts.values():
         if infos[key].dtype not in ("F32", "F16", "BF16", "F64"):
             raise IsomergeError(f"{adapter.file}: tensor {key!r} is {infos[key].dtype}, expected floating point")
+    says = "the other half has" if adapter.starts else f"{ADAPTER_CONFIG} says"
     if update.parameters:
         _count_matrices(adapter, update)
     for part, axis in (("A", 0), ("B", 1)):
@@ -285,8 +296,8 @@ def _check_halves(adapter: Adapter, update: Update) -> None:
         shape = infos[key].shape
         if len(shape) < 2 or shape[axis] != update.rank * update.stack:
             raise IsomergeError(
-                f"{adapter.file}: tensor {key!r} has shape {list(shape)}, but {ADAPTER_CONFIG} says rank "
-                f"{update.rank} (axis {axis}); check that the two files belong together"
+                f"{adapter.file}: tensor {key!r} has shape {list(shape)}, but {says} rank "
+                f"{update.rank} (axis {axis}); check that they belong together"
             )
 
 
@@ -294,7 +305,7 @@ def _count_matrices(adapter: Adapter, update: Update) -> None:
     """How many matrices the parameter of an update has, by the first rank that fits the tensor."""
     path = adapter.tensors.folder / ADAPTER_CONFIG
     rows = max((0, *adapter.tensors.tensors[update.parts["A"]].shape[:1]))
-    strengths = [_strength(path, adapter.config, name) for name in update.parameters]
+    strengths = [strength(path, adapter.config, name) for name in update.parameters]
     update.rank, update.scaling = next((x for x in strengths if rows % x[0] == 0), strengths[0])
     update.stack = max(1, rows // update.rank)
     update.uncertain = len({*strengths}) > 1

@@ -6,7 +6,7 @@ import filecmp
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,18 @@ class Component:
     library: str
     kind: str
     """Its class."""
+    adapters: tuple[str, ...] = field(default=(), kw_only=True)
+    """LoRAs that are merged into it: files and their parts."""
+
+    @property
+    def place(self) -> str:
+        """What names it as a model, without adapters."""
+        return str(self.folder)
 
     @property
     def ref(self) -> str:
         """What names it as a model."""
-        return str(self.folder)
+        return "+".join((self.place, *self.adapters))
 
     def config(self) -> dict[str, Any]:
         """Its parsed config.json."""
@@ -65,7 +72,9 @@ class Component:
         return files
 
     def equals(self, other: Component, *, allow_pickle: bool = False) -> bool:
-        """Whether weights and configs are the same bytes under the same names."""
+        """Whether weights and configs are the same bytes under the same names, and no adapter changes them."""
+        if self.adapters or other.adapters:
+            return False
         mine, theirs = (component.files(allow_pickle=allow_pickle) for component in (self, other))
         if self.kind != other.kind or [path.name for path in mine] != [path.name for path in theirs]:
             return False
@@ -100,6 +109,12 @@ class Pipeline:
     def index(self) -> Path:
         """The file that names its components."""
         return self.folder / PIPELINE
+
+    @property
+    def reads(self) -> list[Path]:
+        """What it is read from: its folder, and files of adapters."""
+        adapters = {name for part in self.components.values() for name in part.adapters}
+        return [self.folder, *(Path(name.rpartition(":")[0]) for name in sorted(adapters))]
 
     @property
     def models(self) -> dict[str, str]:

@@ -23,7 +23,7 @@ from isomerge.checkpoint.file_piece import Part, Piece, together, wholes
 from isomerge.checkpoint.header import TensorInfo, read_header
 from isomerge.checkpoint.hub import local_folder
 from isomerge.checkpoint.opening import open_checkpoint, read_config
-from isomerge.checkpoint.pipeline import LIBRARIES, Component, Pipeline, is_pipeline, open_pipeline
+from isomerge.checkpoint.pipeline import LIBRARIES, Component, Pipeline
 from isomerge.checkpoint.reader import Checkpoint, Derived
 from isomerge.checkpoint.stamps import stamps_of
 from isomerge.checkpoint.weights import weights_name
@@ -135,7 +135,7 @@ class FilePart(Component):
         return True
 
     @property
-    def ref(self) -> str:
+    def place(self) -> str:
         """See `open_part`."""
         return f"{self.folder}:{self.name}"
 
@@ -148,9 +148,9 @@ class FilePart(Component):
         return [self.folder]
 
     def equals(self, other: Component, *, allow_pickle: bool = False) -> bool:
-        """Whether all tensors are equal under the same names."""
-        first, second = open_part(self.ref), open_part(other.ref)
-        if first.shapes != second.shapes:
+        """Whether all tensors are equal under the same names, and no adapter changes them."""
+        first, second = self.opened(), other.opened()
+        if self.adapters or other.adapters or first.shapes != second.shapes:
             return False
         for name in first.tensors:
             mine, theirs = first.read(name, mapped=True), second.read(name, mapped=True)
@@ -160,7 +160,7 @@ class FilePart(Component):
 
     def opened(self) -> Checkpoint:
         """Its tensors."""
-        return open_part(self.ref)
+        return open_part(self.place)
 
     def copy(self, out: Path, *, allow_pickle: bool = False) -> None:
         """Its tensors with the files of what it takes the place of; nothing in a single file: who writes the whole
@@ -236,13 +236,3 @@ def alone(name: str, ref: str) -> Component:
     config = read_config(folder)
     kind = config.get("_class_name") or next(iter(config.get("architectures") or ()), config.get("model_type"))
     return Component(name, folder, LIBRARIES[0], str(kind))
-
-
-def is_assembled(ref: Any) -> bool:
-    """Whether a reference names a model of several components: a pipeline's folder, or a single file."""
-    return is_pipeline(ref) or is_single_file(ref)
-
-
-def open_assembled(ref: str | Path) -> Pipeline:
-    """It, opened; see `open_pipeline` and `open_single_file`."""
-    return open_pipeline(ref) if is_pipeline(ref) else open_single_file(ref)

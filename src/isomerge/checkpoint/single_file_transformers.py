@@ -71,16 +71,18 @@ class Layout:
         Args:
             shapes: of the transformer's tensors, by diffusers' names.
         """
-        named = [("", "", old, (new,)) for old, new in self.outside.items()]
+        places = [("", "", [(old, (new,)) for old, new in self.outside.items()])]
+        within = [*((old, (new,)) for old, new in self.inside.items()), *self.fused.items()]
         for mine, theirs in self.blocks.items():
-            within = [*((old, (new,)) for old, new in self.inside.items()), *self.fused.items()]
-            for k in range(count_of(shapes, f"{theirs}.")):
-                named += [(f"{mine}.{k}.", f"{theirs}.{k}.", old, new) for old, new in within]
-        for start, block, old, new in named:
-            weights = [shapes.get(f"{block}{each}weight", ()) for each in new]
-            if all(len(shape) > 1 for shape in weights):
-                layers = [f"{block}{each}".rstrip(".") for each in new]
-                yield f"{start}{old}".rstrip("."), layers, self.swapped(f"{start}{old}", *weights[0][:2])
+            places += [(f"{mine}.{k}.", f"{theirs}.{k}.", within) for k in range(count_of(shapes, f"{theirs}."))]
+        for start, block, names in places:
+            layers = [
+                (old, new) for old, new in names if all(len(shapes.get(f"{block}{x}weight", ())) > 1 for x in new)
+            ]
+            for old, new in layers:
+                if not any(set(new) < set(more) for _, more in layers):  # rows of another tensor of this block
+                    swapped = self.swapped(f"{start}{old}", *shapes[f"{block}{new[0]}weight"][:2])
+                    yield f"{start}{old}".rstrip("."), [f"{block}{x}".rstrip(".") for x in new], swapped
 
 
 def _flux(shapes: Mapping[str, Shape], width: int, config: Config) -> Config:

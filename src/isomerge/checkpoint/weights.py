@@ -85,12 +85,14 @@ def gguf_error(path: Path) -> IsomergeError:
     )
 
 
-def weights_name(config: Mapping[str, Any]) -> str:
-    """What the library that loads a checkpoint of this ``config`` calls its one file of weights.
+def of_diffusers(config: Mapping[str, Any]) -> bool:
+    """Whether diffusers loads a checkpoint: its configs name a class, those of transformers a ``model_type``."""
+    return "_class_name" in config and "model_type" not in config
 
-    Configs of diffusers name a class (``_class_name``), those of transformers a ``model_type``.
-    """
-    return DIFFUSERS if "_class_name" in config and "model_type" not in config else SAFETENSORS
+
+def weights_name(config: Mapping[str, Any]) -> str:
+    """What the library that loads a checkpoint of this ``config`` calls its one file of weights."""
+    return DIFFUSERS if of_diffusers(config) else SAFETENSORS
 
 
 def _explicit(folder: Path, name: Any) -> WeightFiles:

@@ -15,7 +15,7 @@ from isomerge import __version__
 from isomerge.archs import without_spec
 from isomerge.checkpoint.output_folder import check_out
 from isomerge.checkpoint.pipeline import LIBRARIES, Component, Pipeline
-from isomerge.checkpoint.single_file import FilePart, SingleFile, alone, is_assembled, open_assembled
+from isomerge.checkpoint.single_file import FilePart, SingleFile, alone
 from isomerge.checkpoint.stamps import stamps_of
 from isomerge.checkpoint.tokenizer import tokenizer_alone
 from isomerge.commands.opening import recognised
@@ -23,7 +23,7 @@ from isomerge.errors import IsomergeError
 from isomerge.merging.recipe.recipe_steps import Step
 from isomerge.merging.recipe.yaml_text import read_yaml
 from isomerge.models.compatible import check_compatible
-from isomerge.models.references import open_model_ref
+from isomerge.models.references import is_assembled, open_assembled, open_model_ref
 from isomerge.models.row_meanings import stored_ids, unlike_tokens
 from isomerge.options import FusingOptions, OpeningOptions, OutputOptions, SpacesOptions
 
@@ -124,7 +124,7 @@ def pipeline_merge(
         raise IsomergeError("pipelines are merged into a folder: name it with --out")
     pipelines, components, said = decided
     place = Path(os.path.expanduser(out))
-    check_out(place, overwrite=writing.overwrite, reads=[one.folder for one in pipelines])
+    check_out(place, overwrite=writing.overwrite, reads=[place for one in pipelines for place in one.reads])
     left = [
         f"{name}: left out, as {pipelines[0].ref} has none."
         for name in sorted({n for one in pipelines for n in one.components} - pipelines[0].components.keys())
@@ -203,6 +203,9 @@ def _by_recipe(source: str | Path | Step, opening: OpeningOptions) -> Found | No
         if isinstance(word, str):
             ref = word.partition(":")[2] or refs[0]
             part = _kept(pipelines[refs[0]], name, pipelines.get(ref), ref, f"{path}: `{name}` is {word}")
+            if part.adapters:
+                baked = FusingOptions(method="passthrough")
+                return ComponentMerge(name, [part.ref], None, f"kept from {ref}", baked, SpacesOptions())
             return ComponentMerge(name, None, part, f"kept from {ref}")
         folders = {ref: one.components[name].ref for ref, one in pipelines.items() if name in one.components}
         named = pipelines_of({k: v for k, v in content.items() if k in ("models", "slices", "base_model")})

@@ -105,8 +105,8 @@ def _report(merge: PipelineMerge, rows: Mapping[str, Any]) -> dict[str, Any]:
 @contextmanager
 def _unfinished(merge: PipelineMerge, writing: OutputOptions) -> Iterator[PartialFolder]:
     """The folder in which the pipeline grows: as an earlier, stopped run of the same merge left it, or empty."""
-    folders = [one.folder for one in merge.pipelines]
-    partial = PartialFolder(merge.out, overwrite=writing.overwrite, reads=folders)
+    reads = [place for one in merge.pipelines for place in one.reads]
+    partial = PartialFolder(merge.out, overwrite=writing.overwrite, reads=reads)
     key = merge.key().encode()
     try:
         with disk_errors(partial.root):

@@ -18,11 +18,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from isomerge.checkpoint.adapter import Adapter, Update, open_adapter
+from isomerge.checkpoint.adapter import Adapter, Update
 from isomerge.checkpoint.companions import companion_files
 from isomerge.checkpoint.dtypes import byte_size, torch_dtype
 from isomerge.checkpoint.header import TensorInfo
+from isomerge.checkpoint.image_lora import open_lora
 from isomerge.checkpoint.reader import Checkpoint, Derived
+from isomerge.checkpoint.weights import of_diffusers
 from isomerge.config.classes import with_classes
 from isomerge.config.vocabulary_keys import KeyPath, counts, with_values
 from isomerge.errors import IsomergeError
@@ -50,10 +52,14 @@ def with_adapter(base: Checkpoint, ref: str | Path, *, allow_pickle: bool = Fals
     and the tokenizer are then the adapter's.
 
     Raises:
-        IsomergeError: the adapter cannot be opened (see `open_adapter`), changes modules that the base does not
+        IsomergeError: the adapter cannot be opened (see `open_lora`), changes modules that the base does not
             have, or has tensors of shapes that do not fit; nothing of the weights is read for this.
     """
-    adapter = open_adapter(ref, allow_pickle=allow_pickle)
+    adapter = open_lora(ref, allow_pickle=allow_pickle)
+    if adapter.starts:
+        from isomerge.models.lora_layers import for_model
+
+        adapter = for_model(adapter, base)
     return _Merger(base, adapter).view()
 
 
@@ -266,7 +272,8 @@ class _Merger:
             kinds: tuple[Layout, ...] = ("columns",) if update.embedding else ("rows", "columns")
         else:
             kinds = ("kernel",) if set(b[2:]) <= {1} else ()
-        fits: list[Layout] = [kind for kind in kinds if stored.shape == shapes[kind]]
+        # a kernel of one pixel is a matrix, and some adapters have the one where the base has the other
+        fits: list[Layout] = [kind for kind in kinds if _matrix(stored.shape) == _matrix(shapes[kind])]
         if not fits:
             raise IsomergeError(
                 f"{self.adapter.file}: tensors {key!r} {list(a)} and {other!r} {list(b)} do not fit tensor "
@@ -277,7 +284,7 @@ class _Merger:
             size = infos[update.parts["magnitude"]]
             if byte_size("U8", size.shape) != out:
                 raise self.misfit(update.parts["magnitude"], size, target, stored)
-        if len(fits) == 1:
+        if len(fits) == 1 or of_diffusers(self.base.config):  # which stores no layer as columns
             return fits[0]
         known = input_axis(line_of(self.spec, target))
         if known is not None:
@@ -329,12 +336,17 @@ def _merged(weight: Tensor, update: Update, layout: Layout, info: TensorInfo, ad
     work = _working(info)
     a, b = (adapter.tensors.read(update.parts[part]).to(work) for part in "AB")
     moved = weight.to(work)  # memory of its own or the caller's own: either may be written to
-    flat = {"rows": moved, "columns": moved.mT, "kernel": moved.flatten(1)}[layout]
+    flat = moved.mT if layout == "columns" else moved.flatten(1)
     flat.addmm_(b.flatten(1), a.flatten(1), alpha=update.scaling)
     if "magnitude" in update.parts:
         magnitude = adapter.tensors.read(update.parts["magnitude"]).to(work).reshape(-1, 1)
         flat.mul_(magnitude / torch.linalg.vector_norm(flat, dim=1, keepdim=True))
     return _cast(moved, info, adapter)
+
+
+def _matrix(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape without sides of one pixel."""
+    return shape[:2] if set(shape[2:]) <= {1} else shape
 
 
 def _working(info: TensorInfo) -> Any:

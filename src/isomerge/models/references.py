@@ -4,15 +4,17 @@ part of a single file, ``FILE.safetensors:unet``."""
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from isomerge.checkpoint.adapter import ADAPTER_CONFIG, is_adapter
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.hub import local_folder
 from isomerge.checkpoint.opening import CONFIG, open_checkpoint
+from isomerge.checkpoint.pipeline import Pipeline, is_pipeline, open_pipeline
 from isomerge.checkpoint.reader import Checkpoint
-from isomerge.checkpoint.single_file import open_part, split_part
+from isomerge.checkpoint.single_file import is_single_file, open_part, open_single_file, split_part
 from isomerge.checkpoint.weights import PICKLE, PICKLE_INDEX, SAFETENSORS, SAFETENSORS_INDEX
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors
@@ -47,13 +49,42 @@ def parse_model_ref(text: str) -> ModelRef:
     parts, rest = [], text
     while rest is not None:
         cut = [at for at, c in enumerate(rest) if c == "+"] + [len(rest)]
-        there = [at for at in cut if at and os.path.exists(os.path.expanduser(rest[:at]))]
+        there = [
+            at for at in cut if at and (os.path.exists(os.path.expanduser(rest[:at])) or split_part(rest[:at]))
+        ]
         at = max(there, default=cut[0])
         parts.append(rest[:at])
         rest = rest[at + 1 :] if at < len(rest) else None
     if not all(parts):
         raise IsomergeError(f"{text or 'the empty reference'}: write a model, or model+adapter, with both names")
     return ModelRef(parts[0], tuple(parts[1:]))
+
+
+def is_assembled(ref: Any) -> bool:
+    """Whether a reference names a model of several components: a pipeline's folder, or a single file, alone or with
+    adapters."""
+    if not isinstance(ref, str | os.PathLike):
+        return False
+    if is_pipeline(ref) or is_single_file(ref) or "+" not in str(ref):
+        return is_pipeline(ref) or is_single_file(ref)
+    whole = str(ref).split("+")
+    return any(is_pipeline(at) or is_single_file(at) for at in ("+".join(whole[:k]) for k in range(1, len(whole))))
+
+
+def open_assembled(ref: str | Path) -> Pipeline:
+    """It, opened, with its adapters' parts at the components that they are for.
+
+    Raises:
+        IsomergeError: see `open_pipeline` and `isomerge.models.lora_layers.with_lora`.
+    """
+    alone = is_pipeline(ref) or is_single_file(ref)
+    reference = ModelRef(str(ref)) if alone else parse_model_ref(str(ref))
+    whole = open_pipeline(reference.model) if is_pipeline(reference.model) else open_single_file(reference.model)
+    for adapter in reference.adapters:
+        from isomerge.models.lora_layers import with_lora
+
+        whole = with_lora(whole, adapter)
+    return replace(whole, ref=str(ref))
 
 
 def open_model_ref(ref: str | Path | ModelRef, *, allow_pickle: bool = False) -> Checkpoint:

@@ -14,8 +14,9 @@ from typing import Any, Literal, cast
 import torch
 from torch import Generator, Tensor
 
-from isomerge.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, PREFIX, Adapter, Update, open_adapter
+from isomerge.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, PREFIX, Adapter, Update
 from isomerge.checkpoint.growing_file import GrowingFile
+from isomerge.checkpoint.image_lora import IMAGE_WEIGHTS, WrittenNames, open_lora, written_names
 from isomerge.checkpoint.output_folder import PartialFolder
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors
@@ -79,7 +80,7 @@ def merge_lora(
     overwrite: bool = False,
     reads: Sequence[Path] = (),
 ) -> dict[str, Any]:
-    """Merge LoRA adapters into one in peft's format; returns a report.
+    """Merge LoRA adapters into one in peft's format, or LoRAs of image models into one; returns a report.
 
     One module is in memory at a time. Sums are float32 (float64 for float64 adapters), and the halves are rounded
     once, to the widest dtype that the module has in the adapters. The result has a scaling of 1 for every module
@@ -101,7 +102,8 @@ def merge_lora(
             exists.
     """
     asked.check()
-    adapters = [open_adapter(ref, allow_pickle=allow_pickle) for ref in asked.adapters]
+    adapters = [open_lora(ref, allow_pickle=allow_pickle) for ref in asked.adapters]
+    form = _form(adapters)
     for adapter in adapters:
         _check_base_free(adapter)
     notes = _check_tokens(adapters)
@@ -115,19 +117,35 @@ def merge_lora(
         folder.begin()
         file = GrowingFile(folder.blobs / "tensors")
         wide = _parameter_rank(adapters, how)
-        rows = {module: _write(file, module, adapters, asked, how, wide) for module in modules}
-        own = {u.module for adapter in adapters for u in adapter.updates.values() if u.parameters}
-        ranks = {module: row["rank"] for module, row in rows.items() if module not in own}
-        config = merged_config(adapters, ranks, wide if own else None)
-        file.finish(folder.model / ADAPTER_WEIGHTS)
-        with disk_errors(folder.model):
-            (folder.model / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+        rows = {module: _write(file, module, adapters, asked, how, wide, form) for module in modules}
+        if form is None:
+            own = {u.module for adapter in adapters for u in adapter.updates.values() if u.parameters}
+            ranks = {module: row["rank"] for module, row in rows.items() if module not in own}
+            config = merged_config(adapters, ranks, wide if own else None)
+            with disk_errors(folder.model):
+                (folder.model / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+        file.finish(folder.model / (ADAPTER_WEIGHTS if form is None else IMAGE_WEIGHTS))
         folder.publish()
     finally:
         folder.discard()  # nothing in it can be gone on with
         folder.release()
     report = _report(asked, adapters, rows)
     return {**report, "notes": [*notes, *report["notes"]]}
+
+
+def _form(adapters: Sequence[Adapter]) -> WrittenNames | None:
+    """What the layers of image LoRAs are called in the output; None for adapters of peft.
+
+    Raises:
+        IsomergeError: there are some of both kinds, or image LoRAs with names of two layouts.
+    """
+    image = [adapter for adapter in adapters if adapter.starts]
+    if image and len(image) < len(adapters):
+        other = next(adapter for adapter in adapters if not adapter.starts)
+        raise IsomergeError(
+            f"{image[0].ref} is a LoRA of image models and {other.ref} an adapter of peft: give those of one kind"
+        )
+    return written_names(adapters) if image else None
 
 
 def _combination(asked: Asked, adapters: Sequence[Adapter]) -> Combination:
@@ -229,7 +247,13 @@ def _shapes(adapter: Adapter, module: str) -> tuple[tuple[int, ...], tuple[int, 
 
 
 def _write(
-    file: GrowingFile, module: str, adapters: Sequence[Adapter], asked: Asked, how: Combination, wide: int
+    file: GrowingFile,
+    module: str,
+    adapters: Sequence[Adapter],
+    asked: Asked,
+    how: Combination,
+    wide: int,
+    form: WrittenNames | None,
 ) -> dict[str, Any]:
     """Merge and write one module, with rank ``wide`` where it is one of parameters; its row of the report."""
     having = [(number, adapter) for number, adapter in enumerate(adapters) if module in adapter.updates]
@@ -253,8 +277,11 @@ def _write(
     b, a = joined(made, wide) if update.parameters else made[0]
     label = "lora_embedding_{}" if update.embedding else "lora_{}.weight"
     for half, x in (("A", a), ("B", b)):
-        file.add(f"{PREFIX}{module}.{label.format(half)}", _rounded(x, dtype, module, half))
+        name = f"{PREFIX}{module}.{label.format(half)}" if form is None else form.of(module, half)
+        file.add(name, _rounded(x, dtype, module, half))
     rank = len(a) // update.stack
+    if form is not None and form.kohya:  # whose readers take the rank for it where there is none
+        file.add(form.of(module, "alpha"), torch.tensor(float(rank), dtype=dtype))
     return {"adapters": [number for number, _ in having], "rank": rank, "distance": apart, "norm": size}
 
 

@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from isomerge.checkpoint.single_file import is_assembled
 from isomerge.errors import IsomergeError
 from isomerge.merging.recipe.recipe_modules import of_one_module
 from isomerge.merging.recipe.recipe_steps import Step, named_models
+from isomerge.models.references import is_assembled
 
 KEEP = "keep"
 
@@ -34,7 +34,7 @@ def pipelines_of(content: Any) -> list[str]:
     """The pipelines that a recipe names, the base first, then as they are mentioned."""
     if not isinstance(content, Mapping):
         return []
-    names = named_models(content)
+    names = named_models(content, whole=True)
     base = content.get("base_model")
     first = [base] if isinstance(base, str) else []
     return [name for name in dict.fromkeys([*first, *names]) if is_assembled(name)]

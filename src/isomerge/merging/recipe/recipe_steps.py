@@ -115,12 +115,12 @@ def _ordered(path: str, steps: Mapping[str | None, Step]) -> list[Step]:
     return order
 
 
-def named_models(content: Mapping[str, Any]) -> list[str]:
-    """What a document calls models, in its order, each once."""
+def named_models(content: Mapping[str, Any], *, whole: bool = False) -> list[str]:
+    """What a document calls models, in its order, each once; ``whole``: with revisions and adapters."""
     names: dict[str, None] = {}
 
     def look(text: str) -> str:
-        names[first_name(text)] = None
+        names[text if whole else first_name(text)] = None
         return text
 
     _named(dict(content), look)
@@ -133,7 +133,7 @@ def first_name(text: str) -> str:
 
 
 def _in_folder(text: str, folders: Mapping[str, Path | str]) -> str:
-    name = first_name(text)
+    name = text if text in folders else first_name(text)
     return f"{folders[name]}{text[len(name) :]}" if name in folders else text
 
 
