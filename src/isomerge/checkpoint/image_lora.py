@@ -89,8 +89,8 @@ def lora_file(ref: str | Path) -> tuple[Path, str] | None:
 
 
 def open_lora(ref: str | Path, *, allow_pickle: bool = False) -> Adapter:
-    """Opens an adapter of peft (see `open_adapter`), or a LoRA of image models: its file, a folder with it, or the part
-    of it that is meant, ``FILE.safetensors:text_encoder``.
+    """Opens an adapter of peft (see `open_adapter`), or a LoRA of image models: its file, a folder with it, or the
+    part of it that is meant, ``FILE.safetensors:text_encoder``.
     """
     image = None if is_adapter(Path(os.path.expanduser(ref))) else lora_file(ref)
     return open_adapter(ref, allow_pickle=allow_pickle) if image is None else open_image_lora(ref, *image)
