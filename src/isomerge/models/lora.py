@@ -31,6 +31,7 @@ from isomerge.errors import IsomergeError
 from isomerge.models.adapter_names import AdapterNames, input_axis, known_spec, line_of, stand_in
 from isomerge.models.assembled import Piece
 from isomerge.models.live_parameters import LiveParameter, LiveParameters
+from isomerge.models.lora_layers import for_model
 from isomerge.models.tied_tensors import has_language_head
 from isomerge.models.untie import untie
 from isomerge.symmetry.axes import LABELS
@@ -57,8 +58,6 @@ def with_adapter(base: Checkpoint, ref: str | Path, *, allow_pickle: bool = Fals
     """
     adapter = open_lora(ref, allow_pickle=allow_pickle)
     if adapter.starts:
-        from isomerge.models.lora_layers import for_model
-
         adapter = for_model(adapter, base)
     return _Merger(base, adapter).view()
 
