@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba import types
 from numba.core.caching import FunctionCache
 from numba.core.runtime.nrt import rtsys
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
 from numba.np.numpy_support import carray
 
 BLOCK = 4096
@@ -26,6 +26,8 @@ BLOCK = 4096
 HOW: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract"}}
 LOW = 15
 """Bits of a float32 magnitude below the sixteen that number a bin of `count_high`."""
+Rule = Callable[..., Any]
+"""A function of numbers that is compiled into a loop."""
 FLOAT, BFLOAT16, FLOAT16, TABLE = range(4)
 KINDS = {"torch.bfloat16": BFLOAT16, "torch.float16": FLOAT16, "torch.float32": FLOAT, "torch.float64": FLOAT}
 """How types are stored: as numbers that processors take, or as bits that are widened; others by a table."""
@@ -225,68 +227,163 @@ def count_low(x: Any, y: Any, high: Any, counts: Any) -> None:
                 counts[size & np.uint32(0x7FFF)] += 1
 
 
-def trim(x: Any, y: Any, level: Any, tie: Any, quota: int, delta: Any) -> int:
-    """Put the difference of two vectors into ``delta``, where it is larger than ``level``, and of the entries of
-    size ``tie`` the first ``quota``: how many these were; zero elsewhere."""
-    zero, kept = level * 0, 0
+def trim(x: Any, y: Any, low: Any, high: Any, stay: Any, seen: Any, delta: Any) -> None:
+    """Put the difference of two vectors into ``delta`` where its size is more than ``low`` and less than ``high``
+    (NaN: without end), of those of either size where its number is in ``stay`` [2, 2], from and to; zero elsewhere.
+    ``seen`` [2] were numbered before."""
+    zero = low * 0
     for k in range(0, delta.size, BLOCK):
         d = delta[k : k + BLOCK]
         _differ(x[k : k + BLOCK], y[k : k + BLOCK], d)
-        ties = np.uint32(0)
-        if kept < quota:
+        lows = highs = np.uint32(0)
+        for i in range(d.size):
+            lows += np.uint32(abs(d[i]) == low)
+            highs += np.uint32(abs(d[i]) == high)
+        a, b = seen
+        seen[0], seen[1] = a + lows, b + highs
+        keep_low = stay[0, 0] <= a and seen[0] <= stay[0, 1]
+        keep_high = stay[1, 0] <= b and seen[1] <= stay[1, 1]
+        if (keep_low or seen[0] <= stay[0, 0] or a >= stay[0, 1]) and (
+            keep_high or seen[1] <= stay[1, 0] or b >= stay[1, 1]
+        ):
             for i in range(d.size):
-                ties += np.uint32(abs(d[i]) == tie)
-        if ties == 0:
-            for i in range(d.size):
-                d[i] = d[i] if abs(d[i]) > level else zero
-        elif kept + ties <= quota:
-            kept += int(ties)
-            for i in range(d.size):
-                d[i] = d[i] if abs(d[i]) >= tie else zero
-        else:  # one block at most
-            for i in range(d.size):
-                if abs(d[i]) == tie and kept < quota:
-                    kept += 1
-                elif not abs(d[i]) > level:
-                    d[i] = zero
-    return kept
+                size = abs(d[i])
+                kept = (size > low) | ((size == low) & keep_low)
+                d[i] = d[i] if kept & ~((size > high) | ((size == high) & ~keep_high)) else zero
+            continue
+        for i in range(d.size):  # a block where one of them begins or ends
+            size = abs(d[i])
+            kept = size > low or (size == low and stay[0, 0] <= a < stay[0, 1])
+            if size > high or (size == high and not stay[1, 0] <= b < stay[1, 1]):
+                kept = False
+            a += size == low
+            b += size == high
+            if not kept:
+                d[i] = zero
 
 
-def elect(deltas: Any, weights: Any, count: bool, normalize: bool, least: Any, out: Any) -> None:
-    """The weighted sum of those task vectors that have, entry by entry, the elected sign.
+def masses(x: Any, y: Any, mask: Any, low: Any, high: Any, sums: Any) -> None:
+    """Add up the sizes of differences, float64 [2]: of all, and of those in a mask (empty: of all) whose size is
+    more than ``low`` and less than ``high`` (NaN: without end)."""
+    nothing = np.float64(0)
+    for k in range(0, x.size, BLOCK):
+        u, v = x[k : k + BLOCK], y[k : k + BLOCK]
+        every = some = nothing
+        if mask.size:
+            m = mask[k : k + BLOCK]
+            for i in range(u.size):
+                size = np.float64(abs(u[i] - v[i]))
+                every += size
+                some += size if m[i] else nothing
+        else:
+            for i in range(u.size):
+                d = abs(u[i] - v[i])
+                every += np.float64(d)
+                some += np.float64(d) if (d > low) & ~(d >= high) else nothing
+        sums[0] += every
+        sums[1] += some
 
-    Args:
-        deltas: a tuple of vectors of one type.
-        weights: one for each, of that type.
-        count: every task vector has one vote; else as many as it is large. What is even elects the positive.
-        normalize: divide by the weights that agree: by ``least`` where they are less; where that is zero, by one
-            where they cancel.
-        out: takes the sum.
-    """
-    zero, one = weights[0] * 0, out.dtype.type(1)
-    votes, total = np.empty(BLOCK, out.dtype), np.empty(BLOCK, out.dtype)
+
+@numba.njit(inline="always")
+def _vector(address: Any, like: Any) -> Any:
+    """What is in memory there, of another vector's length and type."""
+    return carray(_memory(address), like.size, like.dtype)
+
+
+def variances(parts: Any, y: Any, out: Any) -> None:
+    """The variance of every entry of some vectors less ``y``, over the vectors (Welford 1962), which are told by
+    where they are in memory, int64 [n]."""
+    mean, square = np.empty(BLOCK), np.empty(BLOCK)
     for k in range(0, out.size, BLOCK):
-        mixed = out[k : k + BLOCK]
-        n = mixed.size
-        for i in range(n):
-            votes[i] = total[i] = mixed[i] = zero
-        for m in range(len(deltas)):
-            d, w = deltas[m][k : k + BLOCK], weights[m]
+        o = out[k : k + BLOCK]
+        z = y[k : k + BLOCK]
+        mean[:] = 0
+        square[:] = 0
+        for m in range(len(parts)):
+            x = _vector(parts[m], out)[k : k + BLOCK]
+            for i in range(o.size):
+                d = x[i] - z[i]
+                step = d - mean[i]
+                mean[i] += step / (m + 1)
+                square[i] += step * (d - mean[i])
+        for i in range(o.size):
+            o[i] = square[i] / len(parts)
+
+
+def keep_masked(x: Any, y: Any, mask: Any, factor: Any, delta: Any) -> None:
+    """Put those differences of two vectors that a mask has, times a factor, into ``delta``; zero elsewhere."""
+    for i in range(delta.size):
+        d = (x[i] - y[i]) * factor
+        delta[i] = d if mask[i] else factor * 0
+
+
+def draw(key: Any, place: Any, out: Any) -> None:
+    """The next numbers of a Mersenne twister (Matsumoto and Nishimura 1998), uint32: of its ``key`` [624] ``place``
+    [1] are used up."""
+    n, far, start = 624, 397, 0
+    while start < out.size:
+        if place[0] == n:
+            place[0] = 0
             for i in range(n):
-                v = d[i] * w
-                votes[i] += (one if v > zero else (-one if v < zero else zero)) if count else v
-        for m in range(len(deltas)):
-            d, w = deltas[m][k : k + BLOCK], weights[m]
-            for i in range(n):
-                v = d[i] * w
-                v = v if votes[i] >= zero else -v
-                agrees = one if v > zero else zero
-                mixed[i] += v * agrees
-                total[i] += w * agrees
-        for i in range(n):
-            v = mixed[i] if votes[i] >= zero else -mixed[i]
-            w = max(total[i], least) if least > zero else (one if total[i] == zero else total[i])
-            mixed[i] = v / w if normalize else v
+                y = (key[i] & np.uint32(0x80000000)) | (key[i + 1 if i + 1 < n else 0] & np.uint32(0x7FFFFFFF))
+                z = key[i + far if i + far < n else i + far - n]
+                key[i] = z ^ (y >> np.uint32(1)) ^ ((y & np.uint32(1)) * np.uint32(0x9908B0DF))
+        some = key[place[0] : min(n, place[0] + out.size - start)]
+        for i in range(some.size):
+            y = some[i]
+            y ^= y >> np.uint32(11)
+            y ^= (y << np.uint32(7)) & np.uint32(0x9D2C5680)
+            y ^= (y << np.uint32(15)) & np.uint32(0xEFC60000)
+            out[start + i] = y ^ (y >> np.uint32(18))
+        place[0] += some.size
+        start += some.size
+
+
+def keep_ranked(draws: Any, order: Any, limits: Any, mask: Any) -> None:
+    """The mask [rows, n] of entries whose draw is below the limit of their rank in their row; ``order`` has their
+    places by rank, in its 32 lowest bits."""
+    for row in range(order.shape[0]):
+        for rank in range(order.shape[1]):
+            i = order[row, rank] & 0xFFFFFFFF
+            mask[row, i] = draws[row, i] < limits[rank]
+
+
+def entrywise(vote: Rule, last: Rule, take: Rule | None) -> Callable[..., None]:
+    """A loop over entries of some vectors, made of functions of single ones: see `isomerge.passes.Entrywise`.
+
+    Its arguments: where the vectors are in memory, int64 [n]; the origin, and whether it is subtracted from them;
+    two numbers for each vector [n, 2], three for all [3], of their type; the result.
+    """
+    each, end = (register_jitable(inline="always")(rule) for rule in (vote, last))
+    again, twice = (each, False) if take is None else (register_jitable(inline="always")(take), True)
+    version = repr([(rule.__code__.co_code, rule.__code__.co_consts) for rule in (vote, last, again)])
+
+    def loop(parts: Any, origin: Any, subtract: bool, own: Any, common: Any, out: Any) -> None:
+        _ = version  # what is kept on disk is of these functions
+        nothing = out.dtype.type(-0.0)  # a sum of negative zeros is one
+        ground = np.zeros(BLOCK, out.dtype)
+        votes, total, count = np.empty(BLOCK, out.dtype), np.empty(BLOCK, out.dtype), np.empty(BLOCK, out.dtype)
+        p, q, r = common
+        for k in range(0, out.size, BLOCK):
+            mixed, z = out[k : k + BLOCK], origin[k : k + BLOCK]
+            g = z if subtract else ground[: z.size]
+            for i in range(z.size):
+                votes[i] = total[i] = count[i] = nothing
+            for m in range(len(parts)):
+                x = _vector(parts[m], out)[k : k + BLOCK]
+                a, b = own[m, 0], own[m, 1]
+                for i in range(z.size):
+                    votes[i] = each(x[i] - g[i], a, b, votes[i])
+            if twice:
+                for m in range(len(parts)):
+                    x = _vector(parts[m], out)[k : k + BLOCK]
+                    a, b = own[m, 0], own[m, 1]
+                    for i in range(z.size):
+                        total[i], count[i] = again(x[i] - g[i], a, b, votes[i], total[i], count[i])
+            for i in range(z.size):
+                mixed[i] = end(z[i], votes[i], total[i], count[i], p, q, r)
+
+    return loop
 
 
 def rows(kind: int, a: Any, b: Any, numbers: Any, zero: Any, by_column: bool, sums: Any) -> None:
@@ -336,13 +433,14 @@ class _Kept(FunctionCache):
 
 
 @cache
-def compiled(loop: Callable[..., Any]) -> Callable[..., Any]:
-    """A loop, compiled for the arguments that it is called with; kept on disk unless nothing can be written
-    there. Those that compute what is written do as they say, rounding by rounding."""
-    how = {**HOW, "fastmath": False} if loop is elect else HOW
-    run = numba.njit(**how)(loop)
+def compiled(loop: Callable[..., Any], *rules: Rule | None) -> Callable[..., Any]:
+    """A loop, or what it makes of some ``rules``, compiled for the arguments that it is called with; kept on disk
+    unless nothing can be written there. Those of rules do as they say, rounding by rounding."""
+    how = {**HOW, "fastmath": False} if rules or loop in (trim, keep_masked, variances) else HOW
+    python = loop(*rules) if rules else loop
+    run = numba.njit(**how)(python)
     try:
-        run._cache = _Kept(loop)  # pyright: ignore[reportAttributeAccessIssue]
+        run._cache = _Kept(python)  # pyright: ignore[reportAttributeAccessIssue]
     except (OSError, RuntimeError):  # no folder for what is compiled
         return run
 
@@ -351,7 +449,7 @@ def compiled(loop: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return run(*arguments)
         except OSError:  # no room in that folder
-            run = numba.njit(**how)(loop)
+            run = numba.njit(**how)(python)
             return run(*arguments)
 
     return kept

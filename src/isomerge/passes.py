@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import isfinite
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -206,6 +206,63 @@ def squares(x: Tensor, anchor: Tensor | None = None) -> tuple[float, float]:
     for part, other in zip(parts, others, strict=True):
         total.add(*_read(part, part, other, False))
     return total.square, total.gap
+
+
+@dataclass(frozen=True)
+class Entrywise:
+    """What becomes of one entry of some tensors: functions of numbers, compiled into one loop over all entries.
+
+    They are made of arithmetic, choose by ``x if condition else y``, and write numbers of their own as
+    ``type(d)(1)``, as all are of the tensors' type: ``d`` is an entry less the base's, ``a`` and ``b`` are two
+    numbers that its tensor has, and ``p``, ``q``, ``r`` three that all have.
+    """
+
+    vote: Callable[..., Any]
+    """``votes = vote(d, a, b, votes)``, tensor by tensor; from -0."""
+    last: Callable[..., Any]
+    """The result: ``last(z, votes, total, count, p, q, r)``, with the base's entry ``z``."""
+    take: Callable[..., Any] | None = None
+    """``total, count = take(d, a, b, votes, total, count)``, once all have voted; from -0."""
+
+    def __call__(
+        self,
+        tensors: Sequence[Tensor],
+        base: Tensor,
+        own: Sequence[Sequence[float]],
+        common: Sequence[float] = (),
+        *,
+        subtract: bool = True,
+    ) -> Tensor:
+        """The result for all entries.
+
+        Args:
+            tensors, base: of one shape, float32 or float64.
+            own: of every tensor ``a``, or ``a`` and ``b``.
+            common: ``p``, ``q`` and ``r``, or the first of them.
+            subtract: take the base from the tensors; else ``d`` is their own entry.
+
+        Raises:
+            RuntimeError: a number of ``own`` or ``common`` is too large for the tensors' type.
+        """
+        from isomerge.loops import compiled, entrywise
+
+        out = torch.empty(base.shape, dtype=base.dtype)
+        *parts, origin = (t.detach().reshape(-1).contiguous() for t in (*tensors, base))
+        z = origin.numpy()
+        numbers = np.zeros((len(parts) + 1, 3), z.dtype)
+        for row, values in zip(numbers, [*own, common], strict=True):
+            with np.errstate(over="ignore"):
+                row[: len(values)] = values
+            if not np.isfinite(row).all():
+                raise RuntimeError("a number cannot be converted without overflow")  # as torch says it
+        loop = compiled(entrywise, self.vote, self.last, self.take)
+        loop(addresses(parts), z, subtract, numbers[:-1], numbers[-1], out.view(-1).numpy())
+        return out
+
+
+def addresses(tensors: Sequence[Tensor]) -> np.ndarray:
+    """Where contiguous tensors are in memory, int64, for loops that take any number of them."""
+    return np.array([t.data_ptr() for t in tensors], np.int64)
 
 
 def _widen(stored: Tensor, x: Tensor) -> None:

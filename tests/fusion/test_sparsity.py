@@ -8,14 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isomerge.errors import IsomergeError
-from isomerge.fusion.sparsity import (
-    check_share,
-    lowest,
-    middle_entries,
-    random_entries,
-    ranked_entries,
-    sparse,
-)
+from isomerge.fusion.breadcrumbs import middle
+from isomerge.fusion.sparsity import check_share, lowest, random_entries, ranked_entries
+from isomerge.fusion.trimming import Masked, Sizes
 
 # few values, so that most draws have ties at the threshold
 VALUES = st.lists(st.sampled_from([0.0, -1.0, 1.0, 2.0, -2.0, 0.5]), min_size=1, max_size=12)
@@ -42,9 +37,10 @@ def test_middle_by_sorting(values: list[float], density: float, gamma: float) ->
     order = sorted(range(n), key=lambda i: (abs(values[i]), i))
     count, outliers = int(density * n), int(gamma * n)
     end = max(n - outliers, count)
-    found = middle_entries(x, density, gamma).nonzero().flatten().tolist()
-    assert found == sorted(order[end - count : end])
-    assert len(found) == count
+    kept = set(order[end - count : end]) if density < 1 else set(range(n))
+    (part,) = middle([x], torch.zeros(n), density=[density], gamma=[gamma], rescale=False)
+    found = x if part is None else torch.cat([part(piece, torch.zeros(len(piece))) for piece in x.split(3)])
+    assert found.tolist() == [v if i in kept else 0 for i, v in enumerate(values)]
 
 
 def test_random_masks_have_their_density() -> None:
@@ -88,12 +84,27 @@ def test_ranks_of_a_vector_are_one_row() -> None:
 def test_rescaling() -> None:
     """The sum of magnitudes comes back; nothing is divided by nothing."""
     x = torch.tensor([1.0, -2.0, 3.0, -4.0])
-    mask = torch.tensor([True, False, False, True])
-    assert torch.equal(sparse(x, mask, False), torch.tensor([1.0, 0.0, 0.0, -4.0]))
-    assert torch.equal(sparse(x, mask, True), torch.tensor([2.0, 0.0, 0.0, -8.0]))
-    assert torch.equal(x, torch.tensor([1.0, -2.0, 3.0, -4.0]))
-    assert not sparse(x, torch.zeros(4, dtype=torch.bool), True).any()
-    assert torch.equal(sparse(1e-9 * x, mask, True), 1e-9 * x * mask)
+    mask, none = torch.tensor([True, False, False, True]), torch.zeros(4, dtype=torch.bool)
+
+    def sparse(x: torch.Tensor, mask: torch.Tensor, rescale: bool) -> list[float]:
+        zeros = torch.zeros_like(x)
+        return Masked(Sizes(x, zeros, x.dtype), mask, rescale=rescale)(x, zeros).tolist()
+
+    assert sparse(x, mask, False) == [1.0, 0.0, 0.0, -4.0]
+    assert sparse(x, mask, True) == [2.0, 0.0, 0.0, -8.0]
+    assert sparse(x, none, True) == [0.0] * 4
+    assert sparse(1e-9 * x, mask, True) == (1e-9 * x * mask).tolist()
+
+
+@given(st.integers(0, 2**63 - 1), st.lists(st.integers(1, 1500), min_size=1, max_size=3))
+def test_draws_are_those_of_torch(seed: int, counts: list[int]) -> None:
+    """Bit for bit, and the generator goes on as if torch had drawn."""
+    ours, theirs = rng(seed), rng(seed)
+    for count in counts:
+        for density in (0.5, 0.1):
+            found = random_entries(torch.empty(count), density, ours)
+            assert torch.equal(found, torch.rand(count, generator=theirs) < density)
+    assert torch.equal(torch.rand(700, generator=ours), torch.rand(700, generator=theirs))
 
 
 def test_shares_are_checked() -> None:

@@ -15,9 +15,7 @@ from isomerge.fusion.dare import dare_linear, dare_ties
 from isomerge.fusion.della import della, della_linear
 from isomerge.fusion.registry import methods
 from isomerge.fusion.task_arithmetic import task_arithmetic
-from isomerge.fusion.task_vectors import elect_signs
 from isomerge.fusion.ties import ties
-from isomerge.passes import Pass
 
 COMMON = {"normalize": False, "lambda_": 1.0}
 # small integers: sums are exact, and zeros and ties are common
@@ -107,10 +105,11 @@ def test_elections() -> None:
         torch.tensor([-1.0, 1.0, 0.0, -2.0]),
         torch.tensor([-1.0, 0.0, 0.0, 0.0]),
     ]
-    assert elect_signs(deltas, "sum").tolist() == [1, 1, 1, -1]
-    assert elect_signs(deltas, "count").tolist() == [-1, 1, 1, 1]
+    base, how = torch.zeros(4), {"weight": [1.0] * 3, "density": [1.0] * 3, "normalize": False}
+    assert ties(deltas, base, **how, consensus_method="sum").tolist() == [3, 1, 0, -2]
+    assert ties(deltas, base, **how, consensus_method="count").tolist() == [-2, 1, 0, 1]
     with pytest.raises(IsomergeError, match="`consensus_method` is mean, but it is one of: sum, count"):
-        elect_signs(deltas, "mean")
+        ties(deltas, base, **how, consensus_method="mean")
 
 
 def test_ties_rescaled() -> None:
@@ -255,20 +254,3 @@ def test_defaults_are_mergekits(name: str) -> None:
     own = {"weight", "density"} if name != "task_arithmetic" else {"weight"}
     assert found.keys() - wanted.keys() - {"consensus_method"} == own
     assert methods()[name].base == "required"
-
-
-@pytest.mark.parametrize("rescale", [False, True])
-def test_ties_of_pieces_is_ties_of_the_whole(rescale: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In half precision too, with many magnitudes equal to the threshold; rounded once."""
-    base, one, two = ((normal(300, seed=k) * 4).round().bfloat16() for k in range(3))
-    how = {"weight": (1.0, 0.5), "density": (0.4, 0.7), "normalize": True, "rescale": rescale}
-    method = methods()["ties"]
-    whole = method.fuse([one.float(), two.float()], how, base=base.float())
-    monkeypatch.setattr("isomerge.passes.PIECE", 7)
-    out, selection = torch.empty(300, dtype=torch.bfloat16), method.selection([one, two], how, base)
-    Pass([one, two, base], torch.float32).run(
-        lambda parts: method.fuse(parts[:2], how, base=parts[2], selection=selection), out
-    )
-    assert whole.dtype == torch.float32
-    assert torch.equal(out, whole.bfloat16())
-    assert whole.ne(base.float()).sum() > 100

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isomerge.fusion.trimming import Sizes, Trim, rank_of
+from isomerge.fusion.trimming import Sizes, largest, ranks_of
 
 # few values, so that most draws have ties at the threshold
 VALUES = st.lists(st.sampled_from([0.0, -1.0, 1.0, 2.0, -2.0, 0.5, float("inf")]), min_size=1, max_size=40)
@@ -34,9 +34,10 @@ def test_every_rank(wide: torch.dtype) -> None:
     @given(VALUES, st.data())
     def check(values: list[float], data: st.DataObject) -> None:
         k = data.draw(st.integers(1, len(values)))
-        found, ordered = rank_of(sizes_of(torch.tensor(values), wide), k), sorted(map(abs, values))
-        value = ordered[k - 1]
-        assert (found.value, found.less, found.equal) == (value, ordered.index(value), ordered.count(value))
+        ks, ordered = [k, len(values)], sorted(map(abs, values))
+        for k, found in zip(ks, ranks_of(sizes_of(torch.tensor(values), wide), ks), strict=True):
+            value = ordered[k - 1]
+            assert (found.value, found.less, found.equal) == (value, ordered.index(value), ordered.count(value))
 
     check()
 
@@ -60,8 +61,8 @@ def test_largest_by_sorting(wide: torch.dtype) -> None:
 
 def trimmed(x: torch.Tensor, density: float, *, rescale: bool = False) -> torch.Tensor:
     """A trimmed task vector, in pieces of two."""
-    trim = Trim(sizes_of(x, x.dtype), density, rescale=rescale)
-    return torch.cat([trim(piece, torch.zeros_like(piece)) for piece in x.split(2)])
+    (trim,) = largest([x], torch.zeros_like(x), density=[density], rescale=rescale)
+    return x if trim is None else torch.cat([trim(piece, torch.zeros_like(piece)) for piece in x.split(2)])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
@@ -72,7 +73,7 @@ def test_thresholds_of_a_large_vector(dtype: torch.dtype) -> None:
     ordered = (x.float() - base.float()).abs().sort().values
     for share in (0.0, 0.1, 0.5, 0.999, 1.0):
         k = max(1, int(share * len(x)))
-        rank = rank_of(Sizes(x, base, torch.float32), k)
+        (rank,) = ranks_of(Sizes(x, base, torch.float32), [k])
         assert rank.value == float(ordered[k - 1])
         assert rank.less == int((ordered < rank.value).sum())
         assert rank.equal == int((ordered == rank.value).sum())

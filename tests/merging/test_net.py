@@ -76,8 +76,8 @@ def test_a_method_that_fills_files_itself(
     """TIES writes pieces on its own."""
     from isomerge.fusion import ties
 
-    plain = ties.mixed_task_vector
-    monkeypatch.setattr(ties, "mixed_task_vector", lambda *a, **k: plain(*a, **k).mul_(1e9))
+    plain = ties.add_task_vectors
+    monkeypatch.setattr(ties, "add_task_vectors", lambda *a, **k: plain(*a, **k).mul_(1e9))
     refused(models[1:3], tmp_path / "out", "ties", base_model=models[0], align=False)
     refused(models[1:3], tmp_path / "out", "ties", base_model=models[0])
 

@@ -3,17 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
 from isomerge.fusion.bounds import task_vectors
 from isomerge.fusion.method_options import CONSENSUS, SHARE, limited
-from isomerge.fusion.registry import merge_method, per_model
-from isomerge.fusion.sparsity import check_share, middle_entries, sparse
+from isomerge.fusion.registry import elementwise_method, per_model
+from isomerge.fusion.sparsity import check_share
 from isomerge.fusion.task_vectors import add_task_vectors
+from isomerge.fusion.trimming import Part, Sizes, Trim, parts_of
 
 
-@merge_method
+def middle(
+    tensors: Sequence[Tensor],
+    base: Tensor,
+    *,
+    density: Sequence[float],
+    gamma: Sequence[float],
+    rescale: bool,
+    **_: Any,
+) -> list[Part | None]:
+    """Of every task vector ``floor(density N)`` entries below the ``floor(gamma N)`` of largest magnitude; None: it
+    is kept as it is. Of equal ones the earlier count as smaller.
+
+    When too few lie below (density + gamma > 1), fewer outliers are left out, and the density is kept.
+
+    Args:
+        tensors, base: as they are stored, of one shape.
+        density, gamma, rescale: as of `breadcrumbs`.
+
+    Raises:
+        IsomergeError: a density or gamma outside of [0, 1].
+    """
+    for outliers in gamma:
+        check_share("gamma", outliers)
+    n = base.numel()
+
+    def part(sizes: Sizes, share: float, outliers: float) -> Part:
+        count = int(share * n)
+        below = max(0, n - count - int(outliers * n))
+        return Trim(sizes, below, below + count, rescale=rescale)
+
+    return parts_of(tensors, base, density, part, gamma)
+
+
+@elementwise_method(select=middle)
 @limited(density=SHARE, gamma=SHARE, bound=task_vectors)
 def breadcrumbs(
     tensors: Sequence[Tensor],
@@ -26,6 +61,7 @@ def breadcrumbs(
     rescale: bool = False,
     lambda_: float = 1.0,
     int8_mask: bool = False,
+    selection: Sequence[Part | None] | None = None,
 ) -> Tensor:
     """Outliers and small entries dropped: ``base + lambda sum_m w_m (b_m * delta_m)``.
 
@@ -42,15 +78,16 @@ def breadcrumbs(
         rescale: restore the sum of magnitudes.
         lambda_: scales what is added.
         int8_mask: accepted for mergekit's recipes; the result does not depend on it.
+        selection: what stays of task vectors, where ``tensors`` are pieces of what `middle` was given.
 
     Raises:
         IsomergeError: a density or gamma outside of [0, 1].
     """
-    deltas = trodden(tensors, base, density, gamma, rescale)
-    return add_task_vectors(base, deltas, weight, normalize=normalize, lambda_=lambda_)
+    parts = selection or middle(tensors, base, density=density, gamma=gamma, rescale=rescale)
+    return add_task_vectors(tensors, base, weight, normalize=normalize, lambda_=lambda_, parts=parts)
 
 
-@merge_method
+@elementwise_method(select=middle)
 @limited(density=SHARE, gamma=SHARE, consensus_method=CONSENSUS, bound=task_vectors)
 def breadcrumbs_ties(
     tensors: Sequence[Tensor],
@@ -64,29 +101,19 @@ def breadcrumbs_ties(
     lambda_: float = 1.0,
     consensus_method: str = "sum",
     int8_mask: bool = False,
+    selection: Sequence[Part | None] | None = None,
 ) -> Tensor:
     """Breadcrumbs' task vectors, with TIES' election of signs.
 
     Args:
-        tensors, base, weight, density, gamma, rescale, lambda_, int8_mask: as in `breadcrumbs`.
+        tensors, base, weight, density, gamma, rescale, lambda_, int8_mask, selection: as in `breadcrumbs`.
         normalize: divide by the weights that agree.
         consensus_method: as in `isomerge.fusion.ties.ties`.
 
     Raises:
         IsomergeError: a density or gamma outside of [0, 1].
     """
-    deltas = trodden(tensors, base, density, gamma, rescale)
-    return add_task_vectors(base, deltas, weight, normalize=normalize, lambda_=lambda_, consensus=consensus_method)
-
-
-def trodden(
-    tensors: Sequence[Tensor], base: Tensor, density: Sequence[float], gamma: Sequence[float], rescale: bool
-) -> list[Tensor]:
-    """The task vectors with their middle entries."""
-    deltas = []
-    for tensor, share, outliers in zip(tensors, density, gamma, strict=True):
-        check_share("density", share)
-        check_share("gamma", outliers)
-        delta = tensor - base
-        deltas.append(delta if share == 1 else sparse(delta, middle_entries(delta, share, outliers), rescale))
-    return deltas
+    parts = selection or middle(tensors, base, density=density, gamma=gamma, rescale=rescale)
+    return add_task_vectors(
+        tensors, base, weight, normalize=normalize, lambda_=lambda_, consensus=consensus_method, parts=parts
+    )

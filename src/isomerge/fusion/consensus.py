@@ -4,15 +4,28 @@ Compression)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.fusion.bounds import in_directions
-from isomerge.fusion.matrices import sum_of
 from isomerge.fusion.method_options import NOT_NEGATIVE, Range, limited
 from isomerge.fusion.registry import elementwise_method, per_model
+from isomerge.fusion.task_vectors import weighted
+from isomerge.passes import Entrywise
+
+
+def _needs(d: Any, a: Any, b: Any, votes: Any, total: Any, count: Any) -> Any:
+    v = d * a
+    return total, count + type(d)(abs(v) > abs(votes - v) * b)
+
+
+def _together(z: Any, votes: Any, total: Any, count: Any, p: Any, q: Any, r: Any) -> Any:
+    return z + (votes if count >= q else type(z)(0)) * p
+
+
+NEEDED = Entrywise(weighted, _together, _needs)
 
 
 @elementwise_method
@@ -47,11 +60,7 @@ def consensus(
         raise IsomergeError(
             f"`agreeing` is {agreeing:g}, but {len(tensors)} models are merged, so nothing would stay: choose less"
         )
-    deltas = [(t - base).mul_(share) for t, share in zip(tensors, weight, strict=True)]
-    together = sum_of(deltas)
-    masks = [tall_mask(delta, together, share) for delta, share in zip(deltas, tall_lambda, strict=True)]
-    needed = torch.stack(masks).sum(0) >= agreeing
-    return torch.add(base, together.mul_(needed), alpha=lambda_)
+    return NEEDED(tensors, base, list(zip(weight, tall_lambda, strict=True)), (lambda_, agreeing))
 
 
 def tall_mask(delta: Tensor, together: Tensor, threshold: float) -> Tensor:

@@ -3,17 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Generator, Tensor
 
 from isomerge.fusion.bounds import task_vectors
 from isomerge.fusion.method_options import CONSENSUS, SHARE, limited
-from isomerge.fusion.registry import merge_method, per_model
-from isomerge.fusion.sparsity import check_share, random_entries, sparse
+from isomerge.fusion.registry import elementwise_method, per_model
+from isomerge.fusion.sparsity import random_entries
 from isomerge.fusion.task_vectors import add_task_vectors
+from isomerge.fusion.trimming import Masked, Part, parts_of
 
 
-@merge_method
+def thinned(
+    tensors: Sequence[Tensor],
+    base: Tensor,
+    *,
+    density: Sequence[float],
+    rescale: bool,
+    rng: Generator,
+    **_: Any,
+) -> list[Part | None]:
+    """Random entries of every task vector; None: it is kept as it is, and draws nothing.
+
+    Args:
+        tensors, base: as they are stored, of one shape.
+        density, rescale, rng: as of `dare_linear`.
+
+    Raises:
+        IsomergeError: a density outside of [0, 1].
+    """
+    return parts_of(
+        tensors,
+        base,
+        density,
+        lambda sizes, share: Masked(sizes, random_entries(base, share, rng), rescale=rescale),
+    )
+
+
+@elementwise_method(select=thinned)
 @limited(density=SHARE, bound=task_vectors)
 def dare_linear(
     tensors: Sequence[Tensor],
@@ -26,6 +54,7 @@ def dare_linear(
     lambda_: float = 1.0,
     int8_mask: bool = False,
     rng: Generator,
+    selection: Sequence[Part | None] | None = None,
 ) -> Tensor:
     """Drop and rescale: ``base + lambda sum_m w_m c_m (b_m * delta_m)`` with random masks ``b_m``.
 
@@ -42,15 +71,16 @@ def dare_linear(
         lambda_: scales what is added.
         int8_mask: accepted for mergekit's recipes; the result does not depend on it.
         rng: draws the masks, model by model.
+        selection: what stays of task vectors, where ``tensors`` are pieces of what `thinned` was given.
 
     Raises:
         IsomergeError: a density outside of [0, 1].
     """
-    deltas = thinned(tensors, base, density, rescale, rng)
-    return add_task_vectors(base, deltas, weight, normalize=normalize, lambda_=lambda_)
+    parts = selection or thinned(tensors, base, density=density, rescale=rescale, rng=rng)
+    return add_task_vectors(tensors, base, weight, normalize=normalize, lambda_=lambda_, parts=parts)
 
 
-@merge_method
+@elementwise_method(select=thinned)
 @limited(density=SHARE, consensus_method=CONSENSUS, bound=task_vectors)
 def dare_ties(
     tensors: Sequence[Tensor],
@@ -64,28 +94,19 @@ def dare_ties(
     consensus_method: str = "sum",
     int8_mask: bool = False,
     rng: Generator,
+    selection: Sequence[Part | None] | None = None,
 ) -> Tensor:
     """DARE's random task vectors, with TIES' election of signs.
 
     Args:
-        tensors, base, weight, density, rescale, lambda_, int8_mask, rng: as in `dare_linear`.
+        tensors, base, weight, density, rescale, lambda_, int8_mask, rng, selection: as in `dare_linear`.
         normalize: divide by the weights that agree.
         consensus_method: as in `isomerge.fusion.ties.ties`.
 
     Raises:
         IsomergeError: a density outside of [0, 1].
     """
-    deltas = thinned(tensors, base, density, rescale, rng)
-    return add_task_vectors(base, deltas, weight, normalize=normalize, lambda_=lambda_, consensus=consensus_method)
-
-
-def thinned(
-    tensors: Sequence[Tensor], base: Tensor, density: Sequence[float], rescale: bool, rng: Generator
-) -> list[Tensor]:
-    """The task vectors with random entries; one of density 1 draws nothing."""
-    deltas = []
-    for tensor, share in zip(tensors, density, strict=True):
-        check_share("density", share)
-        delta = tensor - base
-        deltas.append(delta if share == 1 else sparse(delta, random_entries(delta, share, rng), rescale))
-    return deltas
+    parts = selection or thinned(tensors, base, density=density, rescale=rescale, rng=rng)
+    return add_task_vectors(
+        tensors, base, weight, normalize=normalize, lambda_=lambda_, consensus=consensus_method, parts=parts
+    )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import torch
 from torch import Generator, Tensor
 
 from isomerge.fusion.bounds import task_vectors
 from isomerge.fusion.method_options import CONSENSUS, SHARE, Together, limited
-from isomerge.fusion.registry import merge_method, per_model
-from isomerge.fusion.sparsity import check_share, check_window, ranked_entries, sparse
+from isomerge.fusion.registry import elementwise_method, per_model
+from isomerge.fusion.sparsity import check_window, ranked_entries
 from isomerge.fusion.task_vectors import add_task_vectors
+from isomerge.fusion.trimming import Masked, Part, Sizes, parts_of
+from isomerge.pieces import PIECE
 
 
 def _check_drawn(density: float, epsilon: float) -> None:
@@ -22,7 +26,44 @@ def _check_drawn(density: float, epsilon: float) -> None:
 WINDOWS = Together(("density", "epsilon"), _check_drawn)
 
 
-@merge_method
+def pruned(
+    tensors: Sequence[Tensor],
+    base: Tensor,
+    *,
+    density: Sequence[float],
+    epsilon: Sequence[float],
+    rescale: bool,
+    rng: Generator,
+    **_: Any,
+) -> list[Part | None]:
+    """Entries of every task vector, drawn by rank; None: it is kept as it is. One of density 0 or 1 draws nothing.
+
+    Args:
+        tensors, base: as they are stored, of one shape.
+        density, epsilon, rescale, rng: as of `della`.
+
+    Raises:
+        IsomergeError: a density outside of [0, 1], or probabilities outside of (0, 1).
+    """
+    some = max(1, PIECE // max(1, base[0].numel())) if base.ndim > 1 and len(base) else 1
+
+    def part(sizes: Sizes, share: float, window: float) -> Part:
+        mask = torch.zeros(base.shape, dtype=torch.bool)
+        if share:
+            both = (
+                zip(*(t.split(some) for t in sizes.tensors), mask.split(some), strict=True)
+                if base.ndim > 1
+                else [(*sizes.tensors, mask)]
+            )
+            for x, y, place in both:
+                delta = x.to(sizes.wide) - y.to(sizes.wide)
+                place.copy_(ranked_entries(delta, share, window, rng))
+        return Masked(sizes, mask, rescale=rescale)
+
+    return parts_of(tensors, base, density, part, epsilon)
+
+
+@elementwise_method(select=pruned)
 @limited(density=SHARE, consensus_method=CONSENSUS, together=WINDOWS, bound=task_vectors)
 def della(
     tensors: Sequence[Tensor],
@@ -37,6 +78,7 @@ def della(
     consensus_method: str = "sum",
     int8_mask: bool = False,
     rng: Generator,
+    selection: Sequence[Part | None] | None = None,
 ) -> Tensor:
     """MagPrune, then TIES' election: large entries of task vectors are kept more often than small ones.
 
@@ -57,15 +99,18 @@ def della(
         consensus_method: as in `isomerge.fusion.ties.ties`.
         int8_mask: accepted for mergekit's recipes; the result does not depend on it.
         rng: draws the masks, model by model.
+        selection: what stays of task vectors, where ``tensors`` are pieces of what `pruned` was given.
 
     Raises:
         IsomergeError: a density outside of [0, 1], or probabilities outside of (0, 1).
     """
-    deltas = pruned(tensors, base, density, epsilon, rescale, rng)
-    return add_task_vectors(base, deltas, weight, normalize=normalize, lambda_=lambda_, consensus=consensus_method)
+    parts = selection or pruned(tensors, base, density=density, epsilon=epsilon, rescale=rescale, rng=rng)
+    return add_task_vectors(
+        tensors, base, weight, normalize=normalize, lambda_=lambda_, consensus=consensus_method, parts=parts
+    )
 
 
-@merge_method
+@elementwise_method(select=pruned)
 @limited(density=SHARE, together=WINDOWS, bound=task_vectors)
 def della_linear(
     tensors: Sequence[Tensor],
@@ -79,36 +124,16 @@ def della_linear(
     lambda_: float = 1.0,
     int8_mask: bool = False,
     rng: Generator,
+    selection: Sequence[Part | None] | None = None,
 ) -> Tensor:
     """MagPrune without an election: ``base + lambda sum_m w_m c_m (b_m * delta_m)``.
 
     Args:
-        tensors, base, weight, density, epsilon, rescale, lambda_, int8_mask, rng: as in `della`.
+        tensors, base, weight, density, epsilon, rescale, lambda_, int8_mask, rng, selection: as in `della`.
         normalize: divide by the sum of the weights.
 
     Raises:
         IsomergeError: a density outside of [0, 1], or probabilities outside of (0, 1).
     """
-    deltas = pruned(tensors, base, density, epsilon, rescale, rng)
-    return add_task_vectors(base, deltas, weight, normalize=normalize, lambda_=lambda_)
-
-
-def pruned(
-    tensors: Sequence[Tensor],
-    base: Tensor,
-    density: Sequence[float],
-    epsilon: Sequence[float],
-    rescale: bool,
-    rng: Generator,
-) -> list[Tensor]:
-    """The task vectors with entries drawn by rank; one of density 0 or 1 draws nothing."""
-    deltas = []
-    for tensor, share, window in zip(tensors, density, epsilon, strict=True):
-        check_share("density", share)
-        delta = tensor - base
-        if share == 0:
-            delta.zero_()
-        elif share < 1:
-            delta = sparse(delta, ranked_entries(delta, share, window, rng), rescale)
-        deltas.append(delta)
-    return deltas
+    parts = selection or pruned(tensors, base, density=density, epsilon=epsilon, rescale=rescale, rng=rng)
+    return add_task_vectors(tensors, base, weight, normalize=normalize, lambda_=lambda_, parts=parts)

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from isomerge.fusion.bounds import in_directions
-from isomerge.fusion.matrices import sum_of
 from isomerge.fusion.method_options import limited
 from isomerge.fusion.registry import elementwise_method, per_model
+from isomerge.fusion.task_vectors import weighted
+from isomerge.passes import Entrywise
+
+
+def _largest(d: Any, a: Any, b: Any, votes: Any, total: Any, count: Any) -> Any:
+    v = d * a
+    v = v if votes > 0 else -v  # zero is negative, as theirs
+    return v if v > total else total, count
+
+
+def _signed(z: Any, votes: Any, total: Any, count: Any, p: Any, q: Any, r: Any) -> Any:
+    return z + (total if votes > 0 else -total) * p
+
+
+LARGEST = Entrywise(weighted, _signed, _largest)
 
 
 @elementwise_method
@@ -35,12 +49,7 @@ def emr(
         lambda_: scales what is added.
     """
 
-    deltas = [(t - base).mul_(share) for t, share in zip(tensors, weight, strict=True)]
-    sign = torch.where(sum_of(deltas) > 0, 1.0, -1.0).to(base.dtype)  # zero is negative, as theirs
-    largest = torch.zeros_like(base)
-    for delta in deltas:
-        largest = torch.maximum(largest, delta.mul_(sign))
-    return torch.add(base, largest.mul_(sign), alpha=lambda_)
+    return LARGEST(tensors, base, [[share] for share in weight], [lambda_])
 
 
 def same_direction(delta: Tensor, unified: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from isomerge.fusion.matrices import merged_matrices
 from isomerge.fusion.method_options import NOT_NEGATIVE, SHARE, limited
 from isomerge.fusion.registry import merge_method, per_model
 from isomerge.fusion.sparsity import check_share, lowest
-from isomerge.fusion.task_vectors import mixed_task_vector
+from isomerge.fusion.task_vectors import add_task_vectors
 from isomerge.symmetry.groups.singular import singular_values_and_vectors
 
 
@@ -53,7 +53,7 @@ def knots(
 
     def ties(parts: list[Tensor]) -> Tensor:
         trimmed = [trim(part, share) for part, share in zip(parts, density, strict=True)]
-        return mixed_task_vector(trimmed, weight, normalize=normalize, consensus="sum")
+        return add_task_vectors(trimmed, torch.zeros_like(parts[0]), weight, normalize=normalize, consensus="sum")
 
     def mix(deltas: list[Tensor]) -> Tensor:
         basis = shared_basis(deltas)

@@ -42,7 +42,7 @@ def lines(
 
     first, slope = factors(alpha, beta, len(tensors))
     factor = first + slope * depth
-    return add_task_vectors(base, [t - base for t in tensors], weight, normalize=False, lambda_=factor)
+    return add_task_vectors(tensors, base, weight, normalize=False, lambda_=factor)
 
 
 def factors(alpha: float | None, beta: float | None, count: int) -> tuple[float, float]:

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
 from isomerge.fusion.bounds import convex
 from isomerge.fusion.method_options import check_number, limited
 from isomerge.fusion.registry import elementwise_method
+from isomerge.fusion.task_vectors import weighted
+from isomerge.passes import Entrywise
 
 NEAREST = 1e-6
 """Smallest difference that is divided by (mergekit's)."""
+
+
+def _swapped(z: Any, votes: Any, total: Any, count: Any, p: Any, q: Any, r: Any) -> Any:
+    gap, of = abs(z - votes), type(z)
+    share = of(1) / (gap if gap >= q else q) * p
+    share = min(max(share, of(0)), of(1))
+    return share * votes + (of(1) - share) * z
+
+
+SWAPPED = Entrywise(weighted, _swapped)
 
 
 @elementwise_method
@@ -30,6 +43,4 @@ def nearswap(tensors: Sequence[Tensor], base: Tensor, *, t: float) -> Tensor:
         IsomergeError: there is not exactly one model beside the base.
     """
     check_number(tensors, nearswap)
-    other = tensors[0]
-    share = (t / (base - other).abs_().clamp_min_(NEAREST)).clamp_(0, 1)
-    return share * other + (1 - share) * base
+    return SWAPPED(tensors, base, [[1.0]], (t, NEAREST), subtract=False)

@@ -3,16 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from isomerge.fusion.bounds import changes
 from isomerge.fusion.method_options import limited
-from isomerge.fusion.registry import merge_method
+from isomerge.fusion.registry import elementwise_method
+from isomerge.passes import Entrywise, Pass
+from isomerge.pieces import wide_dtype
 
 
-@merge_method
+def _changed(d: Any, a: Any, b: Any, votes: Any) -> Any:
+    return votes + type(d)(abs(d) > b)
+
+
+def _diluted(d: Any, a: Any, b: Any, votes: Any, total: Any, count: Any) -> Any:
+    of = type(d)
+    d = d if abs(d) > b else of(0)
+    return total + (d * a if votes == 1 else d / max(votes, of(1))), count
+
+
+def _added(z: Any, votes: Any, total: Any, count: Any, p: Any, q: Any, r: Any) -> Any:
+    return total + z
+
+
+def _counted(z: Any, votes: Any, total: Any, count: Any, p: Any, q: Any, r: Any) -> Any:
+    return votes
+
+
+UNIQUE, COUNTED = Entrywise(_changed, _added, _diluted), Entrywise(_changed, _counted)
+
+
+def gains(
+    tensors: Sequence[Tensor], base: Tensor, *, r: float, alpha: float, epsilon: float, **_: Any
+) -> list[float]:
+    """By what every model's unique changes are scaled: see `ramplus_tl`.
+
+    Args:
+        tensors, base: as they are stored, of one shape.
+        r, alpha, epsilon: as of `ramplus_tl`.
+    """
+    every, unique = [0] * len(tensors), [0] * len(tensors)
+    for *parts, origin in Pass([*tensors, base], wide_dtype([base, *tensors])).pieces(measure=False):
+        alone = COUNTED(parts, origin, [[1.0, epsilon]] * len(parts)) == 1
+        for k, part in enumerate(parts):
+            delta = part - origin
+            changed = delta.abs().gt_(epsilon).logical_and_(delta)
+            every[k] += int(changed.count_nonzero())
+            unique[k] += int(changed.mul_(alone).count_nonzero())
+    # without unique entries it scales nothing
+    rhos = [(n - own) / max(own, epsilon) for n, own in zip(every, unique, strict=True)]
+    return [1 + r * min(max(rho, 0.0), alpha) for rho in rhos]
+
+
+@elementwise_method
 @limited(bound=changes)
 def ram(tensors: Sequence[Tensor], base: Tensor, *, epsilon: float = 1e-5) -> Tensor:
     """The base plus, entry by entry, the mean task vector of the models that change it.
@@ -25,13 +70,19 @@ def ram(tensors: Sequence[Tensor], base: Tensor, *, epsilon: float = 1e-5) -> Te
         base: the base's tensor.
         epsilon: largest magnitude that counts as no change.
     """
-    return _merged(tensors, base, epsilon, r=0.0, alpha=0.0)
+    return UNIQUE(tensors, base, [[1.0, epsilon]] * len(tensors))
 
 
-@merge_method
+@elementwise_method(select=gains)
 @limited(bound=changes)
 def ramplus_tl(
-    tensors: Sequence[Tensor], base: Tensor, *, r: float = 0.1, alpha: float = 0.2, epsilon: float = 1e-5
+    tensors: Sequence[Tensor],
+    base: Tensor,
+    *,
+    r: float = 0.1,
+    alpha: float = 0.2,
+    epsilon: float = 1e-5,
+    selection: Sequence[float] | None = None,
 ) -> Tensor:
     """RAM with unique changes scaled up: by ``1 + r clamp(rho, 0, alpha)``, what a model loses where it is
     averaged.
@@ -43,23 +94,7 @@ def ramplus_tl(
         tensors, base, epsilon: as in `ram`.
         r: the gain per unit of ``rho``.
         alpha: the largest ``rho`` that counts.
+        selection: what `gains` gave for the whole tensors that these are pieces of.
     """
-    return _merged(tensors, base, epsilon, r=r, alpha=alpha)
-
-
-def _merged(tensors: Sequence[Tensor], base: Tensor, epsilon: float, *, r: float, alpha: float) -> Tensor:
-
-    counts = torch.zeros(base.shape, dtype=torch.int32, device=base.device)
-    for tensor in tensors:
-        counts += (tensor - base).abs() > epsilon
-    mixed = torch.zeros_like(base)
-    for tensor in tensors:
-        delta = tensor - base
-        delta *= delta.abs() > epsilon
-        alone = counts == 1
-        unique = int((delta.ne(0) & alone).sum())
-        shared = int((delta.ne(0) & ~alone).sum())
-        rho = shared / max(unique, epsilon)  # without unique entries it scales nothing
-        gain = 1 + r * min(max(rho, 0.0), alpha)
-        mixed += torch.where(alone, delta * gain, delta / counts.clamp_min(1))
-    return mixed.add_(base)
+    gained = gains(tensors, base, r=r, alpha=alpha, epsilon=epsilon) if selection is None else selection
+    return UNIQUE(tensors, base, [[gain, epsilon] for gain in gained])

@@ -235,12 +235,17 @@ class Method:
         return PlugInCalls(self.function, f"the method {self.name} of {source(self)}")
 
     def selection(
-        self, tensors: Sequence[Tensor], parameters: Mapping[str, Any], base: Tensor | None = None
+        self,
+        tensors: Sequence[Tensor],
+        parameters: Mapping[str, Any],
+        base: Tensor | None = None,
+        rng: Generator | None = None,
     ) -> Any:
         """What `select` tells of whole tensors as they are stored; None where there is nothing to be told."""
         if self.select is None:
             return None
         options = self._keywords(parameters, len(tensors))
+        options |= {"rng": rng} if self.random else {}
         operands = [tensors, *([base] if self.base != "none" else [])]
         call = self.select if self.built_in else self._calls.selection(self.select)
         return call(*operands, **options)
@@ -310,6 +315,7 @@ def elementwise_method(
 
     A method without a base that is no more than a weighted sum has ``weights(**options)``, one for each tensor: to
     the last bit, all products are rounded, and the others added to the first one by one.
+        options |= {"rng": rng} if self.random else {}
     """
     if function is None:
         return partial(elementwise_method, select=select, weights=weights)

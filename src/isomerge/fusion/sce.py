@@ -2,25 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from isomerge.fusion.bounds import changes
 from isomerge.fusion.method_options import SHARE, limited
-from isomerge.fusion.registry import merge_method
+from isomerge.fusion.registry import elementwise_method
 from isomerge.fusion.sparsity import check_share, lowest
-from isomerge.fusion.task_vectors import elect_signs
+from isomerge.fusion.task_vectors import weighted
+from isomerge.passes import Entrywise, Pass, addresses, squares
+from isomerge.pieces import wide_dtype
 
 NEGLIGIBLE = 1e-6
 """Sum of the models' mean squares below which they weigh alike, and the smallest sum of weights that is divided
 by."""
+Selection = tuple["Selected | None", list[float]]
+"""Which entries stay (None: all), and how much each model counts."""
 
 
-@merge_method
+def _agree(d: Any, a: Any, b: Any, votes: Any, total: Any, count: Any) -> Any:
+    v = d if votes >= 0 else -d
+    agrees = b if v > 0 else type(d)(0)
+    return total + d * agrees, count + agrees
+
+
+def _mean(z: Any, votes: Any, total: Any, count: Any, p: Any, q: Any, r: Any) -> Any:
+    return total / max(count, p) + z
+
+
+MEAN = Entrywise(weighted, _mean, _agree)
+
+
+class Selected:
+    """A mask of the entries that stay, taken in pieces, in order."""
+
+    def __init__(self, mask: Tensor) -> None:
+        self._mask, self._start = mask, 0
+
+    def __call__(self, tensors: Sequence[Tensor], base: Tensor) -> list[Tensor]:
+        """The next pieces of the task vectors, zero where nothing stays."""
+        mask = self._mask[self._start : self._start + base.numel()].view(base.shape)
+        self._start += base.numel()
+        return [(t - base).mul_(mask) for t in tensors]
+
+
+def selected(tensors: Sequence[Tensor], base: Tensor, *, select_topk: float, **_: Any) -> Selection:
+    """See `Selection`.
+
+    Args:
+        tensors, base: as they are stored, of one shape.
+        select_topk: as of `sce`.
+
+    Raises:
+        IsomergeError: a share outside of [0, 1].
+    """
+    check_share("select_topk", select_topk)
+    wide, mask, sums = wide_dtype([base, *tensors]), None, [0.0] * len(tensors)
+
+    def pieces() -> Iterator[list[Tensor]]:
+        return Pass([*tensors, base], wide).pieces(measure=False)
+
+    if select_topk < 1:
+        spread = torch.cat([torch.empty(0, dtype=wide), *(_variance(parts, origin) for *parts, origin in pieces())])
+        mask = lowest(spread.neg_(), int(int(spread.count_nonzero()) * select_topk))
+    chosen = None if mask is None else Selected(mask)
+    for *parts, origin in pieces():
+        kept = parts if chosen is None else chosen(parts, origin)
+        for k, part in enumerate(kept):
+            sums[k] += squares(part, origin)[1] if chosen is None else squares(part)[0]
+    total = sum(sums) / max(1, base.numel())
+    shares = [1 / len(sums) if total < NEGLIGIBLE else own / sum(sums) for own in sums]
+    return None if mask is None else Selected(mask), shares
+
+
+def _variance(tensors: Sequence[Tensor], base: Tensor) -> Tensor:
+    """That of the entries over the models."""
+    from isomerge.loops import compiled, variances
+
+    tensors, base, out = [t.contiguous() for t in tensors], base.contiguous(), torch.empty_like(base)
+    compiled(variances)(addresses(tensors), base.numpy(), out.numpy())
+    return out
+
+
+@elementwise_method(select=selected)
 @limited(select_topk=SHARE, bound=changes)
-def sce(tensors: Sequence[Tensor], base: Tensor, *, select_topk: float = 1.0, int8_mask: bool = False) -> Tensor:
+def sce(
+    tensors: Sequence[Tensor],
+    base: Tensor,
+    *,
+    select_topk: float = 1.0,
+    int8_mask: bool = False,
+    selection: Selection | None = None,
+) -> Tensor:
     """Select entries on which the models differ, calculate the models' weights, erase minority signs.
 
     Of the task vectors only the entries of largest variance over the models stay: ``floor(select_topk N)`` of the N
@@ -33,25 +109,11 @@ def sce(tensors: Sequence[Tensor], base: Tensor, *, select_topk: float = 1.0, in
         base: the base's tensor.
         select_topk: the share of entries that stay; 1 keeps all, also those on which all models agree.
         int8_mask: accepted for mergekit's recipes; the result does not depend on it.
+        selection: what `selected` gave for the whole tensors that these are pieces of.
 
     Raises:
         IsomergeError: a share outside of [0, 1].
     """
-
-    check_share("select_topk", select_topk)
-    deltas = [t - base for t in tensors]
-    if select_topk < 1:
-        spread = torch.stack(deltas).var(0, unbiased=False)
-        count = int(int(spread.count_nonzero()) * select_topk)
-        mask = lowest(spread.neg_(), count)
-        deltas = [delta * mask for delta in deltas]
-    squares = [float(delta.square().mean(dtype=torch.float64)) for delta in deltas]
-    total = sum(squares)
-    shares = [1 / len(deltas) if total < NEGLIGIBLE else square / total for square in squares]
-    elected = elect_signs(deltas, "sum")
-    mixed, counted = torch.zeros_like(base), torch.zeros_like(base)
-    for delta, share in zip(deltas, shares, strict=True):
-        agrees = (delta.sign() == elected).to(base.dtype) * share
-        mixed += delta * agrees
-        counted += agrees
-    return mixed.div_(counted.clamp_min(NEGLIGIBLE)).add_(base)
+    chosen, shares = selected(tensors, base, select_topk=select_topk) if selection is None else selection
+    kept = tensors if chosen is None else chosen(tensors, base)
+    return MEAN(kept, base, [[1.0, share] for share in shares], [NEGLIGIBLE], subtract=chosen is None)

@@ -34,4 +34,4 @@ def task_arithmetic(
         lambda_: scales what is added.
         int8_mask: accepted for mergekit's recipes; there are no masks here.
     """
-    return add_task_vectors(base, [t - base for t in tensors], weight, normalize=normalize, lambda_=lambda_)
+    return add_task_vectors(tensors, base, weight, normalize=normalize, lambda_=lambda_)

@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from isomerge.errors import IsomergeError
-from isomerge.pieces import pieces
+from isomerge.passes import Entrywise
+
+if TYPE_CHECKING:
+    from isomerge.fusion.trimming import Part
 
 NO_WEIGHT = 1e-8
 """Sum of weights that nothing is divided by (mergekit's)."""
-
-
-def elect_signs(deltas: Sequence[Tensor], consensus: str) -> Tensor:
-    """TIES' elected sign of every entry, +1 or -1.
-
-    Args:
-        deltas: weighted task vectors.
-        consensus: ``sum``: the sign of their sum, as in the paper. ``count``: the sign that more of them have. A
-            tie, and what nobody changes, is positive.
-
-    Raises:
-        IsomergeError: another word for ``consensus``.
-    """
-
-    check_consensus(consensus)
-    votes = reduce(torch.add, deltas if consensus == "sum" else [delta.sign() for delta in deltas])
-    return torch.copysign(votes.new_ones(()), votes)  # x - x is +0
 
 
 def check_consensus(consensus: str) -> None:
@@ -39,57 +24,77 @@ def check_consensus(consensus: str) -> None:
         raise IsomergeError(f"`consensus_method` is {consensus}, but it is one of: sum, count")
 
 
+def weighted(d: Any, a: Any, b: Any, votes: Any) -> Any:
+    """A sum, every entry times a weight ``a``."""
+    return votes + d * a
+
+
+def _scaled(z: Any, votes: Any, total: Any, count: Any, p: Any, q: Any, r: Any) -> Any:
+    return z + votes / q * p
+
+
+def _vote(d: Any, a: Any, b: Any, votes: Any) -> Any:
+    v, of = d * a, type(d)
+    return votes + (v if b == 0 else of(v > 0) - of(v < 0))
+
+
+def _agree(d: Any, a: Any, b: Any, votes: Any, total: Any, count: Any) -> Any:
+    v = d * a
+    v = v if votes >= 0 else -v
+    agrees = type(d)(v > 0)
+    return total + v * agrees, count + a * agrees
+
+
+def _elected(z: Any, votes: Any, total: Any, count: Any, p: Any, q: Any, r: Any) -> Any:
+    v = total if votes >= 0 else -total
+    w = r if r > 0 and count < r else count
+    w = w if w != 0 and q != 0 else type(z)(1)
+    return z + v / w * p
+
+
+SUM = Entrywise(weighted, _scaled)
+ELECTED = Entrywise(_vote, _elected, _agree)
+
+
 def add_task_vectors(
+    tensors: Sequence[Tensor],
     base: Tensor,
-    deltas: Sequence[Tensor],
     weight: Sequence[float],
     *,
     normalize: bool,
-    lambda_: float,
+    lambda_: float = 1.0,
     consensus: str | None = None,
+    parts: Sequence[Part | None] = (),
 ) -> Tensor:
     """``base + lambda sum_m w_m delta_m``, divided by the sum of weights when ``normalize``.
 
-    With ``consensus`` an entry of a model counts, in both sums, only where its weighted task vector has the elected
-    sign.
+    With ``consensus`` (TIES' election) an entry of a model counts, in both sums, only where its weighted task
+    vector has the sign of the sum of all (``sum``, as in the paper), or that which more of them have (``count``). A
+    tie is positive. Where the weights that agree cancel, nothing is divided.
 
     Args:
+        tensors: one per model.
         base: the base's tensor.
-        deltas: one task vector per model, sparse or not.
         weight: one weight per model.
         normalize: divide. Where the weights sum to zero, nothing is divided.
         lambda_: scales what is added.
-        consensus: see `elect_signs`; None: no election.
+        consensus: see above; None: no election.
+        parts: what stays of every task vector; None, or none of them: all.
+
+    Raises:
+        IsomergeError: another word for ``consensus``.
     """
-
-    out = torch.empty(base.shape, dtype=base.dtype, device=base.device)
-    for (origin, *parts), place in pieces([base, *deltas], out):  # entry by entry
-        mixed = mixed_task_vector(parts, weight, normalize=normalize, consensus=consensus)
-        torch.add(origin, mixed, alpha=lambda_, out=place)
-    return out
-
-
-def mixed_task_vector(
-    deltas: Sequence[Tensor], weight: Sequence[float], *, normalize: bool, consensus: str | None = None
-) -> Tensor:
-    """What `add_task_vectors` adds up, before ``lambda``."""
-
+    subtract = all(part is None for part in parts)
+    if not subtract:
+        origin = base.reshape(-1).contiguous()
+        flat = [t.reshape(-1).contiguous() for t in tensors]
+        tensors = [t - origin if part is None else part(t, origin) for t, part in zip(flat, parts, strict=True)]
     if consensus is None:
-        deltas = [delta if share == 1 else delta * share for delta, share in zip(deltas, weight, strict=True)]
-        mixed = deltas[0].clone()
-        for delta in deltas[1:]:
-            mixed += delta
         total = sum(weight)
-        return mixed.div_(total) if normalize and abs(total) >= NO_WEIGHT else mixed
-    from isomerge.loops import compiled, elect
-
+        divisor = total if normalize and abs(total) >= NO_WEIGHT else 1.0
+        return SUM(tensors, base, [[w] for w in weight], (lambda_, divisor), subtract=subtract)
     check_consensus(consensus)
-    parts = tuple(delta.reshape(-1).contiguous().numpy() for delta in deltas)
-    out = np.empty_like(parts[0])
-    shares = torch.tensor(weight, dtype=torch.float64).to(deltas[0].dtype).numpy()
-    if not np.isfinite(shares).all():
-        raise RuntimeError("a weight cannot be converted without overflow")  # as torch says it
-    least = min(weight) if normalize else 0.0
-    least = max(least, float(np.finfo(out.dtype).tiny)) if least > 0 else 0.0  # a weight that the dtype has not
-    compiled(elect)(parts, shares, consensus == "count", normalize, out.dtype.type(least), out)
-    return torch.from_numpy(out).view(deltas[0].shape)
+    # where all weights are positive, sums of them are no less than the least, but for one that the dtype has not
+    least = max(min(weight), torch.finfo(base.dtype).tiny) if normalize and min(weight) > 0 else 0.0
+    votes = [[w, float(consensus == "count")] for w in weight]
+    return ELECTED(tensors, base, votes, (lambda_, float(normalize), least), subtract=subtract)

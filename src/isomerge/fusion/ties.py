@@ -9,11 +9,11 @@ from torch import Tensor
 from isomerge.fusion.bounds import task_vectors
 from isomerge.fusion.method_options import CONSENSUS, SHARE, limited
 from isomerge.fusion.registry import elementwise_method, per_model
-from isomerge.fusion.task_vectors import mixed_task_vector
-from isomerge.fusion.trimming import Trim, trims_of
+from isomerge.fusion.task_vectors import add_task_vectors
+from isomerge.fusion.trimming import Part, largest
 
 
-@elementwise_method(select=trims_of)
+@elementwise_method(select=largest)
 @limited(density=SHARE, consensus_method=CONSENSUS, bound=task_vectors)
 def ties(
     tensors: Sequence[Tensor],
@@ -26,7 +26,7 @@ def ties(
     lambda_: float = 1.0,
     consensus_method: str = "sum",
     int8_mask: bool = False,
-    selection: Sequence[Trim | None] | None = None,
+    selection: Sequence[Part | None] | None = None,
 ) -> Tensor:
     """Trim, elect, merge: task vectors keep their largest entries, and of these only those of the elected sign.
 
@@ -43,16 +43,12 @@ def ties(
         lambda_: scales what is added.
         consensus_method: ``sum`` (the paper's) or ``count``, a vote of one sign per model.
         int8_mask: accepted for mergekit's recipes; masks are booleans here, and the result does not depend on it.
-        selection: how task vectors are trimmed, where ``tensors`` are pieces of what `trims_of` was given.
+        selection: what stays of task vectors, where ``tensors`` are pieces of what `largest` was given.
 
     Raises:
         IsomergeError: a density outside of [0, 1].
     """
-    trims = trims_of(tensors, base, density=density, rescale=rescale) if selection is None else selection
-    origin = base.reshape(-1).contiguous()
-    deltas = [
-        part.reshape(-1) - origin if trim is None else trim(part.reshape(-1).contiguous(), origin)
-        for part, trim in zip(tensors, trims, strict=True)
-    ]
-    mixed = mixed_task_vector(deltas, weight, normalize=normalize, consensus=consensus_method).view(base.shape)
-    return mixed.mul_(lambda_).add_(base) if lambda_ != 1 else mixed.add_(base)
+    parts = largest(tensors, base, density=density, rescale=rescale) if selection is None else selection
+    return add_task_vectors(
+        tensors, base, weight, normalize=normalize, lambda_=lambda_, consensus=consensus_method, parts=parts
+    )

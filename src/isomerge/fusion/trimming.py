@@ -1,4 +1,4 @@
-"""TIES' trimming: the threshold of a task vector, exact, without the task vector being whole in memory.
+"""Parts of task vectors, chosen before and cut out in pieces: no task vector is whole in memory.
 
 Magnitudes in float32 are in the order of their bits. One pass counts them by their leading bits, which tells the
 bin of the rank that is asked for; a second one counts those of that bin by the bits below. In float64, of which
@@ -7,8 +7,9 @@ such counts are too many, all magnitudes are searched by quickselect.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,10 @@ class Sizes:
         return Pass(self.tensors, self.wide).pieces(measure=False)
 
 
+Part = Callable[[Tensor, Tensor], Tensor]
+"""From the next piece of a model and of the base, vectors, to that of what stays of the task vector."""
+
+
 @dataclass(frozen=True)
 class Rank:
     """The entry of a rank: its ``value``, how many entries are ``less``, and how many ``equal`` to it."""
@@ -53,23 +58,27 @@ class Rank:
     equal: int
 
 
-def rank_of(sizes: Sizes, k: int) -> Rank:
-    """The ``k``-th smallest (from one) of all magnitudes."""
+def ranks_of(sizes: Sizes, ks: Sequence[int]) -> list[Rank]:
+    """The ``k``-th smallest (from one) of all magnitudes, for every k."""
     if sizes.wide != torch.float32:
         whole = torch.cat(list(sizes))
-        value = kth_smallest(whole, k)
-        return Rank(value, int((whole < value).sum()), int((whole == value).sum()))
+        values = [kth_smallest(whole, k) for k in ks]
+        return [Rank(v, int((whole < v).sum()), int((whole == v).sum())) for v in values]
     from isomerge.loops import LOW, compiled, count_high, count_low  # numba: a quarter of a second
 
-    bins, numbers = np.zeros(1 << 16, np.int64), np.zeros(1 << LOW, np.int64)
+    bins, numbers = np.zeros(1 << 16, np.int64), np.zeros((len(ks), 1 << LOW), np.int64)
     for x, y in sizes.pairs():
         compiled(count_high)(x.numpy(), y.numpy(), bins)
-    high, less = _place(bins, k)
+    places = [_place(bins, k) for k in ks]
     for x, y in sizes.pairs():
-        compiled(count_low)(x.numpy(), y.numpy(), np.uint32(high), numbers)
-    low, more = _place(numbers, k - less)
-    value = np.array([high << LOW | low], np.uint32).view(np.float32)
-    return Rank(float(value[0]), less + more, int(numbers[low]))
+        for (high, _), counts in zip(places, numbers, strict=True):
+            compiled(count_low)(x.numpy(), y.numpy(), np.uint32(high), counts)
+    ranks = []
+    for k, (high, less), counts in zip(ks, places, numbers, strict=True):
+        low, more = _place(counts, k - less)
+        value = np.array([high << LOW | low], np.uint32).view(np.float32)
+        ranks.append(Rank(float(value[0]), less + more, int(counts[low])))
+    return ranks
 
 
 def _place(counts: Any, k: int) -> tuple[int, int]:
@@ -80,54 +89,102 @@ def _place(counts: Any, k: int) -> tuple[int, int]:
 
 
 class Trim:
-    """TIES: only the ``max(1, floor(density N))`` entries of largest magnitude stay (none at density 0).
-
-    Of equal ones the earlier stay. A task vector is trimmed in pieces, in order.
+    """The entries whose places are in a range, by magnitude from the smallest on.
 
     Args:
         sizes: the magnitudes of the task vector.
-        density: the share that stays.
+        start, end: the range of places.
         rescale: scale what stays to the sum of magnitudes that there was.
+        earlier: of the magnitude where the range starts the earlier entries stay; else the later.
     """
 
-    def __init__(self, sizes: Sizes, density: float, *, rescale: bool = False) -> None:
-        left_out = len(sizes) - max(1, int(density * len(sizes)))
-        rank = rank_of(sizes, left_out + 1)
-        self.threshold = rank.value
-        over = rank.less < left_out  # some of this size go
-        self.ties = rank.less + rank.equal - left_out if over else 0
-        """How many entries of the size of the threshold are still to be kept."""
-        at = torch.tensor(self.threshold, dtype=sizes.wide)
-        self.level = self.threshold if over else float(torch.nextafter(at, -torch.ones_like(at)))
-        """Entries larger than this stay."""
-        self.factor = 1.0 if density else 0.0
-        if rescale and density:
+    def __init__(self, sizes: Sizes, start: int, end: int, *, rescale: bool = False, earlier: bool = False) -> None:
+        n = len(sizes)
+        self._low, self._high, self.factor = -1.0, nan, 1.0 if start < end else 0.0
+        self._stay = np.array([[0, 0], [0, 0]])
+        """Of the entries of the least and of the largest magnitude that stay the first's number, and the last's."""
+        self._seen = np.zeros(2, np.int64)
+        ks = [k for k, limits in ((start + 1, start), (end, end < n)) if limits and start < end]
+        ranks = ranks_of(sizes, ks) if ks else []
+        if ranks and start:
+            rank = ranks[0]
+            self._low, out = rank.value, start - rank.less
+            self._stay[0] = (0, rank.equal - out) if earlier else (out, rank.equal)
+        if ranks and end < n:
+            rank = ranks[-1]
+            self._high = rank.value
+            if rank.value == self._low:  # all that stays is of one magnitude
+                self._stay[0, 1], self._stay[1] = end - rank.less, (0, n)
+            else:
+                self._stay[1, 1] = end - rank.less
+        if rescale and start < end:
             self.factor = self._rescaling(sizes)
 
     def _rescaling(self, sizes: Sizes) -> float:
         """By what the entries that stay are multiplied to have the sum of magnitudes of all."""
-        before, after = 0.0, self.ties * self.threshold
-        for piece in sizes:
-            before += float(piece.sum(dtype=torch.float64))
-            after += float(torch.nn.functional.hardshrink(piece, self.level).sum(dtype=torch.float64))
-        return before / after if before >= NEGLIGIBLE and after >= NEGLIGIBLE else 1.0
+        before, after = mass_of(sizes, np.zeros(0, bool), self._low, self._high)
+        (least, most), alike = np.diff(self._stay).flatten().tolist(), self._low == self._high
+        after += (self._low * least if least else 0) + (self._high * most if most and not alike else 0)
+        return factor_of(before, after)
 
     def __call__(self, part: Tensor, base: Tensor) -> Tensor:
-        """The next piece of the task vector, trimmed, from those of the model and of the base: vectors."""
+        """See `Part`."""
         from isomerge.loops import compiled, trim
 
         delta = torch.empty_like(part)
-        number = delta.numpy().dtype.type
-        self.ties -= compiled(trim)(
-            part.numpy(), base.numpy(), number(self.level), number(self.threshold), self.ties, delta.numpy()
-        )
+        x, y, out = part.numpy(), base.numpy(), delta.numpy()
+        low, high = out.dtype.type(self._low), out.dtype.type(self._high)
+        compiled(trim)(x, y, low, high, self._stay, self._seen, out)
         return delta if self.factor == 1 else delta.mul_(self.factor)
 
 
-def trims_of(
+class Masked:
+    """The entries of a mask.
+
+    Args:
+        sizes: the magnitudes of the task vector.
+        mask: which entries stay, booleans of its shape.
+        rescale: as of `Trim`.
+    """
+
+    def __init__(self, sizes: Sizes, mask: Tensor, *, rescale: bool = False) -> None:
+        self._mask, self._start = mask.reshape(-1).numpy(), 0
+        self.factor = factor_of(*mass_of(sizes, self._mask)) if rescale else 1.0
+
+    def __call__(self, part: Tensor, base: Tensor) -> Tensor:
+        """See `Part`."""
+        from isomerge.loops import compiled, keep_masked
+
+        delta = torch.empty_like(part)
+        mask = self._mask[self._start : self._start + len(part)]
+        self._start += len(part)
+        out = delta.numpy()
+        compiled(keep_masked)(part.numpy(), base.numpy(), mask, out.dtype.type(self.factor), out)
+        return delta
+
+
+def mass_of(sizes: Sizes, mask: Any, low: float = 0.0, high: float = nan) -> tuple[float, float]:
+    """The sum of all magnitudes, and that of those that a mask has, or, where it is empty, between two."""
+    from isomerge.loops import compiled, masses
+
+    sums, start = np.zeros(2), 0
+    for x, y in sizes.pairs():
+        number, part = x.numpy().dtype.type, mask[start : start + len(x)]
+        compiled(masses)(x.numpy(), y.numpy(), part, number(low), number(high), sums)
+        start += len(x)
+    return float(sums[0]), float(sums[1])
+
+
+def factor_of(before: float, after: float) -> float:
+    """By what a task vector is multiplied to have the sum of magnitudes that it had before some of it went."""
+    return before / after if before >= NEGLIGIBLE and after >= NEGLIGIBLE else 1.0
+
+
+def largest(
     tensors: Sequence[Tensor], base: Tensor, *, density: Sequence[float], rescale: bool, **_: Any
-) -> list[Trim | None]:
-    """How every model's task vector is trimmed; None: it is kept as it is.
+) -> list[Part | None]:
+    """TIES: of every task vector the ``max(1, floor(density N))`` entries of largest magnitude (none at density 0);
+    None: it is kept as it is. Of equal ones the earlier stay.
 
     Args:
         tensors, base: as they are stored, of one shape.
@@ -136,10 +193,32 @@ def trims_of(
     Raises:
         IsomergeError: a density outside of [0, 1].
     """
+    n = base.numel()
+
+    def part(sizes: Sizes, share: float) -> Part:
+        kept = min(n, max(1, int(share * n))) if share else 0
+        return Trim(sizes, n - kept, n, rescale=rescale, earlier=True)
+
+    return parts_of(tensors, base, density, part)
+
+
+def parts_of(
+    tensors: Sequence[Tensor],
+    base: Tensor,
+    density: Sequence[float],
+    part: Callable[[Sizes, Any], Part],
+    *more: Any,
+) -> list[Part | None]:
+    """What stays of every task vector; None: all, at density 1. ``part`` is given its magnitudes, its density, and
+    its entry of ``more``.
+
+    Raises:
+        IsomergeError: a density outside of [0, 1].
+    """
+    wide = wide_dtype([base, *tensors])
     for share in density:
         check_share("density", share)
-    wide = wide_dtype([base, *tensors])
     return [
-        None if share == 1 else Trim(Sizes(t, base, wide), share, rescale=rescale)
-        for t, share in zip(tensors, density, strict=True)
+        None if share == 1 else part(Sizes(t, base, wide), share, *own)
+        for t, share, *own in zip(tensors, density, *more, strict=True)
     ]

@@ -220,7 +220,7 @@ class Fuser:
         base = tensors[0] if fusion.first == "base" else None
         name = self.name(block, number)
         if fusion.method.elementwise:
-            return self._in_pieces(block, parameters, operands, base, way, name)
+            return self._in_pieces(block, parameters, operands, base, way, number)
         operands, base = list(map(self._working, operands)), None if base is None else self._working(base)
         seen = None
         if self.statistics is not None and fusion.method.statistics is not None:
@@ -246,11 +246,15 @@ class Fuser:
     ) -> Tensor:
         """The method's result for one tensor of every model, in the working dtype; ``name`` seeds a random
         method."""
-        method = self.fusion.method
+        method, rng = self.fusion.method, self._rng(name)
         if method.unit:  # what a method of units leaves is averaged
             return linear(tensors, weight=parameters.get("weight", [1.0] * len(tensors)))
-        rng = generator(self.fusion.seed, method.name, name) if method.random else None
         return method.fuse(tensors, parameters, base=base, rng=rng, statistics=statistics, notes=notes, name=name)
+
+    def _rng(self, name: str) -> Generator | None:
+        """Of a random method, for a tensor."""
+        method = self.fusion.method
+        return generator(self.fusion.seed, method.name, name) if method.random else None
 
     def _in_pieces(
         self,
@@ -259,14 +263,14 @@ class Fuser:
         tensors: list[Tensor],
         base: Tensor | None,
         way: Way,
-        name: str,
+        number: int,
     ) -> Tensor | PlacedTensor:
         """A method that needs no more than a piece of every model in the working dtype."""
 
         form = way.form
         narrow, place = (None, None) if form is None else (form.written_dtype(block), form.place(block))
-        named = None if block.line.infinite else name
-        fill = partial(self._fill, parameters, tensors, base, way.reading, named)
+        named = None if block.line.infinite else self.name(block, number)
+        fill = partial(self._fill, parameters, tensors, base, way.reading, named, block.canonical[number])
         if place is not None and place.shape == tensors[0].shape:
             with suppress(NotFiniteError):
                 fill(place)
@@ -284,6 +288,7 @@ class Fuser:
         base: Tensor | None,
         first: FirstReading | None,
         name: str | None,
+        canonical: str,
         out: Any,
         *,
         finite: bool = True,
@@ -291,7 +296,7 @@ class Fuser:
         """The method's result, in a tensor or at its place in a file; where there is a ``name``, it must be
         explained. Raises NotFiniteError where it must be ``finite`` and is not."""
         method, start = self.fusion.method, [] if base is None else [base]
-        selection = method.selection(tensors, parameters, base)
+        selection = method.selection(tensors, parameters, base, self._rng(canonical))
         every = [*tensors, *start]
         reading = Pass(every, self.dtype) if first is None else first.reading(every, self.dtype)
 
