@@ -147,3 +147,19 @@ def test_progress_tells_the_objective(stored: Callable, tmp_path: Path, monkeypa
     assert phases[2].startswith("residual stream, sweep 1, objective ")
     assert phases[-1] == "aligning"
     assert not any(":" in unit for _, unit in shown)
+
+
+def test_progress_off_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line after so many seconds, not for every unit; none when quiet."""
+    from isomerge.cli import console
+
+    clock = iter([0.0, 1.0, 5.5, 5.5, 6.0, 10.6, 10.6, 11.0])
+    monkeypatch.setattr(console, "monotonic", lambda: next(clock))
+    with console.Voice().progress("merging") as observer:
+        for done in range(1, 6):
+            observer(f"step: layer {done}" if done == 4 else f"layer {done}", done, 10)
+    with console.Voice(quiet=True).progress("merging") as observer:
+        observer("layer 1", 9, 10)
+    captured = capsys.readouterr()
+    assert captured.err.splitlines() == ["merging: 20%, layer 2", "step: 40%, layer 4"]
+    assert captured.out == ""

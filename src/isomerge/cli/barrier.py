@@ -83,7 +83,7 @@ def barrier(
         with planned_barrier([a, b] if c is None else [a, b, c], **arguments) as planned:
             check_labelled(planned.examples)
             return tell_cost(voice, telling.json, planned)
-    with voice.progress("measuring", steps=True) as observer:
+    with voice.progress("measuring") as observer:
         report = isomerge.barrier(a, b, c, **arguments, observer=observer)
     warn_fixed(voice, report["fixed"])
     if report["untied"]:

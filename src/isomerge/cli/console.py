@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from isomerge.errors import visible
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from isomerge.progress import Observer
 
+EVERY = 5.0
+"""Seconds between lines of progress where stderr is no terminal."""
 WIDEST = 10_000
 """Columns of a table for which there is room, whatever the terminal."""
 
@@ -88,23 +91,19 @@ class Voice:
         console.print(table, crop=False)
 
     @contextmanager
-    def progress(self, what: str, *, steps: bool = False) -> Iterator[Observer]:
-        """A progress bar on stderr (only on a terminal), as an observer of bytes, or of ``steps``."""
-        if not self.is_watched:
+    def progress(self, what: str) -> Iterator[Observer]:
+        """How far a run is, on stderr, as an observer of bytes or steps: a bar on a terminal, else a line every few
+        seconds."""
+        if self.quiet:
             yield lambda unit, done, total: None
             return
+        if not self.is_watched:
+            yield _Lines(what)
+            return
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-        count = MofNCompleteColumn() if steps else DownloadColumn()
-        columns = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
         with Progress(
             *columns, TextColumn("{task.fields[unit]}"), console=Console(stderr=True), transient=True
         ) as bar:
@@ -115,6 +114,20 @@ class Voice:
                 bar.update(task, description=phase or what, completed=done, total=total, unit=visible(unit[-48:]))
 
             yield observe
+
+
+class _Lines:
+    """An observer that prints a line after `EVERY` seconds, and again after as many."""
+
+    def __init__(self, what: str) -> None:
+        self.what, self.printed = what, monotonic()
+
+    def __call__(self, unit: str, done: int, total: int) -> None:
+        if total and monotonic() - self.printed >= EVERY:
+            phase, _, unit = unit.rpartition(": ")
+            said = f"{phase or self.what}: {done / total:.0%}" + (f", {unit}" if unit else "")
+            print(visible(said), file=sys.stderr, flush=True)
+            self.printed = monotonic()
 
 
 def distance_table(voice: Voice, distance: dict[str, Any]) -> None:

@@ -112,7 +112,7 @@ def _pair(voice: Voice, a: Path, b: Path, out: Path, evaluate: Any) -> dict[str,
     lines, report = [], {}
     for name, kind, how in KINDS:
         closest = out / f"vit-b-{kind}"
-        with voice.progress(f"aligning: {name}", steps=True) as observer:
+        with voice.progress(f"aligning: {name}") as observer:
             _, aligned = isomerge.align(b, onto=a, out=closest, overwrite=True, observer=observer, **how)
         folder = out / f"merge-{kind}"
         isomerge.merge([a, closest], out=folder, align=False, overwrite=True)

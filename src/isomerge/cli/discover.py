@@ -32,7 +32,7 @@ def discover(
     from isomerge.cli.console import Voice, write_json
 
     voice = Voice(telling.quiet, telling.verbose)
-    with voice.progress("discover", steps=True) as observer:
+    with voice.progress("discover") as observer:
         report = isomerge.discover(model, out=out, seed=seed, overwrite=overwrite, observer=observer)
     voice.say(f"{model}: {report['model_type']}, run as a tiny random {report['class']}")
     columns = ["space", "role", "group", "per", "verdict", "outputs changed by"]

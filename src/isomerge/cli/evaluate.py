@@ -30,7 +30,7 @@ def evaluate(
     from isomerge.cli.console import Voice, write_json
 
     voice = Voice(telling.quiet, telling.verbose)
-    with voice.progress("evaluating", steps=True) as observer:
+    with voice.progress("evaluating") as observer:
         report = isomerge.evaluate(
             models,
             data=data,

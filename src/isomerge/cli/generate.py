@@ -56,7 +56,7 @@ def generate(
     if planning.dry_run:
         with planned_generate(models, **arguments) as planned:
             return tell_cost(voice, telling.json, planned)
-    with voice.progress("writing examples", steps=True) as observer:
+    with voice.progress("writing examples") as observer:
         report = isomerge.generate(models, **arguments, observer=observer)
     shape = " x ".join(map(str, next(iter(report["shapes"].values()))[1:]))
     unit = "tokens" if report["kind"] == "texts" else "pixels"

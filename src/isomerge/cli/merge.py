@@ -263,7 +263,7 @@ class _Door:
         if asked.select is not None:
             from isomerge.commands.layer_selection import with_selected_layers
 
-            with voice.progress("selecting layers", steps=True) as observer:
+            with voice.progress("selecting layers") as observer:
                 asked = with_selected_layers(asked, **how, observer=observer)
         with voice.progress("merging") as observer, planned_merge(asked, out, **how, observer=observer) as plan:
             decided = plan.decided()

@@ -46,7 +46,7 @@ def prove(
 
     voice = Voice(telling.quiet, telling.verbose)
     own, inputs = (None, None) if module is None else made_by(module)
-    with voice.progress("prove", steps=True) as observer:
+    with voice.progress("prove") as observer:
         report = isomerge.prove(model, spec=spec, module=own, inputs=inputs, seed=seed, observer=observer)
     write_json(telling.json, report)
     voice.say(f"{model}: {report['model_type']}, run as a tiny random {report['class']}")

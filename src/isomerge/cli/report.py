@@ -47,7 +47,7 @@ def report(
     where = page or out / PAGE
     if page is not None:
         check_file(page, f"--out {page}", overwrite=True)
-    with voice.progress("measuring", steps=True) as observer:
+    with voice.progress("measuring") as observer:
         made = isomerge.report(
             out, barrier=barrier or [], data=data, points=points, batch_size=batch_size, limit=limit, length=length,
             device=device, spec=opening.spec, allow_pickle=opening.allow_pickle, observer=observer,

@@ -87,7 +87,7 @@ def stats(
     if planning.dry_run:
         with planned_stats(model, **arguments, labels=fisher_labels) as planned:
             return tell_cost(voice, telling.json, planned)
-    with voice.progress("reading activations", steps=True) as observer:
+    with voice.progress("reading activations") as observer:
         report = isomerge.stats(model, **arguments, fisher_labels=fisher_labels, observer=observer)
     if telling.verbose:
         voice.table("", ["read at", "tokens"], [[key, str(count)] for key, count in report["tokens"].items()])

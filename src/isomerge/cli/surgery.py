@@ -35,7 +35,7 @@ def surgery(
     from isomerge.cli.console import Voice, write_json
 
     voice = Voice(telling.quiet, telling.verbose)
-    with voice.progress("surgery", steps=True) as observer:
+    with voice.progress("surgery") as observer:
         report = isomerge.surgery(
             merged,
             task,
