@@ -15,7 +15,7 @@ from typer.core import TyperArgument
 
 import isomerge
 from isomerge.cli.program import app
-from isomerge.cli.written import ALONE, FUNCTIONS
+from isomerge.doors import ALONE, FUNCTIONS
 from isomerge.fusion import registry
 from isomerge.merging.recipe import schema
 from isomerge.merging.recipe.mistakes import keys_of

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 import isomerge
 from depth import thorough
-from isomerge.cli.overview import COMMANDS
+from isomerge.doors import COMMANDS
 from isomerge.fusion import registry
 from sources import FILES, ROOT, nodes
 from toys import save_toy
@@ -38,6 +38,10 @@ MOST = 263
 ON_DEMAND = {
     "isomerge.checkpoint.pushing": "the output goes to the hub",
     "isomerge.checkpoint.tokenizer": "a tokenizer is of an older form",
+    "isomerge.commands.experts": "a recipe makes experts",
+    "isomerge.commands.experts_asked": "a recipe makes experts",
+    "isomerge.commands.layer_selection": "layers are selected",
+    "isomerge.commands.pipeline_runs": "models are pipelines",
     "isomerge.discovery": "a text of the user's own is proven",
     "isomerge.evidence.layer_scan": "layers were selected",
     "isomerge.evidence.report.contents": "a notebook shows a report",
@@ -270,7 +274,9 @@ def test_a_plain_merge_loads_what_it_needs(models: str, llamas: Path, tmp_path: 
     assert {"ray", "matplotlib", "scipy.optimize", "transformers"}.isdisjoint(modules)
     methods = {f"fusion.{registry.FILES.get(name, name)}" for name in registry.methods()}
     assert methods & own == {"fusion.linear"}
-    assert {f"cli.{name.replace('-', '_')}" for name in COMMANDS} & own == {"cli.merge"}
+    themes = {theme for theme, _ in COMMANDS.values()}
+    doors = {f"{door}.{theme}" for theme in themes for door in ("cli", "options.requests")}
+    assert doors & own <= {"cli.merging", "options.requests.merging"}
     assert texts == ["llama.spec"]
 
 

@@ -14,12 +14,22 @@ import typer
 from typer.testing import CliRunner
 
 import isomerge
-from isomerge.cli.grouped import grouped
+from isomerge.cli.door import as_command
 from isomerge.cli.program import app
 from isomerge.errors import IN_PYTHON, IsomergeError
 from isomerge.merging.recipe.schema import AlignBlock
 from isomerge.options import FusingOptions, MatchingOptions, OutputOptions, RunningOptions, SpacesOptions
-from isomerge.options.option import Options, option, spelled, switches
+from isomerge.options.option import (
+    COMMAND_LINE,
+    PYTHON,
+    Options,
+    Request,
+    argument,
+    group,
+    option,
+    spelled,
+    switches,
+)
 from isomerge.run.arguments import checked
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -34,40 +44,48 @@ class ScratchOptions(Options):
     deeper: bool = option(False, "Whether deeper still.", "--deeper", panel="Depths")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Dig(Request):
+    """A command that there is not."""
+
+    place: str = argument("Where.", "spot")
+    how: ScratchOptions = group(ScratchOptions)  # noqa: RUF009
+    loudly: bool = option(False, "Of the terminal.", door=COMMAND_LINE)
+    spade: Any = option(None, "An object.", door=PYTHON)  # noqa: RUF009
+
+
 def scratch() -> typer.Typer:
     """A program of one command, which takes the group."""
     program = typer.Typer(rich_markup_mode=None)
-
-    @program.command()
-    @grouped
-    def dig(place: str, *, how: ScratchOptions) -> None:
-        print(place, how)
-
+    program.command()(as_command(Dig, lambda asked: print(asked.place, asked.how, sorted(asked.said))))
     return program
 
 
 def test_the_command_line_has_it() -> None:
-    """With its names, its help and its bounds; the command gets the group."""
+    """With its names, its help and its bounds; the command gets the request, and what of it was said."""
     run = CliRunner()
     said = run.invoke(scratch(), ["here", "-d", "5", "--kind", "a", "--kind", "b", "--deeper"])
-    assert said.output.split(" ", 1) == ["here", f"{ScratchOptions(5, ['a', 'b'], True)}\n"]
-    assert run.invoke(scratch(), ["here"]).output.split(" ", 1)[1] == f"{ScratchOptions()}\n"
+    names = ["deeper", "depth", "kinds", "place"]
+    assert said.output == f"here {ScratchOptions(5, ['a', 'b'], True)} {names}\n"
+    assert run.invoke(scratch(), ["here"]).output == f"here {ScratchOptions()} ['place']\n"
     assert run.invoke(scratch(), ["here", "--depth", "0"]).exit_code == 2
     text = run.invoke(scratch(), ["--help"]).output
-    assert all(word in text for word in ("--depth", "-d", "How deep.", "--kind", "--deeper"))
+    assert all(word in text for word in ("spot", "--depth", "-d", "How deep.", "--kind", "--deeper", "--loudly"))
+    assert "--spade" not in text
+    assert Dig.__doc__ in text
 
 
 def test_python_has_it() -> None:
-    """In the signature, checked for its kind; the function gets what is given."""
+    """In the signature, checked for its kind; the function gets the request."""
 
-    @checked(ScratchOptions)
-    def dig(place: str, **options: Any) -> dict[str, Any]:
+    @checked(Dig)
+    def dig(asked: Dig) -> dict[str, Any]:
         """Dig at a place."""
-        return {"place": place, "how": ScratchOptions.of(options)}
+        return {"place": asked.place, "how": asked.how}
 
     loose: Any = dig
     assert "    depth: How deep." in str(dig.__doc__)
-    assert list(inspect.signature(dig).parameters) == ["place", "depth", "kinds", "deeper"]
+    assert list(inspect.signature(dig).parameters) == ["place", "depth", "kinds", "deeper", "spade"]
     assert inspect.signature(dig).parameters["depth"].default == 3
     assert loose("here", depth=4)["how"] == ScratchOptions(4)
     with pytest.raises(IsomergeError, match=r"^depth='x': give a whole number"):

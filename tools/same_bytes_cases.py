@@ -223,7 +223,7 @@ def _toy(toy: str) -> Group:
 
 
 def _help() -> Group:
-    from isomerge.cli.overview import COMMANDS
+    from isomerge.doors import COMMANDS
 
     group = Group("help", _nothing)
     group.add("overview", "--help")

@@ -3,7 +3,6 @@ byte."""
 
 from __future__ import annotations
 
-import inspect
 import json
 import warnings
 from collections.abc import Callable
@@ -11,25 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 import isomerge as library
-from isomerge.cli.program import app
-from isomerge.cli.written import FUNCTIONS, IN_PYTHON
+from isomerge.doors import COMMANDS, request_of
+from isomerge.doors import function_of as python_name
 from isomerge.errors import IsomergeError
-from isomerge.options.unused import (
-    _SHOWN,
-    ALWAYS,
-    COMMAND_LINE,
-    OPTIONS,
-    TABLE,
-    defaults_of,
-    note_idle,
-    notes,
-    noting,
-)
+from isomerge.options.option import ALWAYS, Option
+from isomerge.options.unused import note_idle, notes, noting, word_of
 
-API = sorted({*library.__all__} - {"Alignment", "IsomergeError"})
 ALIGN = ("align", "b", "--onto", "a", "-o", "OUT")
 AS_STORED = ("merge", "a", "b", "--no-align", "-o", "OUT")
 STATS = ("stats", "a", "--data", "t.jsonl", "--kinds", "regmean", "-o", "OUT")
@@ -103,6 +91,8 @@ DIRECT: dict[tuple[str, str], tuple[dict[str, Any], Any]] = {
 """Where the command line has no such case, or it would need a device: what else is asked for, and a value."""
 ELSEWHERE = {
     *(("align", "untie"), ("apply", "untie"), ("merge", "untie")),  # as of canon: where models are opened
+    *(("align", name) for name in ("match", "learn", "device", "spaces")),  # as of merge: it always matches
+    ("diff", "spaces"),
     ("merge", "intermediate_dir"),  # tests/cli/test_recipe_steps.py
     ("merge", "tokenizer_source"),  # tests/checkpoint/test_vocabulary.py
     ("transplant_tokenizer", "neighbours"),  # tests/models/test_token_vectors.py
@@ -118,28 +108,18 @@ ELSEWHERE = {
 
 
 def function_of(words: tuple[str, ...]) -> str:
-    return FUNCTIONS.get(words[0], words[0].replace("-", "_"))
+    return python_name(words[0])
 
 
-@pytest.mark.parametrize("name", API)
-def test_every_argument_has_an_entry(name: str) -> None:
-    """A new one without a line that says when it acts fails here."""
-    own = {
-        n for n, p in inspect.signature(getattr(library, name)).parameters.items() if p.kind is not p.VAR_KEYWORD
-    }
-    more = set()
-    assert own | more <= TABLE[name].keys()
-    assert TABLE[name].keys() - own - more <= {"observer", "spec", "allow_pickle"}  # which several share
+def declared(function: str) -> dict[str, Option]:
+    """The options of a function, by name."""
+    command = next(name for name in COMMANDS if python_name(name) == function)
+    return {name: about for name, (_, about) in request_of(command).declared().items()}
 
 
-def test_every_option_has_an_entry() -> None:
-    """Of every command: that of the function, or one of the command line's own."""
-    commands: Any = typer.main.get_command(app)
-    for command, found in commands.commands.items():
-        function = FUNCTIONS.get(command, command.replace("-", "_"))
-        known = {**TABLE.get(function, {}), **COMMAND_LINE.get(function, {}), **_SHOWN}
-        names = {IN_PYTHON.get(p.name, p.name) for p in found.params}
-        assert names <= known.keys(), command
+def word(function: str, name: str, value: Any = None) -> str:
+    """How the command line writes an option."""
+    return f"--{word_of(name, declared(function)[name], value)}"
 
 
 def test_every_entry_is_tried() -> None:
@@ -151,7 +131,10 @@ def test_every_entry_is_tried() -> None:
         for name in options
     }
     wanted = {
-        (function, name) for function, entries in TABLE.items() for name, acts in entries.items() if acts != ALWAYS
+        (python_name(command), name)
+        for command in COMMANDS
+        for name, about in declared(python_name(command)).items()
+        if about.acts != ALWAYS
     }
     assert wanted - tried - DIRECT.keys() - ELSEWHERE == set()
 
@@ -191,7 +174,7 @@ def test_what_is_not_used_is_noted(
     assert (plain.code, said.code) == (0, 0), said.err
     assert "is not used" not in plain.err + json.dumps(report)
     for name in options:
-        text = f"--{OPTIONS.get(name, name.replace('_', '-'))} is not used: "
+        text = f"{word(function_of(words), name, False if options[name][0].startswith('--no-') else None)} is not used: "
         assert f"note: {text}" in said.err
         assert [note for note in told["notes"] if note.startswith(text)]
     assert said.err.count("is not used") == len(options)
@@ -214,11 +197,12 @@ def test_what_contradicts_is_refused(
 def test_what_a_door_knows(function: str, name: str) -> None:
     """Of the table alone: one note where it does nothing, none where it is as by default."""
     more, value = DIRECT[function, name]
-    defaults = defaults_of(getattr(library, function))
+    request = request_of(next(command for command in COMMANDS if python_name(command) == function))
+    defaults = request.defaults()
     for given, count in ((value, 1), (defaults.get(name), 0)):
         with noting():
-            note_idle(function, {**defaults, "out": None, **more, name: given}, defaults)
-            assert sum(f"--{OPTIONS.get(name, name.replace('_', '-'))} is" in text for text in notes()) == count
+            note_idle(request, {**defaults, "out": None, **more, name: given}, defaults)
+            assert sum(f"{word(function, name)} is" in text for text in notes()) == count
 
 
 def test_data_beside_a_match_that_reads_none_are_refused_in_python(place: Path, tmp_path: Path) -> None:
@@ -226,9 +210,9 @@ def test_data_beside_a_match_that_reads_none_are_refused_in_python(place: Path, 
     with pytest.raises(IsomergeError, match=r"match='git-rebasin'.* reads no data"):
         library.align(place / "b", onto=place / "a", match="git-rebasin", data=place / "t.jsonl")
     with noting():
-        defaults = defaults_of(library.merge)
+        defaults = request_of("merge").defaults()
         given = {**defaults, "match": "git-rebasin", "data": "x", "method_reads": True}
-        note_idle("merge", given, defaults)
+        note_idle(request_of("merge"), given, defaults)
         assert notes() == []
 
 

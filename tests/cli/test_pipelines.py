@@ -13,8 +13,8 @@ import torch
 import yaml
 
 import isomerge as door
-from isomerge.api import merging
 from isomerge.commands import pipeline_merges
+from isomerge.commands.merge_door import MergeDoor
 from isomerge.errors import IsomergeError
 from pipeline_models import PIPELINES, picture, save, stable_diffusion, vae
 from raw_files import one_sentence
@@ -134,15 +134,15 @@ def test_a_stopped_run_is_gone_on_with(
 ) -> None:
     """Components that are complete are not merged again; the output is not there before all are."""
     calls: list[str] = []
-    run = merging._of_one
+    run = MergeDoor.of_models
 
-    def stopped(models: Any, out: Path, *rest: Any) -> Any:
+    def stopped(self: MergeDoor, models: Any, out: Path, *rest: Any) -> Any:
         calls.append(Path(out).name)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return run(models, out, *rest)
+        return run(self, models, out, *rest)
 
-    monkeypatch.setattr(merging, "_of_one", stopped)
+    monkeypatch.setattr(MergeDoor, "of_models", stopped)
     with pytest.raises(KeyboardInterrupt):
         door.merge(two, out=tmp_path / "out", align=False)
     assert not (tmp_path / "out").exists()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from isomerge.cli.prove import verdict_of
+from isomerge.cli.proving import verdict_of
 from plain_models import TorchTransformer
 from toys import randomise
 

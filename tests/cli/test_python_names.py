@@ -12,7 +12,7 @@ import typer
 
 import isomerge as library
 from isomerge.cli.program import app
-from isomerge.cli.written import ALONE, FUNCTIONS
+from isomerge.doors import ALONE, FUNCTIONS
 
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,19 +13,20 @@ import typer
 
 import isomerge
 from cli.test_idle_options import function_of
+from isomerge.cli.door import by_python_names
 from isomerge.cli.program import app
-from isomerge.cli.written import ALONE
-from isomerge.cli.written import IN_PYTHON as ARGUMENTS
+from isomerge.doors import ALONE, request_of
 from isomerge.errors import IsomergeError
+from isomerge.options.option import Request, option
 from isomerge.options.python_words import in_python
 from isomerge.run.arguments import checked
 
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
 OPTIONS = [
-    (command, option, ARGUMENTS.get(parameter.name, parameter.name))
+    (command, option, name)
     for command, declared in COMMANDS.items()
     if command not in ALONE
-    for parameter in declared.params
+    for name, parameter in by_python_names(request_of(command), {p.name: p for p in declared.params}).items()
     for option in (*parameter.opts, *parameter.secondary_opts)
     if option.startswith("--")
 ]
@@ -79,13 +81,17 @@ def test_words(sentence: str, python: str) -> None:
 def test_the_outermost_function_tells() -> None:
     """The command line has its own words, and a function within another leaves it to that."""
 
-    @checked()
-    def inner(*, rows: int) -> None:
-        raise IsomergeError(f"--rows {rows}: too few")
+    @dataclass(frozen=True, kw_only=True)
+    class Rows(Request):
+        rows: int = option(1, "How many.")
 
-    @checked()
-    def outer(*, rows: int) -> None:
-        inner(rows=rows)
+    @checked(Rows)
+    def inner(asked: Rows) -> None:
+        raise IsomergeError(f"--rows {asked.rows}: too few")
+
+    @checked(Rows)
+    def outer(asked: Rows) -> None:
+        inner(rows=asked.rows)
 
     with pytest.raises(IsomergeError) as refusal:
         outer(rows=3)

@@ -24,6 +24,7 @@ from isomerge.models.layers import stack_layers
 from isomerge.models.recognised import recognise
 from isomerge.observe.live.aligned_modules import state_of
 from isomerge.observe.live.modules import load_module, materialise
+from isomerge.options import OpeningOptions
 from isomerge.run.connectivity import untied_alike
 from toys import TOYS, Toy, config_of, outputs, overwrite, relative, save_toy, tensors
 
@@ -109,7 +110,7 @@ def test_a_silent_config_of_a_model_with_a_head(toy: Callable[..., Toy], tmp_pat
     assert untied == [tied.ref]
     assert alike[0] is model
     assert "lm_head.weight" in alike[1].names
-    with pair_solver(a, toy("llama-tied").folder, "all", None, None, False, guard=False) as (solver, _):
+    with pair_solver(a, toy("llama-tied").folder, "all", None, OpeningOptions(), guard=False) as (solver, _):
         assert solver.source.has_own_head
 
 

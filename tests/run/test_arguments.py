@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 import isomerge
 from isomerge.errors import IsomergeError
 from isomerge.merging.merge_job import job_of_models
+from isomerge.options.option import Request, argument
 from isomerge.run.arguments import checked
 from solve.disguises import single
 from toys import tensors
@@ -111,11 +113,18 @@ def test_every_function_looks_at_its_arguments(name: str) -> None:
 def test_kinds_are_made_pythons_own() -> None:
     """Numbers and truths of numpy and torch, and whatever can be gone through; one text is a list of one."""
 
-    @checked()
-    def function(
-        a: int, b: float, c: bool, d: Sequence[float], e: Sequence[str | Path] = (), f: str | Sequence[str] = "x"
-    ) -> list[Any]:
-        return [a, b, c, d, e, f]
+    @dataclass(frozen=True, kw_only=True)
+    class Kinds(Request):
+        a: int = argument("")
+        b: float = argument("")
+        c: bool = argument("")
+        d: Sequence[float] = argument("")
+        e: Sequence[str | Path] = argument("", default=())
+        f: str | Sequence[str] = argument("", default="x")
+
+    @checked(Kinds)
+    def function(asked: Kinds) -> list[Any]:
+        return list(asked.given().values())
 
     loose: Any = function
     made = loose(numpy.int64(3), torch.tensor(0.5), numpy.True_, numpy.array([1, 2]), "one", ("p", "q"))

@@ -7,22 +7,9 @@ editors read the signatures in ``__init__.pyi``.
 from importlib import import_module
 from typing import Any
 
-HOMES = {
-    "checking": ["fsck"],
-    "comparing": ["diff", "fingerprint", "inspect", "orbit_distance", "similarity", "verify"],
-    "discovering": ["discover"],
-    "evaluating": ["evaluate"],
-    "generating": ["generate"],
-    "listing": ["architectures", "methods"],
-    "measuring": ["barrier", "report", "stats"],
-    "merging": ["extract_lora", "merge", "merge_lora", "restore_task", "surgery", "task_mask"],
-    "moving": ["align", "apply", "canon"],
-    "opening": ["open"],
-    "proving": ["prove"],
-    "tuning": ["tune"],
-    "widening": ["transplant_tokenizer", "widen"],
-}
-_MODULES = {name: f"isomerge.api.{module}" for module, names in HOMES.items() for name in names}
+from isomerge.doors import functions
+
+_MODULES = {name: f"isomerge.api.{theme}" for name, theme in functions().items()}
 __all__ = sorted(_MODULES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 

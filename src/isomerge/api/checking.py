@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from isomerge.evidence.report.notebook import Report
-from isomerge.options import ImportOptions
-from isomerge.progress import Observer, quiet
+from isomerge.options.requests import checking as asked_for
+from isomerge.progress import Observer
 from isomerge.run.arguments import checked
 from isomerge.run.fsck import fsck as check
 
 
-@checked(ImportOptions)
-def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer = quiet) -> dict[str, Any]:
+@checked(asked_for.Fsck)
+def fsck(asked: asked_for.Fsck, observer: Observer) -> dict[str, Any]:
     """Whether the folder that `isomerge.merge`, `align`, `apply` or `canon` wrote is still what was written.
 
     Args:
@@ -28,4 +27,4 @@ def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer 
         IsomergeError: no such folder, or no report with checksums in it.
     """
 
-    return Report(check(out, spec=spec, observer=observer))
+    return Report(check(asked.out, spec=asked.opening.spec, observer=observer))

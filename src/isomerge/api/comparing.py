@@ -28,8 +28,8 @@ from isomerge.models.unit_plan import make_plan
 from isomerge.models.zero_gains import open_zero_gains
 from isomerge.observe.live.modules import on_disk
 from isomerge.observe.read_files import files_read
-from isomerge.options import ImportOptions
-from isomerge.progress import Observer, quiet
+from isomerge.options.requests import comparing as asked_for
+from isomerge.progress import Observer
 from isomerge.quotient.fingerprint import Fingerprint, read_fingerprint
 from isomerge.quotient.fingerprint import fingerprint as print_of
 from isomerge.quotient.orbit_distance import orbit_distance as distance_of
@@ -41,22 +41,17 @@ from isomerge.solve.pairs.pair import PairSolver
 from isomerge.solve.standing import chosen_spaces, standings
 
 
-@checked(ImportOptions)
-def diff(
-    one: Any,
-    two: Any,
-    *,
-    spaces: str | None = None,
-    layers: str | None = None,
-    spec: str | Path | None = None,
-    allow_pickle: bool = False,
-    observer: Observer = quiet,
-) -> dict[str, Any]:
+@checked(asked_for.Diff)
+def diff(asked: asked_for.Diff, observer: Observer) -> dict[str, Any]:
     """Raw distance and distance after alignment of ``two`` onto ``one``, per space and layer, with a verdict; and
     what their fingerprints say of them, which do not depend on any alignment. ``spaces`` are by default those
     inside the layers, and the residual stream as well where it is a relative's in another basis."""
 
-    with pair_solver(one, two, spaces or "default", layers, spec, allow_pickle, guard=True) as (solver, told):
+    spaces, layers = asked.moving.spaces, asked.moving.layers
+    with pair_solver(asked.one, asked.two, spaces or "default", layers, asked.opening, guard=True) as (
+        solver,
+        told,
+    ):
         pair = solver.anchor, solver.source
         prints = compare_prints(*(print_of(model, observer) for model in pair))
         standing = standings(pair[0], [pair[1]], solver.dtype, kinship=lambda a, b: prints.kin, observer=observer)
@@ -76,16 +71,8 @@ def diff(
         return Report({**report, "fingerprints": prints.document()})
 
 
-@checked(ImportOptions)
-def verify(
-    one: Any,
-    two: Any,
-    *,
-    run: bool = False,
-    spec: str | Path | None = None,
-    allow_pickle: bool = False,
-    observer: Observer = quiet,
-) -> dict[str, Any]:
+@checked(asked_for.Verify)
+def verify(asked: asked_for.Verify, observer: Observer) -> dict[str, Any]:
     """Whether two models are the same function modulo symmetry, algebraically; ``run`` compares outputs as well.
 
     Models whose configs differ in what decides the function (rotary positions, epsilons, activations) are not the
@@ -106,7 +93,8 @@ def verify(
         this speaks against algebra.
     """
 
-    with pair_solver(one, two, "default", None, spec, allow_pickle, guard=False, settings=False) as (solver, notes):
+    how: dict[str, Any] = {"guard": False, "settings": False}
+    with pair_solver(asked.one, asked.two, "default", None, asked.opening, **how) as (solver, notes):
         refs = [solver.anchor.ref, solver.source.ref]
         if (other := other_function(solver.anchor, solver.source)) is not None:
             proof = refute(solver, 0.0, "", 0.0)
@@ -115,12 +103,12 @@ def verify(
                 | {"notes": notes, "layer_norm_form": False, "model_type": solver.anchor.spec.model_type}
             )
         apart: dict[str, float] = {}
-        if run and (own := solver.anchor.checkpoint.own) is not None:
+        if asked.run and (own := solver.anchor.checkpoint.own) is not None:
             raise IsomergeError(
                 f"--run draws inputs for classes of transformers: leave it out, and compare what both modules of "
                 f"{type(own.module).__name__} give for inputs of yours"
             )
-        if run:  # first: a class that does not run on random inputs is told of before tensors are matched
+        if asked.run:  # first: a class that does not run on random inputs is told of before tensors are matched
             with on_disk(solver.anchor.checkpoint) as left, on_disk(solver.source.checkpoint) as right:
                 apart = compare_outputs(left, right)
         proof, prints = _proof(solver, observer)
@@ -132,13 +120,13 @@ def verify(
             proof, prints = (proof, prints) if formed is None else (again, agreeing)
         counted = (predictions(apart) if proof["turned"] else apart) or {"": 0.0}
         output = max(counted, key=counted.__getitem__)
-        contradicted = contradiction(proof, counted[output]) if run else None
+        contradicted = contradiction(proof, counted[output]) if asked.run else None
         outcome = doubted(proof, doubt_of_configs(solver.anchor, solver.source) if proof["same"] else None)
         report = {"command": "verify", "models": refs, **doubted(outcome, contradicted), "notes": notes}
         report |= {"algebra": proof["same"], "refuted": prints.apart, "fingerprints": prints.document()}
         report["layer_norm_form"] = formed is not None
         report["model_type"] = solver.anchor.spec.model_type
-        if run:
+        if asked.run:
             report |= {"outputs": counted[output], "output": output, "outputs_by_name": apart}
             report["contradiction"] = contradicted
         return Report(report)
@@ -153,16 +141,8 @@ def _proof(solver: PairSolver, observer: Observer) -> tuple[dict[str, Any], Simi
     return reconsidered(solver, proof, prints.difference or 0.0) if prints.same else proof, prints
 
 
-@checked(ImportOptions)
-def fingerprint(
-    model: Any,
-    *,
-    out: str | Path | None = None,
-    salt: str = "",
-    spec: str | Path | None = None,
-    allow_pickle: bool = False,
-    observer: Observer = quiet,
-) -> Fingerprint:
+@checked(asked_for.Fingerprint)
+def fingerprint(asked: asked_for.Fingerprint, observer: Observer) -> Fingerprint:
     """What a model is modulo symmetry, in a file of some megabytes at most: equal for every disguise of it.
 
     Args:
@@ -178,28 +158,20 @@ def fingerprint(
         IsomergeError: a model that cannot be read, or that has no tensors.
     """
 
-    path = None if out is None else Path(os.path.expanduser(out))
+    path, opening = None if asked.out is None else Path(os.path.expanduser(asked.out)), asked.opening
     if path is not None:
         check_file(path, f"--out {path}", overwrite=True)
-    with recognised([model], spec, allow_pickle) as (opened,):
+    with recognised([asked.model], opening) as (opened,):
         if path is not None:
-            check_not_read(path, f"--out {path}", files_read([opened], spec))
-        made = print_of(opened, observer, salt=salt)
+            check_not_read(path, f"--out {path}", files_read([opened], opening.spec))
+        made = print_of(opened, observer, salt=asked.salt)
     if path is not None:
         made.save(path)
     return made
 
 
-@checked(ImportOptions)
-def similarity(
-    one: Any,
-    two: Any,
-    *,
-    salt: str = "",
-    spec: str | Path | None = None,
-    allow_pickle: bool = False,
-    observer: Observer = quiet,
-) -> dict[str, Any]:
+@checked(asked_for.Similarity)
+def similarity(asked: asked_for.Similarity, observer: Observer) -> dict[str, Any]:
     """Whether two models are one function, derived from one base, or independent, by their fingerprints alone.
 
     Args:
@@ -219,28 +191,21 @@ def similarity(
         IsomergeError: a model that cannot be read, a file that is no fingerprint, or another salt.
     """
 
-    def print_of(model: Any) -> Fingerprint:
+    def print_or_file(model: Any) -> Fingerprint:
         if isinstance(model, Fingerprint):
             return model
         if isinstance(model, (str, Path)) and Path(os.path.expanduser(model)).is_file():
-            return read_fingerprint(Path(os.path.expanduser(model)), salt=salt or None)
-        return fingerprint(model, salt=salt, spec=spec, allow_pickle=allow_pickle, observer=observer)
+            return read_fingerprint(Path(os.path.expanduser(model)), salt=asked.salt or None)
+        with recognised([model], asked.opening) as (opened,):
+            return print_of(opened, observer, salt=asked.salt)
 
-    prints = [print_of(model) for model in (one, two)]
+    prints = [print_or_file(model) for model in (asked.one, asked.two)]
     compared = compare_prints(*prints).document()
     return Report({"command": "fingerprint", "models": [p.ref for p in prints], **compared})
 
 
-@checked(ImportOptions)
-def orbit_distance(
-    one: Any,
-    two: Any,
-    *,
-    streams: bool = False,
-    spec: str | Path | None = None,
-    allow_pickle: bool = False,
-    observer: Observer = quiet,
-) -> dict[str, Any]:
+@checked(asked_for.OrbitDistance)
+def orbit_distance(asked: asked_for.OrbitDistance, observer: Observer) -> dict[str, Any]:
     """The distance between the orbits of two models: a metric on models modulo their block-local symmetries.
 
     Args:
@@ -255,14 +220,14 @@ def orbit_distance(
         IsomergeError: the models do not fit together.
     """
 
-    with pair_solver(one, two, "default", None, spec, allow_pickle, guard=False) as (solver, notes):
-        distance = distance_of(solver, observer, streams=streams)
+    with pair_solver(asked.one, asked.two, "default", None, asked.opening, guard=False) as (solver, notes):
+        distance = distance_of(solver, observer, streams=asked.streams)
         return Report({"models": [solver.anchor.ref, solver.source.ref], **distance, "notes": notes})
 
 
-@checked(ImportOptions)
-def inspect(model: Any, *, spec: str | Path | None = None, allow_pickle: bool = False) -> dict[str, Any]:
+@checked(asked_for.Inspect)
+def inspect(asked: asked_for.Inspect) -> dict[str, Any]:
     """Architecture, spaces with groups and dimensions, units, and the redundant dimensions; headers only."""
 
-    with recognised([model], spec, allow_pickle, proven=False) as (opened,):
+    with recognised([asked.model], asked.opening, proven=False) as (opened,):
         return Report(inspection(opened))

@@ -7,12 +7,12 @@ from typing import Any
 from isomerge.archs import listing
 from isomerge.evidence.report.notebook import Report
 from isomerge.fusion.registry import described
-from isomerge.options import ImportOptions
+from isomerge.options.requests import listing as asked_for
 from isomerge.run.arguments import checked
 
 
-@checked(ImportOptions)
-def methods() -> dict[str, Any]:
+@checked(asked_for.Methods)
+def methods(asked: asked_for.Methods) -> dict[str, Any]:
     """The merge methods, those of installed packages and imported modules among them.
 
     Returns:
@@ -23,8 +23,8 @@ def methods() -> dict[str, Any]:
     return Report({"command": "methods", "methods": described()})
 
 
-@checked(ImportOptions)
-def architectures() -> dict[str, Any]:
+@checked(asked_for.Architectures)
+def architectures(asked: asked_for.Architectures) -> dict[str, Any]:
     """The model types that have a spec text: isomerge's own, those of installed packages, and those that an
     imported module registers.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,25 @@ from isomerge.checkpoint.dtypes import STORED_FLOATS, torch_dtype
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.own_class import ATTRIBUTE, OwnClass, is_own
 from isomerge.checkpoint.reader import Checkpoint
+from isomerge.evidence.report.notebook import Report
 from isomerge.observe.live.modules import load_module
+from isomerge.options.unused import with_notes
+from isomerge.plug_ins.command import with_used
+from isomerge.progress import Observer
+
+
+def written(planned: Callable[..., AbstractContextManager[Any]], asked: Any, observer: Observer) -> Any:
+    """What is planned, written to its folder, and the report; without one, the module of what would be written.
+
+    Args:
+        planned: gives the plan of a request.
+        asked: the request, with ``model`` and ``out``.
+        observer: told of progress.
+    """
+    if asked.out is None:
+        return live(lambda folder: written(planned, replace(asked, out=folder), observer), asked.model)
+    with planned(asked, observer) as plan:
+        return Report(plan.run())
 
 
 def live(write: Callable[[Path], Any], like: Any) -> nn.Module:
@@ -27,7 +47,7 @@ def live(write: Callable[[Path], Any], like: Any) -> nn.Module:
     """
     with tempfile.TemporaryDirectory(prefix="isomerge-") as scratch:
         out = Path(scratch) / "model"
-        report = write(out)
+        report = with_used(with_notes(write(out), outermost=False))
         device, dtype, own = "cpu", _stored_dtype(out), None
         if isinstance(like, Checkpoint):
             own = like.own

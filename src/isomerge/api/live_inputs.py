@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 from isomerge.checkpoint.in_memory import as_reference, own_checkpoint
 from isomerge.checkpoint.own_class import OwnClass, is_own
@@ -18,11 +18,14 @@ from isomerge.observe.data.examples import Examples
 from isomerge.observe.data.live_data import as_data
 from isomerge.observe.data.live_texts import examples_of_texts, texts_file
 from isomerge.observe.data.rows import TEXTS
+from isomerge.options.requests.adapting import Surgery
+from isomerge.options.requests.measuring import Barrier, Evaluate, Stats
 from isomerge.options.unused import note
 from isomerge.solve.match_inputs import TOKENS, data_for
 from isomerge.solve.match_options import GENERATE
 
 Loss = Callable[[Any, Any], Any]
+AskedOnData = TypeVar("AskedOnData", Barrier, Evaluate, Stats, Surgery)
 
 
 def own_models(models: Sequence[Any], loss: Loss | None = None) -> list[Any]:
@@ -91,6 +94,22 @@ def opened_data(
     if data is None:
         raise IsomergeError("--data is None: give examples, on which the models are run")
     return with_examples({"data": data, "limit": limit, "length": length}, ("data",), model, tokenizer)["data"]
+
+
+def with_data(asked: AskedOnData, model: Any, /, **made: Any) -> AskedOnData:
+    """A request of a command that runs models, its data as examples for a model.
+
+    Args:
+        asked: with ``data``, ``examples`` and ``live``.
+        model: the first, of `own_models`.
+        made: what else was made ready.
+
+    Raises:
+        IsomergeError: no data, and see `with_examples`.
+    """
+    how = asked.examples
+    data = opened_data(asked.data, model, asked.live.tokenizer, limit=how.limit, length=how.length)
+    return replace(asked, data=data, **made)
 
 
 def _ready(data: Any, name: str, model: Any, tokenizer: Any, how: Mapping[str, Any]) -> Any:

@@ -2,49 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from isomerge.api.live_inputs import opened_data, own_models
-from isomerge.commands.measuring import planned_barrier, planned_stats
-from isomerge.commands.opening import dtype_name
+from isomerge.api.live_inputs import own_models, with_data
+from isomerge.commands.evaluating import evaluate_models
+from isomerge.commands.measuring import planned_barrier, planned_generate, planned_stats
 from isomerge.evidence.report.folder import read_output
 from isomerge.evidence.report.loss_facts import losses_of, read_losses
 from isomerge.evidence.report.notebook import Report
 from isomerge.evidence.report.page import Page, page_of
-from isomerge.observe.data.examples import Examples
-from isomerge.options import ImportOptions
-from isomerge.progress import Observer, quiet
+from isomerge.options.requests import measuring as asked_for
+from isomerge.progress import Observer
 from isomerge.run.arguments import checked
 from isomerge.run.barrier_options import BarrierOptions
 from isomerge.run.measured_output import measure
 
 
-@checked(ImportOptions)
-def barrier(
-    one: Any,
-    two: Any,
-    third: Any = None,
-    *,
-    data: Any,
-    loss: Callable[..., Any] | None = None,
-    tokenizer: Any = None,
-    points: int = 25,
-    grid: int = 21,
-    spaces: str | Sequence[str] | None = None,
-    match: str | Sequence[str] = (),
-    aligned: Sequence[Any] = (),
-    batch_size: int = 32,
-    limit: int | None = None,
-    length: int = 128,
-    device: str = "cpu",
-    png: str | Path | None = None,
-    spec: str | Path | None = None,
-    allow_pickle: bool = False,
-    max_memory: str | int | None = None,
-    observer: Observer = quiet,
-) -> dict[str, Any]:
+@checked(asked_for.Barrier)
+def barrier(asked: asked_for.Barrier, observer: Observer) -> dict[str, Any]:
     """The loss on the line between two models, or on the plane through three: whether their average can work.
 
     Args:
@@ -56,7 +33,6 @@ def barrier(
         grid: points along each side of a plane.
         spaces: after alignment in these spaces (one selection, or several), beside the models as stored; ``none``
             for those alone. By default what the models need: nothing for those that are aligned already.
-        match: after alignment by these published ways as well, each a curve: ``git-rebasin``, ``otfusion``.
         aligned: checkpoints that were aligned onto the first by other means; two models only.
         batch_size, device: how the models are run, in float32.
         limit, length: examples, and tokens per example; see `open_data`.
@@ -74,31 +50,14 @@ def barrier(
         IsomergeError: models or data do not fit together, or an option is wrong.
     """
 
-    models = own_models([one, two] if third is None else [one, two, third], loss)
-    data = opened_data(data, models[0], tokenizer, limit=limit, length=length)
-    with planned_barrier(
-        models, data=data, points=points, grid=grid, spaces=spaces, match=match,
-        aligned=aligned, batch_size=batch_size, limit=limit, length=length, device=device, png=png, spec=spec,
-        allow_pickle=allow_pickle, max_memory=max_memory, observer=observer,
-    ) as planned:  # fmt: skip
+    one, two, *third = own_models(asked.models, asked.live.loss)
+    asked = with_data(asked, one, one=one, two=two, third=third[0] if third else None)
+    with planned_barrier(asked, observer) as planned:
         return Report(planned.run())
 
 
-@checked(ImportOptions)
-def report(
-    out: str | Path,
-    *,
-    barrier: str | Path | Mapping[str, Any] | Sequence[str | Path | Mapping[str, Any]] = (),
-    data: str | Path | Examples | None = None,
-    points: int = 11,
-    batch_size: int = 32,
-    limit: int | None = None,
-    length: int = 128,
-    device: str = "cpu",
-    spec: str | Path | None = None,
-    allow_pickle: bool = False,
-    observer: Observer = quiet,
-) -> Page:
+@checked(asked_for.Report)
+def report(asked: asked_for.Report, observer: Observer) -> Page:
     """The page for people on what `merge` or `align` wrote; nothing is matched anew.
 
     Args:
@@ -117,38 +76,23 @@ def report(
         IsomergeError: nothing that isomerge wrote, or models and data do not fit together.
     """
 
-    written = read_output(out, spec=spec)
+    opening, barrier = asked.opening, asked.barrier
+    written = read_output(asked.out, spec=opening.spec)
     sources = [barrier] if isinstance(barrier, (str, Path, Mapping)) else barrier
     losses = [losses_of(source) if isinstance(source, Mapping) else read_losses(source) for source in sources]
     measured: list[dict[str, Any]] = []
-    if data is not None:
-        options = BarrierOptions(points=points, batch_size=batch_size, device=device, observer=observer)
-        measured = measure(written, data, options, limit=limit, length=length, spec=spec, allow_pickle=allow_pickle)
+    if asked.data is not None:
+        options = BarrierOptions(
+            points=asked.points, batch_size=asked.batch_size, device=asked.device, observer=observer
+        )
+        how: dict[str, Any] = {"limit": asked.limit, "length": asked.length}
+        how |= {"spec": opening.spec, "allow_pickle": opening.allow_pickle}
+        measured = measure(written, asked.data, options, **how)
     return page_of(written, [*map(losses_of, measured), *losses], measured=measured)
 
 
-@checked(ImportOptions)
-def stats(
-    model: Any,
-    *,
-    data: Any,
-    out: str | Path,
-    tokenizer: Any = None,
-    rows: int = 1024,
-    limit: int | None = None,
-    length: int = 128,
-    batch_size: int = 16,
-    device: str = "cpu",
-    dtype: Any = "float32",
-    kinds: str | Sequence[str] = "activations,regmean",
-    fisher_labels: str | None = None,
-    seed: int = 0,
-    spec: str | Path | None = None,
-    allow_pickle: bool = False,
-    overwrite: bool = False,
-    max_memory: str | int | None = None,
-    observer: Observer = quiet,
-) -> dict[str, Any]:
+@checked(asked_for.Stats)
+def stats(asked: asked_for.Stats, observer: Observer) -> dict[str, Any]:
     """Run a model over data once and write the statistics that matching and merging need, one file per model.
 
     Args:
@@ -179,11 +123,62 @@ def stats(
         IsomergeError: model or data do not fit together, or an option is wrong; nothing is written.
     """
 
-    (model,) = own_models([model])
-    data = opened_data(data, model, tokenizer, limit=limit, length=length)
-    with planned_stats(
-        model, data=data, out=out, rows=rows, limit=limit, length=length, batch_size=batch_size, device=device,
-        dtype=dtype_name(dtype) or dtype, kinds=kinds, labels=fisher_labels, seed=seed, spec=spec,
-        allow_pickle=allow_pickle, overwrite=overwrite, max_memory=max_memory, observer=observer,
-    ) as planned:  # fmt: skip
+    (model,) = own_models([asked.model])
+    with planned_stats(with_data(asked, model, model=model), observer) as planned:
         return Report(planned.run())
+
+
+@checked(asked_for.Generate)
+def generate(asked: asked_for.Generate, observer: Observer) -> dict[str, Any]:
+    """Write examples for models that shall be matched and that nobody has data for.
+
+    Causal language models write texts themselves, drawn token by token from their own distribution, each model its
+    share, in turn; classifiers of images get noise. The file is data for `align`, `merge`, `stats` and `barrier`.
+
+    Args:
+        models: folders, hub ids, open checkpoints or live modules: all that will be matched.
+        out: the safetensors file: ``input_ids`` int64 [limit, length] or ``pixel_values`` float32 [limit, channels,
+            height, width].
+        limit: how many examples.
+        length: tokens per text; less where the models read less.
+        batch_size: texts that a model writes at a time.
+        device: where models write.
+        seed: of what is drawn; equal seeds give equal files on one machine.
+        overwrite: replace ``out``.
+        max_memory: what the run may take, such as ``8GB``, by the estimate of ``--dry-run``; where that is too
+            little nothing is done.
+
+    Returns:
+        A report: ``kind`` (``texts`` or ``images``), ``shapes`` by tensor, ``examples``, ``seed``, ``bytes``.
+
+    Raises:
+        IsomergeError: models that neither write texts nor see images, or not the same ones; nothing is written.
+    """
+
+    with planned_generate(asked, observer) as planned:
+        return Report(planned.run())
+
+
+@checked(asked_for.Evaluate)
+def evaluate(asked: asked_for.Evaluate, observer: Observer) -> dict[str, Any]:
+    """Evaluate models side by side, such as the parents of a merge and the merge.
+
+    Args:
+        models: folders, hub ids, open checkpoints or live modules that read the same data.
+        data: labelled examples, or text for language models: a path, batches, a loader, a function.
+        tasks: of lm-evaluation-harness, which must be installed; every model is then a folder or a hub id.
+        batch_size: examples that are run at a time.
+        loss, tokenizer: of modules of one's own, and of texts; see `isomerge.merge`.
+        observer: told of progress.
+        options: how many examples, how long, where models run, and how they are opened.
+
+    Returns:
+        ``models``: a row for each with ``loss``, ``accuracy`` and ``perplexity`` on the data, and ``tasks`` with
+        the numbers of each; ``unit`` of the loss and ``examples``.
+
+    Raises:
+        IsomergeError: neither data nor tasks, data without labels, or no harness.
+    """
+    models = own_models(asked.models, asked.live.loss)
+    asked = with_data(asked, models[0], models=models) if models and asked.data is not None else asked
+    return Report(evaluate_models(asked, observer))

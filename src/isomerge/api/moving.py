@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-from isomerge.api.live import live
+from isomerge.api.live import written
 from isomerge.api.live_inputs import own_models, with_examples
 from isomerge.commands.aligning import planned_align, planned_apply, planned_canon
 from isomerge.evidence.report.notebook import Report
-from isomerge.options import (
-    DressingOptions,
-    MatchingOptions,
-    OpeningOptions,
-    OutputOptions,
-    RunningOptions,
-    SpacesOptions,
-    UntieOptions,
-)
-from isomerge.options.fusing import AUTO
-from isomerge.progress import Observer, quiet
+from isomerge.options import MatchingOptions
+from isomerge.options.requests import moving as asked_for
+from isomerge.options.requests.moving import DressingOptions
+from isomerge.progress import Observer
 from isomerge.run.arguments import checked
 from isomerge.symmetry.alignment import Alignment
 
 
-@checked(SpacesOptions, OpeningOptions, OutputOptions, RunningOptions, MatchingOptions, settled=False)
-def align(
-    source: Any,
-    *,
-    onto: Any,
-    out: str | Path | None = None,
-    align: bool | str = AUTO,
-    loss: Callable[..., Any] | None = None,
-    tokenizer: Any = None,
-    observer: Observer = quiet,
-    **options: Any,
-) -> tuple[Alignment, dict[str, Any]]:
+@checked(asked_for.Align)
+def align(asked: asked_for.Align, observer: Observer) -> tuple[Alignment, dict[str, Any]]:
     """The element of the symmetry group that brings ``source`` closest to ``onto``, and a report.
 
     Args:
@@ -58,34 +40,16 @@ def align(
     Raises:
         IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
     """
-    source, onto = own_models([source, onto], loss)
-    options = with_examples(options, ("data", "learn"), onto, tokenizer)
-    with planned_align(
-        source,
-        onto,
-        out,
-        align=align,
-        moving=SpacesOptions.of(options),
-        matching=MatchingOptions.of(options),
-        opening=OpeningOptions.of(options),
-        writing=OutputOptions.of(options),
-        running=RunningOptions.of(options),
-        observer=observer,
-    ) as plan:
+    source, onto = own_models([asked.source, asked.onto], asked.live.loss)
+    matching = with_examples(asked.matching.given(), ("data", "learn"), onto, asked.live.tokenizer)
+    asked = replace(asked, source=source, onto=onto, matching=MatchingOptions(**matching))
+    with planned_align(asked, observer) as plan:
         alignment, report = plan.run()
         return alignment, Report(report)
 
 
-@checked(UntieOptions, OpeningOptions, OutputOptions)
-def apply(
-    alignment: Alignment | str | Path,
-    model: Any,
-    *,
-    out: str | Path | None = None,
-    inverse: bool = False,
-    observer: Observer = quiet,
-    **options: Any,
-) -> Any:
+@checked(asked_for.Apply)
+def apply(asked: asked_for.Apply, observer: Observer) -> Any:
     """``model`` moved by an alignment (an object or a patch file): the same function in other weights. It is
     written to ``out``, and the report comes back; without ``out`` a live module comes back, as of `isomerge.merge`.
 
@@ -95,26 +59,11 @@ def apply(
     Raises:
         IsomergeError: the alignment was made for another architecture or other sizes.
     """
-    if out is None:
-        again = {"inverse": inverse, "observer": observer, **options}
-        return live(lambda folder: apply(alignment, model, out=folder, **again), model)
-    with planned_apply(
-        alignment,
-        model,
-        out,
-        inverse=inverse,
-        tie=UntieOptions.of(options),
-        opening=OpeningOptions.of(options),
-        writing=OutputOptions.of(options),
-        observer=observer,
-    ) as plan:
-        return Report(plan.run())
+    return written(planned_apply, asked, observer)
 
 
-@checked(UntieOptions, DressingOptions, OpeningOptions, OutputOptions)
-def canon(
-    model: Any, *, out: str | Path | None = None, observer: Observer = quiet, **options: Any
-) -> tuple[Alignment, dict[str, Any]]:
+@checked(asked_for.Canon)
+def canon(asked: asked_for.Canon, observer: Observer) -> tuple[Alignment, dict[str, Any]]:
     """The canonical representative of a model: the same function, and the same weights whatever symmetries were
     applied to them (Francois and Ravera 2026: a dressing field).
 
@@ -133,16 +82,8 @@ def canon(
     Raises:
         IsomergeError: a model that cannot be read, or a gain of zero, which cannot be folded.
     """
-    (model,) = own_models([model])
-    options = with_examples(options, ("data",), model)
-    with planned_canon(
-        model,
-        out,
-        tie=UntieOptions.of(options),
-        dressing=DressingOptions.of(options),
-        opening=OpeningOptions.of(options),
-        writing=OutputOptions.of(options),
-        observer=observer,
-    ) as plan:
+    (model,) = own_models([asked.model])
+    dressing = DressingOptions(**with_examples(asked.dressing.given(), ("data",), model))
+    with planned_canon(replace(asked, model=model, dressing=dressing), observer) as plan:
         alignment, report = plan.run()
         return alignment, Report(report)

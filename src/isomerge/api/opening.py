@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
+from isomerge.options.requests.checking import Open
 from isomerge.run.arguments import checked
 
 
-@checked()
-def open(model: str | Path, *, allow_pickle: bool = False) -> Checkpoint:
+@checked(Open)
+def open(asked: Open) -> Checkpoint:
     """Open a checkpoint lazily: a folder, or a hub id such as ``org/name@revision``; headers are checked.
 
     Raises:
         IsomergeError: it is missing, truncated or not safe to read.
     """
-    return open_checkpoint(model, allow_pickle=allow_pickle)
+    return open_checkpoint(asked.model, allow_pickle=asked.allow_pickle)

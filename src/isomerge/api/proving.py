@@ -1,39 +1,36 @@
-"""A spec text proven: the law and its mutants, on tiny random models."""
+"""Spec texts proven by the law and its mutants, on tiny random models; and found, where nobody has written one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
 from pathlib import Path
 from typing import Any
 
 from isomerge.archs import plug_in_parts
+from isomerge.checkpoint.companions import files_of_model
 from isomerge.checkpoint.own_class import own_config
+from isomerge.checkpoint.reader import Checkpoint
 from isomerge.commands.proof import text_of
 from isomerge.discovery.building import real_config, specimens
-from isomerge.discovery.checkpoint import read_config
+from isomerge.discovery.checkpoint import covered, read_config
 from isomerge.discovery.completeness import Completeness, try_completeness
+from isomerge.discovery.discover import discover as find
+from isomerge.discovery.discover import summary
 from isomerge.discovery.module_specimen import module_specimens
 from isomerge.discovery.proofs import remember
 from isomerge.discovery.specimen import Specimen
 from isomerge.discovery.trial import try_spec
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
-from isomerge.options import ImportOptions
-from isomerge.progress import Observer, quiet
+from isomerge.files import check_file, check_not_read, write_whole
+from isomerge.observe.read_files import paths_read
+from isomerge.options.requests import proving as asked_for
+from isomerge.progress import Observer
 from isomerge.run.arguments import checked
 
 
-@checked(ImportOptions)
-def prove(
-    model: Any,
-    *,
-    spec: str | Path | None = None,
-    module: Any = None,
-    inputs: Any = None,
-    forward: Callable[[Any, Any], Any] | None = None,
-    seed: int = 0,
-    observer: Observer = quiet,
-) -> dict[str, Any]:
+@checked(asked_for.Prove)
+def prove(asked: asked_for.Prove, observer: Observer) -> dict[str, Any]:
     """Prove that a spec's symmetries are symmetries: random elements of every space leave the outputs of tiny
     random models of the same class unchanged, and texts made wrong on purpose change them.
 
@@ -65,9 +62,10 @@ def prove(
     Raises:
         IsomergeError: no tiny model of the class can be built or run, or the text does not describe its tensors.
     """
+    spec, module = asked.spec, asked.module
     if spec is not None:
         text_of(spec)  # read before models are built
-    ref, config, made = _specimens(model, module, inputs, forward, seed, observer)
+    ref, config, made = _specimens(asked, observer)
     others = [plug_in.file for plug_in, part in plug_in_parts(config) if part is config]
     text, spec_of = text_of(spec if spec is not None else next(iter(others), None))
 
@@ -77,10 +75,10 @@ def prove(
     except IsomergeError as error:
         raise IsomergeError(f"{ref}: {error}") from None
     observer("what is not declared", 2, 0)
-    own = made[0] if module is not None or inputs is not None else None
+    own = made[0] if module is not None or asked.inputs is not None else None
     completeness = Completeness(None, "the law refutes the text", ())
     if trial.proven:
-        completeness = try_completeness(spec_of, config, own, seed)
+        completeness = try_completeness(spec_of, config, own, asked.seed)
     about = {"command": "prove", "model": ref, "spec": None if spec is None else str(spec)}
     report = {**about, **trial.report(), **completeness.report()}
     if text is not None:  # built-in texts are proven by isomerge's tests
@@ -88,11 +86,10 @@ def prove(
     return Report(report)
 
 
-def _specimens(
-    model: Any, module: Any, inputs: Any, forward: Any, seed: int, observer: Observer
-) -> tuple[str, dict[str, Any], tuple[Specimen, ...]]:
+def _specimens(asked: asked_for.Prove, observer: Observer) -> tuple[str, dict[str, Any], tuple[Specimen, ...]]:
     """What the user calls the model, its config, and tiny random models of its class."""
 
+    model, module, inputs, seed = asked.model, asked.module, asked.inputs, asked.seed
     if module is None and inputs is not None and hasattr(model, "named_parameters"):
         module = model
     if module is not None and module is model:
@@ -103,10 +100,58 @@ def _specimens(
         raise IsomergeError(f"prove: a module of one's own is run: give inputs= for {type(module).__name__}")
     observer("building tiny random models", 0, 0)
     if module is not None:
-        return ref, config, module_specimens(module, config, inputs, forward, seed)
+        return ref, config, module_specimens(module, config, inputs, asked.forward, seed)
     try:
         return ref, config, specimens(real_config(config), seed, untied=False)
     except IsomergeError as error:
         raise IsomergeError(
             f"{ref}: {error}; or give a tiny module of your own (--module FILE.py:FUNCTION)"
         ) from None
+
+
+@checked(asked_for.Discover)
+def discover(asked: asked_for.Discover, observer: Observer) -> dict[str, Any]:
+    """Derive the spec of an architecture that isomerge does not know, and prove every space of it by the law.
+
+    Tiny random models of the same configuration class are built and run on the CPU; the weights of ``model`` are
+    not read.
+
+    Args:
+        model: a folder (with weights, or with config.json alone), a config.json, a hub id, an open checkpoint, or a
+            config as a dict.
+        out: a file for the spec text, which every command takes as ``--spec``.
+        seed: of the tiny models.
+        overwrite: replace ``out`` when it exists.
+
+    Returns:
+        ``spec`` (the text), ``model_type``, ``class``, ``proven`` and ``rejected`` (``space``, ``role``, ``group``,
+        ``index``, ``error``: the largest relative change of outputs), ``fixed`` (lines that nothing acts on),
+        ``checked`` (the errors on fresh models, space by space and all together), ``coverage`` (how many tensors of
+        the checkpoint the text describes; None for a config alone).
+
+    Raises:
+        IsomergeError: transformers cannot build a tiny model of this class, its tensors are not those of the
+            checkpoint, or ``out`` exists.
+    """
+
+    model, path = asked.model, None if asked.out is None else Path(os.path.expanduser(asked.out))
+    if path is not None:
+        check_file(path, str(path), overwrite=asked.overwrite)
+        folders = model.folder if isinstance(model, Checkpoint) else model
+        check_not_read(path, str(path), [file for place in paths_read(folders) for file in files_of_model(place)])
+    ref, config, shapes = read_config(model)
+    steps = 0
+
+    def say(step: str) -> None:
+        nonlocal steps
+        steps += 1
+        observer(step, steps, 0)
+
+    try:
+        derived = find(config, seed=asked.seed, say=say)
+        derived, count = covered(derived, config, shapes)
+    except IsomergeError as error:
+        raise IsomergeError(f"{ref}: {error}") from None
+    if path is not None:
+        write_whole(path, derived.text.encode())
+    return Report({"command": "discover", "model": ref, **summary(derived), "coverage": count})

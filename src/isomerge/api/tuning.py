@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,13 @@ from isomerge.commands.tuning import planned_tune, tuning_recipe
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
 from isomerge.merging.recipe.recipe_job import job_of_recipe
-from isomerge.options import ExamplesOptions, OpeningOptions, OutputOptions, RunningOptions, TuningOptions
-from isomerge.progress import Observer, quiet
+from isomerge.options.requests import tuning as asked_for
+from isomerge.progress import Observer
 from isomerge.run.arguments import checked
 
 
-@checked(TuningOptions, ExamplesOptions, OpeningOptions, OutputOptions, RunningOptions)
-def tune(
-    recipe: str | Path, *, out: str | Path, data: Any = None, observer: Observer = quiet, **options: Any
-) -> dict[str, Any]:
+@checked(asked_for.Tune)
+def tune(asked: asked_for.Tune, observer: Observer) -> dict[str, Any]:
     """Search for the parameters of a recipe on a loss or on tasks, and write the merge with the best ones. The
     models are aligned once; trials are merged and measured in memory. A run that was killed goes on with the trials
     that are left.
@@ -45,22 +44,13 @@ def tune(
         IsomergeError: the recipe, a range or the data are wrong, the method runs models on data, or Optuna is not
             installed; nothing is written.
     """
-    tuning = TuningOptions.of(options)
+    data, tuning, examples = asked.data, asked.tuning, asked.examples
     if data is None and tuning.tasks is None:
         raise IsomergeError("--data is None: give examples, on which the merge is measured, or --task TASK")
     if not isinstance(data, (str, Path, type(None))) or not isinstance(tuning.judge_data, (str, Path, type(None))):
-        first = job_of_recipe(tuning_recipe(recipe, tuning).filled()).models[0]
-        options = with_examples({"data": data, **options}, ("data", "judge_data"), first)
-        data, tuning = options.pop("data"), TuningOptions.of(options)
-    with planned_tune(
-        recipe,
-        out,
-        data=data,
-        tuning=tuning,
-        examples=ExamplesOptions.of(options),
-        opening=OpeningOptions.of(options),
-        writing=OutputOptions.of(options),
-        running=RunningOptions.of(options),
-        observer=observer,
-    ) as plan:
+        first = job_of_recipe(tuning_recipe(asked.recipe, tuning).filled()).models[0]
+        given = {"data": data, "judge_data": tuning.judge_data, "limit": examples.limit, "length": examples.length}
+        ready = with_examples(given, ("data", "judge_data"), first)
+        asked = replace(asked, data=ready["data"], tuning=replace(tuning, judge_data=ready["judge_data"]))
+    with planned_tune(asked, observer) as plan:
         return Report(plan.run())

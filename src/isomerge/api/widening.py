@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-from isomerge.api.live import live
+from isomerge.api.live import written
 from isomerge.api.live_inputs import own_models
 from isomerge.commands.transplanting import planned_transplant
 from isomerge.commands.widening import planned_widen
-from isomerge.evidence.report.notebook import Report
-from isomerge.options import OpeningOptions, OutputOptions, TransplantOptions, WideningOptions
-from isomerge.progress import Observer, quiet
+from isomerge.options.requests import widening as asked_for
+from isomerge.progress import Observer
 from isomerge.run.arguments import checked
 
 
-@checked(WideningOptions, OpeningOptions, OutputOptions)
-def widen(model: Any, *, out: str | Path | None = None, observer: Observer = quiet, **options: Any) -> Any:
+@checked(asked_for.Widen)
+def widen(asked: asked_for.Widen, observer: Observer) -> Any:
     """``model`` as a wider or deeper model of its architecture that is the same function. It is written to ``out``,
     and the report comes back; without ``out`` a live module comes back, as of `isomerge.merge`.
 
@@ -39,29 +38,12 @@ def widen(model: Any, *, out: str | Path | None = None, observer: Observer = qui
         IsomergeError: sizes in which the model does not stand (they shrink, rotary heads grow, query heads per key
             head become fewer, experts are added), or whose change no weight can undo.
     """
-    (model,) = own_models([model])
-    if out is None:
-        return live(lambda folder: widen(model, out=folder, observer=observer, **options), model)
-    with planned_widen(
-        model,
-        out,
-        widening=WideningOptions.of(options),
-        opening=OpeningOptions.of(options),
-        writing=OutputOptions.of(options),
-        observer=observer,
-    ) as plan:
-        return Report(plan.run())
+    (model,) = own_models([asked.model])
+    return written(planned_widen, replace(asked, model=model), observer)
 
 
-@checked(TransplantOptions, OpeningOptions, OutputOptions)
-def transplant_tokenizer(
-    model: Any,
-    *,
-    tokenizer: str | Path,
-    out: str | Path | None = None,
-    observer: Observer = quiet,
-    **options: Any,
-) -> Any:
+@checked(asked_for.TransplantTokenizer)
+def transplant_tokenizer(asked: asked_for.TransplantTokenizer, observer: Observer) -> Any:
     """``model`` with another tokenizer: embeddings, head, config and tokenizer files fit the new tokens. It is
     written to ``out``, and the report comes back; without ``out`` a live module comes back, as of `isomerge.merge`.
 
@@ -82,17 +64,5 @@ def transplant_tokenizer(
         IsomergeError: a tokenizer that cannot be read, a way that needs weights where there are none, or a model
             whose tables of tokens cannot be changed.
     """
-    (model,) = own_models([model])
-    if out is None:
-        again = {"tokenizer": tokenizer, "observer": observer, **options}
-        return live(lambda folder: transplant_tokenizer(model, out=folder, **again), model)
-    with planned_transplant(
-        model,
-        tokenizer,
-        out,
-        transplant=TransplantOptions.of(options),
-        opening=OpeningOptions.of(options),
-        writing=OutputOptions.of(options),
-        observer=observer,
-    ) as plan:
-        return Report(plan.run())
+    (model,) = own_models([asked.model])
+    return written(planned_transplant, replace(asked, model=model), observer)

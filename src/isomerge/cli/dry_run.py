@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.cli.console import Voice, size_text, tell_lines, tell_verdict, warn_fixed, write_json
+from isomerge.cli.console import Voice, size_text, tell_lines, tell_verdict, warn_fixed
 
 if TYPE_CHECKING:
     from isomerge.commands.aligning import Aligning
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from isomerge.solve.match_options import Matching
 
 
-def tell_merge(voice: Voice, json: Path | None, planned: Merging) -> None:
+def tell_merge(voice: Voice, planned: Merging) -> dict[str, Any]:
     """Print units, spaces, memory and time of a merge, which was checked when it was planned; the rest is checked
     here."""
     plan, cost = planned.plan, planned.cost()
@@ -27,10 +26,10 @@ def tell_merge(voice: Voice, json: Path | None, planned: Merging) -> None:
     decided: dict[str, Any] = {"decided": None if plan.decision is None else plan.decision.document()}
     decided |= {"vocabulary": plan.options.vocabulary} if plan.options.vocabulary else {}
     how: dict[str, Any] = {"moved": plan.matches, "verdict": plan.expected(), "more": decided}
-    _tell(voice, json, plan.models, plan.plan, cost, looked, **how)
+    return _tell(voice, plan.models, plan.plan, cost, looked, **how)
 
 
-def tell_tuning(voice: Voice, json: Path | None, planned: Tuning) -> None:
+def tell_tuning(voice: Voice, planned: Tuning) -> dict[str, Any]:
     """The same of a search: what is searched for, and what its trials take as far as shapes tell."""
     plan, tuner = planned.merging.plan, planned.tuner
     recipe, data = tuner.recipe, tuner.data
@@ -47,19 +46,20 @@ def tell_tuning(voice: Voice, json: Path | None, planned: Tuning) -> None:
         "examples": {"search": len(data.search), "judge": len(data.judge)},
     }
     how: dict[str, Any] = {"moved": plan.matches, "verdict": plan.expected(), "more": more}
-    _tell(voice, json, plan.models, plan.plan, cost, looked, **how)
+    return _tell(voice, plan.models, plan.plan, cost, looked, **how)
 
 
-def tell_alignment(voice: Voice, json: Path | None, planned: Aligning) -> None:
+def tell_alignment(voice: Voice, planned: Aligning) -> dict[str, Any]:
     """The same of an alignment."""
     plan, cost = planned.plan, planned.cost()
     models = [plan.solver.source, plan.solver.anchor]
     looked = _looked_at(plan.matching)
-    _tell(voice, json, models, plan.solver.plan, cost, looked, moved=plan.matches, verdict=plan.verdict())
+    return _tell(voice, models, plan.solver.plan, cost, looked, moved=plan.matches, verdict=plan.verdict())
 
 
-def tell_cost(voice: Voice, json: Path | None, planned: Planned) -> None:
-    """The memory and time of a command that runs models and writes none, which was checked when it was planned."""
+def tell_cost(voice: Voice, planned: Planned) -> dict[str, Any]:
+    """The memory and time of a command that runs models and writes none, which was checked when it was planned; the
+    report of that."""
     cost, examples = planned.cost, planned.examples
     for note in planned.notes:
         voice.say(f"Note: {note}.")
@@ -68,17 +68,14 @@ def tell_cost(voice: Voice, json: Path | None, planned: Planned) -> None:
         f"{read}about {size_text(cost.memory)} of memory, {cost.seconds:.0f} s on one core. Nothing was written."
     )
     tell_verdict(voice, planned.verdict)
-    write_json(
-        json,
-        {
-            "command": "dry-run",
-            "models": [model.ref for model in planned.models],
-            "examples": None if examples is None else len(examples),
-            "estimate": cost.document(),
-            "notes": list(planned.notes),
-            **({} if planned.verdict is None else {"verdict": planned.verdict}),
-        },
-    )
+    return {
+        "command": "dry-run",
+        "models": [model.ref for model in planned.models],
+        "examples": None if examples is None else len(examples),
+        "estimate": cost.document(),
+        "notes": list(planned.notes),
+        **({} if planned.verdict is None else {"verdict": planned.verdict}),
+    }
 
 
 def _looked_at(matching: Matching) -> list[str]:
@@ -91,7 +88,6 @@ def _looked_at(matching: Matching) -> list[str]:
 
 def _tell(
     voice: Voice,
-    json: Path | None,
     models: Sequence[Model],
     plan: Plan,
     cost: dict[str, float],
@@ -100,7 +96,7 @@ def _tell(
     moved: bool,
     verdict: dict[str, Any] | None,
     more: Mapping[str, Any] | None = None,
-) -> None:
+) -> dict[str, Any]:
     """The plan in words and as JSON."""
     from isomerge.symmetry.fixed import fixed_parts
 
@@ -108,19 +104,16 @@ def _tell(
     warn_fixed(voice, fixed)
     _say(voice, plan, cost, left_out)
     tell_verdict(voice, verdict)
-    write_json(
-        json,
-        {
-            "command": "dry-run",
-            "models": [model.ref for model in models],
-            **_record(plan),
-            "verdict": verdict,
-            "fixed": fixed,
-            "estimate": cost,
-            "not_estimated": left_out,
-            **(more or {}),
-        },
-    )
+    return {
+        "command": "dry-run",
+        "models": [model.ref for model in models],
+        **_record(plan),
+        "verdict": verdict,
+        "fixed": fixed,
+        "estimate": cost,
+        "not_estimated": left_out,
+        **(more or {}),
+    }
 
 
 def _record(plan: Plan) -> dict[str, Any]:

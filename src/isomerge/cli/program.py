@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import typer
 
-from isomerge.cli.overview import COMMANDS, TAGLINE
+from isomerge.cli.door import command_of
+from isomerge.cli.overview import TAGLINE
 from isomerge.cli.stopping import Commands
-from isomerge.cli.written import FUNCTIONS, Writing
+from isomerge.cli.written import Writing
+from isomerge.doors import COMMANDS
 
-MODULES = {"eval": "evaluate", "restore-task": "task_mask"}
-"""The modules of this package with commands that are called otherwise than they."""
 SETTINGS: Mapping[str, Any] = {
     "add_completion": False,
     "pretty_exceptions_enable": False,
@@ -34,11 +33,9 @@ class NamedCommands(Mapping[str, Any]):
         if name not in COMMANDS:
             raise KeyError(name)
         if name not in self._loaded:
-            word = name.replace("-", "_")
-            module = import_module(f"isomerge.cli.{MODULES.get(name, word)}")
             alone = typer.Typer(**SETTINGS)
             alone.callback()(_root)  # with it typer makes a group, also of a single command
-            alone.command(name, cls=Writing, short_help=COMMANDS[name])(getattr(module, FUNCTIONS.get(name, word)))
+            alone.command(name, cls=Writing, short_help=COMMANDS[name][1])(command_of(name))
             group: Any = typer.main.get_command(alone)
             self._loaded[name] = group.commands[name]
         return self._loaded[name]

@@ -12,63 +12,14 @@ from typing import Any
 
 from typer.core import TyperCommand
 
+from isomerge.cli.door import by_python_names
 from isomerge.cli.mergekit_options import without_harmless
+from isomerge.doors import request_of
 from isomerge.errors import IsomergeError, visible
-from isomerge.options.option import FIRST
-from isomerge.options.unused import TABLE, note, note_idle, noting
+from isomerge.options.option import FILE, FIRST, FOLDER, Request, spelled
+from isomerge.options.unused import note, noting
 from isomerge.plug_ins.command import importing, sentences, used
 from isomerge.plug_ins.modules import is_file
-
-BESIDE = {"json": "--json", "png": "--png", "save_alignment": "--save-alignment", "page": "--out"}
-"""Files by the parameters that name them."""
-FOLDERS = (
-    "align",
-    "apply",
-    "canon",
-    "demo",
-    "extract-lora",
-    "merge",
-    "merge-lora",
-    "relational",
-    "restore-task",
-    "surgery",
-    "transplant-tokenizer",
-    "tune",
-    "widen",
-)
-"""The commands whose ``--out`` is a folder."""
-WORDS = (
-    *(
-        "address",
-        "anchor",
-        "anchors",
-        "device",
-        "dtype",
-        "engine",
-        "evidence",
-        "exclude",
-        "heads",
-        "include",
-        "kind",
-        "kinds",
-        "layers",
-    ),
-    *(
-        "learn_effort",
-        "learn_target",
-        "majority_sign",
-        "match",
-        "method",
-        "precision",
-        "sampler",
-        "search",
-        "spaces",
-        "tasks",
-        "weights",
-    ),
-)
-"""Parameters that name no file, though one may be called as they say."""
-
 
 HARMLESS = "isomerge.mergekits"
 """Where a command keeps mergekit's options that it left out."""
@@ -104,19 +55,13 @@ class Writing(TyperCommand):
         Raises:
             IsomergeError: naming the option.
         """
-        for name in (*BESIDE, "out"):
-            if isinstance(path := ctx.params.get(name), (str, Path)):
-                ctx.params[name] = type(path)(os.path.expanduser(path))
-        command = str(ctx.command.name)
-        check_written(command, ctx.params)
+        request = request_of(str(ctx.command.name))
+        paths = {name: path for name, path in ctx.params.items() if isinstance(path, Path)}
+        ctx.params.update({name: Path(os.path.expanduser(path)) for name, path in paths.items()})
+        check_places(request, by_python_names(request, ctx.params))
         with importing(ctx.params.get("imports")), noting() as notes:
             for name, reason in ctx.meta.get(HARMLESS, {}).items():
                 note(name, reason)
-            if (
-                function := FUNCTIONS.get(command, command.replace("-", "_"))
-            ) in TABLE and function not in NOTED_LATER:
-                defaults = {parameter.name: parameter.default for parameter in self.params}
-                note_idle(function, _in_python(ctx.params), _in_python(defaults))
             try:
                 return super().invoke(ctx)
             finally:
@@ -126,31 +71,12 @@ class Writing(TyperCommand):
                         print(f"note: {visible(text)}", file=sys.stderr)
 
 
-NOTED_LATER = ("align", "merge")
-"""Commands whose plan notes what is not used."""
-FUNCTIONS = {"eval": "evaluate"}
-"""Commands whose function in Python is called otherwise: eval is a word of Python's own."""
-ALONE = {
-    "demo": "it tells a story in the terminal, of calls of isomerge.align, merge, barrier and report",
-    "relational": "isomerge.relational is the package: its from_standard, save and load are what the command does",
-}
-"""Commands without a function of Python's door, and why."""
-IN_PYTHON = {
-    "a": "one", "b": "two", "c": "third", "patch": "alignment",
-}  # fmt: skip
-"""Parameters of commands that Python's functions call otherwise."""
-
-
-def _in_python(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {IN_PYTHON.get(name, name): value for name, value in arguments.items()}
-
-
-def check_written(command: str, arguments: Mapping[str, Any], more: Iterable[Any] = ()) -> None:
+def check_places(request: type[Request], arguments: Mapping[str, Any], more: Iterable[Any] = ()) -> None:
     """Refuse a file to write that is read, that is written twice, or that lies in the folder that is written.
 
     Args:
-        command: its name.
-        arguments: its parameters: what is no output is read where it names a file, a folder or a model.
+        request: what declares which arguments are read and written.
+        arguments: those that were given, by Python's names.
         more: what is read beside them, as of recipes.
 
     Raises:
@@ -160,28 +86,29 @@ def check_written(command: str, arguments: Mapping[str, Any], more: Iterable[Any
     from isomerge.errors import IsomergeError
     from isomerge.files import check_not_read, is_device
 
-    named = {**BESIDE, **({} if command in ("report", *FOLDERS) else {"out": "--out"})}
+    declared = {name: about for name, (_, about) in request.declared().items() if arguments.get(name) is not None}
+    read = [*more, *(arguments[name] for name, about in declared.items() if about.reads)]
+    read += [name for name in arguments.get("imports") or () if is_file(name)]  # a module's name names no folder
     files = {
-        f"{option} {arguments[name]}": Path(os.path.expanduser(arguments[name]))
-        for name, option in named.items()
-        if arguments.get(name) is not None and str(arguments[name]) != "-" and not is_device(Path(arguments[name]))
+        f"{spelled(name, about)} {arguments[name]}": Path(os.path.expanduser(arguments[name]))
+        for name, about in declared.items()
+        if about.writes == FILE and str(arguments[name]) != "-" and not is_device(Path(arguments[name]))
     }
     for (one, first), (two, second) in combinations(files.items(), 2):
         if os.path.realpath(first) == os.path.realpath(second):
             raise IsomergeError(f"{one} and {two} are one file: name two")
-    folder = arguments.get("out") if command in FOLDERS and command != "demo" else None
-    hidden = (*named, *WORDS, "imports", "intermediate_dir", *([] if folder is None else ["out"]))
-    read = [value for key, value in arguments.items() if key not in hidden and value != ""]
-    read += [name for name in arguments.get("imports") or () if is_file(name)]  # a module's name names no folder
-    if folder is not None:
-        check_apart(Path(os.path.expanduser(folder)), _places([*read, *more]))
+    folders = [
+        Path(os.path.expanduser(arguments[name])) for name, about in declared.items() if about.writes == FOLDER
+    ]
+    for folder in folders:
+        check_apart(folder, _places(read))
     for name, path in files.items():
-        if folder is not None and _is_in(path, Path(os.path.expanduser(folder))):
+        if any(_is_in(path, folder) for folder in folders):
             raise IsomergeError(
                 f"{name} lies in the folder that is written, and might replace a file of it: choose another place"
             )
         if os.path.exists(path):
-            check_not_read(path, name, _places([*read, *more]))
+            check_not_read(path, name, _places(read))
 
 
 def _is_in(path: Path, folder: Path) -> bool:

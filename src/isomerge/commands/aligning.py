@@ -5,29 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from isomerge.commands.dressing import check_dressing, write_dressed
 from isomerge.commands.opening import destination, recognised
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model
-from isomerge.options import (
-    DressingOptions,
-    MatchingOptions,
-    OpeningOptions,
-    OutputOptions,
-    RunningOptions,
-    SpacesOptions,
-    UntieOptions,
-)
-from isomerge.options.fusing import AUTO
-from isomerge.options.unused import note_idle
+from isomerge.options.requests.moving import Align, Apply, Canon, DressingOptions
 from isomerge.progress import Observer, quiet
 from isomerge.quotient.canonical import run_canon
 from isomerge.quotient.kinship import kinship
 from isomerge.run.alignment_runs import AlignPlan, plan_align, run_apply, run_planned
-from isomerge.run.arguments import defaults_in
 from isomerge.run.cost import estimate
 from isomerge.run.writing_run import Output
 from isomerge.solve.match_checks import files_of_matching, matching_of
@@ -60,42 +48,22 @@ class Aligning:
 
 
 @contextmanager
-def planned_align(
-    source: Any,
-    onto: Any,
-    out: str | Path | None,
-    *,
-    align: bool | str = AUTO,
-    moving: SpacesOptions,
-    matching: MatchingOptions,
-    opening: OpeningOptions,
-    writing: OutputOptions,
-    running: RunningOptions,
-    observer: Observer = quiet,
-) -> Iterator[Aligning]:
+def planned_align(asked: Align, observer: Observer = quiet) -> Iterator[Aligning]:
     """`isomerge.align` up to where something is matched: opened, checked, nothing written.
 
     Raises:
         IsomergeError: the models do not fit together, or an option is wrong.
     """
-    check_align(align)
-    if align is False:
+    check_align(asked.align)
+    if asked.align is False:
         raise IsomergeError("align=False leaves nothing to do: give True or 'auto'")
-    arguments = {"out": out, "align": align}
-    for group in (moving, matching, opening, writing, running):
-        arguments |= group.given()
-    note_idle(
-        "align",
-        arguments,
-        {"out": None, "align": AUTO, **defaults_in(*map(type, (moving, matching, opening, writing, running)))},
-    )
-    match = matching_of(matching)
+    opening, moving, match = asked.opening, asked.moving, matching_of(asked.matching)
     reads = (opening.spec, *files_of_matching(match))
     with (
-        recognised([source, onto], opening.spec, opening.allow_pickle, moving.untie) as (a, b),
-        destination(out, writing, [a, b], *reads, running=running, observer=observer) as output,
+        recognised([asked.source, asked.onto], opening, moving.untie) as (a, b),
+        destination(asked.out, asked.writing, [a, b], *reads, running=asked.running, observer=observer) as output,
     ):
-        how: dict[str, Any] = {"matching": match, "align": align, "kinship": kinship}
+        how: dict[str, Any] = {"matching": match, "align": asked.align, "kinship": kinship}
         yield Aligning(plan_align(a, b, output, spaces=moving.spaces, layers=moving.layers, **how))
 
 
@@ -114,29 +82,20 @@ class Applying:
 
 
 @contextmanager
-def planned_apply(
-    alignment: Alignment | str | Path,
-    model: Any,
-    out: str | Path,
-    *,
-    inverse: bool = False,
-    tie: UntieOptions,
-    opening: OpeningOptions,
-    writing: OutputOptions,
-    observer: Observer = quiet,
-) -> Iterator[Applying]:
+def planned_apply(asked: Apply, observer: Observer = quiet) -> Iterator[Applying]:
     """`isomerge.apply` up to where something is written.
 
     Raises:
         IsomergeError: the alignment cannot be read, or is of another architecture.
     """
+    alignment, reads = asked.alignment, (asked.opening.spec, asked.alignment)
     with (
-        recognised([model], opening.spec, opening.allow_pickle, tie.untie) as (one,),
-        destination(out, writing, [one], opening.spec, alignment, observer=observer) as output,
+        recognised([asked.model], asked.opening, asked.tie.untie) as (one,),
+        destination(asked.out, asked.writing, [one], *reads, observer=observer) as output,
     ):
         name = "given" if isinstance(alignment, Alignment) else str(alignment)
         patch = alignment if isinstance(alignment, Alignment) else Alignment.load(alignment, one.declared)
-        yield Applying(patch.inverse() if inverse else patch, one, output, name)
+        yield Applying(patch.inverse() if asked.inverse else patch, one, output, name)
 
 
 @dataclass(frozen=True)
@@ -156,24 +115,15 @@ class Canonical:
 
 
 @contextmanager
-def planned_canon(
-    model: Any,
-    out: str | Path | None,
-    *,
-    tie: UntieOptions,
-    dressing: DressingOptions,
-    opening: OpeningOptions,
-    writing: OutputOptions,
-    observer: Observer = quiet,
-) -> Iterator[Canonical]:
+def planned_canon(asked: Canon, observer: Observer = quiet) -> Iterator[Canonical]:
     """`isomerge.canon` up to where something is computed.
 
     Raises:
         IsomergeError: the model cannot be read.
     """
-    check_dressing(dressing, overwrite=writing.overwrite)
+    check_dressing(asked.dressing, overwrite=asked.writing.overwrite)
     with (
-        recognised([model], opening.spec, opening.allow_pickle, tie.untie) as (one,),
-        destination(out, writing, [one], opening.spec, observer=observer) as output,
+        recognised([asked.model], asked.opening, asked.tie.untie) as (one,),
+        destination(asked.out, asked.writing, [one], asked.opening.spec, observer=observer) as output,
     ):
-        yield Canonical(one, output, dressing)
+        yield Canonical(one, output, asked.dressing)

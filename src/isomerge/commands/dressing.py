@@ -14,7 +14,7 @@ from isomerge.models.recognised import Model
 from isomerge.observe.data.live_data import as_data
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.losses import outputs_of
-from isomerge.options import DressingOptions
+from isomerge.options.requests.moving import DressingOptions
 from isomerge.quotient.dressing import Dressing
 from isomerge.solve.match_inputs import data_for
 from isomerge.symmetry.alignment import Alignment

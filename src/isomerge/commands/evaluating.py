@@ -14,7 +14,7 @@ from isomerge.models.recognised import Model
 from isomerge.observe.data.live_data import as_data
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.losses import evaluate
-from isomerge.options import ExamplesOptions, OpeningOptions
+from isomerge.options.requests.measuring import Evaluate
 from isomerge.progress import Observer, quiet
 from isomerge.run.connectivity import check_labelled
 from isomerge.solve.match_inputs import data_for
@@ -23,35 +23,27 @@ HARNESS = "lm_eval"
 """The module of lm-evaluation-harness (pip install 'lm-eval[hf]')."""
 
 
-def evaluate_models(
-    models: Sequence[Any],
-    *,
-    data: Any,
-    tasks: Sequence[str],
-    batch_size: int,
-    examples: ExamplesOptions,
-    opening: OpeningOptions,
-    observer: Observer = quiet,
-) -> dict[str, Any]:
-    """Losses on ``data`` and results of ``tasks``, model by model; see `isomerge.evaluate`.
+def evaluate_models(asked: Evaluate, observer: Observer = quiet) -> dict[str, Any]:
+    """Losses on data and results of tasks, model by model; see `isomerge.evaluate`.
 
     Raises:
         IsomergeError: nothing to evaluate on, a model that cannot be run, or no harness.
     """
+    models, tasks, examples = asked.models, asked.tasks, asked.examples
     if not models:
         raise IsomergeError("no model is given: name those that shall be evaluated")
-    if data is None and not tasks:
+    if asked.data is None and not tasks:
         raise IsomergeError("nothing says what models are evaluated on: add --data DATA, or --tasks TASK")
     harness = _harness(models, tasks) if tasks else None
     rows: list[dict[str, Any]] = [{"model": str(model)} for model in models]
     report: dict[str, Any] = {"command": "eval", "models": rows, "tasks": list(tasks)}
-    if data is not None:
-        with recognised(list(models), opening.spec, opening.allow_pickle, proven=False) as opened:
-            report |= _losses(opened, rows, data, batch_size, examples, observer)
+    if asked.data is not None:
+        with recognised(list(models), asked.opening, proven=False) as opened:
+            report |= _losses(opened, rows, asked, observer)
     if harness is not None:
         for row, model in zip(rows, models, strict=True):
             observer(f"{HARNESS}: {model}", 0, 1)
-            how = {"tasks": list(tasks), "batch_size": batch_size, "limit": examples.limit}
+            how = {"tasks": list(tasks), "batch_size": asked.batch_size, "limit": examples.limit}
             settings = {"model": "hf", "model_args": f"pretrained={model},dtype=auto", "device": examples.device}
             what = f"--tasks {','.join(tasks)}: lm-evaluation-harness cannot run them on {model}"
             with own_code(what, "name tasks that fit the model"):
@@ -61,15 +53,10 @@ def evaluate_models(
 
 
 def _losses(
-    models: Sequence[Model],
-    rows: Sequence[dict[str, Any]],
-    data: Any,
-    batch_size: int,
-    how: ExamplesOptions,
-    observer: Observer,
+    models: Sequence[Model], rows: Sequence[dict[str, Any]], asked: Evaluate, observer: Observer
 ) -> dict[str, Any]:
     """Losses of models on examples that the first one's tokenizer or processor reads, one module at a time."""
-    source = as_data(data, "--data")
+    source, how = as_data(asked.data, "--data"), asked.examples
     assert source is not None
     examples = data_for(models[0].checkpoint, source, limit=how.limit, length=how.length)
     check_labelled(examples)
@@ -77,7 +64,7 @@ def _losses(
     for number, (row, model) in enumerate(zip(rows, models, strict=True)):
         observer(f"evaluating {model.ref}", number, len(rows))
         row["model"] = model.ref
-        measure = evaluate(load_module(model, device=how.device), examples, batch_size)
+        measure = evaluate(load_module(model, device=how.device), examples, asked.batch_size)
         row |= {key: value for key, value in asdict(measure).items() if key in ("loss", "accuracy", "perplexity")}
         unit = measure.unit
     return {"unit": unit, "examples": len(examples), "fingerprint": examples.fingerprint}

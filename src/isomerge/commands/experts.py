@@ -309,7 +309,7 @@ def planned_experts(
     writing = replace(writing, dtype=asked.dtype)
     with ExitStack() as stack:
         stack.enter_context(told_in_keys(asked.path, recipe, asked.said))
-        opened = stack.enter_context(recognised(names, asked.spec, opening.allow_pickle))
+        opened = stack.enter_context(recognised(names, replace(opening, spec=asked.spec)))
         reads = (asked.spec, asked.path, *files_of_matching(asked.match))
         how: dict[str, Any] = {"running": running, "observer": observer}
         output = stack.enter_context(destination(out, writing, opened, *reads, **how))

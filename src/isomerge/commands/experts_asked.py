@@ -15,9 +15,9 @@ from isomerge.merging.recipe.no_code import check_imports, check_no_code
 from isomerge.merging.recipe.recipe_words import told_in_keys
 from isomerge.merging.recipe.schema import ExpertsRecipe, read_experts_recipe
 from isomerge.observe.prompt_rows import DRAWS, RUNS
-from isomerge.options import FusingOptions, MatchingOptions, SpacesOptions
-from isomerge.options.unused import MATCHING, note_idle
-from isomerge.run.arguments import defaults_in
+from isomerge.options import MatchingOptions
+from isomerge.options.requests import merging as asked_for
+from isomerge.options.unused import note_idle
 from isomerge.solve.match_checks import matching_of
 from isomerge.solve.match_options import Matching
 
@@ -33,6 +33,16 @@ class ExpertsAsked:
     dtype: str | None
     spec: str | Path | None
     seed: int
+    select: None = None
+    """No layers are selected."""
+
+    def reads(self) -> list[Any]:
+        """What is read, by name."""
+        return [self.recipe.model_names()]
+
+    def notes(self) -> list[str]:
+        """What to tell before anything is opened."""
+        return []
 
 
 def experts_of(
@@ -84,7 +94,7 @@ def note_idle_options(asked: ExpertsAsked, out: Any) -> None:
     """
     recipe, match = asked.recipe, asked.match
     entries = recipe.entries()
-    arguments = {name: getattr(match, name) for name in MATCHING if hasattr(match, name)}
+    arguments = {name: getattr(match, name) for name in MatchingOptions.declared() if hasattr(match, name)}
     arguments |= {
         "align": recipe.align.enabled,
         "spaces": recipe.align.spaces,
@@ -93,4 +103,4 @@ def note_idle_options(asked: ExpertsAsked, out: Any) -> None:
     }
     arguments |= {"seed": asked.seed, "method": "moe", "method_reads": recipe.gate_mode in RUNS}
     arguments["random"] = recipe.gate_mode in DRAWS or any(entry.noise_scale for entry in entries)
-    note_idle("merge", arguments, defaults_in(MatchingOptions, SpacesOptions, FusingOptions))
+    note_idle(asked_for.Merge, arguments, asked_for.Merge.defaults())

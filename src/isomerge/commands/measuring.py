@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.checkpoint.size import parse_size
-from isomerge.commands.opening import recognised
+from isomerge.commands.opening import dtype_name, recognised
 from isomerge.files import check_not_read
 from isomerge.models.recognised import Model, working_dtype
 from isomerge.models.row_meanings import of_all_tokens
@@ -19,6 +19,8 @@ from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.generated import Generation, check_generate, run_generate
 from isomerge.observe.read_files import files_read
 from isomerge.observe.stats.gathering import StatsOptions, parse_kinds, run_stats
+from isomerge.options.requests.measuring import Barrier, Generate, Stats
+from isomerge.progress import Observer, quiet
 from isomerge.quotient.kinship import kinship
 from isomerge.run.barrier_options import BarrierOptions
 from isomerge.run.connectivity import barrier_verdict, run_barrier, untied_alike
@@ -49,73 +51,56 @@ def bytes_of(max_memory: str | int | None) -> int | None:
 
 
 def _opened(
-    data: str | Path | Examples,
-    model: Model,
-    limit: int | None,
-    length: int,
-    bound: int | None,
-    cost: Callable[[Examples], Cost],
+    asked: Stats | Barrier, model: Model, bound: int | None, cost: Callable[[Examples], Cost]
 ) -> tuple[Examples, Cost]:
     """Examples, and what running models on them costs; a bound that cannot hold is refused."""
+    data, how = asked.data, asked.examples
     if not isinstance(data, Examples):
-        data = data_for(model.checkpoint, str(data), limit=limit, length=length)
+        data = data_for(model.checkpoint, str(data), limit=how.limit, length=how.length)
     needs = cost(data)
     needs.check(bound)
     return data, needs
 
 
 @contextmanager
-def planned_stats(
-    model: Any,
-    *,
-    data: str | Path | Examples,
-    out: str | Path,
-    limit: int | None,
-    length: int,
-    kinds: str | Sequence[str],
-    spec: str | Path | None,
-    allow_pickle: bool,
-    max_memory: str | int | None,
-    **how: Any,
-) -> Iterator[Planned]:
-    """`isomerge.stats` up to where the model is loaded; ``how`` is the rest of `StatsOptions`.
+def planned_stats(asked: Stats, observer: Observer = quiet) -> Iterator[Planned]:
+    """`isomerge.stats` up to where the model is loaded.
 
     Raises:
         IsomergeError: see there.
     """
 
-    bound = bytes_of(max_memory)
-    options = StatsOptions(Path(os.path.expanduser(out)), kinds=parse_kinds(kinds), **how)
+    bound = bytes_of(asked.memory.max_memory)
+    options = StatsOptions(
+        Path(os.path.expanduser(asked.out)), rows=asked.rows, batch_size=asked.batch_size,
+        device=asked.examples.device, dtype=dtype_name(asked.dtype) or asked.dtype,
+        overwrite=asked.writing.overwrite, observer=observer, kinds=parse_kinds(asked.kinds),
+        labels=asked.fisher_labels, seed=asked.seed,
+    )  # fmt: skip
     options.check()
-    with recognised([model], spec, allow_pickle) as (opened,):
-        check_not_read(options.out, f"--out {options.out}", files_read([opened], data, spec))
-        examples, cost = _opened(
-            data, opened, limit, length, bound, lambda data_read: stats_cost(opened, options, data_read)
-        )
+    with recognised([asked.model], asked.opening) as (opened,):
+        check_not_read(options.out, f"--out {options.out}", files_read([opened], asked.data, asked.opening.spec))
+        examples, cost = _opened(asked, opened, bound, lambda data: stats_cost(opened, options, data))
         options.check_labels(examples)
         yield Planned([opened], cost, lambda: run_stats(opened, examples, options), examples)
 
 
 @contextmanager
-def planned_generate(
-    models: Sequence[Any],
-    *,
-    out: str | Path,
-    limit: int,
-    spec: str | Path | None,
-    allow_pickle: bool,
-    max_memory: str | int | None,
-    **how: Any,
-) -> Iterator[Planned]:
-    """`isomerge.generate` up to where a model is loaded; ``how`` is the rest of `Generation`.
+def planned_generate(asked: Generate, observer: Observer = quiet) -> Iterator[Planned]:
+    """`isomerge.generate` up to where a model is loaded.
 
     Raises:
         IsomergeError: see there.
     """
 
-    bound, options = bytes_of(max_memory), Generation(Path(os.path.expanduser(out)), count=limit, **how)
+    bound = bytes_of(asked.memory.max_memory)
+    options = Generation(
+        Path(os.path.expanduser(asked.out)), count=asked.limit, length=asked.examples.length, seed=asked.seed,
+        batch_size=asked.batch_size, device=asked.examples.device, overwrite=asked.writing.overwrite,
+        observer=observer,
+    )  # fmt: skip
     options.check()
-    with recognised(models, spec, allow_pickle) as opened:
+    with recognised(asked.models, asked.opening) as opened:
         check_generate(opened, options)
         cost = generate_cost(opened, options)
         cost.check(bound)
@@ -123,54 +108,35 @@ def planned_generate(
 
 
 @contextmanager
-def planned_barrier(
-    refs: Sequence[Any],
-    *,
-    data: str | Path | Examples,
-    aligned: Sequence[Any],
-    limit: int | None,
-    length: int,
-    spec: str | Path | None,
-    allow_pickle: bool,
-    spaces: str | Sequence[str] | None,
-    match: str | Sequence[str],
-    png: str | Path | None,
-    max_memory: str | int | None,
-    **how: Any,
-) -> Iterator[Planned]:
-    """`isomerge.barrier` up to where models are loaded; ``how`` is the rest of `BarrierOptions`.
+def planned_barrier(asked: Barrier, observer: Observer = quiet) -> Iterator[Planned]:
+    """`isomerge.barrier` up to where models are loaded.
 
     Raises:
         IsomergeError: see there.
     """
 
     options = BarrierOptions(
-        spaces=[spaces] if isinstance(spaces, str) else spaces,
-        match=[match] if isinstance(match, str) else match,
-        png=None if png is None else Path(os.path.expanduser(png)),
-        max_memory=bytes_of(max_memory),
-        **how,
-    )
-    with recognised([*refs, *aligned], spec, allow_pickle) as opened:
+        points=asked.points, grid=asked.grid,
+        spaces=[asked.spaces] if isinstance(asked.spaces, str) else asked.spaces,
+        match=[asked.match] if isinstance(asked.match, str) else asked.match,
+        batch_size=asked.batch_size, device=asked.examples.device,
+        png=None if asked.png is None else Path(os.path.expanduser(asked.png)),
+        max_memory=bytes_of(asked.memory.max_memory), observer=observer,
+    )  # fmt: skip
+    spec, count = asked.opening.spec, len(asked.models)
+    with recognised([*asked.models, *asked.aligned], asked.opening) as opened:
         in_one = of_all_tokens(opened)
         alike, untied = untied_alike(in_one.models, spec)
-        models, others = alike[: len(refs)], alike[len(refs) :]
+        models, others = alike[:count], alike[count:]
         options.check(models, others)
-        standing = standings(
-            models[0], models[1:], working_dtype(models), kinship=kinship, observer=options.observer
-        )
+        standing = standings(models[0], models[1:], working_dtype(models), kinship=kinship, observer=observer)
         options, notes = options.chosen(models, standing)
         notes = [*in_one.notes, *notes]
         pairs = pairs_of(standing, models)
         if options.png is not None:
-            check_not_read(options.png, f"--png {options.png}", files_read(opened, data, spec))
+            check_not_read(options.png, f"--png {options.png}", files_read(opened, asked.data, spec))
         examples, cost = _opened(
-            data,
-            models[0],
-            limit,
-            length,
-            options.max_memory,
-            lambda refs: barrier_cost(models, options, refs, others),
+            asked, models[0], options.max_memory, lambda data: barrier_cost(models, options, data, others)
         )
         yield Planned(
             alike,

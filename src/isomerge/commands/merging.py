@@ -31,10 +31,10 @@ from isomerge.options import (
     RunningOptions,
     SpacesOptions,
 )
-from isomerge.options.unused import MATCHING, note_idle
+from isomerge.options.requests import merging as asked_for
+from isomerge.options.unused import note_idle
 from isomerge.progress import Observer, quiet
 from isomerge.run.absolute_names import lasting_ref
-from isomerge.run.arguments import defaults_in
 from isomerge.run.cost import estimate
 from isomerge.solve.match_checks import check_anchor, files_of_matching, matching_of
 from isomerge.solve.match_inputs import check_data
@@ -64,6 +64,11 @@ class Merge:
     """What was tried, where they were."""
     parents: bool = True
     """Whether the models that go in are measured as well."""
+
+    def reads(self) -> list[Any]:
+        """What is read, by name."""
+        job = self.job
+        return [job.models, job.stacks, job.stats, job.source_bases, list(job.matching.values())]
 
     def notes(self) -> list[str]:
         """What to tell before anything is opened.
@@ -205,7 +210,7 @@ def planned_merge(
     job, how, match = merge.job, merge.how, merge.match
     with merge.told():
         check_align(how["align"])
-        note_idle("merge", _asked(merge, out), _by_default())
+        note_idle(asked_for.Merge, _asked(merge, out), _by_default())
         opening = replace(opening, spec=merge.spec)
         reads = (opening.spec, how["repair"], *files_of_matching(match), *job.stats, *job.files)
         with (
@@ -242,7 +247,7 @@ def _asked(merge: Merge, out: Any) -> dict[str, Any]:
     """A merge's arguments by whatever door, and what decides whether they act: for `note_idle`."""
     job, match = merge.job, merge.match
     method = job.fusion.method
-    arguments = {name: getattr(match, name) for name in MATCHING if hasattr(match, name)}
+    arguments = {name: getattr(match, name) for name in MatchingOptions.declared() if hasattr(match, name)}
     arguments |= {name: merge.how[name] for name in ("align", "onto", "spaces", "layers", "repair")}
     seed = match.settings.seed if match.settings else 0
     return arguments | {
@@ -262,8 +267,7 @@ def _asked(merge: Merge, out: Any) -> dict[str, Any]:
 
 def _by_default() -> dict[str, Any]:
     """What `_asked` gives where nothing is said."""
-    groups = (MatchingOptions, FusingOptions, SpacesOptions, OpeningOptions, OutputOptions, RunningOptions)
-    return {**defaults_in(*groups), "repair": None, "onto": 0}
+    return {**asked_for.Merge.defaults(), "onto": 0}
 
 
 @contextmanager
@@ -273,7 +277,7 @@ def _models_of(
     """The models of a merge, recognised, and what those that are fused were tuned from."""
     refs = opened(job, spec=opening.spec, allow_pickle=opening.allow_pickle)
     bases = [base for base in job.source_bases if base is not None]
-    with recognised([*refs, *bases], opening.spec, opening.allow_pickle, untie, unmoved=unmoved) as every:
+    with recognised([*refs, *bases], opening, untie, unmoved=unmoved) as every:
         rest = iter(every[len(refs) :])
         yield every[: len(refs)], [None if base is None else next(rest) for base in job.source_bases]
 
@@ -288,7 +292,7 @@ def check_alone(path: str | Path | Step, said: Mapping[str, Any]) -> None:
     Raises:
         IsomergeError: naming them.
     """
-    defaults = defaults_in(FusingOptions, SpacesOptions)
+    defaults = {**FusingOptions.defaults(), **SpacesOptions.defaults()}
     beside = [k for k, v in said.items() if type(v) is not type(defaults[k]) or v != defaults[k]]
     if beside:
         raise IsomergeError(f"{path}: a recipe says what is merged and how; put {', '.join(beside)} into it")

@@ -19,7 +19,7 @@ from isomerge.models.recognised import Model, recognise, working_dtype
 from isomerge.models.row_meanings import in_order
 from isomerge.models.unit_plan import make_plan
 from isomerge.observe.read_files import paths_read
-from isomerge.options import OutputOptions, RunningOptions
+from isomerge.options import OpeningOptions, OutputOptions, RunningOptions
 from isomerge.options.unused import note
 from isomerge.progress import Observer, quiet
 from isomerge.run.engines import engine_of
@@ -30,8 +30,7 @@ from isomerge.solve.pairs.pair import PairSolver
 @contextlib.contextmanager
 def recognised(
     models: Sequence[Any],
-    spec: str | Path | None,
-    allow_pickle: bool,
+    opening: OpeningOptions,
     untie: bool = False,
     *,
     unmoved: bool = False,
@@ -42,6 +41,8 @@ def recognised(
     A spec text of the user's own or of a plug-in must be ``proven`` (see `isomerge.prove`), unless nothing is moved
     or compared by it.
     """
+    spec = opening.spec
+    how: dict[str, Any] = {"spec_file": spec, "untie": untie, "unmoved": unmoved}
     with contextlib.ExitStack() as stack:
         opened = []
         for model in models:
@@ -54,7 +55,7 @@ def recognised(
                 name, model = type(model).__name__, folder
             else:
                 model = as_reference(model)
-            opened.append(recognise(model, spec_file=spec, allow_pickle=allow_pickle, untie=untie, unmoved=unmoved))
+            opened.append(recognise(model, allow_pickle=opening.allow_pickle, **how))
             opened[-1].checkpoint.ref = name or opened[-1].ref
         if proven and not unmoved:
             for each in opened:
@@ -127,8 +128,7 @@ def pair_solver(
     two: Any,
     spaces: str,
     layers: str | None,
-    spec: Any,
-    allow_pickle: bool,
+    opening: OpeningOptions,
     *,
     guard: bool,
     settings: bool = True,
@@ -136,12 +136,12 @@ def pair_solver(
     """Two models recognised, their rows in one order (`isomerge.models.row_meanings`): what solves their units, and
     what is to be told of rows; ``settings``: see `check_compatible`."""
 
-    with recognised([one, two], spec, allow_pickle) as (a, b):
+    with recognised([one, two], opening) as (a, b):
         # a model and its copy that was moved with untie: nothing is written here
         if a.has_own_head != b.has_own_head:
             check_tie(a)
             check_tie(b)
-            a, b = (recognise(m.checkpoint, spec_file=spec, untie=True) for m in (a, b))
+            a, b = (recognise(m.checkpoint, spec_file=opening.spec, untie=True) for m in (a, b))
         check_compatible(a, [b], settings=settings)
         rows = in_order([a, b])
         a, b = rows.models

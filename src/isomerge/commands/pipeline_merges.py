@@ -338,7 +338,7 @@ def _decided(
     stored = without_spec(part.config())
     folders = [one.ref for one in parts]
     unmoved = stored or not aligned
-    with recognised(folders, None, opening.allow_pickle, unmoved=unmoved) as models:
+    with recognised(folders, replace(opening, spec=None), unmoved=unmoved) as models:
         check_compatible(models[0], models[1:], stored=unmoved)
     _check_tokens(name, pipelines)
     decision = merge(name, stored)

@@ -12,8 +12,7 @@ from typing import Any
 from isomerge.checkpoint.output_folder import PartialFolder
 from isomerge.models.recognised import recognise
 from isomerge.observe.live.modules import load_module
-from isomerge.options import FolderOptions
-from isomerge.options.relational import RelationalOptions
+from isomerge.options.requests.relating import Relational
 from isomerge.relational.conversion import from_standard
 from isomerge.relational.saved import save
 from isomerge.relational.transformer import RelationalTransformer
@@ -41,30 +40,28 @@ class Relating:
 
 
 @contextmanager
-def planned_relational(
-    model: str, out: str | Path, shape: RelationalOptions, writing: FolderOptions
-) -> Iterator[Relating]:
+def planned_relational(asked: Relational) -> Iterator[Relating]:
     """``isomerge relational`` up to where something is written: the conversion shows whether it can be done.
 
     Raises:
         IsomergeError: the model cannot be loaded or has no relational form, or the folder cannot be written.
     """
-    checkpoint = recognise(model).checkpoint
+    checkpoint = recognise(asked.model).checkpoint
     reads = [checkpoint.folder] if checkpoint.in_folder else []
-    place = PartialFolder(Path(os.path.expanduser(out)), overwrite=writing.overwrite, reads=reads)
+    place = PartialFolder(Path(os.path.expanduser(asked.out)), overwrite=asked.writing.overwrite, reads=reads)
     try:
         made = from_standard(
-            load_module(model), anchors=shape.anchors, full=shape.full, chunk=shape.chunk, seed=shape.seed
+            load_module(asked.model), anchors=asked.anchors, full=asked.full, chunk=asked.chunk, seed=asked.seed
         )
         config = made.config
         report = {
             "command": "dry-run",
-            "model": str(model),
+            "model": str(asked.model),
             "layers": config.layers,
             "heads": config.heads,
             "anchors": config.anchors,
             "parameters": sum(p.numel() for p in made.parameters()),
         }
-        yield Relating(made, str(model), place, report)
+        yield Relating(made, str(asked.model), place, report)
     finally:
         place.release()

@@ -133,7 +133,7 @@ def _checked(step: Step, job: MergeJob, stand_ins: Mapping[str, Model], opening:
             else opened(whole, spec=spec, allow_pickle=opening.allow_pickle)
         )
         how = {"untie": not waits and job.options["untie"], "unmoved": unmoved, "proven": False}
-        with recognised(refs, spec, opening.allow_pickle, **how) as models:
+        with recognised(refs, replace(opening, spec=spec), **how) as models:
             if waits:
                 first, *others = (
                     *(stand_ins[f] for ref in job.every if (f := _output_of(ref, stand_ins))),

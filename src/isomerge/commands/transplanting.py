@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from isomerge.checkpoint.companion_folder import companion_folder
@@ -22,7 +21,7 @@ from isomerge.models.vocabulary_views import with_vocabulary
 from isomerge.observe.data.text import text_encoder
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.text_losses import WINDOW, TextLoss, check_predicts_text, text_loss, texts_of
-from isomerge.options import OpeningOptions, OutputOptions, TransplantOptions
+from isomerge.options.requests.widening import TransplantTokenizer
 from isomerge.options.unused import note
 from isomerge.progress import Observer, quiet
 from isomerge.run.view_writing import write_view
@@ -91,30 +90,21 @@ class Transplant:
 
 
 @contextmanager
-def planned_transplant(
-    model: Any,
-    tokenizer: str | Path,
-    out: str | Path | None,
-    *,
-    transplant: TransplantOptions,
-    opening: OpeningOptions,
-    writing: OutputOptions,
-    observer: Observer = quiet,
-) -> Iterator[Transplant]:
+def planned_transplant(asked: TransplantTokenizer, observer: Observer = quiet) -> Iterator[Transplant]:
     """`isomerge.transplant_tokenizer` up to where something is written.
 
     Raises:
         IsomergeError: a tokenizer that cannot be read, a way that needs weights where there are none, or a model
             whose tables of tokens cannot be changed.
     """
-    missing = transplant.missing
+    missing, opening = asked.missing, asked.opening
     ways = [way for way in MISSING if way != "copy"]
     if missing is not None and missing not in ways:
         raise IsomergeError(f"--missing {missing}: choose from {', '.join(ways)}")
-    ref = str(tokenizer)
+    ref = str(asked.tokenizer)
     with (
-        recognised([model], opening.spec, opening.allow_pickle, proven=False) as (one,),
-        destination(out, writing, [one], opening.spec, ref, observer=observer) as output,
+        recognised([asked.model], opening, proven=False) as (one,),
+        destination(asked.out, asked.writing, [one], opening.spec, ref, observer=observer) as output,
     ):
         donor = None if missing in ("subword", "mean", "zero") else _donor(ref, opening.allow_pickle)
         if donor is None and missing in SOUGHT:
@@ -123,34 +113,34 @@ def planned_transplant(
                 f"that was trained with this tokenizer, or take --missing subword"
             )
         missing = missing or ("subword" if donor is None else "omp")
-        if missing not in SOUGHT and transplant.neighbours != NEIGHBOURS:
+        if missing not in SOUGHT and asked.neighbours != NEIGHBOURS:
             note("neighbours", f"--missing {missing} sums no rows of neighbours")
         (view, *_), vocabulary = with_vocabulary(
             [one.checkpoint, *([] if donor is None else [donor])],
             source=ref if donor is None else donor.ref,
             missing=missing,
-            neighbours=transplant.neighbours,
-            pad_to_multiple_of=transplant.pad_to_multiple_of,
+            neighbours=asked.neighbours,
+            pad_to_multiple_of=asked.pad_to_multiple_of,
             spec_file=opening.spec,
         )
         made = recognise(view, spec_file=opening.spec)
         before = one.spec.sizes["vocab"]
-        texts = _texts(one, transplant)
+        texts = _texts(one, asked)
         yield Transplant(one, made, vocabulary, ref, missing, before, output, texts)
 
 
-def _texts(model: Model, transplant: TransplantOptions) -> tuple[str, ...]:
+def _texts(model: Model, asked: TransplantTokenizer) -> tuple[str, ...]:
     """The texts on which the loss is measured.
 
     Raises:
         IsomergeError: there are none, or the model does not predict text.
     """
-    if transplant.data is None:
+    if asked.data is None:
         return ()
     inputs = Inputs(model.checkpoint.config)
     check_predicts_text(inputs, model.ref)
     with companion_folder(model.checkpoint) as folder:
-        return tuple(texts_of(transplant.data, folder, inputs, transplant.limit))
+        return tuple(texts_of(asked.data, folder, inputs, asked.limit))
 
 
 def _donor(ref: str, allow_pickle: bool) -> Checkpoint | None:

@@ -19,16 +19,8 @@ from isomerge.observe.data.examples import Examples
 from isomerge.observe.data.live_data import as_data
 from isomerge.observe.data.opening_data import check_limit
 from isomerge.observe.live.accelerator import check_device
-from isomerge.options import (
-    ExamplesOptions,
-    FusingOptions,
-    MatchingOptions,
-    OpeningOptions,
-    OutputOptions,
-    RunningOptions,
-    SpacesOptions,
-    TuningOptions,
-)
+from isomerge.options import ExamplesOptions, FusingOptions, MatchingOptions, SpacesOptions
+from isomerge.options.requests.tuning import Tune, TuningOptions
 from isomerge.progress import Observer, quiet
 from isomerge.run.connectivity import check_labelled
 from isomerge.run.forward_cost import Cost, Reading, reading_of, tune_cost
@@ -85,24 +77,14 @@ def tuning_recipe(recipe: str | Path, tuning: TuningOptions) -> SearchedRecipe:
 
 
 @contextmanager
-def planned_tune(
-    recipe: str | Path,
-    out: str | Path,
-    *,
-    data: Any,
-    tuning: TuningOptions,
-    examples: ExamplesOptions,
-    opening: OpeningOptions,
-    writing: OutputOptions,
-    running: RunningOptions,
-    observer: Observer = quiet,
-) -> Iterator[Tuning]:
+def planned_tune(asked: Tune, observer: Observer = quiet) -> Iterator[Tuning]:
     """A search as it will be run: opened, checked and planned, and nothing is written; see `isomerge.tune`.
 
     Raises:
         IsomergeError: see there.
     """
-    searched = tuning_recipe(recipe, tuning)
+    data, tuning, examples = asked.data, asked.tuning, asked.examples
+    searched = tuning_recipe(asked.recipe, tuning)
     check_device(examples.device)
     if data is not None and tuning.tasks is not None:
         raise IsomergeError("--data and --task both say what is measured: give one of them")
@@ -110,9 +92,10 @@ def planned_tune(
         raise IsomergeError("nothing says what the merge is measured on: add --data DATA, or --task TASK")
     wanted = wanted_tasks(tuning.tasks or ())
     named = {"--data": as_data(data, "--data"), "--judge-data": as_data(tuning.judge_data, "--judge-data")}
-    merge = _merge_of(searched, opening, writing, [d for d in named.values() if isinstance(d, (str, Path))])
+    merge = _merge_of(searched, asked, [d for d in named.values() if isinstance(d, (str, Path))])
+    groups: dict[str, Any] = {"opening": asked.opening, "writing": asked.writing, "running": asked.running}
     with (
-        planned_merge(merge, out, opening=opening, writing=writing, running=running, observer=observer) as merging,
+        planned_merge(merge, asked.out, **groups, observer=observer) as merging,
         merge.told(),
     ):
         plan = merging.plan
@@ -150,9 +133,7 @@ def planned_tune(
         yield Tuning(merging, tuner, cost)
 
 
-def _merge_of(
-    searched: SearchedRecipe, opening: OpeningOptions, writing: OutputOptions, reads: list[str | Path]
-) -> Merge:
+def _merge_of(searched: SearchedRecipe, asked: Tune, reads: list[str | Path]) -> Merge:
     """The merge with the recipe's own values."""
     merge = merge_of(
         searched.filled(),
@@ -160,8 +141,8 @@ def _merge_of(
         moving=SpacesOptions(),
         matching=MatchingOptions(),
         said={},
-        spec=opening.spec,
-        dtype=writing.dtype,
+        spec=asked.opening.spec,
+        dtype=asked.writing.dtype,
     )
     return replace(merge, job=replace(merge.job, files=(*merge.job.files, *map(str, reads))))
 

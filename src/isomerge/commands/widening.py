@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import log2, prod
-from pathlib import Path
 from typing import Any
 
 from isomerge.commands.opening import destination, recognised
@@ -21,8 +20,7 @@ from isomerge.models.free_streams import given_out
 from isomerge.models.recognised import Model, recognise
 from isomerge.models.widened import Narrow, deepened, plan_of, understood, widened
 from isomerge.models.widening import Widening
-from isomerge.options import OpeningOptions, OutputOptions
-from isomerge.options.single_commands import WideningOptions
+from isomerge.options.requests.widening import Widen
 from isomerge.options.unused import note
 from isomerge.progress import Observer, quiet
 from isomerge.run.view_writing import write_view
@@ -86,39 +84,31 @@ def _depth(model: Model) -> int:
 
 
 @contextmanager
-def planned_widen(
-    model: Any,
-    out: str | Path | None,
-    *,
-    widening: WideningOptions,
-    opening: OpeningOptions,
-    writing: OutputOptions,
-    observer: Observer = quiet,
-) -> Iterator[Widened]:
+def planned_widen(asked: Widen, observer: Observer = quiet) -> Iterator[Widened]:
     """`isomerge.widen` up to where something is written.
 
     Raises:
         IsomergeError: sizes in which the model does not stand, or no tiny model of its class that proves it.
     """
-    if widening.like is None and not widening.sizes:
+    if asked.like is None and not asked.sizes:
         raise IsomergeError("widen: give the sizes, by --like MODEL or by --set KEY=NUMBER")
     with (
-        recognised([model], opening.spec, opening.allow_pickle) as (one,),
-        destination(out, writing, [one], opening.spec, observer=observer) as output,
+        recognised([asked.model], asked.opening) as (one,),
+        destination(asked.out, asked.writing, [one], asked.opening.spec, observer=observer) as output,
     ):
         if one.checkpoint.own is not None:
             raise IsomergeError(f"{one.ref} is a module of one's own, of which no wider one can be built")
-        narrow = understood(one.checkpoint, opening.spec, untied=widening.untie)
-        if widening.untie and narrow.checkpoint is one.checkpoint:
+        narrow = understood(one.checkpoint, asked.opening.spec, untied=asked.untie)
+        if asked.untie and narrow.checkpoint is one.checkpoint:
             note("untie", "no head is tied to the embeddings")
-        ref, config = (None, None) if widening.like is None else read_config(widening.like)[:2]
-        growth = _growth(one, narrow, ref, config, widening.sizes)
+        ref, config = (None, None) if asked.like is None else read_config(asked.like)[:2]
+        growth = _growth(one, narrow, ref, config, asked.sizes)
         observer("a tiny model of the class", 0, 0)
-        proof = tried(narrow, growth, untied=widening.untie)
+        proof = tried(narrow, growth, untied=asked.untie)
         deep, index, layers = deepened(narrow, growth)
         plan = plan_of(deep, growth, proof.ways, proof.widths, index=index, layers=layers)
         view = widened(deep, growth, plan, output.dtype)
-        wide = recognise(view, spec_file=opening.spec)
+        wide = recognise(view, spec_file=asked.opening.spec)
         notes = (*_notes(one, wide, plan, growth, ref, config),)
         yield Widened(one, wide, plan, growth, proof, output, ref, notes)
 

@@ -17,15 +17,8 @@ from isomerge.options.running import ExamplesOptions as ExamplesOptions
 from isomerge.options.running import LengthOptions as LengthOptions
 from isomerge.options.running import MemoryOptions as MemoryOptions
 from isomerge.options.running import RunningOptions as RunningOptions
-from isomerge.options.single_commands import AdapterOptions as AdapterOptions
-from isomerge.options.single_commands import DressingOptions as DressingOptions
-from isomerge.options.single_commands import MaskOptions as MaskOptions
-from isomerge.options.single_commands import SurgeryOptions as SurgeryOptions
-from isomerge.options.single_commands import TransplantOptions as TransplantOptions
-from isomerge.options.single_commands import WideningOptions as WideningOptions
 from isomerge.options.spaces import LayersOptions as LayersOptions
 from isomerge.options.spaces import SpacesOptions as SpacesOptions
 from isomerge.options.spaces import UntieOptions as UntieOptions
-from isomerge.options.tuning import TuningOptions as TuningOptions
 
 IN_PYTHON.update(switches())

@@ -9,9 +9,30 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.files import check_file, is_device
-from isomerge.options.option import Options, option
+from isomerge.options.option import COMMAND_LINE, FILE, FOLDER, Asked, Options, needed, option
 
 OUTPUT = "Output"
+
+
+def out_folder(*, needed_in_python: bool = False, panel: str | None = None) -> Any:
+    """The option of a folder to write, which the command line needs in any case."""
+    words, how = "Folder to write; must not exist or be empty.", {"kind": Path, "panel": panel, "writes": FOLDER}
+    names = ("--out", "-o")
+    return needed(words, *names, **how) if needed_in_python else option(None, words, *names, required=True, **how)
+
+
+def out_file() -> Any:
+    """The option of a file of tensors to write."""
+    return needed("The file to write, .safetensors.", "--out", "-o", kind=Path, writes=FILE)
+
+
+def written(a: Asked) -> str | None:
+    """Why what says how a checkpoint is written does nothing."""
+    return "no checkpoint is written" if a.out is None else None
+
+
+def _pushed(a: Asked) -> str | None:
+    return "nothing is pushed (--push-to-hub)" if a.push_to_hub is None else written(a)
 
 
 def _names(names: Sequence[str] | None) -> Sequence[str]:
@@ -35,12 +56,9 @@ class SpecOptions(ImportOptions):
     """By what text a model is read."""
 
     spec: str | Path | None = option(
-        None,
-        "A spec text for an architecture that isomerge does not know.",
-        "--spec",
-        kind=Path | None,
-        panel=OUTPUT,
-    )
+        None, "A spec text for an architecture that isomerge does not know.", "--spec", kind=Path | None,
+        panel=OUTPUT, reads=True,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,8 +66,8 @@ class OpeningOptions(SpecOptions):
     """How models are opened."""
 
     allow_pickle: bool = option(
-        False, "Read .bin weights (with weights_only); safetensors are safer.", "--allow-pickle", panel=OUTPUT
-    )
+        False, "Read .bin weights (with weights_only); safetensors are safer.", "--allow-pickle", panel=OUTPUT,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,21 +75,23 @@ class OutputOptions(Options):
     """How a checkpoint is written."""
 
     out_shard_size: str | int | None = option(
-        None, "Largest shard, such as 5GB or 500M.", "--out-shard-size", kind=str, default="5GB", panel=OUTPUT
-    )
+        None, "Largest shard, such as 5GB or 500M.", "--out-shard-size", kind=str, default="5GB", panel=OUTPUT,
+        acts=written,
+    )  # fmt: skip
     dtype: Any = option(
-        None,
-        "Write weights as float32, float16, bfloat16 or float64; as stored by default.",
-        kind=str | None,
-        panel=OUTPUT,
-    )
+        None, "Write weights as float32, float16, bfloat16 or float64; as stored by default.", kind=str | None,
+        panel=OUTPUT, acts=written,
+    )  # fmt: skip
     overwrite: bool = option(
-        False, "Replace the output folder when the new one is complete.", "--overwrite", panel=OUTPUT
-    )
+        False, "Replace the output folder when the new one is complete.", "--overwrite", panel=OUTPUT, acts=written,
+    )  # fmt: skip
     push_to_hub: str | None = option(
-        None, "Push the finished folder to this model of the Hub, ORG/NAME.", "--push-to-hub", panel=OUTPUT
-    )
-    private: bool = option(False, "With --push-to-hub: a new model is made private.", "--private", panel=OUTPUT)
+        None, "Push the finished folder to this model of the Hub, ORG/NAME.", "--push-to-hub", panel=OUTPUT,
+        acts=written,
+    )  # fmt: skip
+    private: bool = option(
+        False, "With --push-to-hub: a new model is made private.", "--private", panel=OUTPUT, acts=_pushed,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -105,20 +125,19 @@ class ReportOptions(Options):
     """What the command line tells of a run; Python returns it."""
 
     json: Path | None = option(
-        None,
-        "Write the report as JSON to this file (-: print it, with -q alone).",
-        "--json",
-        callback=writable,
-        panel=OUTPUT,
-    )
-    quiet: bool = option(False, "Print nothing but errors.", "--quiet", "-q", panel=OUTPUT)
+        None, "Write the report as JSON to this file (-: print it, with -q alone).", "--json", callback=writable,
+        panel=OUTPUT, door=COMMAND_LINE, writes=FILE,
+    )  # fmt: skip
+    quiet: bool = option(False, "Print nothing but errors.", "--quiet", "-q", panel=OUTPUT, door=COMMAND_LINE)
 
 
 @dataclass(frozen=True)
 class TellingOptions(ReportOptions):
     """The same, and whether figures per layer are printed."""
 
-    verbose: bool = option(False, "Print figures per layer as well.", "--verbose", "-v", panel=OUTPUT)
+    verbose: bool = option(
+        False, "Print figures per layer as well.", "--verbose", "-v", panel=OUTPUT, door=COMMAND_LINE,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -126,5 +145,6 @@ class DryRunOptions(Options):
     """Whether a run is planned alone."""
 
     dry_run: bool = option(
-        False, "Check everything, print the plan and its cost, write nothing.", "--dry-run", panel=OUTPUT
-    )
+        False, "Check everything, print the plan and its cost, write nothing.", "--dry-run", panel=OUTPUT,
+        door=COMMAND_LINE,
+    )  # fmt: skip

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.errors import IsomergeError
-from isomerge.options.option import FIRST, Options, option
+from isomerge.options.option import FIRST, LATE, REFUSED, Asked, Options, option
+from isomerge.options.spaces import aligned
 
 AUTO = "auto"
 """Models that are aligned already are left as they are."""
@@ -33,51 +34,60 @@ def _switch(value: bool | None) -> bool | str:
     return AUTO if value is None else value
 
 
+def _merge_base(a: Asked) -> str | None:
+    if a.base_model is None:
+        return "no --base-model is named"
+    return None if a.base_role == "donor" else "the base would not be merged with the models in any case"
+
+
+def _statistics(a: Asked) -> str | None:
+    return None if a.method_statistics else f"the method {a.method} reads no statistics"
+
+
 @dataclass(frozen=True)
 class FusingOptions(Options):
     """The method, its parameters, and what the models are to it."""
 
     method: str = option("linear", "How aligned weights are fused; see isomerge methods.", panel=FIRST)
     weights: Sequence[float] | None = option(
-        None,
-        "One number per model, such as 0.7,0.3; equal by default.",
-        kind=str | None,
-        read=weights_of,
-        panel=FIRST,
-    )
+        None, "One number per model, such as 0.7,0.3; equal by default.", kind=str | None, read=weights_of,
+        panel=FIRST, acts=REFUSED,
+    )  # fmt: skip
     base_model: Any = option(
         None,
         "What task vectors are taken from; it gives config and tokenizer. All align onto it. Methods that know no "
         "base merge it with the models, as mergekit does.",
-        "--base-model", kind=str | None, panel=FIRST,
+        "--base-model", kind=str | None, panel=FIRST, reads=True,
     )  # fmt: skip
     merge_base: bool = option(
         True,
         "Whether methods that know no base merge a --base-model that is not among the models; else it gives config "
         "and tokenizer alone.",
-        "--merge-base/--no-merge-base", panel=MODELS,
+        "--merge-base/--no-merge-base", panel=MODELS, acts=_merge_base,
     )  # fmt: skip
     parameters: Mapping[str, Any] | None = option(
-        None, "A parameter of the method, such as density=0.5, or density=0.5,0.3 per model.",
-        "--parameter", "-p", kind=list[str] | None, panel=METHOD,
+        None, "A parameter of the method, such as density=0.5, or density=0.5,0.3 per model.", "--parameter", "-p",
+        kind=list[str] | None, panel=METHOD, acts=REFUSED,
     )  # fmt: skip
     stats: Sequence[str | Path] = option(
         (), "For methods that need statistics: one file of isomerge stats per model, in their order.",
-        kind=list[Path] | None, read=_texts, default=None, panel=METHOD,
+        kind=list[Path] | None, read=_texts, default=None, panel=METHOD, acts=_statistics, reads=True,
     )  # fmt: skip
     tokenizer_source: str | None = option(
-        None, "Where vocabularies differ, the output's: base, union or a model.", "--tokenizer-source", panel=MODELS
-    )
+        None, "Where vocabularies differ, the output's: base, union or a model.", "--tokenizer-source",
+        panel=MODELS, acts=LATE, reads=True,
+    )  # fmt: skip
     source_bases: Sequence[Any] = option(
         (), "What the models were tuned from (one for all, or one each), where it is not --base-model.",
         "--source-base", kind=list[str] | None, read=lambda given: given or [], default=None, panel=MODELS,
+        acts=REFUSED, reads=True,
     )  # fmt: skip
     heads: str = option(
         "average",
         "Classifier heads: average, copy (the first model's), keep:MODEL, or separate (all, in folders of "
         "their own).",
-        panel=MODELS,
-    )
+        panel=MODELS, acts=LATE,
+    )  # fmt: skip
     align: bool | str = option(
         AUTO,
         "Align all before fusing, or none; by default those that are not aligned already, as fine-tunes of one "
@@ -85,19 +95,15 @@ class FusingOptions(Options):
         "--align/--no-align", kind=bool | None, read=_switch, default=None, panel=FIRST,
     )  # fmt: skip
     anchor: str = option(
-        "first",
-        "What the models are aligned onto: the first model, or none of them (their common mean).",
-        panel=ALIGNMENT,
-    )
+        "first", "What the models are aligned onto: the first model, or none of them (their common mean).",
+        panel=ALIGNMENT, acts=REFUSED,
+    )  # fmt: skip
     select_layers: str | None = option(
         None,
         "validation: match each layer alone, and the first and last so many, and keep what is best on --data.",
-        panel=ALIGNMENT,
-    )
+        panel=ALIGNMENT, acts=REFUSED,
+    )  # fmt: skip
     onto: Any = option(
-        None,
-        "The model that all are aligned onto, where it is not the first.",
-        "--onto",
-        kind=str | None,
-        panel=ALIGNMENT,
-    )
+        None, "The model that all are aligned onto, where it is not the first.", "--onto", kind=str | None,
+        panel=ALIGNMENT, acts=aligned, reads=True,
+    )  # fmt: skip

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from isomerge.options.option import Options, option
+from isomerge.options.option import LATE, PYTHON, REFUSED, Options, option
 
 RUN = "Run"
 
@@ -24,11 +26,12 @@ class RunningOptions(Options):
         kind=str | None, panel=RUN,
     )  # fmt: skip
     engine: str = option(
-        "local", "local, or ray: units are tasks of a Ray cluster, and all files are on shared storage.", panel=RUN
-    )
+        "local", "local, or ray: units are tasks of a Ray cluster, and all files are on shared storage.", panel=RUN,
+    )  # fmt: skip
     address: str | None = option(
-        None, "The Ray cluster: auto or host:port; without it Ray is started on this machine alone.", panel=RUN
-    )
+        None, "The Ray cluster: auto or host:port; without it Ray is started on this machine alone.", panel=RUN,
+        acts=REFUSED,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class MemoryOptions(Options):
 class LengthOptions(Options):
     """How long examples are, and where models run."""
 
-    length: int = option(128, "Tokens per example of text.")
+    length: int = option(128, "Tokens per example of text.", acts=LATE)
     device: str = option("cpu", "Where models run: cpu or cuda.")
 
 
@@ -54,3 +57,28 @@ class ExamplesOptions(LengthOptions):
     """The same, and how many examples models are run on."""
 
     limit: int | None = option(None, "Use no more than so many examples.")
+
+
+@dataclass(frozen=True)
+class TokenizerOptions(Options):
+    """Texts in memory, which Python alone has."""
+
+    tokenizer: Any = option(
+        None,
+        "Of texts, where no folder of the first model has one: a tokenizer of transformers or tokenizers, the "
+        "name or folder of one, for modules of one's own also a function from a text to ids. Data are then texts, "
+        "or files of them.",
+        door=PYTHON, acts=LATE,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LiveOptions(TokenizerOptions):
+    """The same, and modules of one's own."""
+
+    loss: Callable[..., Any] | None = option(
+        None,
+        "Of modules of one's own: a function of their outputs and labels (where there are none, the batch) that "
+        "gives the mean loss of a batch; by default what outputs and labels are decides.",
+        door=PYTHON, acts=REFUSED,
+    )  # fmt: skip

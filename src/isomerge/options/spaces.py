@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from isomerge.options.option import FIRST, Options, option
+from isomerge.options.option import FIRST, LATE, Asked, Options, option
 
 PANEL = "Matching"
 _UNTIE = "Give a head that is tied to the embeddings weights of its own, where that frees a symmetry."
+
+
+def aligned(a: Asked) -> str | None:
+    """Why what says how models are aligned does nothing."""
+    return "nothing is aligned" if a.align is False else None
+
+
+def _layers(a: Asked) -> str | None:
+    return "--spaces none leaves nothing to match" if a.spaces == "none" else aligned(a)
 
 
 @dataclass(frozen=True)
@@ -20,20 +29,22 @@ class LayersOptions(Options):
         "paper-joint, attention, ffn, none, or a list of roles and spaces such as qk,ov,ff or default,res:Perm "
         "(isomerge inspect shows them). Without it, what the models need: nothing where they are aligned already, "
         "inside the layers where their streams are in one basis, else all.",
-        shown=False, panel=FIRST,
+        shown=False, panel=FIRST, acts=aligned,
     )  # fmt: skip
-    layers: str | None = option(None, "Match these layers only: 0-4, 0,2,5, head:5 or tail:3.", panel=PANEL)
+    layers: str | None = option(
+        None, "Match these layers only: 0-4, 0,2,5, head:5 or tail:3.", panel=PANEL, acts=_layers,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class SpacesOptions(LayersOptions):
     """The same, and whether tied heads are given weights of their own."""
 
-    untie: bool = option(False, _UNTIE, "--untie", panel=PANEL)
+    untie: bool = option(False, _UNTIE, "--untie", panel=PANEL, acts=LATE)
 
 
 @dataclass(frozen=True)
 class UntieOptions(Options):
     """Tied heads, for commands that match nothing."""
 
-    untie: bool = option(False, _UNTIE, "--untie")
+    untie: bool = option(False, _UNTIE, "--untie", acts=LATE)

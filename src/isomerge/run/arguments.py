@@ -5,56 +5,59 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
+from dataclasses import MISSING, replace
 from difflib import get_close_matches
 from functools import wraps
 from inspect import Parameter, Signature, cleandoc, signature
 from operator import index
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors, write_whole
 from isomerge.observe.data.examples import Examples
-from isomerge.options.option import Options
+from isomerge.options.option import COMMAND_LINE, NAMES, Request
 from isomerge.options.python_words import in_python
-from isomerge.options.unused import TABLE, defaults_of, is_noting, note_idle, noting, with_notes
+from isomerge.options.unused import is_noting, note_idle, noting, with_notes
 from isomerge.plug_ins.command import importing, with_used
+from isomerge.progress import Observer, quiet
 from isomerge.remembered import folder
 
-IMPORTS = "imports"
-"""The argument that `checked` itself follows: the function does not get it."""
-P = ParamSpec("P")
 R = TypeVar("R")
-KNOWN = {"Any": Any, "Path": Path, "Sequence": Sequence, "Mapping": Mapping, "Examples": Examples}
-"""What the annotations of options name."""
+KNOWN = {**NAMES, "Examples": Examples}
+"""What the annotations of options name, those of Python's door alone among them."""
 SHOWN = 80
 """How much of a wrong value a sentence shows."""
 
 
-def checked(*groups: type[Options], settled: bool = True) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator: arguments are checked against the function's annotations, and handed on in Python's own kinds.
+def checked(request: type[Request]) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """A decorator: a function of a request becomes one of the request's arguments, options and groups. They are
+    checked against their annotations, and handed on in Python's own kinds.
 
     Numbers of numpy and torch become Python's, iterables lists, and one text or path where a list is asked for a
     list of one. What is annotated as ``Any``, or by a name that is there for type checkers only, is not looked at.
+    The function's attribute ``asked`` takes the request, as the command line makes it.
 
     Args:
-        groups: of options, which become keywords of the function; it gets those that are given in its ``**``
-            argument.
-        settled: whether its arguments are all that is asked for, so that those which do nothing are noted
-            (`isomerge.options.unused`); else the function does that itself.
+        request: what is asked for. The function gets it, and behind it an observer where it has progress.
 
     Raises:
         IsomergeError: by the decorated function, of a wrong kind or of a keyword that does not exist.
     """
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        full = with_groups(signature(function), groups)
+    def decorate(function: Callable[..., R]) -> Callable[..., R]:
+        full = signature_of(request, signature(function))
+
+        def asked(given: Any, observer: Observer = quiet, *, outermost: bool = False) -> R:
+            result = function(given, observer) if request.progress else function(given)
+            return _with_plug_ins(with_notes(result, outermost=outermost))
 
         @wraps(function)
-        def call(*args: P.args, **named: P.kwargs) -> R:
+        def call(*args: Any, **named: Any) -> R:
             outermost = not is_noting()
             try:
                 return called(args, named, outermost)
@@ -78,19 +81,35 @@ def checked(*groups: type[Options], settled: bool = True) -> Callable[[Callable[
                 bound.arguments[name] = _as_kind(name, value, kinds[name])
             if isinstance(text := bound.arguments.get("spec"), str) and "\n" in text:
                 bound.arguments["spec"] = written_spec(text)
-            with importing(bound.arguments.get(IMPORTS)), noting():
-                if settled and function.__name__ in TABLE:
-                    defaults = defaults_of(call)
-                    note_idle(function.__name__, {**defaults, **bound.arguments}, defaults)
-                run: Any = function
-                arguments = {name: value for name, value in bound.arguments.items() if name != IMPORTS}
-                return _with_plug_ins(with_notes(run(**arguments), outermost=outermost))
+            with importing(bound.arguments.get("imports")), noting():
+                given = replace(request.of(bound.arguments), said=frozenset(bound.arguments))
+                if request.settled:
+                    note_idle(request, given.given(), request.defaults())
+                return asked(given, bound.arguments.get("observer", quiet), outermost=outermost)
 
         call.__signature__ = full  # pyright: ignore[reportAttributeAccessIssue]
-        call.__doc__ = documented(function, groups)
+        call.__doc__ = documented(function, request)
+        call.asked = asked  # pyright: ignore[reportAttributeAccessIssue]
         return call
 
     return decorate
+
+
+def signature_of(request: type[Request], own: Signature) -> Signature:
+    """How a function is called that is asked for this: arguments by their places, all else by name."""
+    parameters = [
+        Parameter(
+            name,
+            Parameter.POSITIONAL_OR_KEYWORD if about.positional else Parameter.KEYWORD_ONLY,
+            default=Parameter.empty if declared.default is MISSING else declared.default,
+            annotation=about.python or declared.type,
+        )
+        for name, (declared, about) in request.declared().items()
+        if about.door != COMMAND_LINE
+    ]
+    if request.progress:
+        parameters.append(Parameter("observer", Parameter.KEYWORD_ONLY, default=quiet, annotation="Observer"))
+    return own.replace(parameters=sorted(parameters, key=lambda parameter: parameter.kind))
 
 
 def written_spec(text: str) -> Path:
@@ -115,30 +134,18 @@ def _with_plug_ins(result: R) -> R:
     return result
 
 
-def with_groups(own: Signature, groups: Sequence[type[Options]]) -> Signature:
-    """A function's signature with the options of groups in place of its ``**`` argument."""
-    if not groups:
-        return own
-    more = [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=declared.default, annotation=about.python or declared.type)
-        for group in groups
-        for name, (declared, about) in group.declared().items()
-    ]
-    kept = [p for p in own.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
-    return own.replace(parameters=[*kept, *more])
-
-
-def documented(function: Callable[..., Any], groups: Sequence[type[Options]]) -> str | None:
-    """A function's docstring with what the options of groups are."""
-    if not groups or function.__doc__ is None:
+def documented(function: Callable[..., Any], request: type[Request]) -> str | None:
+    """A function's docstring with what the arguments are of which it does not speak itself."""
+    if function.__doc__ is None:
         return function.__doc__
-    rows = [f"    {name}: {about.help}" for group in groups for name, (_, about) in group.declared().items()]
-    return "\n".join([cleandoc(function.__doc__), "", "Keyword Args:", *rows])
-
-
-def defaults_in(*groups: type[Options]) -> dict[str, Any]:
-    """The defaults of groups' options."""
-    return {name: declared.default for group in groups for name, (declared, _) in group.declared().items()}
+    text = cleandoc(function.__doc__)
+    said = {name for row in re.findall(r"^    (\w+(?:, \w+)*): ", text, re.MULTILINE) for name in row.split(", ")}
+    rows = [
+        f"    {name}: {about.help}"
+        for name, (_, about) in request.declared().items()
+        if name not in said and about.door != COMMAND_LINE
+    ]
+    return "\n".join([text, "", "Keyword Args:", *rows])
 
 
 INSTEAD = {"fingerprint": "isomerge.similarity(ONE, TWO) compares two models"}

@@ -130,8 +130,8 @@ _Evidence: Any = create_model(  # pyright: ignore[reportCallIssue]
     "_Evidence",
     __base__=_Strict,
     **{  # pyright: ignore[reportArgumentType]
-        name: (kind_of(MatchingOptions, name) | None, None)
-        for name, (_, about) in MatchingOptions.declared().items()
+        name: (kind_of(declared, about) | None, None)
+        for name, (declared, about) in MatchingOptions.declared().items()
         if about.recipe
     },
 )

@@ -1,0 +1,177 @@
+"""What stands beside a model: adapters, masks, corrected heads."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from isomerge.api.live_inputs import own_models, with_data
+from isomerge.commands.opening import recognised
+from isomerge.errors import IsomergeError
+from isomerge.evidence.report.notebook import Report
+from isomerge.merging.adapter.adapter_recipe import asked_of_recipe
+from isomerge.merging.adapter.extract_lora import extract_lora as extract
+from isomerge.merging.adapter.merge_lora import Asked
+from isomerge.merging.adapter.merge_lora import merge_lora as merge_adapters
+from isomerge.merging.adapter.surgery import write_surgery
+from isomerge.merging.task_masks import read_task_mask, write_task_mask
+from isomerge.merging.task_masks import restore_task as write_restored
+from isomerge.models.row_meanings import in_order
+from isomerge.options.requests import adapting as asked_for
+from isomerge.options.requests.adapting import AdapterOptions
+from isomerge.progress import Observer
+from isomerge.run.arguments import checked
+from isomerge.solve.match_inputs import data_for
+
+
+@checked(asked_for.ExtractLora)
+def extract_lora(asked: asked_for.ExtractLora) -> dict[str, Any]:
+    """Write ``finetuned`` minus ``base`` as a LoRA adapter in peft's format; ``base+out`` is then the fine-tune.
+
+    Args:
+        finetuned, base: folders, hub ids, open checkpoints or live modules of one architecture and equal shapes.
+        out: the adapter's folder.
+        rank: the largest rank of a layer (16 where neither it nor ``energy`` is given); ``energy`` keeps the fewest
+            ranks with this share of the squared singular values, ``sv_epsilon`` drops singular values below this
+            share of the largest.
+        include, exclude: regular expressions for module names.
+        embeddings: describe tables of tokens by factors as well.
+        save_modules: keep whole what has no factors and differs.
+
+    Returns:
+        ``rank``, per tensor that differs ``kept`` (``lora``, ``saved`` or ``lost``), ``rank``, ``norm`` and
+        ``lost``, and over all of them ``norm``, ``lost`` and ``share`` (Frobenius); see
+        `isomerge.merging.adapter.extract_lora`.
+
+    Raises:
+        IsomergeError: the models do not fit together or are equal, or an option is wrong; nothing is written.
+    """
+
+    folder = Path(os.path.expanduser(asked.out))
+    with recognised([asked.finetuned, asked.base], asked.opening, proven=False) as (one, two):
+        report = extract(
+            one, two, folder, rank=asked.rank, energy=asked.energy, sv_epsilon=asked.sv_epsilon,
+            include=asked.include, exclude=asked.exclude, embeddings=asked.embeddings,
+            save_modules=asked.save_modules, overwrite=asked.writing.overwrite, seed=asked.seed,
+        )  # fmt: skip
+        return Report({"command": "extract-lora", "models": [one.ref, two.ref], **report})
+
+
+@checked(asked_for.MergeLora)
+def merge_lora(asked: asked_for.MergeLora) -> dict[str, Any]:
+    """Merge LoRA adapters into one adapter in peft's format, as peft's ``add_weighted_adapter`` does; their base is
+    not read.
+
+    Args:
+        adapters: folders or hub ids (``org/name@revision``) of adapters for one base; or one recipe file, which
+            says what ``method`` and the other options say.
+        out: the adapter's folder.
+
+    Returns:
+        ``adapters``, ``method``, ``weights``, ``rank``, per module ``adapters`` (their numbers), ``rank``, ``norm``
+        (of the weighted sum of the updates) and ``distance`` (of the merged update from it), and over all of them
+        ``norm``, ``distance`` and ``share`` (Frobenius); see `isomerge.merging.adapter.merge_lora`.
+
+    Raises:
+        IsomergeError: an adapter cannot be opened or needs the base to be merged, the adapters do not fit together,
+            or an option is wrong; nothing is written.
+    """
+    adapters, settings, reads = asked.adapters, asked.merging.given(), list[Path]()
+    if isinstance(adapters, (str, Path)):
+        if beside := [name for name, default in AdapterOptions.defaults().items() if settings[name] != default]:
+            raise IsomergeError(
+                f"{adapters}: a recipe says what is merged and how; put {', '.join(beside)} into it"
+            )
+        reads.append(Path(os.path.expanduser(adapters)))
+        merge = asked_of_recipe(adapters)
+    else:
+        weights = settings.pop("weights")
+        merge = Asked(tuple(adapters), weights=None if weights is None else tuple(weights), **settings)
+    folder, overwrite = Path(os.path.expanduser(asked.out)), asked.writing.overwrite
+    report = merge_adapters(merge, folder, allow_pickle=asked.allow_pickle, overwrite=overwrite, reads=reads)
+    return Report({"command": "merge-lora", "adapters": [str(ref) for ref in merge.adapters], **report})
+
+
+@checked(asked_for.TaskMask)
+def task_mask(asked: asked_for.TaskMask) -> dict[str, Any]:
+    """Write the mask by which `restore_task` gives back the model of one task from a merged one: a safetensors file
+    of one bit per weight (EMR, Huang et al. 2024; TALL masks, Wang et al. 2024).
+
+    Args:
+        merged: the merged model: of the method ``emr`` for its masks, a sum of task vectors for TALL masks.
+        base: the base that it was merged around.
+        task: the model of the task, in the merged model's coordinates: after an aligned merge, aligned.
+        out: the file.
+        options: which weights are in the mask, and how models are read.
+
+    Returns:
+        ``kind``, ``factor``, ``share`` (of the weights in the mask) and ``error``: how far the restored model will
+        be from the task's, as a share of what the task changed; ``notes`` where that is no gain.
+
+    Raises:
+        IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
+    """
+    path, models = Path(os.path.expanduser(asked.out)), [asked.merged, asked.base, asked.task]
+    how: dict[str, Any] = {"kind": asked.kind, "tall_lambda": asked.tall_lambda}
+    how |= {"overwrite": asked.writing.overwrite}
+    with recognised(models, asked.opening, proven=False) as (one, origin, tuned):
+        report = write_task_mask(one, origin, tuned, path, **how)
+        doubt = f"the restored model is no nearer to {tuned.ref} than the base is: is {tuned.ref} aligned with "
+        notes = [doubt + f"{one.ref}, and {one.ref} merged by emr?"] if report["error"] >= 1 else []
+        refs = [one.ref, origin.ref, tuned.ref]
+        return Report({"command": "task-mask", "models": refs, **report, "notes": [*report["notes"], *notes]})
+
+
+@checked(asked_for.RestoreTask)
+def restore_task(asked: asked_for.RestoreTask) -> dict[str, Any]:
+    """Write the model of one task from a merged model, its base and a file of `task_mask`: ``base + factor mask
+    (merged - base)``, with the merged model's config and files.
+
+    Raises:
+        IsomergeError: the mask was made for other models, or an option is wrong; nothing is written.
+    """
+    folder, file = (Path(os.path.expanduser(path)) for path in (asked.out, asked.mask))
+    with recognised([asked.merged, asked.base], asked.opening, proven=False) as (one, origin):
+        report = write_restored(one, origin, read_task_mask(file), folder, overwrite=asked.writing.overwrite)
+        return Report({"command": "restore-task", "models": [one.ref, origin.ref], **report})
+
+
+@checked(asked_for.Surgery)
+def surgery(asked: asked_for.Surgery, observer: Observer) -> dict[str, Any]:
+    """Correct what the head of a task reads in a merged model, and write the corrected head as an adapter on it in
+    peft's format: ``merged+out`` is the model of the task (representation surgery, Yang et al. 2024, in the form
+    that is part of an ordinary checkpoint; see `isomerge.fusion.forward.surgery`).
+
+    Args:
+        merged: the merged model.
+        task: the task's own model, in the merged model's coordinates: after an aligned merge, aligned.
+        data: examples of the task, as of `stats`; labels are not used. A share of them is held out.
+        out: the adapter's folder.
+        tokenizer: of texts; see `isomerge.merge`.
+        observer: told of progress.
+        options: the size of the correction and how it is learned, how many examples, where models run, and how
+            they are opened.
+
+    Returns:
+        ``head``, ``width``, ``rank``, ``rows``; on held-out examples ``before`` and ``after``, the mean absolute
+        difference of what the head reads from what it reads in the task's own model, as a share of that, and
+        ``agreement`` with the task's predictions (``before``, ``after``; None where these are one number);
+        ``notes`` where nothing was gained.
+
+    Raises:
+        IsomergeError: models or data do not fit together, or an option is wrong; nothing is written.
+    """
+    examples = asked.examples
+    asked.operating.check()
+    merged, task = own_models([asked.merged, asked.task])
+    asked = with_data(asked, merged, merged=merged, task=task)
+    folder = Path(os.path.expanduser(asked.out))
+    with recognised([merged, task], asked.opening, proven=False) as models:
+        rows = in_order(models, use="replaced")
+        one, two = rows.models
+        shown = data_for(two.checkpoint, asked.data, limit=examples.limit, length=examples.length)
+        how: dict[str, Any] = {"device": examples.device, "overwrite": asked.writing.overwrite}
+        report = write_surgery(one, two, shown, folder, asked.operating, **how, observer=observer)
+        report["notes"] = [*rows.notes, *report["notes"]]
+        return Report({"command": "surgery", "models": [one.ref, two.ref], **report})

@@ -1,0 +1,109 @@
+"""What the command line says of adapters, masks and corrected heads: ``isomerge extract-lora``, ``merge-lora``,
+``task-mask``, ``restore-task`` and ``surgery``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from isomerge.cli.console import Voice
+from isomerge.cli.door import call_of
+from isomerge.errors import IsomergeError
+from isomerge.options.option import spelled
+from isomerge.options.requests import adapting as asked_for
+from isomerge.options.requests.adapting import AdapterOptions
+
+
+def tell_extract_lora(voice: Voice, asked: asked_for.ExtractLora, report: dict[str, Any]) -> None:
+    """What of the difference is described, and how."""
+    tensors: dict[str, dict[str, Any]] = report["tensors"]
+    if voice.verbose:
+        rows = [
+            [name, x["kept"], str(x["rank"] or ""), f"{x['norm']:.4g}", f"{x['lost']:.4g}"]
+            for name, x in tensors.items()
+        ]
+        voice.table("", ["tensor that differs", "kept", "rank", "norm of the difference", "lost"], rows)
+    for note in report["notes"]:
+        voice.warn(note)
+    kept = {kind: sum(x["kept"] == kind for x in tensors.values()) for kind in ("lora", "saved", "lost")}
+    parts = [f"{kept['lora']} weights by factors of rank {report['rank']} or less"]
+    parts += [f"{kept['saved']} tensors whole"] if kept["saved"] else []
+    voice.say(
+        f"Wrote {asked.out}: {', '.join(parts)}; {report['share']:.2%} of the difference is lost (Frobenius)."
+    )
+    if kept["lost"]:
+        names = [name for name, x in tensors.items() if x["kept"] == "lost"]
+        more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+        voice.say(
+            f"Not described: {', '.join(names[:4])}{more}. --save-modules keeps what has no factors, "
+            f"--embeddings tables."
+        )
+
+
+def run_merge_lora(voice: Voice, asked: asked_for.MergeLora) -> dict[str, Any]:
+    """One adapter of several, or of a recipe, which says what is merged."""
+    import isomerge
+
+    refs: Any = asked.adapters
+    if refs[0].endswith((".yml", ".yaml")):
+        if len(refs) > 1:
+            raise IsomergeError(f"{refs[0]}: a recipe names its adapters: leave {refs[1]} out")
+        declared = AdapterOptions.declared().items()
+        if words := [spelled(name, about) for name, (_, about) in declared if name in asked.said]:
+            raise IsomergeError(
+                f"{refs[0]}: a recipe says what is merged and how: leave out {', '.join(words)}, and "
+                "change the recipe"
+            )
+        asked = replace(asked, adapters=refs[0])
+    return call_of(isomerge.merge_lora)(asked)
+
+
+def tell_merge_lora(voice: Voice, asked: asked_for.MergeLora, report: dict[str, Any]) -> None:
+    """How far the merged update is from the weighted sum."""
+    modules: dict[str, dict[str, Any]] = report["modules"]
+    if voice.verbose:
+        rows = [
+            [name, str(len(row["adapters"])), str(row["rank"]), f"{row['norm']:.4g}", f"{row['distance']:.4g}"]
+            for name, row in modules.items()
+        ]
+        voice.table("", ["module", "adapters", "rank", "norm of the sum", "distance from it"], rows)
+    for note in report["notes"]:
+        voice.warn(note)
+    names = ", ".join(report["adapters"])
+    voice.say(
+        f"Wrote {asked.out}: {report['method']} merge of {names}, {len(modules)} modules of rank "
+        f"{report['rank']} or less; {report['share']:.2%} from the weighted sum of the updates (Frobenius), which "
+        "--method cat gives."
+    )
+
+
+def tell_task_mask(voice: Voice, asked: asked_for.TaskMask, report: dict[str, Any]) -> None:
+    """How many weights are in the mask, and how far the restored model will be from the task's."""
+    for note in report["notes"]:
+        voice.warn(note)
+    voice.say(
+        f"Wrote {asked.out}: {report['share']:.1%} of the weights in the mask. The restored model is "
+        f"{report['error']:.1%} of the task vector's length from {asked.task} (the base: 100 %)."
+    )
+
+
+def tell_restore_task(voice: Voice, asked: asked_for.RestoreTask, report: dict[str, Any]) -> None:
+    """What was written."""
+    for note in report["notes"]:
+        voice.warn(note)
+    voice.say(f"Wrote {asked.out}: the task of {asked.mask}, from {asked.merged} and {asked.base}.")
+
+
+def tell_surgery(voice: Voice, asked: asked_for.Surgery, report: dict[str, Any]) -> None:
+    """What was gained on held-out examples."""
+    for note in report["notes"]:
+        voice.warn(note)
+    agreement = report["agreement"]
+    compared = "" if agreement is None else (
+        f"; of its predictions {100 * agreement['before']:.1f} % and {100 * agreement['after']:.1f} % are "
+        f"{asked.task}'s"
+    )  # fmt: skip
+    voice.say(
+        f"Wrote {asked.out}, an adapter for {asked.merged}. On held-out examples what {report['head']} reads is "
+        f"{report['before']:.1%} from {asked.task}'s without it, and {report['after']:.1%} with it{compared}."
+    )

@@ -1,0 +1,250 @@
+"""What the command line says of models that are compared: ``isomerge diff``, ``verify``, ``fingerprint`` and
+``inspect``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from isomerge.cli.console import Voice, distance_table, size_text, stream_table, tell_verdict, warn_fixed
+from isomerge.errors import IsomergeError
+from isomerge.options.requests import comparing as asked_for
+
+UNTOLD = 3
+"""The exit code of verify where it cannot be told: rounding, configs or outputs leave the question open. 1 is not
+the same, 2 a question that makes no sense."""
+DISAGREE = 3
+"""The exit code of fingerprint where the witnesses of a pair disagree: somebody must look."""
+
+
+def tell_diff(voice: Voice, asked: asked_for.Diff, report: dict[str, Any]) -> None:
+    """How far apart two models are, and what that means."""
+    warn_fixed(voice, report.get("fixed", []))
+    stream_table(voice, report)
+    distance_table(voice, report["distance"])
+    relative = report["relative"]
+    turned = any(stream["groups"] for stream in report["streams"])
+    modulo = "symmetry and basis of the stream" if turned else "block-local symmetry"
+    if relative["after"] is not None:
+        voice.say(
+            f"Tensors that symmetry moves: {relative['before']:.3g} of their norm apart as stored, "
+            f"{relative['after']:.3g} modulo {modulo} (1.41 is uncorrelated)."
+        )
+    prints = report["fingerprints"]
+    if prints["score"] is not None:
+        voice.say(
+            f"Fingerprints: {prints['verdict']} (score {prints['score']:.2f}; 1 is one function, 0 independent)."
+        )
+    tell_verdict(voice, report["verdict"])
+
+
+def tell_verify(voice: Voice, asked: asked_for.Verify, report: dict[str, Any]) -> int | None:
+    """Whether two models are one function, and how that is known."""
+    from isomerge.evidence.verify import AGREEING
+
+    residual = report["residual"]
+    how = (
+        f"largest relative residual {residual['largest']:.2g} in {residual['tensor']}, rounding allows "
+        f"{residual['tolerance']:.0e}"
+    )
+    if report["refuted"]:
+        how = (
+            f"their fingerprints are {report['fingerprints']['verdict']} and differ, the relation in "
+            f"{residual['tensor']} by {residual['largest']:.2g}, rounding allows {residual['tolerance']:.0e}"
+        )
+    for note in report["notes"]:
+        voice.say(f"Note: {note}.")
+    if report["same"] is None:
+        voice.say(f"Cannot tell: {report['reason']}.{'' if asked.run else ' --run compares outputs.'}")
+    elif report["same"]:
+        taken = ", and without what LayerNorm takes away by itself" if report["layer_norm_form"] else ""
+        what = "predictions" if report["turned"] else "function"
+        voice.say(f"Same {what} modulo symmetry{taken}: {how}.")
+        for sentence in report["turned"]:
+            voice.say(f"{sentence[0].upper()}{sentence[1:]}.")
+    elif report["reason"]:
+        voice.say(f"Not the same: {report['reason']}. The weights were not compared.")
+    else:
+        voice.say(f"Not the same by the symmetries declared for {report['model_type']}: {how}.")
+    if voice.verbose:
+        rows = [[f"layer {n}" if n != "outside" else n, f"{r:.2g}"] for n, r in residual["layers"].items()]
+        voice.table("", ["largest relative residual", ""], rows)
+    if report["only_in_one"]:
+        names = ", ".join(report["only_in_one"][:4])
+        voice.say(f"Not compared, as only one model has them: {names}.")
+    if "outputs" in report:
+        place = f", in {report['output']}" if report["outputs"] > AGREEING else ""
+        voice.say(f"Outputs on random inputs differ by {report['outputs']:.2g} of the largest output{place}.")
+    return None if report["same"] else UNTOLD if report["same"] is None else 1
+
+
+def run_fingerprint(voice: Voice, asked: asked_for.Fingerprint) -> dict[str, Any]:
+    """The first model's fingerprint, written, and compared with those of the others."""
+    from isomerge.files import check_file
+
+    others = asked.others or ()
+    if asked.out is not None:
+        check_file(Path(asked.out), f"--out {asked.out}", overwrite=True)
+    how: dict[str, Any] = {
+        "spec": asked.opening.spec,
+        "allow_pickle": asked.opening.allow_pickle,
+        "salt": asked.salt,
+    }
+    prints: dict[int, Any] = {}
+    unread: list[dict[str, str]] = []
+    with voice.progress(asked.progress) as observer:
+        for number, source in enumerate((asked.model, *others)):
+            try:
+                prints[number] = _print_of(source, {**how, "observer": observer})
+            except IsomergeError as error:
+                if not others or (number == 0 and asked.out is not None):
+                    raise
+                unread.append({"model": source, "error": str(error)})
+    for each in prints.values():
+        voice.say(f"{each.hash}  {each.ref} ({each.model_type}, {each.dtype})")
+    if asked.out is not None:
+        prints[0].save(asked.out)
+        voice.say(f"Wrote {asked.out}: {len(prints[0].relations)} relations and {len(prints[0].spectra)} spectra.")
+    compared = _compared(prints, unread)
+    conflicts = [f"{each['models'][1]}: {each['conflict']}" for each in compared if each["conflict"]]
+    return {
+        "command": "fingerprint",
+        "models": [each.ref for each in prints.values()],
+        "hashes": [each.hash for each in prints.values()],
+        "compared": compared,
+        "unread": unread,
+        "notes": conflicts + [f"{failure['model']} could not be read" for failure in unread],
+    }
+
+
+def tell_fingerprint(
+    voice: Voice, asked: asked_for.Fingerprint, report: dict[str, Any]
+) -> int | IsomergeError | None:
+    """How the models are related to the first one."""
+    compared, unread = report["compared"], report["unread"]
+    if compared:
+        voice.table("", ["compared with", "", "score", "difference"], [_cells(each) for each in compared])
+    for each in compared:
+        _tell_pair(voice, each)
+    for failure in unread:
+        voice.warn(f"{failure['model']} is left out: {failure['error']}")
+    if unread:
+        names = " and ".join(failure["model"] for failure in unread)
+        return IsomergeError(
+            f"{len(unread)} of {1 + len(asked.others or ())} models could not be compared: {names}; mend them, or "
+            f"leave them out"
+        )
+    return DISAGREE if any(each["conflict"] for each in compared) else None
+
+
+def _print_of(source: str, how: dict[str, Any]) -> Any:
+    """A fingerprint from a file, or of a model."""
+    import isomerge
+
+    if Path(source).is_file():
+        from isomerge.quotient.record import read_fingerprint
+
+        return read_fingerprint(Path(source), salt=how["salt"] or None)
+    return isomerge.fingerprint(source, **how)
+
+
+def _compared(prints: dict[int, Any], unread: list[dict[str, str]]) -> list[dict[str, Any]]:
+    """The first fingerprint with every other; one of another salt is added to what could not be read."""
+    import isomerge
+
+    rows = []
+    for number, other in prints.items():
+        if number and 0 in prints:
+            try:
+                rows.append(isomerge.similarity(prints[0], other))
+            except IsomergeError as error:
+                unread.append({"model": other.ref, "error": str(error)})
+    return rows
+
+
+def _cells(pair: dict[str, Any]) -> list[str]:
+    score = "" if pair["score"] is None else f"{pair['score']:.3f}"
+    difference = "" if pair["difference"] is None else f"{pair['difference']:.1e}"
+    return [pair["models"][1], pair["verdict"], score, difference]
+
+
+def _tell_pair(voice: Voice, pair: dict[str, Any]) -> None:
+    """What was done, which way, and what speaks against it."""
+    first, other = pair["models"]
+    if pair["changes"]:
+        made = {None: other, 0: f"{other}, made from {first}", 1: f"{first}, made from {other}"}[pair["source"]]
+        voice.say(f"{made}: {'; '.join(pair['changes'])}.")
+    if pair["conflict"]:
+        voice.warn(f"{other}: {pair['conflict']}.")
+    if voice.verbose:
+        said = ", ".join(f"{name} {value:.2f}" for name, value in pair["witnesses"].items() if value is not None)
+        voice.say(
+            f"{other}: {said or 'no witness sees anything'}; the largest difference is in "
+            f"{pair['tensor'] or 'no relation of both'}."
+        )
+
+
+def tell_inspect(voice: Voice, asked: asked_for.Inspect, report: dict[str, Any]) -> None:
+    """What a checkpoint is and what of it is redundant; or its spec text alone."""
+    from isomerge.archs import spec_texts
+    from isomerge.symmetry.layer_norms import NORMS
+
+    if asked.print_spec:
+        print(
+            spec_texts()[report["architecture"]][1]
+            if asked.opening.spec is None
+            else Path(asked.opening.spec).read_text(encoding="utf-8")
+        )
+        return
+    voice.say(
+        f"{report['model']}: {report['architecture']} ({report['spec']}), {report['parameters']:,} parameters in "
+        f"{report['tensors']} tensors, {size_text(report['bytes'])} of {', '.join(report['dtypes'])}"
+    )
+    rows = [
+        [
+            s["name"], s["role"], s["group"] + (f"({s['size']})" if s["size"] > 1 else ""), ", ".join(s["index"]),
+            f"{s['elements']:,}", f"{s['dimension']:,}",
+            f"{s['log10_permutations']:.0f}" if s["log10_permutations"] else "",
+            "yes" if s["matched"] else "with all",
+        ]
+        for s in report["spaces"]
+    ]  # fmt: skip
+    rows += [[name, "bias", "translation", "", "", f"{n:,}", "", "yes"] for name, n in report["shifts"].items()]
+    if norms := report["norms"]:
+        rows.append([NORMS, NORMS, "translation", "", "", f"{norms:,}", "", "yes"])
+    voice.table("", ["space", "role", "group", "per", "elements", "dimensions", "log10 perms", "matched"], rows)
+    warn_fixed(voice, report["fixed"])
+    for stream in report["streams"]:
+        voice.say(_stream_text(stream))
+    voice.say(
+        f"{report['units']} work units, {report['units_matched']} of them with symmetries; "
+        f"{report['redundant_dimensions']:,} continuous dimensions are redundant{_parts_text(report['redundant'])}"
+    )
+    if voice.verbose:
+        voice.table("", ["tensor", "axes"], [[name, axes] for name, axes in report["lines"].items()])
+
+
+PARTS = {
+    "spaces": "of spaces inside the layers",
+    "shifts": "of shifts",
+    "norms": "that LayerNorm leaves free",
+    "gains": "of gains over the streams",
+    "streams": "of the streams",
+}
+"""What is said of the parts of a model's redundant dimensions."""
+
+
+def _parts_text(parts: dict[str, int]) -> str:
+    """The parts of the redundant dimensions, the whole declared group's, behind a colon."""
+    counts = ", ".join(f"{parts[name]:,} {words}" for name, words in PARTS.items() if parts[name])
+    twice = f", less {-parts['common']:,} that shifts and LayerNorm have in common" if parts["common"] else ""
+    return f": {counts}{twice}" if counts else ""
+
+
+def _stream_text(stream: dict[str, Any]) -> str:
+    """One residual stream in a sentence: what acts on it, and why it is no more."""
+    name, group, why = stream["name"], stream["group"], stream["why"]
+    if group is None:
+        return f"residual stream {name}: stays as it is ({why})"
+    how = "once the gains over it are folded" if stream["folded"] else "as it is"
+    return f"residual stream {name}: {group} {how}, with --spaces all" + (f" ({why})" if why else "")

@@ -1,0 +1,321 @@
+"""What the command line says of merges: ``isomerge merge``."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.cli.console import (
+    Voice,
+    distance_table,
+    scan_table,
+    size_text,
+    stream_table,
+    tell_files,
+    tell_lines,
+    tell_pushed,
+    tell_verdict,
+    warn_fixed,
+)
+from isomerge.cli.evidence import evidence_lines
+from isomerge.cli.written import check_places
+from isomerge.errors import IsomergeError
+from isomerge.options import FusingOptions, MatchingOptions, OutputOptions, SpacesOptions, unused
+from isomerge.options.requests import merging as asked_for
+
+if TYPE_CHECKING:
+    from isomerge.commands.merge_door import MergeDoor
+    from isomerge.commands.merging import Merge, Merging
+    from isomerge.commands.pipeline_merges import PipelineMerge
+    from isomerge.merging.merge_job import MergeJob
+    from isomerge.progress import Observer
+
+FRAMES = {
+    "base": "the base's own",
+    "stored": "as it is stored",
+    "same": "aligned already",
+    "aligned": "aligned onto the base",
+}
+
+
+def run_merge(voice: Voice, asked: asked_for.Merge) -> dict[str, Any]:
+    """Merge, write and tell; the report."""
+    return _door(voice, asked).run()
+
+
+def plan_merge(voice: Voice, asked: asked_for.Merge) -> dict[str, Any]:
+    """Plan every part whose inputs are there, and name the others; the report, where it is one merge."""
+    door = _door(voice, asked)
+    if door.makes_experts():
+        with door.planned_experts() as plan:
+            document = plan.document()
+            names = [model.ref for model in plan.models.values()]
+        _tell_experts(voice, document)
+        voice.say("Nothing was written.")
+        return {"command": "dry-run", "models": names, **document}
+    if not (steps := door.steps()):
+        return _plan(door, voice, door.asked.models, door.asked.out, asked.writing)
+    if asked.telling.json is not None:
+        raise IsomergeError(
+            f"{steps[0].step.path}: the steps are planned one by one: leave --json out of --dry-run"
+        )
+    kept = {step.step.name for step in steps if step.kept}
+    for step in steps:
+        if waits := [name for name in step.step.needs if name not in kept]:
+            voice.say(f"{step.step.title}: planned when {', '.join(waits)} is written.")
+        elif step.kept and not asked.writing.overwrite:
+            voice.say(f"{step.step.title}: {step.out} is there, made by the same recipe, and is kept.")
+        else:
+            voice.say(f"{step.step.title}:")
+            _plan(door, voice, step.step, step.out, step.writing(asked.writing))
+    return {}
+
+
+def _plan(
+    door: MergeDoor, voice: Voice, source: Any, out: str | Path | None, writing: OutputOptions
+) -> dict[str, Any]:
+    """Plan a merge, and tell the plan; its report, where it is not of pipelines."""
+    if (pipeline := door.pipeline(source, out, writing)) is None:
+        return _plan_models(door, voice, source, out, writing)
+    if door.asked.telling.json is not None:
+        raise IsomergeError("the components are planned one by one: leave --json out of --dry-run")
+    for component in pipeline.components:
+        if component.source is not None:
+            voice.say(f"{component.name}:")
+            within = door.within(component)
+            _plan_models(within, voice, component.source, pipeline.out / component.name, writing)
+    return {}
+
+
+def _plan_models(
+    door: MergeDoor, voice: Voice, source: Any, out: str | Path | None, writing: OutputOptions
+) -> dict[str, Any]:
+    from isomerge.cli.dry_run import tell_merge
+    from isomerge.commands.merge_door import place
+    from isomerge.commands.merging import planned_merge
+
+    merge = door.merge_of(source, out, writing)
+    with planned_merge(merge, place(out), **door.groups(writing)) as plan:
+        report = tell_merge(voice, plan)
+    tell_files(voice, _matching(door.asked, merge))
+    return report
+
+
+def _door(voice: Voice, asked: asked_for.Merge) -> MergeDoor:
+    """What runs the merge that is asked for, and tells of it.
+
+    Raises:
+        IsomergeError: what is no model among the models, or an option that a recipe says.
+    """
+    from isomerge.commands.merge_door import MergeDoor
+
+    models: Any = asked.models
+    _check_models(models)
+    if models[0].endswith((".yml", ".yaml")):
+        if options := _said_of_method(asked):
+            raise IsomergeError(
+                f"{models[0]}: a recipe says what is merged and how: leave out {', '.join(options)}, and change "
+                "the recipe"
+            )
+        out = _out_of_recipe(models, asked.out)
+        asked = replace(asked, models=models[0], out=out, fusing=FusingOptions(), moving=SpacesOptions())
+    else:
+        fusing = replace(asked.fusing, parameters=_parameters_of(asked.fusing.parameters))
+        asked = replace(asked, fusing=fusing, said=asked.said | MatchingOptions.declared().keys())
+    return MergeDoor(asked, _Told(voice, asked))
+
+
+@dataclass
+class _Told:
+    """What the command line tells of a merge."""
+
+    voice: Voice
+    asked: asked_for.Merge
+    page: Path | IsomergeError | None = None
+    """The page of what was merged last, or why there is none."""
+
+    def observed(self, what: str) -> AbstractContextManager[Observer]:
+        """A progress bar."""
+        return self.voice.progress(what)
+
+    def before(self, merge: Any, source: Any, out: str | Path | None) -> None:
+        """Checks of files that a recipe names, and warnings."""
+        from isomerge.commands.merge_door import place
+
+        if not isinstance(source, list):
+            check_places(asked_for.Merge, {**self.asked.given(), "out": out}, merge.reads())
+        place(out)
+        for note in merge.notes():
+            self.voice.warn(note)
+        if merge.select is not None:
+            from isomerge.commands.layer_selection import check_selection
+
+            check_selection(merge)
+
+    def pipeline(self, pipeline: PipelineMerge) -> None:
+        """A line for each component that is not merged as asked."""
+        if self.asked.opening.spec is not None:
+            raise IsomergeError("--spec describes one model: merge that component's folders by themselves")
+        tell_lines(self.voice, pipeline.lines())
+
+    def run(self, merge: Merge, plan: Merging, out: Path) -> dict[str, Any]:
+        """What was decided, and the page, before the folder is pushed."""
+        from isomerge.evidence.report.notebook import Report
+
+        decided = plan.decided()
+        if self.voice.is_watched:  # else with the result
+            tell_lines(self.voice, decided)
+        report = Report(plan.run())
+        self.page = _page(out, merge.spec) if self.asked.report else None
+        if not self.voice.is_watched:
+            tell_lines(self.voice, decided)
+        return report
+
+    def after(self, merge: Merge, report: dict[str, Any], out: Path, writing: OutputOptions) -> None:
+        """What was merged, how far apart the models are, and what that means."""
+        tell_files(self.voice, _matching(self.asked, merge))
+        _tell(self.voice, merge.job, report, out)
+        if isinstance(self.page, IsomergeError):
+            self.voice.warn(f"no report was written: {self.page}")
+        elif self.page is not None:
+            self.voice.say(f"Report: {out / self.page.name}.")
+        else:
+            self.voice.say(f"isomerge report {shlex.quote(str(out))} writes a page on it.")
+        tell_pushed(self.voice, writing)
+
+    def assembled(self, pipeline: PipelineMerge) -> None:
+        """The pipeline in a line."""
+        self.voice.say(f"Wrote {pipeline.out}: {pipeline.told}")
+
+    def experts(self, report: dict[str, Any]) -> None:
+        """The experts, and what a token meets of them."""
+        _tell_experts(self.voice, report)
+        count = len(report["experts"])
+        self.voice.say(f"Wrote {self.asked.out}: {count} experts a layer, {report['experts_per_token']} per token.")
+        tell_pushed(self.voice, self.asked.writing)
+
+
+def _matching(asked: asked_for.Merge, merge: Merge) -> MatchingOptions:
+    """The options of the match as they count."""
+    return replace(asked.matching, **merge.said)
+
+
+def _page(out: Path, spec: str | Path | None) -> Path | IsomergeError:
+    """Writes the page on a merge; what stood in the way, as the merge itself is complete."""
+    from isomerge.evidence.report.folder import read_output
+    from isomerge.evidence.report.page import PAGE, page_of
+
+    try:
+        return page_of(read_output(out, spec=spec)).save(out / PAGE)
+    except IsomergeError as error:
+        return error
+
+
+def _out_of_recipe(models: Sequence[str], out: str | Path | None) -> str | Path | None:
+    """``isomerge merge RECIPE.yml OUT``, as mergekit's users write it."""
+    if len(models) > 2 or (len(models) == 2 and out is not None):
+        raise IsomergeError(
+            f"{models[0]}: a recipe names its models; give one folder to write beside it, and no more"
+        )
+    return Path(models[1]) if len(models) == 2 else out
+
+
+def _said_of_method(asked: asked_for.Merge) -> list[str]:
+    """The options that a recipe says instead and that a user gave, whatever their values, as they are written."""
+    given = asked.given()
+    return [
+        f"--{unused.word_of(name, about, given[name])}"
+        for group in (FusingOptions, SpacesOptions)
+        for name, (_, about) in group.declared().items()
+        if name in asked.said
+    ]
+
+
+def _check_models(models: list[str]) -> None:
+    """Refuse numbers among the models: lists of numbers are one text.
+
+    Raises:
+        IsomergeError: naming the first, and how it is written.
+    """
+    for model in models:
+        try:
+            float(model)
+        except ValueError:
+            continue
+        if not Path(model).exists():
+            raise IsomergeError(
+                f"{model} is taken for a model: several numbers are joined by commas, without spaces, such as "
+                "--weights 0.5,0.5 or -p density=0.5,0.3"
+            )
+
+
+def _parameters_of(texts: Any) -> dict[str, Any]:
+    """``name=value`` with a YAML value; values with commas are one per model."""
+
+    from isomerge.merging.recipe.yaml_text import plain_value
+
+    values: dict[str, Any] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not (equals and name and value):
+            raise IsomergeError(f"--parameter {text}: write name=value, such as density=0.5")
+        try:
+            parts = [plain_value(part) for part in ([value] if value[0] in "[{" else value.split(","))]
+        except ValueError as error:
+            raise IsomergeError(f"--parameter {text}: {value} is no value ({error})") from None
+        values[name] = parts if len(parts) > 1 else parts[0]
+    return values
+
+
+def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> None:
+    from isomerge.merging.finishing import other_models
+
+    warned = [*job.fusion.notes, *other_models(report["checksums"])]
+    for note in warned:
+        voice.warn(note)
+    if "match" in report and not all(one.get("preserves_function", True) for one in report["match"]["sources"]):
+        voice.warn(
+            f"--match {report['match']['name']} does not preserve functions: the transported models are other "
+            f"models"
+        )
+    if report["align"]:
+        warn_fixed(voice, report["fixed"])
+    stream_table(voice, {**report, "notes": [note for note in report["notes"] if note not in warned]})
+    distance_table(voice, report["distance"])
+    for line in evidence_lines(report):
+        voice.say(line)
+    tell_verdict(voice, report["verdict"])
+    if "layer_scan" in report:
+        scan_table(voice, report["layer_scan"], report["measured"]["unit"])
+    if report["measured"] is not None:
+        from isomerge.merging.measured import measured_line
+
+        voice.say(measured_line(report["measured"]))
+    names = report["models"]
+    if report["kept_from_first"]:
+        voice.say(f"Kept from {names[0]}, as not all models have them: {', '.join(report['kept_from_first'][:6])}.")
+    voice.say(
+        f"Wrote {out}: {report['method']} merge of {', '.join(names)}{'' if report['align'] else ', not aligned'}."
+    )
+
+
+def _tell_experts(voice: Voice, report: Mapping[str, Any]) -> None:
+    for note in report["notes"]:
+        if note not in unused.notes():  # which are told at the end
+            voice.warn(note)
+    rows = []
+    for name, what in (("experts", "expert"), ("shared_experts", "shared expert")):
+        for number, row in enumerate(report[name]):
+            moved = row.get("distance")
+            gap = "" if moved is None else f"{moved['before']:.4g} -> {moved['after']:.4g}"
+            rows.append([f"{what} {number}", row["model"], FRAMES[row["frame"]], gap])
+    voice.table("", ["", "of", "frame", "distance to the base"], rows)
+    parameters = report["parameters"]
+    voice.say(
+        f"{report['architecture']}, router by {report['gate_mode']}: {parameters['all']:,} parameters, of which a "
+        f"token meets {parameters['per_token']:,}; {size_text(report['bytes'])}."
+    )

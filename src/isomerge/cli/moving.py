@@ -1,0 +1,120 @@
+"""What the command line says of models that are moved: ``isomerge align``, ``apply`` and ``canon``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from isomerge.cli.console import (
+    Voice,
+    distance_table,
+    stream_table,
+    tell_files,
+    tell_pushed,
+    tell_verdict,
+    warn_fixed,
+)
+from isomerge.cli.evidence import evidence_lines, rounding_lines
+from isomerge.options.requests import moving as asked_for
+
+
+def plan_align(voice: Voice, asked: asked_for.Align) -> dict[str, Any]:
+    """The plan, and what it will take."""
+    from isomerge.cli.dry_run import tell_alignment
+    from isomerge.commands.aligning import planned_align
+
+    with planned_align(asked) as plan:
+        report = tell_alignment(voice, plan)
+    tell_files(voice, asked.matching)
+    return report
+
+
+def run_align(voice: Voice, asked: asked_for.Align) -> dict[str, Any]:
+    """The source aligned and written, and the alignment where it is to be saved."""
+    from isomerge.commands.aligning import planned_align
+    from isomerge.evidence.report.notebook import Report
+    from isomerge.symmetry.patch_file import check_patch_file
+
+    if asked.save_alignment is not None:
+        check_patch_file(asked.save_alignment, f"--save-alignment {asked.save_alignment}")
+    with voice.progress(asked.progress) as observer, planned_align(asked, observer) as plan:
+        alignment, report = plan.run()
+        report = Report(report)
+    if asked.save_alignment is not None:
+        alignment.save(asked.save_alignment)
+    return report
+
+
+def tell_align(voice: Voice, asked: asked_for.Align, report: dict[str, Any]) -> None:
+    """How close the source came, and what that means."""
+    tell_files(voice, asked.matching)
+    warn_fixed(voice, report["fixed"])
+    stream_table(voice, report)
+    distance_table(voice, report["distance"])
+    if report["dead_blocks"]:
+        voice.warn(
+            f"{len(report['dead_blocks'])} blocks are rank-deficient and were not balanced: "
+            f"{', '.join(report['dead_blocks'][:4])}"
+        )
+    for line in (*rounding_lines(report), *evidence_lines(report)):
+        voice.say(line)
+    tell_verdict(voice, report["verdict"])
+    left = report["verdict"]["pairs"][0]["left_as_it_is"]
+    voice.say(
+        f"Wrote {asked.out}: "
+        + (f"{asked.source} as it is." if left else f"the function of {asked.source}, matched to {asked.onto}.")
+    )
+    tell_pushed(voice, asked.writing)
+
+
+def tell_apply(voice: Voice, asked: asked_for.Apply, report: dict[str, Any]) -> None:
+    """How far the model was moved."""
+    if voice.verbose:
+        layers = report["distance"]["layers"].items()
+        voice.table(
+            "",
+            ["moved by", "", "norm"],
+            [[f"layer {n}", f"{d['after']:.6g}", f"{d['norm']:.6g}"] for n, d in layers],
+        )
+    for line in rounding_lines(report):
+        voice.say(line)
+    voice.say(
+        f"Wrote {asked.out}: moved by {report['distance']['after']:.6g} (norm {report['distance']['norm']:.6g})."
+    )
+    tell_pushed(voice, asked.writing)
+
+
+def tell_canon(voice: Voice, asked: asked_for.Canon, report: dict[str, Any]) -> None:
+    """How clear every choice was."""
+    for line in rounding_lines(report):
+        voice.say(line)
+    degeneracy = report["degeneracy"]
+    warn_fixed(voice, report["fixed"])
+    for note in report["notes"]:
+        voice.say(f"note: {note}")
+    voice.table(
+        "", ["least clear", "choice of", "gap", "would move the weights by"], [_row(g) for g in degeneracy["gaps"]]
+    )
+    if voice.verbose and degeneracy["ambiguous"]:
+        voice.table("", ["ambiguous", "choice of", "gap", "moves"], [_row(g) for g in degeneracy["ambiguous"]])
+    if degeneracy["dead"]:
+        voice.say(
+            f"{len(degeneracy['dead'])} blocks have no balanced point ({degeneracy['dead'][0]}): they are dead or "
+            "rank-deficient, and stay in the gauge that they have."
+        )
+    unique = (
+        "is the same for every disguise"
+        if degeneracy["unique"]
+        else "may differ between disguises in what is named above"
+    )
+    voice.say(f"Wrote {asked.out}: the canonical form, which {unique}.")
+    if "activations" in report:
+        activations = report["activations"]
+        voice.say(
+            f"Wrote {activations['file']}: {len(activations['layers'])} layers on "
+            f"{activations['examples']} examples."
+        )
+    tell_pushed(voice, asked.writing)
+
+
+def _row(gap: dict[str, Any]) -> list[str]:
+    return [gap["element"], gap["kind"], f"{gap['gap']:.1e}", f"{100 * gap['moves']:.2g} %"]

@@ -1,0 +1,208 @@
+"""A merge of whatever kind, as a door runs it: of models, of pipelines, of a recipe's steps, of experts."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from isomerge.commands.merging import Merge, Merging, check_alone, merge_of, planned_merge
+from isomerge.commands.pipeline_merges import ComponentMerge, PipelineMerge, pipeline_merge
+from isomerge.commands.step_merges import StepMerge, run_steps, step_merges
+from isomerge.errors import IsomergeError
+from isomerge.options import MatchingOptions, OutputOptions
+from isomerge.options.requests import merging as asked_for
+from isomerge.options.unused import note
+from isomerge.progress import Observer, quiet
+
+
+class Told(Protocol):
+    """What a door tells of a merge beside its report."""
+
+    def observed(self, what: str) -> AbstractContextManager[Observer]:
+        """Who is told of the progress of a part."""
+        ...
+
+    def before(self, merge: Any, source: Any, out: str | Path | None) -> None:
+        """What is known before anything is opened."""
+
+    def pipeline(self, pipeline: PipelineMerge) -> None:
+        """What becomes of the components."""
+
+    def run(self, merge: Merge, plan: Merging, out: Path) -> dict[str, Any]:
+        """Runs a planned merge; its report."""
+        ...
+
+    def after(self, merge: Merge, report: dict[str, Any], out: Path, writing: OutputOptions) -> None:
+        """All is written, and stands in ``out``."""
+
+    def assembled(self, pipeline: PipelineMerge) -> None:
+        """A pipeline is written."""
+
+    def experts(self, report: dict[str, Any]) -> None:
+        """Experts are written."""
+
+
+@dataclass(frozen=True)
+class Silent:
+    """A door that tells nothing beside the report."""
+
+    observer: Observer = quiet
+
+    def observed(self, what: str) -> AbstractContextManager[Observer]:
+        """The observer."""
+        return nullcontext(self.observer)
+
+    def before(self, merge: Any, source: Any, out: str | Path | None) -> None:
+        """Nothing."""
+
+    def pipeline(self, pipeline: PipelineMerge) -> None:
+        """Nothing."""
+
+    def run(self, merge: Merge, plan: Merging, out: Path) -> dict[str, Any]:
+        """The report."""
+        return plan.run()
+
+    def after(self, merge: Merge, report: dict[str, Any], out: Path, writing: OutputOptions) -> None:
+        """Nothing."""
+
+    def assembled(self, pipeline: PipelineMerge) -> None:
+        """Nothing."""
+
+    def experts(self, report: dict[str, Any]) -> None:
+        """Nothing."""
+
+
+@dataclass(frozen=True)
+class MergeDoor:
+    """Runs what is asked for, whatever it is."""
+
+    asked: asked_for.Merge
+    told: Told = Silent()
+
+    def run(self) -> dict[str, Any]:
+        """Merge and write; the report.
+
+        Raises:
+            IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
+        """
+        asked = self.asked
+        if self.makes_experts():
+            return self.experts()
+        if not (steps := self.steps()):
+            return self.merged(asked.models, asked.out, asked.writing)
+        return run_steps(
+            steps,
+            lambda step: self.merged(step.step, step.out, step.writing(asked.writing)),
+            asked.writing.overwrite,
+        )
+
+    def makes_experts(self) -> bool:
+        """Whether a recipe makes experts of dense models."""
+        if not isinstance(self.asked.models, (str, Path)):
+            return False
+        from isomerge.merging.recipe.schema import makes_experts
+
+        return makes_experts(self.asked.models)
+
+    def steps(self) -> list[StepMerge]:
+        """Those of a recipe of several steps."""
+        asked, given = self.asked, self.asked.given()
+        said = {name: given[name] for name in sorted(asked.said & {*MatchingOptions.declared(), "dtype"})}
+        options = {**said, "repair": asked.repair}
+        return step_merges(asked.models, asked.out, asked.intermediate_dir, options, asked.opening)
+
+    def groups(self, writing: OutputOptions) -> dict[str, Any]:
+        """How models are opened, written and worked on."""
+        return {"opening": self.asked.opening, "writing": writing, "running": self.asked.running}
+
+    def _evidence(self, writing: OutputOptions) -> dict[str, Any]:
+        """What is looked at beside the weights, what of it was said, and what goes before a recipe's words."""
+        asked, values = self.asked, self.asked.matching.given()
+        said = {name: value for name, value in values.items() if name in asked.said}
+        more = {"repair": asked.repair, "spec": asked.opening.spec, "dtype": writing.dtype}
+        return {"matching": asked.matching, "said": said, **more}
+
+    def planned_experts(self, observer: Observer = quiet) -> AbstractContextManager[Any]:
+        """Experts of dense models, planned."""
+        # a mixture of experts is made by recipes of its own
+        from isomerge.commands.experts import planned_experts
+        from isomerge.commands.experts_asked import experts_of
+
+        asked = self.asked
+        assert isinstance(asked.models, (str, Path))
+        if asked.intermediate_dir is not None:
+            note("intermediate_dir", "one model is made, not several steps of a recipe")
+        check_alone(asked.models, {**asked.fusing.given(), **asked.moving.given()})
+        experts = experts_of(asked.models, **self._evidence(asked.writing))
+        self.told.before(experts, asked.models, asked.out)
+        return planned_experts(experts, place(asked.out), **self.groups(asked.writing), observer=observer)
+
+    def experts(self) -> dict[str, Any]:
+        """Experts of dense models, written; the report."""
+        with self.told.observed("experts") as observer, self.planned_experts(observer) as plan:
+            report = plan.run()
+        self.told.experts(report)
+        return report
+
+    def pipeline(self, source: Any, out: str | Path | None, writing: OutputOptions) -> PipelineMerge | None:
+        """What becomes of the components of pipelines; None where no model is one."""
+        asked = self.asked
+        how: dict[str, Any] = {"fusing": asked.fusing, "moving": asked.moving, "opening": asked.opening}
+        more = {**asked.matching.given(), "repair": asked.repair, "report": asked.report}
+        if (pipeline := pipeline_merge(source, out, **how, writing=writing, more=more)) is not None:
+            self.told.pipeline(pipeline)
+        return pipeline
+
+    def within(self, component: ComponentMerge) -> MergeDoor:
+        """The same for one component."""
+        fusing, moving = component.fusing or self.asked.fusing, component.moving or self.asked.moving
+        return replace(self, asked=replace(self.asked, fusing=fusing, moving=moving))
+
+    def merged(self, source: Any, out: str | Path | None, writing: OutputOptions) -> dict[str, Any]:
+        """One merge, of models or of pipelines, written; its report."""
+        if (pipeline := self.pipeline(source, out, writing)) is None:
+            return self.of_models(source, out, writing)
+        # few models are pipelines
+        from isomerge.commands.pipeline_runs import run_pipeline
+
+        def one(component: ComponentMerge, folder: Path, own: OutputOptions) -> dict[str, Any]:
+            shown = pipeline.place(component.name)
+            return self.within(component).of_models(component.source, folder, own, shown)
+
+        report = run_pipeline(pipeline, writing, one)
+        self.told.assembled(pipeline)
+        return report
+
+    def merge_of(self, source: Any, out: str | Path | None, writing: OutputOptions) -> Merge:
+        """What is asked for of models, a recipe or a step of one."""
+        asked = self.asked
+        merge = merge_of(source, fusing=asked.fusing, moving=asked.moving, **self._evidence(writing))
+        self.told.before(merge, source, out)
+        return merge
+
+    def of_models(
+        self, source: Any, out: str | Path | None, writing: OutputOptions, shown: Path | None = None
+    ) -> dict[str, Any]:
+        """A merge of models, not of pipelines, which will stand in ``shown``, where that is not ``out``."""
+        merge, groups, folder = self.merge_of(source, out, writing), self.groups(writing), place(out)
+        if merge.select is not None:
+            from isomerge.commands.layer_selection import with_selected_layers
+
+            with self.told.observed("selecting layers") as observer:
+                merge = with_selected_layers(merge, **groups, observer=observer)
+        with (
+            self.told.observed("merging") as observer,
+            planned_merge(merge, folder, **groups, observer=observer) as plan,
+        ):
+            report = self.told.run(merge, plan, folder)
+        self.told.after(merge, report, shown or folder, writing)
+        return report
+
+
+def place(out: str | Path | None) -> Path:
+    """Where the output goes. Raises IsomergeError where it goes nowhere."""
+    if out is None:
+        raise IsomergeError("merge needs a folder to write: add -o OUT")
+    return Path(out)

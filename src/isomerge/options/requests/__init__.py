@@ -1,0 +1,1 @@
+"""What commands are asked for, by themes, as `isomerge.api` has their functions."""

@@ -1,0 +1,57 @@
+"""Models merged: what `isomerge merge` is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isomerge.options.files import OUTPUT, DryRunOptions, OpeningOptions, OutputOptions, TellingOptions
+from isomerge.options.fusing import METHOD, FusingOptions
+from isomerge.options.matching import MatchingOptions
+from isomerge.options.option import COMMAND_LINE, FIRST, FOLDER, LATE, Request, argument, group, option
+from isomerge.options.running import LiveOptions, RunningOptions
+from isomerge.options.spaces import SpacesOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merge(Request):
+    """Align the models, merge them, and write an ordinary Hugging Face checkpoint.
+
+    A recipe is mergekit's YAML; it aligns where it has a block `align:` (or `align: true`). One of mergekit-moe's
+    makes a mixture of experts of dense models.
+    """
+
+    progress = "merging"
+    settled = False
+    models: Sequence[Any] | str | Path = argument(
+        "Models (folders, pipelines, hub ids, model+lora), the anchor first; or one RECIPE.yml and OUT.",
+        kind=list[str],
+    )
+    out: str | Path | None = option(
+        None, "Folder to write; must not exist or be empty.",
+        "--out", "-o", kind=Path | None, panel=FIRST, writes=FOLDER,
+    )  # fmt: skip
+    intermediate_dir: str | Path | None = option(
+        None,
+        "Of a recipe of several steps: where all but the last are written, by their names; OUT.steps by default.",
+        "--intermediate-dir", "-I", kind=Path | None, panel=OUTPUT, acts=LATE,
+    )  # fmt: skip
+    fusing: FusingOptions = group(FusingOptions)
+    moving: SpacesOptions = group(SpacesOptions)
+    report: bool = option(
+        True, "Write OUT/report.html, a page for people (see isomerge report).",
+        "--report/--no-report", panel=OUTPUT, door=COMMAND_LINE,
+    )  # fmt: skip
+    repair: Any = option(
+        None, "Re-normalise the merged model's activations on these examples (REPAIR).",
+        kind=str | None, panel=METHOD, reads=True,
+    )  # fmt: skip
+    live: LiveOptions = group(LiveOptions)
+    opening: OpeningOptions = group(OpeningOptions)
+    writing: OutputOptions = group(OutputOptions)
+    planning: DryRunOptions = group(DryRunOptions)
+    telling: TellingOptions = group(TellingOptions)
+    running: RunningOptions = group(RunningOptions)
+    matching: MatchingOptions = group(MatchingOptions)
