@@ -36,7 +36,13 @@ class ComplexGroup:
         z = g / g.square().sum(-1, keepdim=True) if dual else g
         re, im = (part.to(x.dtype).unsqueeze(-1) for part in z.unbind(-1))
         a, b = x.unbind(-1)
-        return torch.stack([re * a - im * b, im * a + re * b], -1)
+        if z.requires_grad or x.requires_grad:
+            return torch.stack([re * a - im * b, im * a + re * b], -1)
+        moved = torch.empty_like(x)  # in the order of memory, of which a stack would be another
+        c, d = moved.unbind(-1)
+        torch.mul(re, a, out=c).sub_(im * b)
+        torch.mul(im, a, out=d).add_(re * b)
+        return moved
 
     def act_diagonal(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
         return Orthogonal().act_diagonal(g, x, dual)

@@ -26,6 +26,10 @@ def spectral_power(gram: Tensor, power: float) -> Tensor:
     """A power of symmetric positive matrices [*b, n, n], through their eigenvalues."""
 
     values, vectors = torch.linalg.eigh(gram)
+    return _power(values, vectors, power)
+
+
+def _power(values: Tensor, vectors: Tensor, power: float) -> Tensor:
     return (vectors * values.clamp_min(0).pow(power).unsqueeze(-2)) @ vectors.mT
 
 
@@ -78,16 +82,16 @@ class GeneralLinear(Orthogonal):
     def balance(self, plus: Tensor, minus: Tensor) -> tuple[Tensor, Tensor] | None:
         """``P = G+^-1 # G-`` (geometric mean), ``g = P^(1/2)``: then both sides have the same Gram."""
 
-        def ratio(gram: Tensor) -> Tensor:
-            values = torch.linalg.eigvalsh(gram)
+        def ratio(values: Tensor) -> Tensor:
             return values[..., 0] / values[..., -1].clamp_min(torch.finfo(torch.float64).tiny)
 
-        dead = (ratio(plus) < DEAD) | (ratio(minus) < DEAD)
+        values, vectors = torch.linalg.eigh(plus)
+        dead = (ratio(values) < DEAD) | (ratio(torch.linalg.eigvalsh(minus)) < DEAD)
         eye = self.identity(tuple(plus.shape[:-2]), plus.shape[-1])
-        plus = torch.where(dead[..., None, None], eye, plus)
         minus = torch.where(dead[..., None, None], eye, minus)
-        root = spectral_power(plus, 0.5)
-        inverse_root = spectral_power(plus, -0.5)
+        root, inverse_root = (
+            torch.where(dead[..., None, None], eye, _power(values, vectors, power)) for power in (0.5, -0.5)
+        )
         mean = inverse_root @ _modulus(root, minus) @ inverse_root
         g = spectral_power((mean + mean.mT) / 2, 0.5)
         return torch.where(dead[..., None, None], eye, g), dead
