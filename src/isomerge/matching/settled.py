@@ -186,7 +186,7 @@ def _turned(spec: Spec, spaces: Mapping[str, Space], anchor: Blocks, source: Blo
                 return True  # foreign
             if not bool(asked.any()):
                 continue
-            gain = _gain(space, own)
+            gain = _gain(space, own, torch.where(asked, GAINED * gap, torch.inf))
             if bool((asked & (gain > GAINED * gap)).any()):
                 chance = _gained_by_chance(spec, space, anchor, source) if chance is None else chance
                 if bool((asked & (gain > max(GAINED, chance) * gap)).any()):
@@ -202,9 +202,10 @@ def _gained_by_chance(spec: Spec, space: Space, anchor: Blocks, source: Blocks) 
     return by_chance(space.group.dimension(spec.sizes[space.name]), entries / batch)
 
 
-def _gain(space: Space, sides: Sides) -> Tensor:
+def _gain(space: Space, sides: Sides, least: Tensor) -> Tensor:
     """By how much an element lowers the squared distance, [*batch]: never by more than the best one does, but for
-    rotary pairs, whose phase and factor are counted each for itself."""
+    rotary pairs, whose phase and factor are counted each for itself. Less than ``least`` [*batch] need not be
+    exact."""
 
     name, group = space.group_name, space.group
     cross = sides.plus + sides.minus
@@ -212,7 +213,7 @@ def _gain(space: Space, sides: Sides) -> Tensor:
     if name in ("O", "OFixingOnes", "Turn"):
         return 2 * (group.score(cross) - stay)
     if name == "GL":
-        return _linear_gain(space, sides)
+        return _linear_gain(space, sides, least)
     turned = torch.zeros_like(stay)
     if name == "Complex":
         turned = 2 * (torch.hypot(stay, cross[..., 1, 0] - cross[..., 0, 1]) - stay)
@@ -221,8 +222,9 @@ def _gain(space: Space, sides: Sides) -> Tensor:
     return turned + alpha + beta - 2 * stay - factors.cost(factors.best(*sums), *sums)
 
 
-def _linear_gain(space: Space, sides: Sides) -> Tensor:
-    """By how much a rotation and a few Gauss-Newton steps from there lower the squared distance, [*batch]."""
+def _linear_gain(space: Space, sides: Sides, least: Tensor) -> Tensor:
+    """By how much a rotation and a few Gauss-Newton steps from there lower the squared distance, [*batch]; no step
+    more where twice what it promises leaves all gains below ``least``."""
 
     def moved(s: Sides, g: Tensor) -> Sides:
         back = torch.linalg.inv(g)
@@ -244,6 +246,8 @@ def _linear_gain(space: Space, sides: Sides) -> Tensor:
         weights = m[..., :, None] + k[..., None, :]
         weights = weights.clamp_min(1e-9 * weights.flatten(-2).amax(-1).clamp_min(1e-300)[..., None, None])
         step = v @ ((v.mT @ slope @ u) / weights) @ u.mT
+        if bool((begin - cost(reached) + 2 * (slope * step).sum((-2, -1)) < least).all()):
+            break
         step = step / (step.norm(dim=(-2, -1), keepdim=True)).clamp_min(
             1.0
         )  # far from the optimum its length tells nothing
