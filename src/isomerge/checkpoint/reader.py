@@ -42,6 +42,17 @@ class Derived:
     read: Recipe
 
 
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """Rows of the tables of tokens of a view that are other models'."""
+
+    rows: Mapping[int, tuple[str, ...] | None]
+    """Those that the model lacks, and the models (`Checkpoint.ref`) of whose rows of this number they are the
+    mean; of none: the mean of all other rows; None: zero."""
+    whole: Checkpoint | None = None
+    """The same view with all rows; None: it has them."""
+
+
 @dataclass(eq=False, repr=False)
 class Checkpoint:
     """An open checkpoint: its configuration and the description of every tensor; no weights in memory.
@@ -71,6 +82,8 @@ class Checkpoint:
     """The same of the sources of a view, which sum what its recipes read."""
     own: OwnClass | None = field(default=None, repr=False)
     """What runs the tensors, where that is a module of one's own; None: what transformers builds."""
+    lent: Lent | None = field(default=None, repr=False)
+    """What of its tables is in the bases of other models; None: nothing."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.ref}: {', '.join(f'{n} {name}'.strip() for name, n in self._told())}>"
@@ -124,6 +137,7 @@ class Checkpoint:
         config: Mapping[str, Any] | None = None,
         drop: Iterable[str] = (),
         companions: Mapping[str, bytes | Path] | None = None,
+        lent: Lent | None = None,
     ) -> Checkpoint:
         """A view of this checkpoint, with tensors that are computed when they are read, one at a time.
 
@@ -135,14 +149,15 @@ class Checkpoint:
             config: the parsed config.json of the view; this one's when None.
             drop: tensors that the view does not have.
             companions: the files beside the weights (name to content or path); those of ``folder`` when None.
+            lent: the rows that the view has of other models; as this one when None.
         """
         gone = set(drop)
         infos = {**self.tensors, **{name: replace(d.info, name=name, offset=-1) for name, d in derived.items()}}
         recipes = {**self.recipes, **{name: d.read for name, d in derived.items()}}
-        stamps, lent = dict(self._stamps), list(self._lent)
+        stamps, theirs = dict(self._stamps), list(self._lent)
         for source in sources:
             stamps |= source._stamps
-            lent += [source._sums, *source._lent]
+            theirs += [source._sums, *source._lent]
         same = not derived and not gone and (config is None or dict(config) == self.config)
         return replace(
             self,
@@ -153,8 +168,9 @@ class Checkpoint:
             recipes={name: recipe for name, recipe in recipes.items() if name not in gone},
             origin=(*self.origin, origin),
             _stamps=stamps,
-            _lent=tuple({id(sums): sums for sums in lent if sums is not self._sums}.values()),
+            _lent=tuple({id(sums): sums for sums in theirs if sums is not self._sums}.values()),
             _companions=self._companions if companions is None else companions,
+            lent=lent or self.lent,
         )
 
     @property

@@ -72,6 +72,12 @@ class MergePlan:
         notes = [*options.notes, *check_compatible(self.donor, models[1:], apart=apart, stored=not looks)]
         if self.heads.how in ("average", "agreed"):
             notes += self._bring_classes()
+        weighed = not (matching.needs_models or matching.match in SOFT or runs)
+        if self.aligns and weighed and any(model.checkpoint.lent for model in models):
+            # where vocabularies differ
+            from isomerge.models.vocabulary_views import of_common_tokens
+
+            self.models = of_common_tokens(self.models)
         models = self.models
         self.dtype = working_dtype(models)
         self.told = self._look()

@@ -28,7 +28,7 @@ from isomerge.config.keys import LABELS as LABEL_KEYS
 from isomerge.errors import IsomergeError
 from isomerge.models.model_inputs import Inputs
 from isomerge.models.recognised import Model, recognise
-from isomerge.symmetry.axes import LABELS, VOCABULARY, Atom
+from isomerge.symmetry.axes import LABELS, VOCABULARY
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
 
@@ -301,8 +301,7 @@ def _tables(model: Model, name: str) -> dict[str, tuple[int, int]]:
     return {
         stored: (axis, model.checkpoint.tensors[stored].shape[axis])
         for stored, match in model.matches.items()
-        for axis, atom in enumerate(match.line.axes or ())
-        if isinstance(atom, Atom) and atom.name == name
+        if (axis := match.line.axis_over(name)) is not None
     }
 
 

@@ -11,6 +11,7 @@ transplantation via orthogonal matching pursuit"), or it is of the nearest token
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,11 +26,12 @@ from isomerge.archs import spec_for
 from isomerge.checkpoint.companions import tokenizer_files
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.dtypes import byte_size, torch_dtype
-from isomerge.checkpoint.reader import Checkpoint, Derived
+from isomerge.checkpoint.reader import Checkpoint, Derived, Lent
 from isomerge.checkpoint.vocabulary import AVERAGE, NEIGHBOURS, Row, Vocabulary, decide_vocabulary, digest
 from isomerge.config.tied_head import is_tied
 from isomerge.config.vocabulary_keys import KeyPath, counts, renumbered, with_values
 from isomerge.errors import IsomergeError
+from isomerge.models.recognised import Model
 from isomerge.symmetry.axes import VOCABULARY, Atom
 from isomerge.symmetry.language.spec import Match, Spec, coverage
 
@@ -198,7 +200,48 @@ def _view(model: int, every: Sequence[_Tables], vocabulary: Vocabulary, own_file
         origin=f"vocabulary {digest(vocabulary, model)} of {[other.checkpoint.identity() for other in every]}",
         config=config,
         companions={**companions, **vocabulary.files},
+        lent=_lent(model, every, vocabulary),
     )
+
+
+def _lent(model: int, every: Sequence[_Tables], vocabulary: Vocabulary) -> Lent | None:
+    """The rows of a model that are others' own rows of the same number, a mean with such rows in it, or zero."""
+    summed = vocabulary.sums[model] if vocabulary.sums else {}
+    rows = {
+        at: tuple(every[m].checkpoint.ref for m, _ in sources if m != AVERAGE[0]) if sources else None
+        for at, sources in enumerate(vocabulary.rows[model])
+        if at not in summed
+        and (sources == [AVERAGE] or all(m != model and vocabulary.rows[m][at] == [(m, k)] for m, k in sources))
+    }
+    return Lent(rows) if rows else None
+
+
+def of_common_tokens(models: Sequence[Model]) -> list[Model]:
+    """Models that are matched by the tokens that all have: the rows of the others, which some model has of another,
+    are the mean of these, as whatever moves rows alike moves their mean. They keep the whole tables beside
+    (`Lent.whole`)."""
+    rows = sorted({row for model in models if model.checkpoint.lent for row in model.checkpoint.lent.rows})
+    return [_without(model, rows) for model in models] if rows else list(models)
+
+
+def _without(model: Model, rows: Sequence[int]) -> Model:
+    checkpoint, at = model.checkpoint, torch.tensor(rows)
+    derived = {
+        name: Derived(replace(checkpoint.tensors[name], offset=-1), partial(_evened, checkpoint, name, axis, at))
+        for name, match in model.matches.items()
+        if (axis := match.line.axis_over(VOCABULARY)) is not None
+    }
+    lent = Lent({} if checkpoint.lent is None else checkpoint.lent.rows, checkpoint)
+    origin = f"without the rows {hashlib.sha256(str(rows).encode()).hexdigest()}"
+    return replace(model, checkpoint=checkpoint.derive(derived, origin=origin, lent=lent))
+
+
+def _evened(checkpoint: Checkpoint, name: str, axis: int, rows: Tensor) -> Tensor:
+    table = checkpoint.read(name).movedim(axis, 0).clone()
+    common = torch.ones(len(table), dtype=torch.bool).index_fill(0, rows, False)
+    work = torch.float64 if table.dtype == torch.float64 else torch.float32
+    table[rows] = table[common].to(work).sum(0).div(common.sum().clamp_min(1)).to(table.dtype)
+    return table.movedim(0, axis)
 
 
 def _places(model: int, vocabulary: Vocabulary) -> dict[int, int]:

@@ -3,11 +3,12 @@ machine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from isomerge.checkpoint.tensor_place import PlacedTensor
@@ -18,6 +19,7 @@ from isomerge.observe.live.accelerator import CPU
 from isomerge.run.first_reading import FirstReadings, first_readings
 from isomerge.solve.pairs.pair import Blocks, UnitResult
 from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.axes import VOCABULARY
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.units import Unit
 
@@ -102,7 +104,7 @@ class UnitWork:
 
     def moves(self, unit: Unit) -> bool:
         """Whether any model's blocks of a unit are changed."""
-        return any(solver.moves(unit) for solver in self.solvers)
+        return any(solver.moves(unit) for solver in self.solvers) or bool(self._tables(unit))
 
     def solve(self, unit: Unit) -> Solved:
         """Read, match and fuse one unit.
@@ -119,8 +121,46 @@ class UnitWork:
             results.append(result)
             moved.append(there)
         elements = [s.alignment(r.elements) for s, r in zip(self.solvers, results, strict=True)]
-        fused = self.fuse(unit, [base, *moved], [None, *elements], {})
+        blocks, by = [base, *moved], [None, *elements]
+        if tables := self._tables(unit):
+            self._take_lent(unit, tables, blocks, by)
+        fused = self.fuse(unit, blocks, by, {})
         return _noted(results, fused), self._named(dict(fused))
+
+    def _tables(self, unit: Unit) -> dict[Block, int]:
+        """The tables of a unit of which some model has rows of others, and their axes over tokens."""
+        if not any(model.checkpoint.lent for model in self.models):
+            return {}
+        axes = ((block, block.line.axis_over(VOCABULARY)) for block in unit.blocks)
+        return {block: axis for block, axis in axes if axis is not None}
+
+    def _take_lent(
+        self, unit: Unit, tables: Mapping[Block, int], blocks: list[Blocks], by: Sequence[Alignment | None]
+    ) -> None:
+        """Give the rows of tokens that a model lacks those of the others where these are moved to: they are in
+        their bases, and no alignment of the model moves them there. Rows that were left out of the match come back
+        moved alike."""
+        every = [model.checkpoint.lent for model in self.models]
+        for k, (model, lent) in enumerate(zip(self.models, every, strict=True)):
+            if lent is not None and lent.whole is not None:
+                whole, alignment = replace(model, checkpoint=lent.whole, carried=None), by[k]
+                stored = {block: whole.assemble(block, blocks[k][block].dtype) for block in unit.blocks}
+                moved = stored if alignment is None else alignment.applied(stored)
+                blocks[k] = {**blocks[k], **{table: moved[table] for table in tables}}
+        place = {model.checkpoint.ref: k for k, model in reversed([*enumerate(self.models)])}
+        for table, axis in tables.items():
+            own = [tensors[table] for tensors in blocks]
+            for k, lent in enumerate(every):
+                groups: dict[tuple[str, ...] | None, list[int]] = {}
+                for row, refs in (lent.rows if lent is not None else {}).items():
+                    if refs is None or place.keys() >= {*refs}:
+                        groups.setdefault(refs, []).append(row)
+                made, mean, zero = own[k].movedim(axis, 0).clone(), groups.pop((), []), groups.pop(None, [])
+                for refs, rows in groups.items():
+                    made[rows] = torch.stack([own[place[ref]].movedim(axis, 0)[rows] for ref in refs or ()]).mean(0)
+                made[[*mean, *zero]] = 0
+                made[mean] = made.sum(0) / (len(made) - len(mean))
+                blocks[k] = {**blocks[k], table: made.movedim(0, axis).contiguous()}
 
     def _passed(self, unit: Unit) -> Solved:
         """A unit that nothing moves: what is fused piece by piece is read, summed and measured by the way."""

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.axes import Axis, TypedAxes, atoms, shape, show
+from isomerge.symmetry.axes import Atom, Axis, TypedAxes, atoms, shape, show
 from isomerge.symmetry.element_key import SHIFT, ElementKey
 from isomerge.symmetry.groups import GROUPS, Group
 from isomerge.symmetry.language.bases import TableBasis
@@ -102,6 +102,11 @@ class Line(TypedAxes):
     def indices(self) -> tuple[str, ...]:
         """The indices bound by the name, in order."""
         return tuple(index for number in self.numbers for index in number.indices)
+
+    def axis_over(self, name: str) -> int | None:
+        """The axis of this name that is no part of another; None where there is none."""
+        named = (k for k, axis in enumerate(self.axes or ()) if isinstance(axis, Atom) and axis.name == name)
+        return next(named, None)
 
     def canonical(self, binding: Mapping[str, int]) -> str:
         """The name without prefix, first alternatives taken: equal for two checkpoints' same tensor."""
