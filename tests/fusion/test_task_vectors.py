@@ -13,7 +13,7 @@ from isomerge.errors import IsomergeError
 from isomerge.fusion.descent import adam
 from isomerge.fusion.fusion import fusion_of
 from isomerge.fusion.isotropic import places
-from isomerge.fusion.matrices import directions, nearest_orthonormal, sum_of
+from isomerge.fusion.matrices import directions, left_directions, nearest_orthonormal, sum_of
 from isomerge.fusion.registry import methods
 
 MATRICES = ["tsv_m", "svd_task_arithmetic", "iso_c", "iso_cts", "knots", "wudi", "doge"]
@@ -236,3 +236,33 @@ def test_values_that_no_method_takes(name: str, given: dict, words: str) -> None
         fusion_of(2, method=name, base=True, parameters=given)
     with pytest.raises(IsomergeError, match="needs a base model"):
         fusion_of(2, method=name, base=False, parameters={})
+
+
+def normal(*shape: int, seed: int) -> Tensor:
+    """Float64 noise."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("others", [0, 1, 6, 12, 25])
+def test_known_columns_change_as_all_would(others: int) -> None:
+    """The polar factor of orthonormal columns and others, some of them shared, is that of all together: wrong where
+    the known ones stay as they are."""
+    known = torch.linalg.qr(normal(60, 20, seed=1)).Q
+    columns = torch.cat([known, normal(60, others, seed=2) + known[:, :1]], 1)
+    u, _, v = torch.linalg.svd(columns, full_matrices=False)
+    assert torch.allclose(nearest_orthonormal(columns, 20), u @ v, atol=1e-12)
+    assert torch.allclose(nearest_orthonormal(columns.float(), 20).double(), u @ v, atol=1e-5)
+    assert others == 0 or not torch.allclose(u @ v[:, :20], known, atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(30, 8), (30, 40)], ids=str)
+def test_left_directions_of_several_matrices(shape: tuple[int, int]) -> None:
+    """They span what all matrices write into, and are in the order of singular values; rounding has none."""
+    thin = normal(30, 5, seed=1)
+    parts = [thin @ normal(5, shape[1], seed=k) for k in (2, 3)]
+    u, s, _ = torch.linalg.svd(torch.cat(parts, 1), full_matrices=False)
+    for wide, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-4)):
+        basis = left_directions([part.to(wide) for part in parts]).double()
+        assert basis.shape == (30, 5)
+        assert torch.allclose((basis.mT @ u[:, :5]).abs(), torch.eye(5, dtype=torch.float64), atol=tolerance)
+    assert s[5] < 1e-9

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,8 +42,9 @@ def arcee_fusion(tensors: Sequence[Tensor], base: Tensor) -> Tensor:
         return base.clone()
     delta = tensors[0] - base
     importance = delta.abs().double() * divergence(tensors[0], base)
-    flat, last = importance.flatten(), importance.numel() - 1
-    q1, median, q3 = (float(flat.kthvalue(int(q * last) + 1).values) for q in (0.25, 0.5, 0.75))
+    last = importance.numel() - 1
+    places = [int(q * last) for q in (0.25, 0.5, 0.75)]
+    q1, median, q3 = np.partition(importance.flatten().numpy(), places)[places].tolist()
     return torch.where(importance >= median + 1.5 * (q3 - q1), base + delta, base)
 
 

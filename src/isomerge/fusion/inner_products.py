@@ -11,8 +11,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-PIECE = 1 << 20
-"""Elements of one tensor that are widened to float64 at a time."""
+from isomerge.fusion.task_vectors import SUM
+
+PIECE = 1 << 15
+"""Elements of one tensor that are widened to float64 at a time, and stay in the cache."""
 
 
 def inner_products(tensors: Sequence[Tensor], origin: Tensor | None = None) -> Tensor:
@@ -50,6 +52,10 @@ def combination(
     Coefficients are numbers, or tensors that broadcast.
     """
 
+    most = torch.finfo(tensors[0].dtype).max
+    if all((not isinstance(c, Tensor) or c.numel() == 1) and abs(float(c)) <= most for c in coefficients):
+        base = torch.zeros(()).to(tensors[0]).expand_as(tensors[0]) if origin is None else origin
+        return SUM(tensors, base, [[float(c)] for c in coefficients], (1.0, 1.0), subtract=origin is not None)
     total = torch.zeros_like(tensors[0])
     for tensor, coefficient in zip(tensors, coefficients, strict=True):
         total += (tensor if origin is None else tensor - origin) * coefficient

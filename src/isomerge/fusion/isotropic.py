@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from isomerge.fusion.bounds import in_directions
@@ -82,9 +83,13 @@ def iso_cts(
         triples = [directions(sum_of(deltas), shared)]
         if own:
             turn = triples[0][0]
-            triples += [directions(delta - turn @ (turn.mT @ delta), own) for delta in deltas]
-        u, s, v = stacked_triples(triples)
-        return (nearest_orthonormal(u) @ nearest_orthonormal(v.mT).mT).mul_(s.mean() if len(s) else 0.0)
+            beside = torch.linalg.qr(turn, mode="complete").Q[:, turn.shape[1] :]
+            for delta in deltas:
+                u, s, v = directions(beside.mT @ delta, own)
+                triples.append((beside @ u, s, v))
+        (u, s, v), known = stacked_triples(triples), len(triples[0][1])
+        nearest = nearest_orthonormal(u, known) @ nearest_orthonormal(v.mT, known).mT
+        return nearest.mul_(s.mean() if len(s) else 0.0)
 
     return merged_matrices(tensors, base, weight, mix, lambda_=lambda_, stacked=stacked)
 

@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from isomerge.fusion.bounds import in_directions
-from isomerge.fusion.matrices import merged_matrices
+from isomerge.fusion.matrices import left_directions, merged_matrices
 from isomerge.fusion.method_options import NOT_NEGATIVE, SHARE, limited
 from isomerge.fusion.registry import merge_method, per_model
 from isomerge.fusion.sparsity import check_share, lowest
 from isomerge.fusion.task_vectors import add_task_vectors
-from isomerge.symmetry.groups.singular import singular_values_and_vectors
 
 
 @merge_method
@@ -56,21 +55,11 @@ def knots(
         return add_task_vectors(trimmed, torch.zeros_like(parts[0]), weight, normalize=normalize, consensus="sum")
 
     def mix(deltas: list[Tensor]) -> Tensor:
-        basis = shared_basis(deltas)
+        basis = left_directions(deltas)
         return basis @ ties([basis.mT @ delta for delta in deltas])
 
     ones = [1.0] * len(tensors)  # the election weighs them itself
     return merged_matrices(tensors, base, ones, mix, lambda_=lambda_, stacked=stacked, rest=ties)
-
-
-def shared_basis(deltas: Sequence[Tensor]) -> Tensor:
-    """The left singular vectors ``U [out, k]`` of ``[delta_1 ... delta_n]``, without those of rounding; then ``S
-    V_m`` is ``U^T delta_m``."""
-    side = torch.cat(list(deltas), 1)
-    if side.shape[0] < side.shape[1]:  # the triangle has the same left singular vectors, and is smaller
-        side = torch.linalg.qr(side.mT, mode="r").R.mT
-    u, s, _ = singular_values_and_vectors(side, full_matrices=False)
-    return u[:, s > max(side.shape) * torch.finfo(s.dtype).eps * s[:1]]
 
 
 def trim(delta: Tensor, density: float) -> Tensor:

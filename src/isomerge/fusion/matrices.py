@@ -87,11 +87,25 @@ def directions(matrix: Tensor, rank: int | None = None) -> Triple:
         u, s, v = directions(matrix.mT, rank)
         return v.mT, s, u.mT
     wide = matrix.double()
-    squares, vectors = torch.linalg.eigh(wide.mT @ wide)
-    s, v = squares.clamp_min(0).sqrt().flip(0), vectors.flip(1)
+    s, v = _right_directions(wide)
     count = _count(matrix, s, rank)
     u = (wide @ v[:, :count]) / s[:count]
     return u.to(matrix.dtype), s[:count].to(matrix.dtype), v[:, :count].mT.to(matrix.dtype)
+
+
+def left_directions(matrices: Sequence[Tensor]) -> Tensor:
+    """The left singular vectors of matrices side by side, without those of rounding."""
+    side = torch.cat(list(matrices), 1)
+    if side.dtype == torch.float64 or side.shape[0] >= side.shape[1]:
+        return directions(side)[0]
+    s, u = _right_directions(side.mT.double())
+    return u[:, : _count(side, s, None)].to(side.dtype)
+
+
+def _right_directions(wide: Tensor) -> tuple[Tensor, Tensor]:
+    """The singular values of a float64 matrix and its right singular vectors, columns, by its Gram matrix."""
+    squares, vectors = torch.linalg.eigh(wide.mT @ wide)
+    return squares.clamp_min(0).sqrt().flip(0), vectors.flip(1)
 
 
 def _count(matrix: Tensor, values: Tensor, rank: int | None) -> int:
@@ -101,14 +115,23 @@ def _count(matrix: Tensor, values: Tensor, rank: int | None) -> int:
     return count if rank is None else min(rank, count)
 
 
-def nearest_orthonormal(columns: Tensor) -> Tensor:
-    """The matrix of orthonormal columns nearest to a matrix ``[n, k]`` (Procrustes: the polar factor).
+def nearest_orthonormal(columns: Tensor, known: int = 0) -> Tensor:
+    """The matrix of orthonormal columns nearest to a matrix ``[n, k]`` (Procrustes: the polar factor), of which the
+    ``known`` first are orthonormal.
 
-    Where the columns depend on each other the nearest is not unique: the partial isometry is taken, which adds no
-    direction that they do not have.
+    What turns the known columns among themselves turns the nearest ones alike, so that of these no more change than
+    there are others: the directions that the others share with them. Where columns depend on each other the nearest
+    is not unique: the partial isometry is taken, which adds no direction that they do not have.
     """
     if not columns.numel():
         return columns
+    first, rest = columns[:, :known], columns[:, known:]
+    if 0 < 2 * rest.shape[1] < columns.shape[1]:
+        turn = torch.linalg.qr(first.mT @ rest).Q
+        shared = first @ turn
+        nearest = nearest_orthonormal(torch.cat([shared, rest], 1))
+        moved, others = nearest[:, : turn.shape[1]], nearest[:, turn.shape[1] :]
+        return torch.cat([first + (moved - shared) @ turn.mT, others], 1)
     u, _, v = directions(columns)
     return u @ v
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from isomerge.fusion.bounds import in_directions
 from isomerge.fusion.method_options import SHARE, Range, limited
 from isomerge.fusion.registry import merge_method, per_model
-from isomerge.fusion.sparsity import check_share, kth_smallest
+from isomerge.fusion.sparsity import check_share
 
 NEGLIGIBLE = 1e-12
 """Sum of scores below which nothing is divided (theirs)."""
@@ -55,7 +56,7 @@ def pcb(
     mixed, scores = torch.zeros_like(deltas[0]), torch.zeros_like(deltas[0])
     for delta, share in zip(deltas, weight, strict=True):
         size = clamped(delta.abs(), clamp, clamp)
-        score = spread(size).square_().mul_(len(deltas)).exp_().mul_(torch.tanh(delta * together))
+        score = spread(size.clone()).square_().mul_(len(deltas)).exp_().mul_(torch.tanh(delta * together))
         score = spread(clamped(score, 1 - density, 0))
         mixed.addcmul_(delta.sign().mul_(size), score, value=share)
         scores += score
@@ -64,17 +65,17 @@ def pcb(
 
 
 def clamped(values: Tensor, low: float, high: float) -> Tensor:
-    """A vector with its lowest share ``low`` raised to the next entry and its highest share ``high`` lowered."""
+    """A vector, in place, with its lowest share ``low`` raised to the next entry and its highest share ``high``
+    lowered."""
     count = len(values)
-    room = values.clone()
-    least = kth_smallest(room, min(int(count * low), count - 1) + 1)
-    most = kth_smallest(room, max(int(count * (1 - high) - 1), 0) + 1)
-    return values.clamp(least, max(least, most))
+    places = [min(int(count * low), count - 1), max(int(count * (1 - high) - 1), 0)]
+    least, most = np.partition(values.numpy(), places)[places].tolist()
+    return values.clamp_(least, max(least, most))
 
 
 def spread(values: Tensor) -> Tensor:
-    """A vector mapped to [0, 1], its least entry to 0 and its largest to 1; ones where all are equal: no entry is
-    before another."""
+    """A vector, in place, mapped to [0, 1], its least entry to 0 and its largest to 1; ones where all are equal: no
+    entry is before another."""
     least, most = torch.aminmax(values)
     width = most - least
-    return torch.ones_like(values) if not float(width) > 0 else (values - least) / width
+    return values.fill_(1) if not float(width) > 0 else values.sub_(least).div_(width)
