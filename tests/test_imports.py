@@ -63,6 +63,7 @@ ON_DEMAND = {
     "isomerge.merging.recipe.schema": "there is a recipe, or one that is kept says how models are aligned",
     "isomerge.merging.transplant": "task vectors are moved to another base",
     "isomerge.models.conversions": "it is asked anew what transformers reads",
+    "isomerge.models.input_channels": "models of images are merged",
     "isomerge.models.layers": "layers are stacked",
     "isomerge.models.lora": "an adapter is merged in",
     "isomerge.models.lora_layers": "a pipeline takes a LoRA",

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from isomerge.checkpoint.weights import of_diffusers
 from isomerge.commands.opening import destination, dtype_name, recognised
 from isomerge.errors import IsomergeError
 from isomerge.merging.job_models import by_token, opened
@@ -230,9 +231,18 @@ def planned_merge(
             ]
             more = {"matching": match, "stats": job.stats, "source_bases": origins, "kinship": _kinship}
             more |= {"scan": merge.scan, "parents": merge.parents, "checksums": job.checksums}
-            more |= {"vocabulary": tokens.decided, "notes": tokens.notes}
+            more |= {"vocabulary": tokens.decided, "notes": (*tokens.notes, *_channels(opened))}
             options = MergeOptions(**how, **more, recipe=partial(merge.recipe, named))
             yield Merging(MergePlan(opened, output, job.fusion, options), merge.looks, job.recipe is not None)
+
+
+def _channels(models: Sequence[Model]) -> list[str]:
+    """What is told of image models with other numbers of input channels."""
+    if not any(of_diffusers(model.config) for model in models):
+        return []
+    from isomerge.models.input_channels import told
+
+    return told(model.checkpoint for model in models)
 
 
 def _kinship(anchor: Model, model: Model) -> bool | None:

@@ -18,6 +18,7 @@ from isomerge.checkpoint.pipeline import LIBRARIES, Component, Pipeline
 from isomerge.checkpoint.single_file import FilePart, SingleFile, alone
 from isomerge.checkpoint.stamps import stamps_of
 from isomerge.checkpoint.tokenizer import tokenizer_alone
+from isomerge.checkpoint.weights import of_diffusers
 from isomerge.commands.opening import recognised
 from isomerge.errors import IsomergeError
 from isomerge.merging.recipe.recipe_steps import Step
@@ -336,9 +337,13 @@ def _decided(
             name, None, part, f"kept from {base.ref}, as {part.kind} is a class of the pipeline's own"
         )
     stored = without_spec(part.config())
-    folders = [one.ref for one in parts]
+    models: list[Any] = [open_model_ref(one.ref, allow_pickle=opening.allow_pickle) for one in parts]
+    if of_diffusers(models[0].config):
+        from isomerge.models.input_channels import of_equal_channels
+
+        models = of_equal_channels(models)
     unmoved = stored or not aligned
-    with recognised(folders, replace(opening, spec=None), unmoved=unmoved) as models:
+    with recognised(models, replace(opening, spec=None), unmoved=unmoved) as models:
         check_compatible(models[0], models[1:], stored=unmoved)
     _check_tokens(name, pipelines)
     decision = merge(name, stored)

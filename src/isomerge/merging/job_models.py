@@ -1,4 +1,5 @@
-"""The models of a merge opened: stacks of layers, views of one vocabulary, a chat template."""
+"""The models of a merge opened: stacks of layers, views of one vocabulary or number of input channels, a chat
+template."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from isomerge.checkpoint.chat_template import AUTO, common_template, own_templat
 from isomerge.checkpoint.chat_template import FILE as CHAT_TEMPLATE
 from isomerge.checkpoint.in_memory import as_reference
 from isomerge.checkpoint.reader import Checkpoint
+from isomerge.checkpoint.weights import of_diffusers
 from isomerge.errors import IsomergeError
 from isomerge.merging.merge_job import MergeJob
 from isomerge.models.model_inputs import Inputs
@@ -25,7 +27,7 @@ def opened(job: MergeJob, *, spec: Any = None, allow_pickle: bool = False) -> li
     Raises:
         IsomergeError: a model that cannot be opened, layers that it does not have, or vocabularies that do not fit.
     """
-    refs = _opened(job, spec, allow_pickle)
+    refs = _of_one_input(_opened(job, spec, allow_pickle), allow_pickle)
     if job.chat_template is None:
         return refs
     template, text = job.chat_template
@@ -37,6 +39,19 @@ def opened(job: MergeJob, *, spec: Any = None, allow_pickle: bool = False) -> li
         text = common
     files = {**donor.companions(), CHAT_TEMPLATE: text.encode()}
     return [donor.derive({}, origin=f"chat template {template}", companions=files), *refs[1:]]
+
+
+def _of_one_input(refs: list[Any], allow_pickle: bool) -> list[Any]:
+    """Models of images as views of one number of input channels; others as they are."""
+    if any(hasattr(model, "save_pretrained") for model in refs) or not of_diffusers(
+        _open(refs[0], allow_pickle).config
+    ):
+        return refs
+    from isomerge.models.input_channels import of_equal_channels
+
+    checkpoints = [_open(model, allow_pickle) for model in refs]
+    views = of_equal_channels(checkpoints)
+    return refs if all(view is model for view, model in zip(views, checkpoints, strict=True)) else views
 
 
 def _opened(job: MergeJob, spec: Any, allow_pickle: bool) -> list[Any]:

@@ -1,0 +1,67 @@
+"""Image models of which some read more channels: for inpainting, depth or instructions a U-Net or transformer was
+given further input channels behind those of its base.
+
+Beside such a model the others are seen with its further channels: what they change is on the first ones, and the
+others stay as they are in the model that has them, whatever merges them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from math import prod
+
+import torch
+from torch import Tensor
+
+from isomerge.checkpoint.reader import Checkpoint, Derived
+from isomerge.checkpoint.weights import of_diffusers
+
+KEY = "in_channels"
+ORIGIN = "with the input channels of"
+
+
+def of_equal_channels(models: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Models as views with as many input channels as that has which has the most (of several the first); as they
+    are where they have one number, or differ in other shapes too."""
+    counts = [model.config.get(KEY) for model in models]
+    if not all(of_diffusers(model.config) and isinstance(n, int) for model, n in zip(models, counts, strict=True)):
+        return list(models)
+    wide = models[counts.index(max(counts))]
+    return [model if model.config[KEY] == wide.config[KEY] else _widened(model, wide) for model in models]
+
+
+def told(models: Iterable[Checkpoint]) -> list[str]:
+    """What was done to models, in a line each."""
+    return [line for model in models for line in model.origin if ORIGIN in line]
+
+
+def _widened(model: Checkpoint, wide: Checkpoint) -> Checkpoint:
+    """A model with the further input channels of another one."""
+    mine, theirs = model.shapes, wide.shapes
+    differing = [name for name, shape in mine.items() if theirs.get(name, shape) != shape]
+    if any(
+        len(mine[name]) < 2
+        or mine[name][1] >= theirs[name][1]
+        or (mine[name][0], *mine[name][2:]) != (theirs[name][0], *theirs[name][2:])
+        for name in differing
+    ):
+        return model  # refused, with the shapes
+    derived: dict[str, Derived] = {}
+    for name in differing:
+        info, shape = model.tensors[name], theirs[name]
+        size = info.nbytes // prod(info.shape) * prod(shape)
+
+        view = replace(info, shape=shape, nbytes=size, file=wide.tensors[name].file, offset=-1)
+        derived[name] = Derived(view, partial(_joined, model, wide, name))
+    few, many = model.config[KEY], wide.config[KEY]
+    said = (
+        f"{model.ref} has {few} input channels and {wide.ref} {many}: it is merged on the first {few}, {ORIGIN} "
+        f"{wide.ref} behind them"
+    )
+    return model.derive(derived, sources=[wide], origin=said, config={**model.config, KEY: many})
+
+
+def _joined(model: Checkpoint, wide: Checkpoint, name: str) -> Tensor:
+    own, other = model.read(name), wide.read(name)
+    return torch.cat([own, other[:, own.shape[1] :].to(own.dtype)], dim=1)

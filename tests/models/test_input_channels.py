@@ -1,0 +1,79 @@
+"""U-Nets of which one reads further channels (inpainting, depth, instructions), and what is merged with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
+
+import isomerge as door
+from isomerge.errors import IsomergeError
+from toys import config_of, tensors
+
+CONFIG: dict[str, Any] = {
+    "block_out_channels": (8,), "norm_num_groups": 4, "down_block_types": ("DownBlock2D",), "up_block_types": ("UpBlock2D",),
+    "cross_attention_dim": 8, "attention_head_dim": 4, "layers_per_block": 1,
+}  # fmt: skip
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> list[str]:
+    """A base, a fine-tune of it, and an inpainting model of nine channels."""
+    names = []
+    for seed, (name, channels) in enumerate((("base", 4), ("anime", 4), ("inpaint", 9))):
+        torch.manual_seed(seed)
+        UNet2DConditionModel(**CONFIG, in_channels=channels).save_pretrained(tmp_path / name)
+        names.append(str(tmp_path / name))
+    return names
+
+
+def pipeline(unet: str, kind: str) -> str:
+    """A pipeline of this U-Net alone."""
+    folder = Path(unet).parent / f"p-{Path(unet).name}"
+    folder.mkdir()
+    Path(unet).rename(folder / "unet")
+    index = {"_class_name": kind, "unet": ["diffusers", "UNet2DConditionModel"]}
+    (folder / "model_index.json").write_text(json.dumps(index))
+    return str(folder)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_task_vectors_are_on_the_first_channels(whole: bool, three: list[str], tmp_path: Path) -> None:
+    """inpaint + (anime - base): the further channels are inpaint's, whatever class calls the U-Nets, and it is told. Fails
+    where the further channels are zero in the base, as then they count twice."""
+    first = {name: tensors(Path(name)) for name in three}
+    base, anime, inpaint = (first[name] for name in three)
+    if whole:
+        kinds = ("StableDiffusionPipeline", "StableDiffusionPipeline", "StableDiffusionInpaintPipeline")
+        three = [pipeline(unet, kind) for unet, kind in zip(three, kinds, strict=True)]
+    report = door.merge(
+        [three[2], three[1]], out=tmp_path / "out", base_model=three[0], method="task_arithmetic", align=False
+    )
+    out = tmp_path / "out" / "unet" if whole else tmp_path / "out"
+    notes = report["components"]["unet"]["report"]["notes"] if whole else report["notes"]
+    assert any("has 4 input channels and" in note and "on the first 4" in note for note in notes)
+    merged = tensors(out)
+    wanted = inpaint["conv_in.weight"].clone()
+    wanted[:, :4] += anime["conv_in.weight"] - base["conv_in.weight"]
+    torch.testing.assert_close(merged["conv_in.weight"], wanted)
+    name = "conv_out.weight"
+    torch.testing.assert_close(merged[name], inpaint[name] + anime[name] - base[name])
+    assert config_of(out)["in_channels"] == 9
+    model: Any = UNet2DConditionModel.from_pretrained(out, low_cpu_mem_usage=False)
+    seen = model(torch.ones(1, 9, 8, 8), 3, torch.ones(1, 2, 8)).sample
+    assert bool(seen.isfinite().all())
+
+
+def test_other_shapes_are_refused_as_ever(three: list[str], tmp_path: Path) -> None:
+    """Output channels that differ as well, and a mean of models that are equal but for the channels."""
+    UNet2DConditionModel(**CONFIG, in_channels=9, out_channels=8).save_pretrained(tmp_path / "other")
+    with pytest.raises(IsomergeError, match="in_channels is 4 and 9"):
+        door.merge([three[0], tmp_path / "other"], out=tmp_path / "out", align=False)
+    door.merge([three[1], three[2]], out=tmp_path / "out", align=False)
+    merged, anime, inpaint = (tensors(path)["conv_in.weight"] for path in (tmp_path / "out", *map(Path, three[1:])))
+    torch.testing.assert_close(merged[:, :4], (anime + inpaint[:, :4]) / 2)
+    torch.testing.assert_close(merged[:, 4:], inpaint[:, 4:])
