@@ -24,8 +24,8 @@ ORIGIN = "with the input channels of"
 def of_equal_channels(models: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Models as views with as many input channels as that has which has the most (of several the first); as they
     are where they have one number, or differ in other shapes too."""
-    counts = [model.config.get(KEY) for model in models]
-    if not all(of_diffusers(model.config) and isinstance(n, int) for model, n in zip(models, counts, strict=True)):
+    counts = [n for model in models if of_diffusers(model.config) and isinstance(n := model.config.get(KEY), int)]
+    if len(counts) < len(models):
         return list(models)
     wide = models[counts.index(max(counts))]
     return [model if model.config[KEY] == wide.config[KEY] else _widened(model, wide) for model in models]
