@@ -35,9 +35,8 @@ class Writing(TyperCommand):
         for parameter in self.get_params(ctx):
             if (record := parameter.get_help_record(ctx)) is not None:
                 panel = getattr(parameter, "rich_help_panel", None) or "Options"
-                (arguments if parameter.param_type_name == "argument" else panels.setdefault(panel, [])).append(
-                    record
-                )
+                rows = arguments if parameter.param_type_name == "argument" else panels.setdefault(panel, [])
+                rows.append((record[0], record[1].replace("\\[", "[")))  # as typer before 0.21 writes it for rich
         for title, records in (("Arguments", arguments), *panels.items()):
             if records:
                 with formatter.section(title):
