@@ -31,13 +31,6 @@ def extract_lora(asked: asked_for.ExtractLora) -> dict[str, Any]:
 
     Args:
         finetuned, base: folders, hub ids, open checkpoints or live modules of one architecture and equal shapes.
-        out: the adapter's folder.
-        rank: the largest rank of a layer (16 where neither it nor ``energy`` is given); ``energy`` keeps the fewest
-            ranks with this share of the squared singular values, ``sv_epsilon`` drops singular values below this
-            share of the largest.
-        include, exclude: regular expressions for module names.
-        embeddings: describe tables of tokens by factors as well.
-        save_modules: keep whole what has no factors and differs.
 
     Returns:
         ``rank``, per tensor that differs ``kept`` (``lora``, ``saved`` or ``lost``), ``rank``, ``norm`` and
@@ -66,7 +59,6 @@ def merge_lora(asked: asked_for.MergeLora) -> dict[str, Any]:
     Args:
         adapters: folders or hub ids (``org/name@revision``) of adapters for one base; or one recipe file, which
             says what ``method`` and the other options say.
-        out: the adapter's folder.
 
     Returns:
         ``adapters``, ``method``, ``weights``, ``rank``, per module ``adapters`` (their numbers), ``rank``, ``norm``
@@ -102,8 +94,6 @@ def task_mask(asked: asked_for.TaskMask) -> dict[str, Any]:
         merged: the merged model: of the method ``emr`` for its masks, a sum of task vectors for TALL masks.
         base: the base that it was merged around.
         task: the model of the task, in the merged model's coordinates: after an aligned merge, aligned.
-        out: the file.
-        options: which weights are in the mask, and how models are read.
 
     Returns:
         ``kind``, ``factor``, ``share`` (of the weights in the mask) and ``error``: how far the restored model will
@@ -147,11 +137,6 @@ def surgery(asked: asked_for.Surgery, observer: Observer) -> dict[str, Any]:
         merged: the merged model.
         task: the task's own model, in the merged model's coordinates: after an aligned merge, aligned.
         data: examples of the task, as of `stats`; labels are not used. A share of them is held out.
-        out: the adapter's folder.
-        tokenizer: of texts; see `isomerge.merge`.
-        observer: told of progress.
-        options: the size of the correction and how it is learned, how many examples, where models run, and how
-            they are opened.
 
     Returns:
         ``head``, ``width``, ``rank``, ``rows``; on held-out examples ``before`` and ``after``, the mean absolute

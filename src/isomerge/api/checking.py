@@ -15,10 +15,6 @@ from isomerge.run.fsck import fsck as check
 def fsck(asked: asked_for.Fsck, observer: Observer) -> dict[str, Any]:
     """Whether the folder that `isomerge.merge`, `align`, `apply` or `canon` wrote is still what was written.
 
-    Args:
-        out: the folder.
-        spec: the spec file of an architecture that isomerge does not know.
-
     Returns:
         ``sound``, ``problems`` (of the output), ``files``, ``strangers`` and ``inputs`` with their states; see
         `isomerge.run.fsck`.

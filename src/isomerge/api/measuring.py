@@ -28,17 +28,8 @@ def barrier(asked: asked_for.Barrier, observer: Observer) -> dict[str, Any]:
         one, two, third: models of one architecture; the first is the anchor, onto which the others are aligned.
         data: labelled examples: a path or what else `isomerge.observe.data.opening_data.open_data` opens for the
             first model, batches, a loader, a function.
-        loss, tokenizer: of modules of one's own, and of texts; see `isomerge.merge`.
-        points: along a line, both ends included; odd.
-        grid: points along each side of a plane.
         spaces: after alignment in these spaces (one selection, or several), beside the models as stored; ``none``
             for those alone. By default what the models need: nothing for those that are aligned already.
-        aligned: checkpoints that were aligned onto the first by other means; two models only.
-        batch_size, device: how the models are run, in float32.
-        limit, length: examples, and tokens per example; see `open_data`.
-        png: where to draw it.
-        max_memory: what the run may take, such as ``8GB``, by the estimate of ``--dry-run``; where that is too
-            little nothing is done.
 
     Returns:
         A report: ``lines`` (``barrier`` by definition, in ``unit``, ``midpoint``, ``highest``, ``losses``, ...) or
@@ -65,8 +56,6 @@ def report(asked: asked_for.Report, observer: Observer) -> Page:
         barrier: reports of `barrier` on its models, or the files that ``isomerge barrier --json`` wrote.
         data: labelled examples: the loss between the models, as stored and as they were moved, and that of the
             merge, are measured on them. The models that went in must still be where they were.
-        points, batch_size, limit, length, device: of that measurement; see `barrier`.
-        spec: of an architecture that isomerge does not know.
 
     Returns:
         A page: ``save(path)`` writes it, ``html`` is its text, ``verdict`` what it says; a notebook shows it.
@@ -99,22 +88,12 @@ def stats(asked: asked_for.Stats, observer: Observer) -> dict[str, Any]:
         model: a folder, hub id, open checkpoint or live module.
         data: examples, as of `barrier`; no labels needed but for
             ``fisher_labels="given"``.
-        tokenizer: of texts; see `isomerge.merge`.
         out: the safetensors file; see `docs/lab/activations.md` for what is in it.
         rows: rows of activations that are kept of every place; models to be matched need equal data, ``rows`` and
             ``batch_size``.
-        dtype: of the rows, ``float32`` or ``float16``.
         kinds: what is gathered: ``activations`` and ``regmean`` (Grams), which matching reads; ``fisher``
             (diagonal) and ``kfac`` (Kronecker factors), for which the model is run backwards on every example
             alone.
-        fisher_labels: ``given`` (the data's; the default where there are some), ``sampled`` from the model's
-            prediction, or ``expected`` over all classes; see `isomerge.observe.stats.likelihoods`.
-        seed: of sampled labels.
-        limit, length: examples, and tokens per example; see `open_data`.
-        device: where the model runs, in float32.
-        overwrite: replace ``out``.
-        max_memory: what the run may take, such as ``8GB``, by the estimate of ``--dry-run``; where that is too
-            little nothing is done.
 
     Returns:
         A report: ``taps``, ``rows``, ``tokens`` by tap, ``kinds``, ``fisher``, ``examples``, ``bytes``.
@@ -139,14 +118,8 @@ def generate(asked: asked_for.Generate, observer: Observer) -> dict[str, Any]:
         models: folders, hub ids, open checkpoints or live modules: all that will be matched.
         out: the safetensors file: ``input_ids`` int64 [limit, length] or ``pixel_values`` float32 [limit, channels,
             height, width].
-        limit: how many examples.
         length: tokens per text; less where the models read less.
-        batch_size: texts that a model writes at a time.
-        device: where models write.
         seed: of what is drawn; equal seeds give equal files on one machine.
-        overwrite: replace ``out``.
-        max_memory: what the run may take, such as ``8GB``, by the estimate of ``--dry-run``; where that is too
-            little nothing is done.
 
     Returns:
         A report: ``kind`` (``texts`` or ``images``), ``shapes`` by tensor, ``examples``, ``seed``, ``bytes``.
@@ -166,11 +139,6 @@ def evaluate(asked: asked_for.Evaluate, observer: Observer) -> dict[str, Any]:
     Args:
         models: folders, hub ids, open checkpoints or live modules that read the same data.
         data: labelled examples, or text for language models: a path, batches, a loader, a function.
-        tasks: of lm-evaluation-harness, which must be installed; every model is then a folder or a hub id.
-        batch_size: examples that are run at a time.
-        loss, tokenizer: of modules of one's own, and of texts; see `isomerge.merge`.
-        observer: told of progress.
-        options: how many examples, how long, where models run, and how they are opened.
 
     Returns:
         ``models``: a row for each with ``loss``, ``accuracy`` and ``perplexity`` on the data, and ``tasks`` with

@@ -33,14 +33,6 @@ def merge(asked: asked_for.Merge, observer: Observer) -> Any:
         out: the folder to write. Without it nothing is written, and a live module comes back: of the models' class,
             in the dtype and on the device of the first one where that is a module; its report is its attribute
             ``isomerge_report``.
-        repair: data on which the merged model's activations are re-normalised to the models' (REPAIR, Jordan et al.
-            2023).
-        loss: of modules of one's own: a function of their outputs and labels (where there are none, the batch) that
-            gives the mean loss of a batch; by default what outputs and labels are decides.
-        tokenizer: of texts, where no folder of the first model has one: a tokenizer of transformers or tokenizers,
-            the name or folder of one, for modules of one's own also a function from a text to ids. Data are then
-            texts, or files of them.
-        observer: told of progress.
         options: the method and what the models are to it, what may move, what is looked at beside the weights, and
             how it is read, written and run. A list in ``parameters`` has one number per model. Methods that need
             statistics read ``stats``, or without them ``data`` on the aligned models. Task vectors of models that

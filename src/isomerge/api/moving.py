@@ -27,8 +27,6 @@ def align(asked: asked_for.Align, observer: Observer) -> tuple[Alignment, dict[s
             files).
         align: ``auto``: a source that is aligned already, as a fine-tune of the same base is, is left as it is;
             True: it is matched.
-        loss, tokenizer: of modules of one's own, and of texts; see `isomerge.merge`.
-        observer: told of progress.
         options: what may move, what is looked at beside the weights (``data`` and ``learn`` are examples, or what
             `isomerge.observe.data.opening_data.open_data` opens for the anchor), and how it is read, written and
             run.
@@ -70,7 +68,6 @@ def canon(asked: asked_for.Canon, observer: Observer) -> tuple[Alignment, dict[s
     Args:
         model: a folder, a hub id, an open checkpoint or a live module.
         out: where to write it; no checkpoint is written when None.
-        observer: told of progress.
         options: how it is read and written; with ``activations`` and ``data`` the layers' activations are written
             in the canonical frame, where they are equal for all disguises (`isomerge.quotient.dressing`).
 

@@ -43,10 +43,6 @@ def prove(asked: asked_for.Prove, observer: Observer) -> dict[str, Any]:
         spec: a text of one's own; else the built-in or plug-in one of the model's ``model_type`` is tried.
         module: a tiny module of plain torch (or of remote code) that stands for the class of ``model``, where
             transformers does not build it; needs ``inputs``.
-        inputs: what a module is run on: keywords as a dict, arguments as a tuple, the only argument, or a list of
-            such.
-        forward: called with module and input, where it is not the module itself that is called.
-        seed: of the random weights and elements.
 
     Returns:
         ``proven``, ``refuted`` (why not, or None), ``model_type``, ``class``, ``laws`` (``space``, ``role``,
@@ -119,9 +115,6 @@ def discover(asked: asked_for.Discover, observer: Observer) -> dict[str, Any]:
     Args:
         model: a folder (with weights, or with config.json alone), a config.json, a hub id, an open checkpoint, or a
             config as a dict.
-        out: a file for the spec text, which every command takes as ``--spec``.
-        seed: of the tiny models.
-        overwrite: replace ``out`` when it exists.
 
     Returns:
         ``spec`` (the text), ``model_type``, ``class``, ``proven`` and ``rejected`` (``space``, ``role``, ``group``,

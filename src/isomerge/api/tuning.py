@@ -30,7 +30,6 @@ def tune(asked: asked_for.Tune, observer: Observer) -> dict[str, Any]:
         data: labelled examples, or text for language models: a path, examples, batches, texts, a function. A share
             of them is held out, and the result judged on it. ``tasks`` of lm-evaluation-harness (texts as on the
             command line, or ``{"name": ..., "metric": ..., "weight": ...}``) may take their place.
-        observer: told of progress.
         options: what is searched for, in how many trials, and how models are read, run and written. ``search`` is
             a mapping from parameters to ``(LOW, HIGH)``, or to what a recipe would say.
 

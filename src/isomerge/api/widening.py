@@ -25,9 +25,6 @@ def widen(asked: asked_for.Widen, observer: Observer) -> Any:
 
     Args:
         model: a folder, a hub id, an open checkpoint or a live transformers module.
-        out: where to write it.
-        observer: told of progress.
-        options: the sizes (``like``, ``sizes``), and how it is read and written.
 
     Returns:
         The report: ``sizes`` and ``parameters`` before and after, ``streams`` (``how``: ``zeros``, ``means`` or
@@ -50,9 +47,6 @@ def transplant_tokenizer(asked: asked_for.TransplantTokenizer, observer: Observe
     Args:
         model: a folder, a hub id or an open checkpoint, with a tokenizer of its own.
         tokenizer: a model whose tokenizer it gets, or a folder with a tokenizer alone.
-        out: where to write it.
-        observer: told of progress.
-        options: what tokens get that ``model`` lacks, and how it is read and written.
 
     Returns:
         The report: ``rows`` before and after, ``tokens``, ``missing`` and ``neighbours``, and ``filled``: how many
