@@ -83,19 +83,6 @@ def with_examples(
     return arguments
 
 
-def opened_data(
-    data: Any, model: Any, tokenizer: Any = None, *, limit: int | None = None, length: int = TOKENS
-) -> Any:
-    """Data of a function that runs models: names as they are, all else as examples for the first model.
-
-    Raises:
-        IsomergeError: None, and see `with_examples`.
-    """
-    if data is None:
-        raise IsomergeError("--data is None: give examples, on which the models are run")
-    return with_examples({"data": data, "limit": limit, "length": length}, ("data",), model, tokenizer)["data"]
-
-
 def with_data(asked: AskedOnData, model: Any, /, **made: Any) -> AskedOnData:
     """A request of a command that runs models, its data as examples for a model.
 
@@ -107,9 +94,10 @@ def with_data(asked: AskedOnData, model: Any, /, **made: Any) -> AskedOnData:
     Raises:
         IsomergeError: no data, and see `with_examples`.
     """
-    how = asked.examples
-    data = opened_data(asked.data, model, asked.live.tokenizer, limit=how.limit, length=how.length)
-    return replace(asked, data=data, **made)
+    if asked.data is None:
+        raise IsomergeError("--data is None: give examples, on which the models are run")
+    given = {"data": asked.data, **asked.examples.given()}
+    return replace(asked, **made, data=with_examples(given, ("data",), model, asked.live.tokenizer)["data"])
 
 
 def _ready(data: Any, name: str, model: Any, tokenizer: Any, how: Mapping[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from isomerge.api.live import live
 from isomerge.api.live_inputs import own_models, with_examples
-from isomerge.commands.merge_door import MergeDoor, Silent
+from isomerge.commands.merge_door import MergeDoor, Told
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
 from isomerge.models.references import is_assembled
@@ -51,8 +51,8 @@ def merge(asked: asked_for.Merge, observer: Observer) -> Any:
         given = with_examples(given, ("data", "learn", "repair"), first, asked.live.tokenizer)
         asked = replace(asked, models=models, repair=given.pop("repair"), matching=MatchingOptions(**given))
     if asked.out is not None:
-        return Report(MergeDoor(asked, Silent(observer)).run())
+        return Report(MergeDoor(asked, Told(observer)).run())
     named: list[Any] = [asked.models] if isinstance(asked.models, (str, Path)) else list(asked.models)
     if (pipeline := next((ref for ref in named if is_assembled(ref)), None)) is not None:
         raise IsomergeError(f"{pipeline} is a pipeline, which is merged into a folder: name it with --out")
-    return live(lambda folder: Report(MergeDoor(replace(asked, out=folder), Silent(observer)).run()), first)
+    return live(lambda folder: Report(MergeDoor(replace(asked, out=folder), Told(observer)).run()), first)

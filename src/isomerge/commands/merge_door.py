@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from isomerge.commands.merging import Merge, Merging, check_alone, merge_of, planned_merge
 from isomerge.commands.pipeline_merges import ComponentMerge, PipelineMerge, pipeline_merge
@@ -16,15 +16,21 @@ from isomerge.options.requests import merging as asked_for
 from isomerge.options.unused import note
 from isomerge.progress import Observer, quiet
 
+if TYPE_CHECKING:
+    from isomerge.commands.experts_asked import ExpertsAsked
 
-class Told(Protocol):
-    """What a door tells of a merge beside its report."""
+
+@dataclass(frozen=True)
+class Told:
+    """What a door tells of a merge beside its report: nothing, as of Python's."""
+
+    observer: Observer = quiet
 
     def observed(self, what: str) -> AbstractContextManager[Observer]:
         """Who is told of the progress of a part."""
-        ...
+        return nullcontext(self.observer)
 
-    def before(self, merge: Any, source: Any, out: str | Path | None) -> None:
+    def before(self, merge: Merge | ExpertsAsked, source: Any, out: str | Path | None) -> None:
         """What is known before anything is opened."""
 
     def pipeline(self, pipeline: PipelineMerge) -> None:
@@ -32,7 +38,7 @@ class Told(Protocol):
 
     def run(self, merge: Merge, plan: Merging, out: Path) -> dict[str, Any]:
         """Runs a planned merge; its report."""
-        ...
+        return plan.run()
 
     def after(self, merge: Merge, report: dict[str, Any], out: Path, writing: OutputOptions) -> None:
         """All is written, and stands in ``out``."""
@@ -45,41 +51,12 @@ class Told(Protocol):
 
 
 @dataclass(frozen=True)
-class Silent:
-    """A door that tells nothing beside the report."""
-
-    observer: Observer = quiet
-
-    def observed(self, what: str) -> AbstractContextManager[Observer]:
-        """The observer."""
-        return nullcontext(self.observer)
-
-    def before(self, merge: Any, source: Any, out: str | Path | None) -> None:
-        """Nothing."""
-
-    def pipeline(self, pipeline: PipelineMerge) -> None:
-        """Nothing."""
-
-    def run(self, merge: Merge, plan: Merging, out: Path) -> dict[str, Any]:
-        """The report."""
-        return plan.run()
-
-    def after(self, merge: Merge, report: dict[str, Any], out: Path, writing: OutputOptions) -> None:
-        """Nothing."""
-
-    def assembled(self, pipeline: PipelineMerge) -> None:
-        """Nothing."""
-
-    def experts(self, report: dict[str, Any]) -> None:
-        """Nothing."""
-
-
-@dataclass(frozen=True)
 class MergeDoor:
     """Runs what is asked for, whatever it is."""
 
     asked: asked_for.Merge
-    told: Told = Silent()
+    told: Any = Told()
+    """A `Told`, or what has its methods."""
 
     def run(self) -> dict[str, Any]:
         """Merge and write; the report.

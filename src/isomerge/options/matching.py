@@ -92,7 +92,7 @@ class MatchingOptions(Options):
         None,
         "Examples to match activations on, or generate: the models make their own. A merge learns the match on "
         f"them where models were trained apart, and measures what came out. {DATA}",
-        kind=str | None, panel=FIRST, recipe=True, acts=_data, reads=True,
+        kind=str | None, panel=FIRST, acts=_data, reads=True,
     )  # fmt: skip
     stats_src: str | Path | Sequence[str | Path] | None = option(
         None, "Activations from a file of `isomerge stats`, one per model that is moved.", kind=list[Path] | None,
@@ -103,73 +103,62 @@ class MatchingOptions(Options):
         reads=True,
     )  # fmt: skip
     evidence: str = option(
-        "both", "With activations, what counts: both, activations or weights.", panel=BY_DATA, recipe=True,
-        acts=_evidence,
+        "both", "With activations, what counts: both, activations or weights.", panel=BY_DATA, acts=_evidence,
     )  # fmt: skip
     functional: bool = option(
         True,
         "With --data or --learn, which run the models, match neurons once more by what averaging a pair would "
         "cost; files of statistics do not tell that.",
-        "--functional/--no-functional", panel=BY_DATA, recipe=True, acts=_functional,
+        "--functional/--no-functional", panel=BY_DATA, acts=_functional,
     )  # fmt: skip
     input_metric: bool = option(
         False,
         "With data or statistics, match inside layers by the change of their outputs: weights count by the "
         "covariance of what they read.",
-        "--input-metric", panel=BY_DATA, recipe=True, acts=REFUSED,
+        "--input-metric", panel=BY_DATA, acts=REFUSED,
     )  # fmt: skip
     search: float | None = option(
-        None, "Search forward for so many SECONDS on --data, without gradients.", panel=BY_DATA, recipe=True,
-        acts=REFUSED,
+        None, "Search forward for so many SECONDS on --data, without gradients.", panel=BY_DATA, acts=REFUSED,
     )  # fmt: skip
     learn: Any = option(
-        None, f"Learn the match by gradient on these examples. {DATA}", kind=str | None, panel=FIRST, recipe=True,
-        acts=REFUSED, reads=True,
+        None, f"Learn the match by gradient on these examples. {DATA}", kind=str | None, panel=FIRST, acts=REFUSED,
+        reads=True,
     )  # fmt: skip
     learn_effort: str = option(
         "quick", "How long to learn: quick (300 steps), thorough (3000), or none, where a merge would.",
-        panel=LEARNING, recipe=True, acts=LATE,
+        panel=LEARNING, acts=LATE,
     )  # fmt: skip
     learn_target: str = option(
         "auto",
-        "labels, or distill (the models' own predictions, no labels needed); auto: the next token for text, "
-        "else distill.",
-        panel=LEARNING, recipe=True, acts=REFUSED,
+        "labels, or distill (the models' own predictions, no labels needed); auto: the next token for text, else "
+        "distill.",
+        panel=LEARNING, acts=REFUSED,
     )  # fmt: skip
-    steps: int | None = option(
-        None, "Learning steps, instead of --learn-effort.", panel=LEARNING, recipe=True, acts=REFUSED,
-    )  # fmt: skip
+    steps: int | None = option(None, "Learning steps, instead of --learn-effort.", panel=LEARNING, acts=REFUSED)
     learn_permutations: bool = option(
         False, "Learn permutations as well (straight-through).", "--learn-permutations", panel=LEARNING,
-        recipe=True, acts=REFUSED,
-    )  # fmt: skip
-    batch_size: int | None = option(None, "Examples per learning step.", panel=LEARNING, recipe=True, acts=REFUSED)
-    device: str = option(
-        "cpu", "Where units are matched and models run: cpu, cuda, ...", panel=RUNNING_MODELS, recipe=True,
-        acts=_device,
-    )  # fmt: skip
-    precision: str = option(
-        "float32", "float32, or bfloat16 for mixed precision.", panel=LEARNING, recipe=True, acts=REFUSED,
-    )  # fmt: skip
-    gradient_checkpointing: bool = option(
-        False, "Learn in less memory and more time.", "--gradient-checkpointing", panel=LEARNING, recipe=True,
         acts=REFUSED,
     )  # fmt: skip
-    limit: int | None = option(
-        None, "Read no more than so many examples.", panel=RUNNING_MODELS, recipe=True, acts=_examples,
+    batch_size: int | None = option(None, "Examples per learning step.", panel=LEARNING, acts=REFUSED)
+    device: str = option(
+        "cpu", "Where units are matched and models run: cpu, cuda, ...", panel=RUNNING_MODELS, acts=_device,
     )  # fmt: skip
-    length: int = option(128, "Tokens per example of text.", panel=RUNNING_MODELS, recipe=True, acts=_examples)
+    precision: str = option("float32", "float32, or bfloat16 for mixed precision.", panel=LEARNING, acts=REFUSED)
+    gradient_checkpointing: bool = option(
+        False, "Learn in less memory and more time.", "--gradient-checkpointing", panel=LEARNING, acts=REFUSED,
+    )  # fmt: skip
+    limit: int | None = option(None, "Read no more than so many examples.", panel=RUNNING_MODELS, acts=_examples)
+    length: int = option(128, "Tokens per example of text.", panel=RUNNING_MODELS, acts=_examples)
     rows: int = option(
-        1024, "Rows of activations that are kept of every place in a model.", panel=BY_DATA, recipe=True,
-        acts=_rows,
+        1024, "Rows of activations that are kept of every place in a model.", panel=BY_DATA, acts=_rows,
     )  # fmt: skip
-    seed: int = option(0, "The start of everything that is drawn.", panel=RUNNING_MODELS, recipe=True, acts=_seed)
+    seed: int = option(0, "The start of everything that is drawn.", panel=RUNNING_MODELS, acts=_seed)
     match: str = option(
         "isomerge",
         "isomerge, or a published baseline: git-rebasin, git-rebasin-acts (by activations; a variant of it is "
         "git-rebasin-acts-centred), otfusion; for merges also ot-wts, ot-acts, ot-acts-emd, which do not preserve "
         "functions.",
-        panel="Matching", recipe=True, acts=REFUSED,
+        panel="Matching", acts=REFUSED,
     )  # fmt: skip
     transport: Mapping[str, Any] | Sequence[str] = option(
         (),
@@ -177,5 +166,5 @@ class MatchingOptions(Options):
         "weighted_matrix, no_residual or only_residual; heads=across or within; queries=separate or shared; "
         "regularisation=0.06.",
         "--transport", kind=list[str] | None, read=lambda given: tuple(given or ()), default=None, panel="Matching",
-        recipe=True, acts=REFUSED,
+        acts=REFUSED,
     )  # fmt: skip

@@ -66,8 +66,6 @@ class Option:
     """Whether the help shows the default."""
     callback: Callable[[Any], Any] | None = None
     """What the command line checks before the command runs."""
-    recipe: bool = False
-    """Whether the block `align` of a recipe has it as a key."""
     acts: Acts | str = ALWAYS
     """When it acts: `ALWAYS`, `REFUSED`, `LATE`, or a function of all arguments that says why it does not."""
     door: str | None = None

@@ -145,6 +145,7 @@ def documented(function: Callable[..., Any], request: type[Request]) -> str | No
         for name, (_, about) in request.declared().items()
         if name not in said and about.door != COMMAND_LINE
     ]
+    rows += ["    observer: told of progress."] if request.progress and "observer" not in said else []
     return "\n".join([text, "", "Keyword Args:", *rows])
 
 

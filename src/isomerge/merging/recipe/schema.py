@@ -132,7 +132,7 @@ _Evidence: Any = create_model(  # pyright: ignore[reportCallIssue]
     **{  # pyright: ignore[reportArgumentType]
         name: (kind_of(declared, about) | None, None)
         for name, (declared, about) in MatchingOptions.declared().items()
-        if about.recipe
+        if name not in ("stats_src", "stats_anchor")  # which a recipe lists as one, ``stats``
     },
 )
 """The keys of `align` that are options of a match: each is as on the command line, or left out."""
