@@ -7,12 +7,15 @@ from functools import cache
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
+from isomerge.cli.console import leave_without_reader
 from isomerge.cli.door import command_of
+from isomerge.cli.mergekit_options import in_place_of
 from isomerge.cli.overview import TAGLINE
-from isomerge.cli.stopping import Commands
 from isomerge.cli.written import Writing
 from isomerge.doors import COMMANDS
+from isomerge.errors import RESUMABLE, IsomergeError, Stopped
 
 SETTINGS: Mapping[str, Any] = {
     "add_completion": False,
@@ -20,6 +23,30 @@ SETTINGS: Mapping[str, Any] = {
     "rich_markup_mode": None,
     "context_settings": {"help_option_names": ["-h", "--help"]},
 }
+
+
+class Commands(TyperGroup):
+    """The commands, of which each may be stopped; by itself typer leaves without a word."""
+
+    def invoke(self, ctx: Any) -> object:
+        """Run a command.
+
+        Raises:
+            Stopped: on Ctrl-C, with the sentence to say.
+            IsomergeError: an option is mergekit's.
+        """
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            resumable = RESUMABLE in getattr(error, "__notes__", ())
+            raise Stopped("stopped; start again to go on" if resumable else "stopped") from None
+        except BrokenPipeError:
+            leave_without_reader()
+        except Exception as error:  # typer's own class for an option that there is not is no public name
+            option = getattr(error, "option_name", None)
+            if not isinstance(option, str) or (sentence := in_place_of(option)) is None:
+                raise
+            raise IsomergeError(sentence) from None
 
 
 class NamedCommands(Mapping[str, Any]):

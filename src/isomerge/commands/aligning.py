@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from isomerge.commands.dressing import check_dressing, write_dressed
+import torch
+
 from isomerge.commands.opening import destination, recognised
 from isomerge.errors import IsomergeError
+from isomerge.files import check_file, write_tensors
 from isomerge.models.recognised import Model
+from isomerge.observe.data.live_data import as_data
+from isomerge.observe.live.modules import load_module
+from isomerge.observe.losses import outputs_of
 from isomerge.options.requests.moving import Align, Apply, Canon, DressingOptions
 from isomerge.progress import Observer, quiet
 from isomerge.quotient.canonical import run_canon
+from isomerge.quotient.dressing import Dressing
 from isomerge.quotient.kinship import kinship
 from isomerge.run.alignment_runs import AlignPlan, plan_align, run_apply, run_planned
 from isomerge.run.cost import estimate
-from isomerge.run.writing_run import Output
 from isomerge.solve.match_checks import files_of_matching, matching_of
-from isomerge.solve.match_inputs import check_data
+from isomerge.solve.match_inputs import check_data, data_for
 from isomerge.solve.standing import check_align
 from isomerge.symmetry.alignment import Alignment
+
+BATCH = 16
+"""Examples that are run at a time."""
 
 
 @dataclass(frozen=True)
@@ -68,21 +78,15 @@ def planned_align(asked: Align, observer: Observer = quiet) -> Iterator[Aligning
 
 
 @dataclass(frozen=True)
-class Applying:
-    """An alignment that will be replayed."""
+class Moving:
+    """A model that will be moved; nothing is written."""
 
-    alignment: Alignment
-    model: Model
-    output: Output
-    name: str
-
-    def run(self) -> dict[str, Any]:
-        """Move and write; the report."""
-        return run_apply(self.alignment, self.model, self.output, name=self.name)
+    run: Callable[[], Any]
+    """Moves and writes it; the report, or the alignment that was found and the report."""
 
 
 @contextmanager
-def planned_apply(asked: Apply, observer: Observer = quiet) -> Iterator[Applying]:
+def planned_apply(asked: Apply, observer: Observer = quiet) -> Iterator[Moving]:
     """`isomerge.apply` up to where something is written.
 
     Raises:
@@ -95,27 +99,12 @@ def planned_apply(asked: Apply, observer: Observer = quiet) -> Iterator[Applying
     ):
         name = "given" if isinstance(alignment, Alignment) else str(alignment)
         patch = alignment if isinstance(alignment, Alignment) else Alignment.load(alignment, one.declared)
-        yield Applying(patch.inverse() if asked.inverse else patch, one, output, name)
-
-
-@dataclass(frozen=True)
-class Canonical:
-    """A model that will be written in its canonical form."""
-
-    model: Model
-    output: Output
-    dressing: DressingOptions = field(default_factory=DressingOptions)
-
-    def run(self) -> tuple[Alignment, dict[str, Any]]:
-        """Find and write it, and its activations where they are asked for; the alignment and the report."""
-        alignment, report = run_canon(self.model, self.output)
-        if self.dressing.activations is not None:
-            report["activations"] = write_dressed(self.model, alignment, self.dressing)
-        return alignment, report
+        moved = patch.inverse() if asked.inverse else patch
+        yield Moving(lambda: run_apply(moved, one, output, name=name))
 
 
 @contextmanager
-def planned_canon(asked: Canon, observer: Observer = quiet) -> Iterator[Canonical]:
+def planned_canon(asked: Canon, observer: Observer = quiet) -> Iterator[Moving]:
     """`isomerge.canon` up to where something is computed.
 
     Raises:
@@ -126,4 +115,60 @@ def planned_canon(asked: Canon, observer: Observer = quiet) -> Iterator[Canonica
         recognised([asked.model], asked.opening, asked.tie.untie) as (one,),
         destination(asked.out, asked.writing, [one], asked.opening.spec, observer=observer) as output,
     ):
-        yield Canonical(one, output, asked.dressing)
+
+        def run() -> tuple[Alignment, dict[str, Any]]:
+            alignment, report = run_canon(one, output)
+            if asked.dressing.activations is not None:
+                report["activations"] = write_dressed(one, alignment, asked.dressing)
+            return alignment, report
+
+        yield Moving(run)
+
+
+def check_dressing(options: DressingOptions, *, overwrite: bool) -> None:
+    """Refuse what cannot be written, before anything is computed.
+
+    Raises:
+        IsomergeError: naming the option.
+    """
+    if options.activations is None:
+        if options.data is not None:
+            raise IsomergeError("--data is what activations are dressed on: add --activations FILE")
+        return
+    if options.data is None:
+        raise IsomergeError("--activations needs examples to run the model on: add --data DATA")
+    path = Path(os.path.expanduser(options.activations))
+    check_file(path, f"--activations {path}", overwrite=overwrite)
+    if path.suffix != ".safetensors":
+        raise IsomergeError(f"--activations {path}: activations are written as safetensors: name it .safetensors")
+    if options.limit < 1:
+        raise IsomergeError(f"--limit {options.limit}: at least 1 is needed")
+
+
+def write_dressed(model: Model, alignment: Alignment, options: DressingOptions) -> dict[str, Any]:
+    """Run a model and write what its layers give, float32 [examples, ..., width] by submodule; the report has the
+    ``file``, the ``layers`` with their shapes, and the ``examples``.
+
+    Args:
+        model: as it is stored: its own activations are dressed.
+        alignment: what moves it to its canonical form.
+        options: the file, and the data.
+
+    Raises:
+        IsomergeError: data that do not fit, or a model with other than one residual stream.
+    """
+    data = as_data(options.data, "--data")
+    assert data is not None
+    examples = data_for(model.checkpoint, data, limit=options.limit, length=options.length)
+    module = load_module(model)
+    parts: dict[str, list[torch.Tensor]] = {}
+    with torch.no_grad(), Dressing(module, alignment) as dressing:
+        for batch in examples.batches(BATCH):
+            outputs_of(module, batch)
+            for name, x in dressing.activations.items():
+                parts.setdefault(name, []).append(x.float().cpu())
+    tensors = {name: torch.cat(each).contiguous() for name, each in parts.items()}
+    file = Path(os.path.expanduser(str(options.activations)))
+    about = {"command": "canon", "model": model.ref, "examples": len(examples)}
+    write_tensors(file, tensors, about)
+    return {"file": str(file), "layers": {k: list(x.shape) for k, x in tensors.items()}, "examples": len(examples)}
