@@ -117,6 +117,21 @@ class Pipeline:
         return [self.folder, *(Path(name.rpartition(":")[0]) for name in sorted(adapters))]
 
     @property
+    def is_whole(self) -> bool:
+        """Whether its components lie in one checkpoint, and in no folders of their own."""
+        return False
+
+    def write(self, out: Path, merged: Mapping[str, Path], copied: Mapping[str, Component]) -> None:
+        """Write the whole of one checkpoint, where it is one.
+
+        Args:
+            out: the file like `index`.
+            merged: the folders of parts that were merged.
+            copied: where the others come from.
+        """
+        raise NotImplementedError(self.kind)
+
+    @property
     def models(self) -> dict[str, str]:
         """The classes of those components that hold weights."""
         return {name: part.kind for name, part in self.components.items() if part.has_weights}

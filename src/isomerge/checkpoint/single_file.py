@@ -32,6 +32,8 @@ from isomerge.files import write_tensors
 
 REST = "rest"
 SUFFIX = ".safetensors"
+LANGUAGE = ":language_model"
+"""What stands behind a model where its language model alone is meant."""
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -55,6 +57,13 @@ def split_part(ref: Any) -> tuple[Path, str] | None:
     text = os.path.expanduser(os.fspath(ref)) if isinstance(ref, str | os.PathLike) else ""
     file, colon, part = text.rpartition(":")
     return (Path(file), part) if colon and file.endswith(SUFFIX) and os.path.isfile(file) else None
+
+
+def whole_of_language(ref: Any) -> str | None:
+    """The model whose language model alone a reference means, ``MODEL:language_model``; None where it is none."""
+    text = os.fspath(ref) if isinstance(ref, str | Path) else ""
+    whole = text.removesuffix(LANGUAGE)
+    return whole if whole != text and not os.path.exists(os.path.expanduser(text)) else None
 
 
 def parts_of(path: Path) -> dict[str, Part]:
@@ -190,14 +199,13 @@ class SingleFile(Pipeline):
         """The file."""
         return self.folder
 
-    def write(self, out: Path, merged: Mapping[str, Path], copied: Mapping[str, Component]) -> None:
-        """Write a file of the same names.
+    @property
+    def is_whole(self) -> bool:
+        """They do."""
+        return True
 
-        Args:
-            out: the file.
-            merged: the folders of parts that were merged.
-            copied: where the others come from.
-        """
+    def write(self, out: Path, merged: Mapping[str, Path], copied: Mapping[str, Component]) -> None:
+        """Write a file of the same names."""
         tensors: dict[str, Any] = {}
         opened: list[Checkpoint] = []
         for name, component in self.components.items():

@@ -9,24 +9,27 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from isomerge import __version__
 from isomerge.archs import without_spec
 from isomerge.checkpoint.output_folder import check_out
 from isomerge.checkpoint.pipeline import LIBRARIES, Component, Pipeline
-from isomerge.checkpoint.single_file import FilePart, SingleFile, alone
+from isomerge.checkpoint.single_file import LANGUAGE, FilePart, alone
 from isomerge.checkpoint.stamps import stamps_of
 from isomerge.checkpoint.tokenizer import tokenizer_alone
 from isomerge.checkpoint.weights import of_diffusers
 from isomerge.commands.opening import recognised
 from isomerge.errors import IsomergeError
-from isomerge.merging.recipe.recipe_steps import Step
+from isomerge.merging.recipe.recipe_steps import Step, named_models
 from isomerge.merging.recipe.yaml_text import read_yaml
 from isomerge.models.compatible import check_compatible
-from isomerge.models.references import is_assembled, open_assembled, open_model_ref
+from isomerge.models.references import is_assembled, model_type_of, open_assembled, open_model_ref
 from isomerge.models.row_meanings import stored_ids, unlike_tokens
 from isomerge.options import FusingOptions, OpeningOptions, OutputOptions, SpacesOptions
+
+if TYPE_CHECKING:
+    from isomerge.commands.language_merges import Inside
 
 PIPELINE_REPORT = "isomerge_pipeline.json"
 """What became of each component; how it was merged is told in its own folder."""
@@ -81,8 +84,7 @@ class PipelineMerge:
 
     def place(self, name: str) -> Path:
         """Where what is told of a component stands."""
-        whole = isinstance(self.pipelines[0], SingleFile)
-        return self.out / REPORTS / name if whole else self.out / name
+        return self.out / REPORTS / name if self.pipelines[0].is_whole else self.out / name
 
     def key(self) -> str:
         """A digest of what determines the output."""
@@ -116,9 +118,9 @@ def pipeline_merge(
         IsomergeError: pipelines or components that do not fit together, or an option that is about one model.
     """
     if isinstance(source, str | Path | Step):
-        decided = _by_recipe(source, opening)
+        decided = _by_recipe(source, opening, writing)
     else:
-        decided = _by_options(list(source), fusing, moving, opening)
+        decided = _by_options(list(source), fusing, moving, opening, writing)
     if decided is None:
         return None
     if out is None:
@@ -140,13 +142,21 @@ Found = tuple[list[Pipeline], list[ComponentMerge], Any]
 
 
 def _by_options(
-    models: list[Any], fusing: FusingOptions, moving: SpacesOptions, opening: OpeningOptions
+    models: list[Any],
+    fusing: FusingOptions,
+    moving: SpacesOptions,
+    opening: OpeningOptions,
+    writing: OutputOptions,
 ) -> Found | None:
     """Pipelines that are listed, the base first, and what becomes of their components."""
     named = [fusing.base_model] if fusing.base_model is not None else []
     refs = list(dict.fromkeys(map(str, [*named, *models]))) if all(map(_is_ref, [*named, *models])) else []
     if not any(map(is_assembled, refs)):
-        return None
+        if (one := _inside(refs, str(models[0]) if models else "", opening, writing)) is None:
+            return None
+        sources = [one.within(model) for model in models]
+        part = ComponentMerge(LANGUAGE[1:], sources, None, one.said, one.fusing(fusing), moving)
+        return list(one.pipelines), [part], refs
     pipelines = _opened(refs)
     if option := next((name for name in ONLY_ONE if getattr(fusing, name)), None):
         raise IsomergeError(
@@ -181,7 +191,17 @@ def _by_options(
     return pipelines, [decide(name) for name in pipelines[0].components], [str(model) for model in models]
 
 
-def _by_recipe(source: str | Path | Step, opening: OpeningOptions) -> Found | None:
+def _inside(refs: Sequence[str], first: str, opening: OpeningOptions, writing: OutputOptions) -> Inside | None:
+    """The one model of images among language models (`isomerge.commands.language_merges.inside`); None where all
+    are of one kind."""
+    if opening.spec is not None or len({*map(model_type_of, refs)} - {None}) < 2:
+        return None
+    from isomerge.commands.language_merges import inside
+
+    return inside(refs, first, opening, writing)
+
+
+def _by_recipe(source: str | Path | Step, opening: OpeningOptions, writing: OutputOptions) -> Found | None:
     """The pipelines that a recipe names, the base first, and what becomes of their components."""
     path = str(source)
     if not isinstance(source, Step) and os.path.isdir(os.path.expanduser(source)):
@@ -193,7 +213,14 @@ def _by_recipe(source: str | Path | Step, opening: OpeningOptions) -> Found | No
     content = dict(source.content) if isinstance(source, Step) else read_yaml(os.path.expanduser(source))
     refs = pipelines_of(content)
     if not refs:
-        return None
+        models = list(
+            dict.fromkeys(named_models({k: v for k, v in content.items() if k in ("base_model", "models")}))
+        )
+        listed = named_models({"models": content.get("models")})
+        if not listed or (one := _inside(models, listed[0], opening, writing)) is None:
+            return None
+        step = component_step(path, content, LANGUAGE[1:], {}, {one.whole: one.within(one.whole)})
+        return list(one.pipelines), [ComponentMerge(LANGUAGE[1:], step, None, one.said)], content
     pipelines = {ref: open_assembled(ref) for ref in refs}
     _check_classes(list(pipelines.values()))
     every = {name for one in pipelines.values() for name in one.components}

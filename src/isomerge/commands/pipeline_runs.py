@@ -14,7 +14,6 @@ from typing import Any
 
 from isomerge.checkpoint.output_folder import PartialFolder
 from isomerge.checkpoint.pushing import check_push, push
-from isomerge.checkpoint.single_file import SingleFile
 from isomerge.checkpoint.weights import find_weights
 from isomerge.commands.pipeline_merges import PIPELINE_REPORT, REPORTS, ComponentMerge, PipelineMerge
 from isomerge.errors import IsomergeError, UnfinishedError
@@ -75,7 +74,7 @@ def run_pipeline(
 def _assemble(merge: PipelineMerge, partial: PartialFolder) -> None:
     """Put the components where the whole has them. Raises OSError."""
     whole = merge.pipelines[0]
-    if not isinstance(whole, SingleFile):
+    if not whole.is_whole:
         for component in merge.components:
             os.rename(partial.blobs / component.name, partial.model / component.name)
         shutil.copyfile(whole.index, partial.model / whole.index.name)

@@ -1,9 +1,11 @@
 """What the user calls a model: ``model``, ``model@revision``, ``model+adapter@revision``, an adapter alone, or a
-part of a single file, ``FILE.safetensors:unet``."""
+part of a single file, ``FILE.safetensors:unet``, or the language model in one of images,
+``MODEL:language_model``."""
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,16 @@ from typing import Any
 from isomerge.checkpoint.adapter import ADAPTER_CONFIG, is_adapter
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.hub import local_folder
-from isomerge.checkpoint.opening import CONFIG, open_checkpoint
+from isomerge.checkpoint.opening import CONFIG, open_checkpoint, read_config
 from isomerge.checkpoint.pipeline import Pipeline, is_pipeline, open_pipeline
 from isomerge.checkpoint.reader import Checkpoint
-from isomerge.checkpoint.single_file import is_single_file, open_part, open_single_file, split_part
+from isomerge.checkpoint.single_file import (
+    is_single_file,
+    open_part,
+    open_single_file,
+    split_part,
+    whole_of_language,
+)
 from isomerge.checkpoint.weights import PICKLE, PICKLE_INDEX, SAFETENSORS, SAFETENSORS_INDEX
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors
@@ -95,6 +103,10 @@ def open_model_ref(ref: str | Path | ModelRef, *, allow_pickle: bool = False) ->
     Raises:
         IsomergeError: see `open_checkpoint` and `isomerge.models.lora.with_adapter`.
     """
+    if (whole := whole_of_language(ref)) is not None:
+        from isomerge.models.language_part import language_part
+
+        return language_part(open_model_ref(whole, allow_pickle=allow_pickle)).alone()
     if isinstance(ref, Path) and (ref.exists() or "+" not in str(ref)):
         reference = ModelRef(str(ref))
         checkpoint = _open_model(ref, allow_pickle)
@@ -106,6 +118,15 @@ def open_model_ref(ref: str | Path | ModelRef, *, allow_pickle: bool = False) ->
 
         checkpoint = with_adapter(checkpoint, adapter, allow_pickle=allow_pickle)
     return checkpoint
+
+
+def model_type_of(ref: str) -> str | None:
+    """The ``model_type`` of the model that a reference begins with; None where it has none that can be read."""
+    with suppress(IsomergeError):
+        if whole_of_language(ref) is None and split_part(ref) is None:
+            config = read_config(local_folder(with_base(parse_model_ref(ref)).model))
+            return config.get("model_type")
+    return None
 
 
 def with_base(ref: ModelRef) -> ModelRef:
@@ -141,6 +162,8 @@ def _is_alone(folder: Path, ref: str | Path) -> bool:
 def _open_model(ref: str | Path, allow_pickle: bool) -> Checkpoint:
     if split_part(ref) is not None:
         return open_part(ref)
+    if whole_of_language(ref) is not None:
+        return open_model_ref(ref, allow_pickle=allow_pickle)
     folder = local_folder(ref, allow_pickle=allow_pickle)
     if not _is_alone(folder, ref):
         return dequantised(open_checkpoint(ref, allow_pickle=allow_pickle))

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from isomerge.checkpoint.hub import with_commit
-from isomerge.checkpoint.single_file import split_part
+from isomerge.checkpoint.single_file import LANGUAGE, split_part, whole_of_language
 from isomerge.errors import IsomergeError
 from isomerge.models.references import parse_model_ref, with_base
 from isomerge.observe.data.splits import saved_split
@@ -27,6 +27,8 @@ def absolute_path(path: str | Path) -> str:
 def absolute_ref(ref: str | Path) -> str:
     """A reference to a model: every part of ``model+adapter`` by its full path, and an adapter alone with the base
     that it names, where that is on this machine (its name there may be relative)."""
+    if (whole := whole_of_language(ref)) is not None:
+        return absolute_ref(whole) + LANGUAGE
     if isinstance(ref, Path) and ref.exists():
         return absolute_path(ref)
     try:
@@ -39,6 +41,8 @@ def absolute_ref(ref: str | Path) -> str:
 def lasting_ref(ref: str | Path) -> str:
     """The same for a recipe, which others read: what the hub's cache holds by its id and commit."""
     full = absolute_ref(ref)
+    if (whole := whole_of_language(full)) is not None:
+        return lasting_ref(whole) + LANGUAGE
     try:
         parts = parse_model_ref(full)
     except IsomergeError:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
+from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Atom, Axis, TypedAxes, atoms, shape, show
@@ -242,6 +243,9 @@ class Spec:
     biased: tuple[tuple[str, int | None, str], ...] = ()
     """Parts of lines, or whole lines (None), that have biases of their own, each of which is added to all that is
     read: the line, the number of the part, the bias's line."""
+    language: tuple[str, Mapping[str, Any]] | None = None
+    """Of a model that is made of others the part that has the vocabulary: what its names begin with (as `at` of an
+    inclusion has it), and its config."""
     within: tuple[str, ...] = ()
     """Those of `prenorm` whose norms are inside of branches, beside what all classes give out as it is."""
     carries: tuple[Carry, ...] = ()

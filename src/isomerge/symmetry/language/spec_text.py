@@ -163,6 +163,7 @@ class _Reader:
         self.tensors = dict(shapes)
         self.place = origin
         self.parts: list[str] = []
+        self.language: tuple[str, Mapping[str, Any]] | None = None
         self.families: list[str] = []
         self.models: list[str] = []
         self.prefixes: list[str] = []
@@ -257,6 +258,8 @@ class _Reader:
         name, text = inclusion.text(config, self.texts)
         part = included(inclusion, parse_spec(text, config, name, self.texts, inclusion.stored(self.tensors)))
         check_apart(inclusion, part, self.sizes)
+        if inclusion.name is None and "vocab" in part.sizes:
+            self.language = inclusion.at, {key: value for key, value in config.items() if key != "whole"}
         self.parts.append(part.origin)
         self.families.append(part.family)
         self.sizes |= part.sizes
@@ -505,6 +508,7 @@ class _Reader:
             tuple(self.prenorm),
             tuple(self.normed_out),
             tuple(self.postnorm),
+            language=self.language,
             plain=tuple(self.plain),
             beside=tuple(self.beside),
             tied_trades=tuple(self.tied_trades),
