@@ -4,6 +4,7 @@ that diffusers fuses (`image_lora_reference.py`); merged with each other; extrac
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from image_loras import FORMS, lora, pipeline_of
 from isomerge.errors import IsomergeError
 from isomerge.models.references import open_assembled, open_model_ref
 from merging.image_lora_reference import HERE, NOTED, probes
-from toys import tensors
+from toys import overwrite, tensors
 
 TOLERANCE = 2e-6
 """Of a change times random numbers, relative to the largest of a model's: diffusers adds products in float32, and folds
@@ -216,3 +217,44 @@ def test_kernels_over_ranks(tmp_path: Path) -> None:
     )
     wanted = torch.einsum("oi,ijxy,jk->okxy", up[..., 0, 0], mid, down[..., 0, 0])
     assert torch.allclose(view.read("conv_in.weight"), stored.read("conv_in.weight") + wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["sd-kohya", "sdxl-kohya", "flux-kohya"])
+def test_extracted_from_two_pipelines(name: str, pipelines: Callable, tmp_path: Path) -> None:
+    """A pipeline with a LoRA minus the pipeline is a LoRA in diffusers' form, whatever form the first has: layers of U-Nets
+    and transformers, convolutions, and those of CLIP that diffusers takes; with it the pipeline is the first again."""
+    pipeline, folder = pipelines(name)
+    file = saved(tmp_path / "lora.safetensors", name, pipeline)
+    report = door.extract_lora(f"{folder}+{file}", folder, out=tmp_path / "out", rank=16)
+    assert {row["kept"] for row in report["tensors"].values()} == {"lora"}
+    assert {row["rank"] for row in report["tensors"].values()} == {2}
+    names = list(load_file(tmp_path / "out" / "pytorch_lora_weights.safetensors"))
+    assert {name.split(".")[0] for name in names} <= {"unet", "transformer", "text_encoder", "text_encoder_2"}
+    assert all(".text_model." in name for name in names if name.startswith("text_encoder"))
+    one, two = (views(f"{folder}+{each}", *NOTED) for each in (file, tmp_path / "out"))
+    for part, stored in one.items():
+        for key, x in stored.items():
+            assert torch.allclose(two[part][key], x, atol=2e-5), (part, key)
+
+
+def test_extracted_from_two_unets(pipelines: Callable, tmp_path: Path) -> None:
+    """Of two U-Nets it is for the U-Net of a pipeline; what has no factors is told as lost, equal models are refused."""
+    _, folder = pipelines("sd-kohya")
+    unet = shutil.copytree(folder / "unet", tmp_path / "unet")
+    stored = tensors(unet)
+    stored["conv_in.weight"] = stored["conv_in.weight"] + 0.1
+    stored["conv_in.bias"] = stored["conv_in.bias"] + 0.1
+    overwrite(unet, stored)
+    report = door.extract_lora(unet, folder / "unet", out=tmp_path / "out")
+    assert {name: row["kept"] for name, row in report["tensors"].items()} == {
+        "unet.conv_in.weight": "lora",
+        "unet.conv_in.bias": "lost",
+    }
+    assert set(load_file(tmp_path / "out" / "pytorch_lora_weights.safetensors")) == {
+        "unet.conv_in.lora_A.weight",
+        "unet.conv_in.lora_B.weight",
+    }
+    with pytest.raises(IsomergeError, match="weights are equal"):
+        door.extract_lora(folder / "unet", folder / "unet", out=tmp_path / "other")
+    with pytest.raises(IsomergeError, match="is a pipeline, and the other is none"):
+        door.extract_lora(folder, folder / "unet", out=tmp_path / "other")

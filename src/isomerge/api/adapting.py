@@ -11,6 +11,7 @@ from isomerge.commands.opening import recognised
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
 from isomerge.merging.adapter.adapter_recipe import asked_of_recipe
+from isomerge.merging.adapter.extract_image_lora import are_image_models
 from isomerge.merging.adapter.extract_lora import extract_lora as extract
 from isomerge.merging.adapter.merge_lora import Asked
 from isomerge.merging.adapter.merge_lora import merge_lora as merge_adapters
@@ -27,7 +28,8 @@ from isomerge.solve.match_inputs import data_for
 
 @checked(asked_for.ExtractLora)
 def extract_lora(asked: asked_for.ExtractLora) -> dict[str, Any]:
-    """Write ``finetuned`` minus ``base`` as a LoRA adapter in peft's format; ``base+out`` is then the fine-tune.
+    """Write ``finetuned`` minus ``base`` as a LoRA adapter in peft's format, of image models (pipelines, single
+    files, U-Nets and transformers of diffusers) in diffusers' form; ``base+out`` is then the fine-tune.
 
     Args:
         finetuned, base: folders, hub ids, open checkpoints or live modules of one architecture and equal shapes.
@@ -42,12 +44,22 @@ def extract_lora(asked: asked_for.ExtractLora) -> dict[str, Any]:
     """
 
     folder = Path(os.path.expanduser(asked.out))
-    with recognised([asked.finetuned, asked.base], asked.opening, proven=False) as (one, two):
-        report = extract(
-            one, two, folder, rank=asked.rank, energy=asked.energy, sv_epsilon=asked.sv_epsilon,
-            include=asked.include, exclude=asked.exclude, embeddings=asked.embeddings,
-            save_modules=asked.save_modules, overwrite=asked.writing.overwrite, seed=asked.seed,
-        )  # fmt: skip
+    how: dict[str, Any] = {
+        "rank": asked.rank, "energy": asked.energy, "sv_epsilon": asked.sv_epsilon, "include": asked.include,
+        "exclude": asked.exclude, "embeddings": asked.embeddings, "save_modules": asked.save_modules,
+        "overwrite": asked.writing.overwrite, "seed": asked.seed,
+    }  # fmt: skip
+    given = [asked.finetuned, asked.base]
+    if are_image_models(*given):
+        return Report(
+            {
+                "command": "extract-lora",
+                "models": list(map(str, given)),
+                **extract(given[0], given[1], folder, **how),
+            }
+        )
+    with recognised(given, asked.opening, proven=False) as (one, two):
+        report = extract(one, two, folder, **how)
         return Report({"command": "extract-lora", "models": [one.ref, two.ref], **report})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -178,14 +178,19 @@ class AdapterWriter:
 
     def report(self) -> dict[str, Any]:
         """See `extract_lora`."""
-        total, lost = (sum(getattr(x, key) ** 2 for x in self.found.values()) ** 0.5 for key in ("norm", "lost"))
-        return {
-            "rank": max(self.ranks.values(), default=0),
-            "tensors": {name: asdict(x) for name, x in self.found.items()},
-            "norm": total,
-            "lost": lost,
-            "share": lost / total if total else 0.0,
-        }
+        return totals(self.found)
+
+
+def totals(tensors: Mapping[str, Extracted]) -> dict[str, Any]:
+    """What became of tensors, and of all of them together; see `extract_lora`."""
+    total, lost = (sum(getattr(x, key) ** 2 for x in tensors.values()) ** 0.5 for key in ("norm", "lost"))
+    return {
+        "rank": max((x.rank for x in tensors.values()), default=0),
+        "tensors": {name: asdict(x) for name, x in tensors.items()},
+        "norm": total,
+        "lost": lost,
+        "share": lost / total if total else 0.0,
+    }
 
 
 def _layout(pair: Pair, embeddings: bool) -> str | None:

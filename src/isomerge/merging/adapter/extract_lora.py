@@ -20,6 +20,7 @@ from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors
 from isomerge.fusion.low_rank import Cut
 from isomerge.merging.adapter.adapter_writer import AdapterWriter, Choice, Pair
+from isomerge.merging.adapter.extract_image_lora import extract_image_lora, parts_of_two
 from isomerge.models.recognised import Model, recognise
 from isomerge.models.row_meanings import in_order
 from isomerge.symmetry.axes import Atom
@@ -46,6 +47,7 @@ def extract_lora(
     spec_file: str | Path | None = None,
 ) -> dict[str, Any]:
     """Write an adapter folder that turns ``base`` into ``finetuned``, as far as the rank goes; returns a report.
+    Of image models (pipelines, single files, U-Nets) it is a LoRA in diffusers' form.
 
     Tensors are read and written pair by pair. Factors are float32 (float64 for float64 models) with a scaling of 1.
     Modules have the names of the base's stored tensors: peft finds them where transformers does not rename these.
@@ -76,13 +78,14 @@ def extract_lora(
         IsomergeError: the models do not belong together or are equal, their rows have no partners, nothing of their
             difference would be kept, an option is out of range, or ``out`` exists.
     """
-    choice = Choice(
-        Cut(RANK if rank is None and energy == 1 else rank, energy, sv_epsilon, seed),
-        _pattern("include", include),
-        _pattern("exclude", exclude),
-        embeddings,
-    )
-    _check_options(choice.cut)
+    cut = Cut(RANK if rank is None and energy == 1 else rank, energy, sv_epsilon, seed)
+    choice = _chosen(cut, include, exclude, embeddings=embeddings)
+    if parts := parts_of_two(finetuned, base):
+        if embeddings or save_modules:
+            raise IsomergeError(
+                "a LoRA of image models has no tables or whole tensors: leave --embeddings and --save-modules out"
+            )
+        return extract_image_lora(parts, choice, Path(out), overwrite=overwrite)
     one, two = (m if isinstance(m, Model) else recognise(m, spec_file=spec_file) for m in (finetuned, base))
     _check_kin(one, two)
     rows = in_order([two, one], use="replaced")
@@ -125,6 +128,12 @@ def extract_lora(
         folder.discard()  # nothing in it can be gone on with
         folder.release()
     return {**writer.report(), "notes": rows.notes}
+
+
+def _chosen(cut: Cut, include: str | None, exclude: str | None, *, embeddings: bool) -> Choice:
+    """What is described, and how. Raises IsomergeError where an option is out of range."""
+    _check_options(cut)
+    return Choice(cut, _pattern("include", include), _pattern("exclude", exclude), embeddings)
 
 
 def _check_options(cut: Cut) -> None:

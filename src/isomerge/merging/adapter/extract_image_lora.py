@@ -1,0 +1,140 @@
+"""A fine-tune of an image model as a LoRA in diffusers' form: of a pipeline, or of its U-Net or transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isomerge.checkpoint.growing_file import GrowingFile
+from isomerge.checkpoint.image_lora import IMAGE_WEIGHTS
+from isomerge.checkpoint.output_folder import PartialFolder
+from isomerge.checkpoint.reader import Checkpoint
+from isomerge.checkpoint.weights import of_diffusers
+from isomerge.errors import IsomergeError
+from isomerge.fusion.low_rank import factors, norm
+from isomerge.merging.adapter.adapter_writer import Choice, Extracted, totals
+from isomerge.models.references import is_assembled, open_assembled, open_model_ref
+
+TEXT_LAYERS = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
+"""Layers of CLIP's towers that diffusers takes LoRAs of; of other text encoders it takes none."""
+FLOATS = ("F32", "F16", "BF16", "F64")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A model of a pipeline, tuned and not: both have the same tensors."""
+
+    start: str
+    """How the names of its layers begin in the file."""
+    one: Checkpoint
+    two: Checkpoint
+
+    def layer(self, name: str) -> str | None:
+        """What the layer of a weight is called in the file; None where diffusers takes no LoRA of it."""
+        module = name.removesuffix(".weight")
+        if module == name or len(self.one.tensors[name].shape) < 2:
+            return None
+        if self.start in ("unet.", "transformer."):
+            return self.start + module
+        if not self.start.startswith("text_encoder") or not module.endswith(TEXT_LAYERS):
+            return None
+        return f"{self.start}{'' if module.startswith('text_model.') else 'text_model.'}{module}"
+
+
+def are_image_models(finetuned: Any, base: Any) -> bool:
+    """Whether these are pipelines, or models of diffusers, by their names."""
+    if not all(isinstance(ref, str | Path) for ref in (finetuned, base)):
+        return False
+    return any(map(is_assembled, (finetuned, base))) or all(
+        of_diffusers(open_model_ref(ref).config) for ref in (finetuned, base)
+    )
+
+
+def parts_of_two(finetuned: Any, base: Any) -> list[Part]:
+    """The models of two pipelines, or two of diffusers; empty where they are others.
+
+    Raises:
+        IsomergeError: one is a pipeline and the other none, or models differ in tensors or shapes.
+    """
+    if not are_image_models(finetuned, base):
+        return []
+    whole = [is_assembled(ref) for ref in (finetuned, base)]
+    if not any(whole):
+        one, two = (open_model_ref(ref) for ref in (finetuned, base))
+        start = "transformer." if "Transformer" in str(two.config["_class_name"]) else "unet."
+        return [_checked(Part(start, one, two))]
+    if not all(whole):
+        raise IsomergeError(
+            f"{finetuned if whole[0] else base} is a pipeline, and the other is none: give two of a kind"
+        )
+    tuned, plain = open_assembled(finetuned), open_assembled(base)
+    parts = []
+    for name, component in plain.components.items():
+        other = tuned.components.get(name)
+        if component.has_weights and other is not None and not component.equals(other):
+            models = (open_model_ref(each.ref) for each in (other, component))
+            parts.append(_checked(Part(f"{name}.", *models)))
+    return parts
+
+
+def _checked(part: Part) -> Part:
+    mine, theirs = part.one.shapes, part.two.shapes
+    if (name := next((n for n in {**theirs, **mine} if mine.get(n) != theirs.get(n)), None)) is not None:
+        shapes = [list(shapes[name]) if name in shapes else "none" for shapes in (mine, theirs)]
+        raise IsomergeError(
+            f"tensor {name} has shape {shapes[0]} in {part.one.ref} and {shapes[1]} in {part.two.ref}: a LoRA "
+            "needs equal shapes"
+        )
+    return part
+
+
+def extract_image_lora(parts: list[Part], choice: Choice, out: Path, *, overwrite: bool = False) -> dict[str, Any]:
+    """Write the factors of the differences of linear layers and convolutions, each with a scaling of 1; the report
+    of `isomerge.merging.adapter.extract_lora.extract_lora`.
+
+    Raises:
+        IsomergeError: nothing differs, or nothing that does would be kept, or ``out`` exists.
+    """
+    reads = [place for part in parts for model in (part.one, part.two) for place in (*model.files, model.folder)]
+    folder = PartialFolder(out.absolute(), overwrite=overwrite, reads=reads)
+    rows: dict[str, Extracted] = {}
+    try:
+        folder.begin()
+        file = GrowingFile(folder.blobs / "tensors")
+        for part, name, difference in _differences(parts):
+            layer, size = part.layer(name), norm(difference)
+            if layer is None or not choice.wants(layer):
+                rows[part.start + name] = Extracted("lost", 0, size, size)
+                continue
+            b, a = factors(difference.flatten(1), choice.cut)
+            file.add(f"{layer}.lora_A.weight", a.reshape(-1, *difference.shape[1:]))
+            file.add(f"{layer}.lora_B.weight", b.reshape(*b.shape, *[1] * (difference.ndim - 2)))
+            lost = norm(torch.addmm(difference.flatten(1), b, a, alpha=-1))
+            rows[part.start + name] = Extracted("lora", len(a), size, lost)
+        if not any(row.kept == "lora" for row in rows.values()):
+            refs = " and ".join(dict.fromkeys(model.ref for part in parts[:1] for model in (part.one, part.two)))
+            said = "no layer that differs would be kept: choose others with --include and --exclude"
+            raise IsomergeError(f"{refs}: {said if rows else 'weights are equal: there is nothing to extract'}")
+        file.finish(folder.model / IMAGE_WEIGHTS)
+        folder.publish()
+    finally:
+        folder.discard()  # nothing in it can be gone on with
+        folder.release()
+    return {**totals(rows), "notes": []}
+
+
+def _differences(parts: list[Part]) -> Iterator[tuple[Part, str, Tensor]]:
+    """What is not equal, one tensor at a time."""
+    for part in parts:
+        for name, info in part.two.tensors.items():
+            if info.dtype in FLOATS and part.one.tensors[name].dtype in FLOATS:
+                tuned, stored = part.one.read(name), part.two.read(name)
+                work = torch.float64 if tuned.dtype == torch.float64 else torch.float32
+                difference = tuned.to(work) - stored.to(work)
+                if difference.any():
+                    yield part, name, difference
