@@ -317,6 +317,33 @@ def keep_masked(x: Any, y: Any, mask: Any, factor: Any, delta: Any) -> None:
         delta[i] = d if mask[i] else factor * 0
 
 
+def descend(x: Any, mean: Any, square: Any, slope: Any, rates: Any) -> None:
+    """One step of `isomerge.fusion.descent.adam`."""
+    new, keep, more, root, floor, rate = rates
+    for i in range(x.size):
+        mean[i] += new * (slope[i] - mean[i])
+        square[i] = square[i] * keep + more * slope[i] * slope[i]
+        x[i] -= rate * mean[i] / (np.sqrt(square[i]) / root + floor)
+
+
+def row_slopes(deltas: Any, products: Any, change: Any, total: Any, slope: Any) -> None:
+    """The gradient of `isomerge.fusion.doge.correction`, of task vectors [n, out, in] and numbers [n, out]."""
+    factor = -(total + total)
+    for row in range(change.shape[0]):
+        c, s = change[row], slope[row]
+        for m in range(deltas.shape[0]):
+            d, along = deltas[m, row], np.float64(0)
+            for i in range(c.size):
+                along += np.float64(d[i] * c[i])
+            gap = factor * (products[m, row] - total * c.dtype.type(along))
+            if m == 0:
+                for i in range(c.size):
+                    s[i] = gap * d[i]
+            else:
+                for i in range(c.size):
+                    s[i] += gap * d[i]
+
+
 def draw(key: Any, place: Any, out: Any) -> None:
     """The next numbers of a Mersenne twister (Matsumoto and Nishimura 1998), uint32: of its ``key`` [624] ``place``
     [1] are used up."""

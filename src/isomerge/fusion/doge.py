@@ -103,19 +103,18 @@ def correction(
     deltas: Sequence[Tensor], factors: Sequence[float], shared: Tensor, iterations: int, learning_rate: float
 ) -> Tensor:
     """The ``Delta [out, in]`` that Adam finds, its gradient without the directions ``shared``."""
+    from isomerge.loops import compiled, row_slopes
+
     dtype = deltas[0].dtype
     if max(float(delta.abs().max()) for delta in deltas) > LARGE:
         deltas = [delta.double() for delta in deltas]
         shared = shared.double()
     scaled = sum_of([delta * c for delta, c in zip(deltas, factors, strict=True)])
-    products = [(delta * (delta - scaled)).sum(1, keepdim=True) for delta in deltas]
-    total = sum(factors)
+    products = torch.stack([(delta * (delta - scaled)).sum(1) for delta in deltas]).numpy()
+    every, total, slope = torch.stack(list(deltas)).numpy(), sum(factors), torch.empty_like(scaled)
 
     def gradient(change: Tensor) -> Tensor:
-        slope = torch.zeros_like(change)
-        for delta, product in zip(deltas, products, strict=True):
-            gap = product - total * (delta * change).sum(1, keepdim=True)
-            slope.addcmul_(gap, delta, value=-2 * total)
-        return slope - shared @ (shared.mT @ slope)
+        compiled(row_slopes)(every, products, change.numpy(), every.dtype.type(total), slope.numpy())
+        return slope.addmm_(shared, shared.mT @ slope, alpha=-1)
 
     return adam(torch.zeros_like(scaled), gradient, iterations=iterations, learning_rate=learning_rate).to(dtype)
