@@ -81,18 +81,20 @@ class RoundingOf:
         stored = {block: source[block].to(t.dtype) for block, t in pulled.items()}
         spec, fold = self.spec, self._folding
         local = spec.restrict([n for n in spec.spaces if n not in spec.residual_names])
-        gauged = fold.applied(stored)
+        folded, pulled = fold.applied(stored), fold.applied(pulled)
+        gauged = dict(folded)
         to_gauge = canonical_gauge(local, gauged)[0]
         to_gauge = Alignment(local, {k: e for k, e in to_gauge.items() if not ElementKey.of(k).is_shift})
-        gauged, pulled = (
-            to_gauge.applied(fold.applied(stored)),
-            to_gauge.applied(fold.applied(pulled)),
-        )
+        mixed = {block for _, _, parts in find_shifts(local, list(folded)) for block in parts.values()}
+        # what one element alone has moved is there already
+        mixed |= {b for b in folded if sum(key in to_gauge for key in elements_of(local, b)) > 1}
+        gauged |= to_gauge.applied({block: t for block, t in folded.items() if block in mixed})
+        pulled = to_gauge.applied({block: t for block, t in pulled.items() if block in touched})
         sizes = {block: float((t + block.line.less).norm()) for block, t in gauged.items()}
         maps = [size for block, size in sizes.items() if gauged[block].ndim > 1 and size]
         biases = self._biases_read(g, touched)
         errors = {}
-        for block in touched & pulled.keys():
+        for block in pulled:
             away = pulled[block] - gauged[block]
             errors[block] = 0.0
             for (e, x), atoms, _ in leaves(spec, block, away, gauged[block] + block.line.less):
