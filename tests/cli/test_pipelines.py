@@ -195,6 +195,27 @@ def test_as_a_step_of_a_recipe_of_several(two: tuple[Path, Path], tmp_path: Path
     assert [step["kept"] for step in report["steps"]] == [True, False]
 
 
+def test_later_steps_are_checked_before_the_first_is_written(
+    two: tuple[Path, Path], pipelines: Callable, tmp_path: Path
+) -> None:
+    """Pipelines of another class, and such without a component, beside the output of an earlier step. (It was seen
+    when that was there.)"""
+    a, b = map(str, two)
+    xl, _ = pipelines("sdxl")
+    shutil.copytree(b, tmp_path / "other")
+    index = json.loads((tmp_path / "other" / "model_index.json").read_text())
+    del index["vae"]
+    (tmp_path / "other" / "model_index.json").write_text(json.dumps(index))
+    first = {"name": "mean", "merge_method": "linear", "models": [{"model": a}, {"model": b}]}
+    for bad, said in ((xl, "only pipelines of one class"), (tmp_path / "other", "has no vae")):
+        second = {"merge_method": "linear", "models": [{"model": "mean"}, {"model": str(bad)}]}
+        (tmp_path / "recipe.yml").write_text(yaml.safe_dump_all([first, second]))
+        with pytest.raises(IsomergeError) as error:
+            door.merge(tmp_path / "recipe.yml", out=tmp_path / "out")
+        one_sentence(error.value, "the step without a name", said)
+        assert not (tmp_path / "out.steps").exists()
+
+
 def test_plans(isomerge: Callable, two: tuple[Path, Path], tmp_path: Path) -> None:
     """A dry run plans every component and writes nothing; without a folder there is no pipeline."""
     said = isomerge("merge", *two, "-o", tmp_path / "out", "--dry-run", "--no-align")

@@ -118,7 +118,7 @@ def pipeline_merge(
         IsomergeError: pipelines or components that do not fit together, or an option that is about one model.
     """
     if isinstance(source, str | Path | Step):
-        decided = _by_recipe(source, opening, writing)
+        decided = pipelines_of_recipe(source, opening, writing)
     else:
         decided = _by_options(list(source), fusing, moving, opening, writing)
     if decided is None:
@@ -201,7 +201,7 @@ def _inside(refs: Sequence[str], first: str, opening: OpeningOptions, writing: O
     return inside(refs, first, opening, writing)
 
 
-def _by_recipe(source: str | Path | Step, opening: OpeningOptions, writing: OutputOptions) -> Found | None:
+def pipelines_of_recipe(source: str | Path | Step, opening: OpeningOptions, writing: OutputOptions) -> Found | None:
     """The pipelines that a recipe names, the base first, and what becomes of their components."""
     path = str(source)
     if not isinstance(source, Step) and os.path.isdir(os.path.expanduser(source)):

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from isomerge.commands.opening import recognised
-from isomerge.commands.pipeline_merges import PIPELINE_REPORT
+from isomerge.commands.pipeline_merges import PIPELINE_REPORT, pipelines_of_recipe
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors, write_whole
 from isomerge.merging.job_models import by_token, opened
@@ -93,15 +93,16 @@ def step_merges(
             f"{out} would be the last step's folder and another one's: choose another output folder"
         )
     merges: list[StepMerge] = []
-    assembled: set[str | None] = set()
-    """Steps that merge pipelines."""
+    assembled: dict[str, str] = {}
+    """Steps that merge pipelines, and one that has the components of the output; empty: that is seen later."""
     stand_ins: dict[str, Model] = {}
     """By folders of earlier outputs, the model that gives each its architecture."""
     for step in steps:
         last = step is steps[-1]
         asked = step.reading(folders)
-        if pipelines_of(asked.content) or assembled & set(step.needs):
-            assembled.add(step.name)  # whose components are checked when they are there
+        if pipelines_of(asked.content) or assembled.keys() & {*step.needs}:
+            known = all(map(assembled.get, step.needs))
+            assembled[str(step.name)] = _checked_pipelines(step.reading(assembled), opening) if known else ""
         else:
             stand_ins[str(folders.get(str(step.name)))] = _checked(asked, job_of_recipe(asked), stand_ins, opening)
         name = str(step.name)
@@ -114,6 +115,20 @@ def step_merges(
         kept = not last and _is_made(record, text, folders[name]) and _all_kept(step.needs, merges)
         merges.append(StepMerge(asked, whole if last else folders[name], last, record, text, kept))
     return merges
+
+
+def _checked_pipelines(step: Step, opening: OpeningOptions) -> str:
+    """Check a step that merges pipelines, those that earlier steps write replaced by ones with their components;
+    returns one with its own.
+
+    Raises:
+        IsomergeError: see `isomerge.commands.pipeline_merges.pipeline_merge`.
+    """
+    try:
+        decided = pipelines_of_recipe(step, opening, OutputOptions())
+    except IsomergeError as error:
+        raise IsomergeError(f"{step}: {error.sentence}") from None
+    return "" if decided is None else decided[0][0].ref
 
 
 def _checked(step: Step, job: MergeJob, stand_ins: Mapping[str, Model], opening: OpeningOptions) -> Model:
