@@ -88,6 +88,7 @@ def checked(request: type[Request]) -> Callable[[Callable[..., R]], Callable[...
                 return asked(given, bound.arguments.get("observer", quiet), outermost=outermost)
 
         call.__signature__ = full  # pyright: ignore[reportAttributeAccessIssue]
+        call.__annotations__ = {name: parameter.annotation for name, parameter in full.parameters.items()}
         call.__doc__ = documented(function, request)
         call.asked = asked  # pyright: ignore[reportAttributeAccessIssue]
         return call

@@ -108,7 +108,8 @@ class Evaluate(Request):
     telling: TellingOptions = group(TellingOptions)
 
 
-def _measured(a: Asked) -> str | None:
+def measured(a: Asked) -> str | None:
+    """Why what says how a loss is measured does nothing."""
     return "nothing is measured without --data" if a.data is None else None
 
 
@@ -133,12 +134,12 @@ class Report(Request):
         (), "Show a measured line: a file of isomerge barrier --json; repeat it.", kind=list[Path] | None,
         read=_listed, default=None, reads=True,
     )  # fmt: skip
-    points: int = option(11, "With --data: points on a line, both ends included; odd.", acts=_measured)
-    limit: int | None = option(None, "With --data: use no more than so many examples.", acts=_measured)
-    length: int = option(128, "With --data: tokens per example of text.", acts=_measured)
-    batch_size: int = option(32, "With --data: examples that a model reads at a time.", acts=_measured)
-    device: str = option("cpu", "With --data: where the models run, cpu or cuda.", acts=_measured)
-    opening: OpeningOptions = group(OpeningOptions, allow_pickle=_measured)
+    points: int = option(11, "With --data: points on a line, both ends included; odd.", acts=measured)
+    limit: int | None = option(None, "With --data: use no more than so many examples.", acts=measured)
+    length: int = option(128, "With --data: tokens per example of text.", acts=measured)
+    batch_size: int = option(32, "With --data: examples that a model reads at a time.", acts=measured)
+    device: str = option("cpu", "With --data: where the models run, cpu or cuda.", acts=measured)
+    opening: OpeningOptions = group(OpeningOptions, allow_pickle=measured)
     telling: ReportOptions = group(ReportOptions)
 
 

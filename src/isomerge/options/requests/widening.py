@@ -9,7 +9,8 @@ from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.options.files import DryRunOptions, OpeningOptions, OutputOptions, TellingOptions, out_folder
-from isomerge.options.option import FIRST, LATE, Asked, Request, argument, group, needed, option
+from isomerge.options.option import FIRST, LATE, Request, argument, group, needed, option
+from isomerge.options.requests.measuring import measured
 
 
 def _sizes(texts: Sequence[str] | None) -> dict[str, int] | None:
@@ -56,10 +57,6 @@ class Widen(Request):
     telling: TellingOptions = group(TellingOptions)
 
 
-def _measured(a: Asked) -> str | None:
-    return "nothing is measured without --data" if a.data is None else None
-
-
 @dataclass(frozen=True, kw_only=True)
 class TransplantTokenizer(Request):
     """Write MODEL with another tokenizer: embeddings, head, config and tokenizer files fit the new tokens.
@@ -88,7 +85,7 @@ class TransplantTokenizer(Request):
         "--data", kind=str | None, panel=FIRST, reads=True,
     )  # fmt: skip
     limit: int | None = option(
-        256, "With --data: use no more than so many texts.", least=1, panel=FIRST, acts=_measured,
+        256, "With --data: use no more than so many texts.", least=1, panel=FIRST, acts=measured,
     )  # fmt: skip
     pad_to_multiple_of: int | None = option(
         None, "Add rows until their number is a multiple of this.", "--pad-to-multiple-of", panel=FIRST,
