@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import sys
+from itertools import pairwise
 from typing import NoReturn, TextIO
 
 from isomerge.checkpoint.mapped_files import cut_sentence, watch_mapped_files
@@ -44,6 +46,9 @@ def main() -> None:
         raise
     except IsomergeError as error:
         _stop(NO_FILES if is_files_error(error) else error.sentence, 2)
+    except BrokenPipeError:  # whoever reads has seen enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except Exception as error:
         if is_full_error(error):
             _stop(_full(error), 2)
@@ -104,5 +109,8 @@ def _is_full(stream: TextIO | None) -> bool:
 
 
 def _stop(sentence: str, code: int) -> NoReturn:
+    words = sys.argv[1:]
+    if "--json=-" in words or ("--json", "-") in pairwise(words):  # who parses it gets a document in any case
+        print(json.dumps({"refused": visible(cut_sentence() or sentence)}))
     print(f"isomerge: {visible(cut_sentence() or sentence)}", file=sys.stderr)
     sys.exit(code)

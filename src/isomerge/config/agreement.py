@@ -105,11 +105,14 @@ def undeclared_differences(one: Config, two: Config, keys: Iterable[str]) -> lis
         one, two = first, second
     mine, theirs = dict(_leaves(one)), dict(_leaves(two))
     both = mine.keys() | theirs.keys() if None not in read else mine.keys() & theirs.keys()
-    known = tuple(keys)
+    return _unlike(mine, theirs, both, tuple(keys))
+
+
+def _unlike(mine: Config, theirs: Config, paths: Iterable[str], declared: tuple[str, ...]) -> list[Difference]:
     return [
         Difference(path, mine.get(path), theirs.get(path))
-        for path in sorted(both)
-        if mine.get(path) != theirs.get(path) and not _is_declared(path, known) and not _is_unseen(path)
+        for path in sorted(paths)
+        if mine.get(path) != theirs.get(path) and not _is_declared(path, declared) and not _is_unseen(path)
     ]
 
 
@@ -123,6 +126,12 @@ def decisive_differences(one: Config, two: Config, keys: Iterable[str]) -> list[
 def open_differences(one: Config, two: Config, keys: Iterable[str]) -> list[Difference]:
     """Where they differ in other keys, of which nobody knows whether the function depends on them."""
     return undeclared_differences(one, two, _declared(keys))
+
+
+def written_differences(one: Config, two: Config, keys: Iterable[str]) -> list[Difference]:
+    """Those of `open_differences` that both configs state, as they are written; transformers is not asked."""
+    mine, theirs = dict(_leaves(one)), dict(_leaves(two))
+    return _unlike(mine, theirs, mine.keys() & theirs.keys(), _declared(keys))
 
 
 def _declared(keys: Iterable[str]) -> tuple[str, ...]:

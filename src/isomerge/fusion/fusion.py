@@ -82,13 +82,23 @@ def fusion_of(
     chosen = merge_method(method)
     first = role_of_base(chosen, base)
     if count + base < 2 and method != "passthrough":
-        raise IsomergeError("merge needs at least two models: name another one")
+        raise IsomergeError(
+            "merge needs at least two models: name another one; --method passthrough writes one alone, such as "
+            "MODEL+LORA with its adapter merged in"
+        )
     if weights is not None:
         weights = [float(w) for w in weights]
         if len(weights) != count or not all(map(isfinite, [*weights, sum(weights)])):
             raise IsomergeError(f"--weights: {count} finite numbers are needed, got {weights}")
     parsed = of_models(chosen, count, weights=weights, given=parameters)
     return Fusion(chosen, parsed, first, seed)
+
+
+def _of_one(method: Method) -> str:
+    """What a method that goes from a base to one model does with two, and what merges more."""
+    if method.models != (1, 1):
+        return ""
+    return f"; {method.name} goes from it to one other model, and karcher, multislerp and linear merge several"
 
 
 def role_of_base(method: Method, named: bool) -> str:
@@ -102,5 +112,6 @@ def role_of_base(method: Method, named: bool) -> str:
     if method.base == "required":
         raise IsomergeError(
             f"the method {method.name} needs a base model: name it with --base-model, or base_model in a recipe"
+            f"{_of_one(method)}"
         )
     return "model"

@@ -259,6 +259,16 @@ class Method:
         return {option.keyword: values[option.name] for option in self.options.values()}
 
 
+ELSEWHERE = {
+    **dict.fromkeys(("add_difference", "task_vector", "task_vectors", "sum"), "task_arithmetic"),
+    **dict.fromkeys(
+        ("average", "mean", "lerp", "weighted_sum", "weighted_average", "soup", "model_soup"), "linear"
+    ),
+    **dict.fromkeys(("dare", "dare_task_arithmetic"), "dare_linear"),
+    **dict.fromkeys(("ties_merging", "trim_elect"), "ties"),
+    "isotropic": "iso_c",
+}
+"""What other programs call methods, and what they are called here."""
 _METHODS: dict[str, Method] = {}
 
 
@@ -453,7 +463,7 @@ def _looked_up(name: str) -> Method:
             )
     if name not in _METHODS:
         there = sorted({*methods(), *points})
-        near = get_close_matches(str(name).lower(), there, 1)
+        near = [ELSEWHERE[name]] if name in ELSEWHERE else get_close_matches(str(name).lower(), there, 1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise IsomergeError(f"--method {name}: no such merge method{hint}; there are {', '.join(there)}")
     return _METHODS[name]

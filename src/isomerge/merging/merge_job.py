@@ -107,6 +107,11 @@ def job_of_models(
     settings = {n: v.tolist() if hasattr(v, "tolist") else v for n, v in dict(parameters or {}).items()}
     if weights is not None and len(weights) != len(listed):
         raise IsomergeError(f"--weights: {len(listed)} finite numbers are needed, got {list(weights)}")
+    if base_model is None and chosen.base == "required" and chosen.models == (1, 1) and len(listed) == 2:
+        base_model = listed[0]  # of two models that one is between, the first is where it starts
+    if len(listed) == 1 and base_model is None and method == "linear" and "+" in str(listed[0]):
+        method = "passthrough"  # a model with its adapter merged in
+        chosen = merge_method(method)
     at = None if base_model is None else next((k for k, m in enumerate(listed) if _same(m, base_model)), None)
     notes: list[str] = []
     if base_model is not None and at is None and merge_base and joins(chosen):

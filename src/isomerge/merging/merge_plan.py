@@ -24,7 +24,7 @@ from isomerge.merging.merge_checks import (
     statistics_of,
 )
 from isomerge.merging.merge_options import MergeOptions
-from isomerge.merging.parameter_checks import check_parameters, idle_filters
+from isomerge.merging.parameter_checks import check_parameters, idle_density, idle_filters
 from isomerge.merging.recipe.yaml_text import plain_value
 from isomerge.models.compatible import check_compatible
 from isomerge.models.recognised import Model, working_dtype
@@ -254,7 +254,7 @@ class MergePlan:
         """
         fuser = Fuser(fusion, self.plan, self.donor, self.statistics, self.dtype)
         check_parameters(fuser)
-        fuser.notes = idle_filters(fuser)
+        fuser.notes = [*idle_filters(fuser), *idle_density(fuser)]
         fuser.places, fuser.gains = self.places, self.gains
         return fuser
 

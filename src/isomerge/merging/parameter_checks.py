@@ -47,6 +47,21 @@ def check_parameters(fuser: Fuser) -> None:
                 ) from None
 
 
+def idle_density(fuser: Fuser) -> list[str]:
+    """A note on a method that thins task vectors, where it keeps every entry."""
+    name = "density"
+    if name not in fuser.fusion.method.options or not fuser.fusion.method.built_in:
+        return []
+    for _, block, number in _tensors(fuser):
+        values = fuser.parameters(block, number)[name]
+        if any(value < 1 for value in (values if isinstance(values, (list, tuple)) else [values])):
+            return []
+    return [
+        f"density is 1, so that {fuser.fusion.method.name} leaves no entry of a task vector out: "
+        "--param density=0.5 keeps half of them"
+    ]
+
+
 def idle_filters(fuser: Fuser) -> list[str]:
     """A note on filters that are in no tensor's name: a part of the model that it does not have, or a slip. Slices,
     whose filters look into names of other layers as well, are left out."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from isomerge.config.agreement import Difference, disagreements
+from isomerge.config.agreement import Difference, disagreements, written_differences
 from isomerge.config.keys import MODEL_KINDS
 from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
@@ -56,6 +56,10 @@ def check_compatible(
                     f"averaged{_way_out(difference)}"
                 )
             notes.append(f"{said}: what is written has that of {anchor.ref}")
+        for difference in (
+            written_differences(anchor.config, other.config, compared_keys(anchor)) if settings else ()
+        ):
+            notes.append(f"{pair} differ in config.json: {difference.sentence}: what is written has the first")
         _check_tensors(anchor, other, apart)
     return notes
 
@@ -72,7 +76,8 @@ def check_kin(anchor: Model, other: Model, *, but: Collection[str] = ()) -> None
         theirs = other.spec.sizes.get(size, value)
         if theirs != value and size not in but:
             what = "vocabularies" if size == VOCABULARY else "shapes"
-            hint = "; merge makes them so with --tokenizer-source union" if size == VOCABULARY else ""
+            hint = "isomerge widen writes the smaller one with the sizes of the other"
+            hint = "; " + ("merge makes them so with --tokenizer-source union" if size == VOCABULARY else hint)
             raise IsomergeError(
                 f"{pair} have different {what} ({size} is {value} and {theirs}): they must be equal{hint}"
             )

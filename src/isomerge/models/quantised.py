@@ -53,6 +53,13 @@ def dequantised(checkpoint: Checkpoint) -> Checkpoint:
         IsomergeError: weights that are packed in a way that is not known, factors that do not fit, or a config that
             says that weights are packed, which are plain numbers.
     """
+    packed = (n.removesuffix(".scales") for n in checkpoint.tensors if n.endswith(".scales"))
+    if stem := next((n for n in packed if {f"{n}.weight", f"{n}.biases"} <= checkpoint.tensors.keys()), None):
+        raise IsomergeError(
+            f"{checkpoint.ref}: {stem}.weight is packed by MLX ({stem}.scales and .biases lie beside it), which is "
+            "read by MLX alone: name the model that it was made from, or unpack it with `mlx_lm.convert --hf-path "
+            "MODEL --mlx-path OUT --dequantize`"
+        )
     key = next((key for key in KEYS if isinstance(checkpoint.config.get(key), Mapping)), None)
     if key is None:
         return checkpoint

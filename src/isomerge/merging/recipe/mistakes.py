@@ -31,7 +31,7 @@ def _misspelt(place: tuple[Any, ...], schema: type[BaseModel]) -> str:
         return f"unknown key `{_shown(place)}`: {ELSEWHERE[key]}"
     if "parameters" in known and any(key in method.options for method in methods().values()):
         return f"unknown key `{_shown(place)}`: it is a parameter, so write it under `parameters` there"
-    near = get_close_matches(key, known, 1)
+    near = get_close_matches(key, known, 1) or [name for name in known if name.startswith(f"{key}_")]
     hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(known)}"
     return f"unknown key `{_shown(place)}`: {hint}"
 
