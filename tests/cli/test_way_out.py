@@ -65,7 +65,7 @@ def test_mlx(copies: Callable, refuses: Callable) -> None:
     packed = {name: torch.zeros(rows, 1, dtype=torch.uint32)}
     packed |= {f"{stem}{kind}": torch.zeros(rows, 1) for kind in ("scales", "biases")}
     save_file({**tensors, **packed}, a / "model.safetensors", metadata={"format": "mlx"})
-    refuses("inspect", a, words=[name, "MLX", "--dequantize"])
+    refuses("inspect", a, words=[name, "MLX", "dequantize"])
 
 
 def test_recipes_keys_by_their_beginning(stored: Callable, refuses: Callable, tmp_path: Path) -> None:

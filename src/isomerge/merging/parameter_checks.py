@@ -58,7 +58,7 @@ def idle_density(fuser: Fuser) -> list[str]:
             return []
     return [
         f"density is 1, so that {fuser.fusion.method.name} leaves no entry of a task vector out: "
-        "--param density=0.5 keeps half of them"
+        "a density of 0.5 keeps half of them"
     ]
 
 

@@ -57,8 +57,8 @@ def dequantised(checkpoint: Checkpoint) -> Checkpoint:
     if stem := next((n for n in packed if {f"{n}.weight", f"{n}.biases"} <= checkpoint.tensors.keys()), None):
         raise IsomergeError(
             f"{checkpoint.ref}: {stem}.weight is packed by MLX ({stem}.scales and .biases lie beside it), which is "
-            "read by MLX alone: name the model that it was made from, or unpack it with `mlx_lm.convert --hf-path "
-            "MODEL --mlx-path OUT --dequantize`"
+            "read by MLX alone: name the model that it was made from, or unpack it there (dequantize of "
+            "mlx_lm.convert)"
         )
     key = next((key for key in KEYS if isinstance(checkpoint.config.get(key), Mapping)), None)
     if key is None:
