@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.commands.opening import pair_solver, recognised
+from isomerge.commands.pipeline_parts import by_parts
 from isomerge.errors import IsomergeError
 from isomerge.evidence.inspection import inspection
 from isomerge.evidence.outputs import compare_outputs, predictions
@@ -45,8 +46,11 @@ from isomerge.solve.standing import chosen_spaces, standings
 def diff(asked: asked_for.Diff, observer: Observer) -> dict[str, Any]:
     """Raw distance and distance after alignment of ``two`` onto ``one``, per space and layer, with a verdict; and
     what their fingerprints say of them, which do not depend on any alignment. ``spaces`` are by default those
-    inside the layers, and the residual stream as well where it is a relative's in another basis."""
+    inside the layers, and the residual stream as well where it is a relative's in another basis. Of two pipelines
+    ``parts`` has what there is to say of each (`isomerge.commands.pipeline_parts`)."""
 
+    if (parts := _by_parts(diff, "diff", asked, observer)) is not None:
+        return parts
     spaces, layers = asked.moving.spaces, asked.moving.layers
     with pair_solver(asked.one, asked.two, spaces or "default", layers, asked.opening, guard=True) as (
         solver,
@@ -80,7 +84,8 @@ def verify(asked: asked_for.Verify, observer: Observer) -> dict[str, Any]:
     are ``refuted`` without matching. Of all others every tensor is matched and compared. What is not the same as it
     is stored is compared once more without what LayerNorm takes away by itself (`isomerge.models.layer_norm_form`).
     Where a class returns hidden states beside its predictions, models that differ by the basis of these alone are
-    the same, and ``turned`` says so in a sentence for each.
+    the same, and ``turned`` says so in a sentence for each. Two pipelines are verified part by part, as ``parts``
+    says (`isomerge.commands.pipeline_parts`).
 
     Returns:
         ``same``: True; False, which is not the same by the symmetries that the spec declares, or because of the
@@ -93,6 +98,8 @@ def verify(asked: asked_for.Verify, observer: Observer) -> dict[str, Any]:
         this speaks against algebra.
     """
 
+    if (parts := _by_parts(verify, "verify", asked, observer)) is not None:
+        return parts
     how: dict[str, Any] = {"guard": False, "settings": False}
     with pair_solver(asked.one, asked.two, "default", None, asked.opening, **how) as (solver, notes):
         refs = [solver.anchor.ref, solver.source.ref]
@@ -130,6 +137,16 @@ def verify(asked: asked_for.Verify, observer: Observer) -> dict[str, Any]:
             report |= {"outputs": counted[output], "output": output, "outputs_by_name": apart}
             report["contradiction"] = contradicted
         return Report(report)
+
+
+def _by_parts(function: Any, command: str, asked: Any, observer: Observer) -> dict[str, Any] | None:
+    """The same of every part of two pipelines; None where these are none."""
+
+    def compared(one: str, two: str) -> dict[str, Any]:
+        return function.asked(replace(asked, one=one, two=two), observer)
+
+    report = by_parts(command, asked.one, asked.two, compared)
+    return None if report is None else Report(report)
 
 
 def _proof(solver: PairSolver, observer: Observer) -> tuple[dict[str, Any], Similarity]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,9 @@ DISAGREE = 3
 
 def tell_diff(voice: Voice, asked: asked_for.Diff, report: dict[str, Any]) -> None:
     """How far apart two models are, and what that means."""
+    if "parts" in report:
+        _tell_parts(voice, report, lambda part: tell_diff(voice, asked, part))
+        return
     warn_fixed(voice, report.get("fixed", []))
     stream_table(voice, report)
     distance_table(voice, report["distance"])
@@ -42,6 +47,11 @@ def tell_verify(voice: Voice, asked: asked_for.Verify, report: dict[str, Any]) -
     """Whether two models are one function, and how that is known."""
     from isomerge.evidence.verify import AGREEING
 
+    if "parts" in report:
+        _tell_parts(voice, report, lambda part: tell_verify(voice, asked, part))
+        words = {True: "the same by every part", False: "not the same", None: f"cannot tell ({report['reason']})"}
+        voice.say(f"The pipelines: {words[report['same']]}.")
+        return None if report["same"] else UNTOLD if report["same"] is None else 1
     residual = report["residual"]
     how = (
         f"largest relative residual {residual['largest']:.2g} in {residual['tensor']}, rounding allows "
@@ -78,8 +88,42 @@ def tell_verify(voice: Voice, asked: asked_for.Verify, report: dict[str, Any]) -
     return None if report["same"] else UNTOLD if report["same"] is None else 1
 
 
+def _tell_parts(voice: Voice, report: dict[str, Any], tell: Callable[[dict[str, Any]], Any]) -> None:
+    """What is said of every part of two pipelines."""
+    for name, row in report["parts"].items():
+        voice.say(f"{name}: {row['said']}.")
+        if "report" in row:
+            tell(row["report"])
+
+
 def run_fingerprint(voice: Voice, asked: asked_for.Fingerprint) -> dict[str, Any]:
-    """The first model's fingerprint, written, and compared with those of the others."""
+    """The first model's fingerprint, written, and compared with those of the others; of pipelines part by part."""
+    from isomerge.models.references import is_assembled
+
+    if not is_assembled(asked.model):
+        return _fingerprints(voice, asked)
+    from isomerge.archs import without_spec
+    from isomerge.models.references import open_assembled
+
+    if asked.out is not None:
+        raise IsomergeError(f"{asked.model} is a pipeline, and a file has one model's fingerprint: name its part")
+    sources = [asked.model, *(asked.others or ())]
+    if (other := next((source for source in sources if not is_assembled(source)), None)) is not None:
+        raise IsomergeError(f"{asked.model} is a pipeline and {other} none: compare pipelines, or models")
+    whole = [open_assembled(source).components for source in sources]
+    parts: dict[str, Any] = {}
+    for name, component in whole[0].items():
+        if component.has_weights and not without_spec(component.config()):
+            refs = [each[name].ref for each in whole if name in each]
+            parts[name] = _fingerprints(voice, replace(asked, model=refs[0], others=refs[1:]))
+            tell_fingerprint(voice, asked, parts[name])
+        elif component.has_weights:
+            voice.say(f"{name}: no fingerprint, as there is no spec for its class.")
+    return {"command": "fingerprint", "models": sources, "parts": parts}
+
+
+def _fingerprints(voice: Voice, asked: asked_for.Fingerprint) -> dict[str, Any]:
+    """Of models."""
     from isomerge.files import check_file
 
     others = asked.others or ()
@@ -120,7 +164,10 @@ def run_fingerprint(voice: Voice, asked: asked_for.Fingerprint) -> dict[str, Any
 def tell_fingerprint(
     voice: Voice, asked: asked_for.Fingerprint, report: dict[str, Any]
 ) -> int | IsomergeError | None:
-    """How the models are related to the first one."""
+    """How the models are related to the first one; of pipelines that was told by part."""
+    if "parts" in report:
+        conflicts = (each["conflict"] for part in report["parts"].values() for each in part["compared"])
+        return DISAGREE if any(conflicts) else None
     compared, unread = report["compared"], report["unread"]
     if compared:
         voice.table("", ["compared with", "", "score", "difference"], [_cells(each) for each in compared])
