@@ -262,24 +262,14 @@ def trim(x: Any, y: Any, low: Any, high: Any, stay: Any, seen: Any, delta: Any) 
                 d[i] = zero
 
 
-def masses(x: Any, y: Any, mask: Any, low: Any, high: Any, sums: Any) -> None:
-    """Add up the sizes of differences, float64 [2]: of all, and of those in a mask (empty: of all) whose size is
-    more than ``low`` and less than ``high`` (NaN: without end)."""
-    nothing = np.float64(0)
+def masses(x: Any, y: Any, kept: Any, sums: Any) -> None:
+    """Add up the sizes of the differences of two vectors, and of what is kept of them: float64 [2]."""
     for k in range(0, x.size, BLOCK):
-        u, v = x[k : k + BLOCK], y[k : k + BLOCK]
-        every = some = nothing
-        if mask.size:
-            m = mask[k : k + BLOCK]
-            for i in range(u.size):
-                size = np.float64(abs(u[i] - v[i]))
-                every += size
-                some += size if m[i] else nothing
-        else:
-            for i in range(u.size):
-                d = abs(u[i] - v[i])
-                every += np.float64(d)
-                some += np.float64(d) if (d > low) & ~(d >= high) else nothing
+        u, v, w = x[k : k + BLOCK], y[k : k + BLOCK], kept[k : k + BLOCK]
+        every = some = np.float64(0)
+        for i in range(u.size):
+            every += np.float64(abs(u[i] - v[i]))
+            some += np.float64(abs(w[i]))
         sums[0] += every
         sums[1] += some
 

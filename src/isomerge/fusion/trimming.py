@@ -118,14 +118,8 @@ class Trim:
             else:
                 self._stay[1, 1] = end - rank.less
         if rescale and start < end:
-            self.factor = self._rescaling(sizes)
-
-    def _rescaling(self, sizes: Sizes) -> float:
-        """By what the entries that stay are multiplied to have the sum of magnitudes of all."""
-        before, after = mass_of(sizes, np.zeros(0, bool), self._low, self._high)
-        (least, most), alike = np.diff(self._stay).flatten().tolist(), self._low == self._high
-        after += (self._low * least if least else 0) + (self._high * most if most and not alike else 0)
-        return factor_of(before, after)
+            self.factor = factor_of(self, sizes)
+            self._seen[:] = 0
 
     def __call__(self, part: Tensor, base: Tensor) -> Tensor:
         """See `Part`."""
@@ -148,8 +142,10 @@ class Masked:
     """
 
     def __init__(self, sizes: Sizes, mask: Tensor, *, rescale: bool = False) -> None:
-        self._mask, self._start = mask.reshape(-1).numpy(), 0
-        self.factor = factor_of(*mass_of(sizes, self._mask)) if rescale else 1.0
+        self._mask, self._start, self.factor = mask.reshape(-1).numpy(), 0, 1.0
+        if rescale:
+            self.factor = factor_of(self, sizes)
+            self._start = 0
 
     def __call__(self, part: Tensor, base: Tensor) -> Tensor:
         """See `Part`."""
@@ -163,20 +159,14 @@ class Masked:
         return delta
 
 
-def mass_of(sizes: Sizes, mask: Any, low: float = 0.0, high: float = nan) -> tuple[float, float]:
-    """The sum of all magnitudes, and that of those that a mask has, or, where it is empty, between two."""
+def factor_of(part: Part, sizes: Sizes) -> float:
+    """By what a part of a task vector is multiplied to have the sum of magnitudes of all."""
     from isomerge.loops import compiled, masses
 
-    sums, start = np.zeros(2), 0
+    sums = np.zeros(2)
     for x, y in sizes.pairs():
-        number, part = x.numpy().dtype.type, mask[start : start + len(x)]
-        compiled(masses)(x.numpy(), y.numpy(), part, number(low), number(high), sums)
-        start += len(x)
-    return float(sums[0]), float(sums[1])
-
-
-def factor_of(before: float, after: float) -> float:
-    """By what a task vector is multiplied to have the sum of magnitudes that it had before some of it went."""
+        compiled(masses)(x.numpy(), y.numpy(), part(x, y).numpy(), sums)
+    before, after = sums.tolist()
     return before / after if before >= NEGLIGIBLE and after >= NEGLIGIBLE else 1.0
 
 
