@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from isomerge.models.recognised import Model, recognise
 from isomerge.observe.read_files import data_key
 from isomerge.plug_ins import modules
 from isomerge.plug_ins.command import given_modules, importing
-from isomerge.plug_ins.modules import code_digest
+from isomerge.plug_ins.modules import code_digest, module_of
 from isomerge.run.cluster.parcel import unpack
 from isomerge.run.writing_run import run_key
 from run.parcel_engine import ParcelEngine, use
@@ -170,3 +171,9 @@ def test_workers_import_alike(place: Path, monkeypatch: pytest.MonkeyPatch) -> N
     isomerge.merge(models, out=place / "out", **how)
     assert [module.name for module in parcels[0].imports] == [str(place / "scratch_own.py")]
     assert files_of(place / "out") == files_of(place / "local")
+
+
+def test_a_function_with_arguments_given_is_of_its_own_module() -> None:
+    """And its code is that of no module of Python, whose text says nothing of it."""
+    assert module_of(partial(partial(forgotten), "x")) == module_of(forgotten) == forgotten.__module__
+    assert module_of(partial(forgotten)) != partial.__module__

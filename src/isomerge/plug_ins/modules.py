@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -262,9 +263,17 @@ def _imported_by(name: str, texts: Mapping[str, bytes]) -> set[str]:
     return {imported.partition(".")[0] for imported in names}
 
 
+def module_of(function: Any) -> str:
+    """The module that a function is from; of one with some arguments given (`functools.partial`) that of the
+    function that is called."""
+    while isinstance(function, partial):
+        function = function.func
+    return function.__module__
+
+
 def is_one(first: Any, second: Any) -> bool:
     """Whether two functions come from one module or file, so that the later one takes the earlier one's place."""
-    if first.__module__ == second.__module__:
+    if module_of(first) == module_of(second):
         return True
     files = [getattr(getattr(function, "__code__", None), "co_filename", None) for function in (first, second)]
     return None not in files and os.path.realpath(str(files[0])) == os.path.realpath(str(files[1]))

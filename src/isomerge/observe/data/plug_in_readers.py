@@ -12,7 +12,7 @@ from isomerge.errors import IsomergeError, own_code
 from isomerge.observe.data.examples import Examples
 from isomerge.plug_ins.command import use
 from isomerge.plug_ins.entry_points import DATA, load, module_source, origin, package_of, plug_ins
-from isomerge.plug_ins.modules import code_digest, is_one
+from isomerge.plug_ins.modules import code_digest, is_one, module_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 _READERS: dict[str, Callable[..., Any]] = {}
@@ -37,7 +37,7 @@ def data_reader(function: F) -> F:
     """
     there = _READERS.get(function.__name__)
     if there is not None and not is_one(function, there):
-        takers = [module_source(one.__module__) for one in (function, there)]
+        takers = [module_source(module_of(one)) for one in (function, there)]
         raise IsomergeError(
             f"reader {function.__name__}: {' and '.join(takers)} both register that name; rename one"
         )
@@ -60,7 +60,7 @@ def reader_of(ref: str) -> Reader | None:
     takers = [origin(point) for point in points]
     function = load(points[0]) if points else registered
     if registered is not None and function is not registered:
-        takers.append(module_source(registered.__module__))
+        takers.append(module_source(module_of(registered)))
     if len(takers) > 1:
         raise IsomergeError(
             f"{ref}: {' and '.join(takers)} both have a reader of that name; uninstall or rename one"
@@ -71,14 +71,14 @@ def reader_of(ref: str) -> Reader | None:
         raise IsomergeError(
             f"{ref}: the plug-in of {takers[0]} is no function: let its entry point name module:function"
         )
-    source = package_of(points[0]) if points else module_source(function.__module__)
+    source = package_of(points[0]) if points else module_source(module_of(function))
     return Reader(function, takers[0] if points else source, source)
 
 
 def reader_key(ref: str) -> list[str]:
     """What tells one reader's code from another's, for keys of runs; empty where no plug-in reads ``ref``."""
     reader = reader_of(ref)
-    return [] if reader is None else [reader.source, code_digest(reader.function.__module__)]
+    return [] if reader is None else [reader.source, code_digest(module_of(reader.function))]
 
 
 def plug_in_examples(
