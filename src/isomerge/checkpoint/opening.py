@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from isomerge.checkpoint.companions import companion_files
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.hub import local_folder
 from isomerge.checkpoint.pickled import load_pickles
@@ -16,6 +18,8 @@ from isomerge.checkpoint.weights import WeightFiles, find_weights, read_headers
 from isomerge.errors import IsomergeError
 
 CONFIG = "config.json"
+STATE_DICTS = (".pt", ".pth", ".ckpt", ".bin")
+"""Endings of files of weights that torch saves."""
 PIPELINE = "model_index.json"
 """What a pipeline of diffusers has in place of a config: its models are in folders of their own."""
 
@@ -23,17 +27,41 @@ PIPELINE = "model_index.json"
 def open_checkpoint(ref: str | Path, *, allow_pickle: bool = False) -> Checkpoint:
     """Opens a checkpoint: a folder, or a hub id ``org/name`` or ``org/name@revision``, which is downloaded.
 
-    A path to the only .safetensors file of a folder stands for the folder. Files are chosen as transformers
-    does: model.safetensors, then its index, then (with ``allow_pickle``) pytorch_model.bin and its index.
+    A path to the only .safetensors file of a folder stands for the folder. A state dict of torch (.pt, .pth,
+    .ckpt, .bin) is a model by itself, with ``allow_pickle``; its config is the one beside it, or empty. Files are
+    chosen as transformers does: model.safetensors, then its index, then (with ``allow_pickle``) pytorch_model.bin
+    and its index.
     Safetensors files are opened by their headers alone, without importing torch.
     Raises IsomergeError when the folder or model does not exist, config.json is missing or
     damaged, there are no weights, or any index or header is invalid.
     """
+    if is_state_dict(ref):
+        return _state_dict(Path(os.path.expanduser(ref)), os.fspath(ref), allow_pickle)
     folder = local_folder(ref, allow_pickle=allow_pickle)
     config = read_config(folder)
     explicit = config.get("transformers_weights")
     weights = find_weights(folder, allow_pickle=allow_pickle, explicit=explicit)
     return open_tensors(os.fspath(ref), folder, config, weights)
+
+
+def is_state_dict(ref: str | Path) -> bool:
+    """Whether a reference is a file of weights that torch saved."""
+    path = os.path.expanduser(ref)
+    return os.fspath(path).endswith(STATE_DICTS) and os.path.isfile(path)
+
+
+def _state_dict(path: Path, ref: str, allow_pickle: bool) -> Checkpoint:
+    if not allow_pickle:
+        raise IsomergeError(
+            f"{path} is a pickle, which can run code when it is loaded: save its tensors as safetensors, or pass "
+            "--allow-pickle to load it with weights_only"
+        )
+    known = (path.parent / CONFIG).is_file()
+    beside = companion_files(path.parent) if known else {}
+    stored = open_tensors(
+        ref, path, read_config(path.parent) if known else {}, WeightFiles(path, (path,), None, True)
+    )
+    return replace(stored, in_folder=False, _companions=beside)
 
 
 def open_tensors(

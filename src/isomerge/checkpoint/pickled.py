@@ -16,6 +16,8 @@ from isomerge.errors import IsomergeError
 if TYPE_CHECKING:
     import torch
 
+AROUND = ("state_dict", "model_state_dict", "module", "model")
+"""What trainers call the weights among what else they save."""
 _REMEDY = "convert the checkpoint to safetensors with save_pretrained"
 
 
@@ -50,6 +52,9 @@ def _load(file: Path) -> dict[str, Any]:
             f"{file} is damaged or holds more than plain tensors, so it was not loaded "
             f"({type(error).__name__}); {_REMEDY}"
         ) from error
+    if isinstance(content, dict):  # what trainers save around the weights
+        inside = (content.get(key) for key in AROUND if not isinstance(content.get(key), torch.Tensor))
+        content = next((each for each in inside if isinstance(each, dict)), content)
     if not isinstance(content, dict):
         raise IsomergeError(f"{file} holds a {type(content).__name__}, expected a dict of named tensors; {_REMEDY}")
     return content

@@ -13,7 +13,7 @@ from typing import Any
 from isomerge.checkpoint.adapter import ADAPTER_CONFIG, is_adapter
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.hub import local_folder
-from isomerge.checkpoint.opening import CONFIG, open_checkpoint, read_config
+from isomerge.checkpoint.opening import CONFIG, is_state_dict, open_checkpoint, read_config
 from isomerge.checkpoint.pipeline import Pipeline, is_pipeline, open_pipeline
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.single_file import (
@@ -164,8 +164,8 @@ def _open_model(ref: str | Path, allow_pickle: bool) -> Checkpoint:
         return open_part(ref)
     if whole_of_language(ref) is not None:
         return open_model_ref(ref, allow_pickle=allow_pickle)
-    folder = local_folder(ref, allow_pickle=allow_pickle)
-    if not _is_alone(folder, ref):
+    folder = None if is_state_dict(ref) else local_folder(ref, allow_pickle=allow_pickle)
+    if folder is None or not _is_alone(folder, ref):
         return dequantised(open_checkpoint(ref, allow_pickle=allow_pickle))
     from isomerge.models.lora import with_adapter
 
