@@ -119,3 +119,14 @@ def test_a_refusal_is_a_document_where_one_is_asked_for(tmp_path: Path) -> None:
         assert process.stderr is not None
         process.stdout.close()
         assert b"Traceback" not in process.stderr.read()
+
+
+def test_a_first_model_in_eight_bits_is_told(copies: Callable, tmp_path: Path) -> None:
+    """Where another one has more; not where all have as few, or a dtype is asked for."""
+    a, b = copies("llama")
+    coarse = {n: x.to(torch.float8_e4m3fn) for n, x in load_file(a / "model.safetensors").items()}
+    save_file(coarse, a / "model.safetensors", metadata={"format": "pt"})
+    for models, dtype, told in (([a, b], None, True), ([a, a], None, False), ([a, b], "bfloat16", False)):
+        out = tmp_path / f"out-{len({*models})}-{dtype}"
+        report = isomerge.merge(models, out=out, align=False, **({"dtype": dtype} if dtype else {}))
+        assert any("written as F8_E4M3" in note for note in report["notes"]) is told

@@ -29,6 +29,7 @@ from isomerge.merging.recipe.yaml_text import plain_value
 from isomerge.models.compatible import check_compatible
 from isomerge.models.recognised import Model, working_dtype
 from isomerge.models.row_meanings import in_order
+from isomerge.models.stored_form import coarse_note
 from isomerge.models.unit_plan import Plan, make_plan
 from isomerge.observe.read_files import data_key, file_stamp
 from isomerge.options import unused
@@ -79,6 +80,7 @@ class MergePlan:
 
             self.models = of_common_tokens(self.models)
         models = self.models
+        notes += [] if output.dtype else coarse_note(models)
         self.dtype = working_dtype(models)
         self.told = self._look()
         options, matching = self.options, self.options.matching  # with what was decided

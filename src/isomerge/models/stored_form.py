@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -38,6 +38,20 @@ def planned_tensors(donor: Model, dtype: str | None) -> list[OutTensor]:
         hint = f"did you mean {near}? " if near else ""
         raise IsomergeError(f"--dtype {dtype}: {hint}choose from {', '.join(FLOATS)}")
     return [OutTensor(i.name, out_code(i.dtype, dtype), tuple(i.shape)) for i in donor.checkpoint.tensors.values()]
+
+
+def coarse_note(models: Sequence[Model]) -> list[str]:
+    """What to tell where the first model's weights are 8-bit floats without scales, as which the output is written,
+    and another one's are not."""
+    kinds = [{info.dtype for info in model.checkpoint.tensors.values()} for model in models]
+    coarse = [next((code for code in sorted(codes) if code.startswith("F8")), None) for codes in kinds]
+    finer = next((model.ref for model, code in zip(models, coarse, strict=True) if code is None), None)
+    if coarse[0] is None or finer is None:
+        return []
+    return [
+        f"weights are written as {coarse[0]}, as {models[0].ref} has them, and {finer} has finer ones: --dtype "
+        "bfloat16 keeps more"
+    ]
 
 
 @dataclass(frozen=True)
