@@ -203,6 +203,8 @@ WRONG = [
     (MODELS + "merge_method: linear\nalign: {lern: x}", "unknown key `align.lern`: did you mean `learn`?"),
     (MODELS + "merge_method: linear\nalign: {steps: many}", "`align.steps`: input should be a valid integer"),
     (MODELS + "merge_method: linear\nalign: {stats: x}", "`align.stats`: input should be a valid list"),
+    (MODELS + "merge_method: linear\nbase: a", "unknown key `base`: did you mean `base_model`?"),
+    (MODELS + "merge_method: linear\ndtype: bf16", "`dtype`: bf16 is no dtype here: did you mean bfloat16?"),
     (MODELS + "merge_method: linear\ndtypes: float32", "unknown key `dtypes`: did you mean `dtype`?"),
     (MODELS + "merge_method: linear\nzzz: 1", "unknown key `zzz`: known are models, slices, merge_method"),
     (MODELS + "merge_method: linear\nimport: 3", "`import`: input should be a valid list"),

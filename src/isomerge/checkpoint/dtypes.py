@@ -60,6 +60,13 @@ _TORCH_NAMES: dict[str, str] = {
 
 FLOATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
 """The codes of the floats that weights have, by the names that configs and options use."""
+SHORT = {
+    **dict.fromkeys(("bf16", "bfloat", "bfloat16"), "bfloat16"),
+    **dict.fromkeys(("fp16", "f16", "half", "float16"), "float16"),
+    **dict.fromkeys(("fp32", "f32", "float", "float32"), "float32"),
+    **dict.fromkeys(("fp64", "f64", "double", "float64"), "float64"),
+}
+"""What people call them."""
 STORED_FLOATS = {*FLOATS.values(), "F8_E4M3", "F8_E5M2"}
 """The codes of all floats that tensors are converted from and to, one by one; eight bits have no name in
 options."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.archs import plug_in_parts
+from isomerge.checkpoint.dtypes import FLOATS, SHORT
 from isomerge.checkpoint.in_memory import as_reference
 from isomerge.checkpoint.size import parse_size
 from isomerge.commands.proof import demand_proof
@@ -68,8 +69,18 @@ def recognised(
 
 
 def dtype_name(dtype: Any) -> str | None:
-    """The name of a dtype that may be given as torch's object or numpy's."""
-    return None if dtype is None else str(getattr(dtype, "__name__", dtype)).removeprefix("torch.")
+    """The name of a dtype that may be given as torch's object or numpy's.
+
+    Raises:
+        IsomergeError: it is none that weights are written in.
+    """
+    name = None if dtype is None else str(getattr(dtype, "__name__", dtype)).removeprefix("torch.")
+    if name not in (None, *FLOATS):
+        near = SHORT.get(str(name).lower())
+        raise IsomergeError(
+            f"--dtype {name}: {f'did you mean {near}? ' if near else ''}choose from {', '.join(FLOATS)}"
+        )
+    return name
 
 
 @contextlib.contextmanager

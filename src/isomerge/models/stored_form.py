@@ -17,14 +17,6 @@ from isomerge.passes import fits
 from isomerge.pieces import all_finite, wide_dtype
 from isomerge.symmetry.blocks import Block
 
-SHORT = {
-    **dict.fromkeys(("bf16", "bfloat", "bfloat16"), "bfloat16"),
-    **dict.fromkeys(("fp16", "f16", "half", "float16"), "float16"),
-    **dict.fromkeys(("fp32", "f32", "float", "float32"), "float32"),
-    **dict.fromkeys(("fp64", "f64", "double", "float64"), "float64"),
-}
-"""What people call dtypes."""
-
 
 def out_code(stored: str, dtype: str | None) -> str:
     """The safetensors dtype that a tensor is written in; integers are kept."""
@@ -33,10 +25,6 @@ def out_code(stored: str, dtype: str | None) -> str:
 
 def planned_tensors(donor: Model, dtype: str | None) -> list[OutTensor]:
     """The donor's tensors, as they will be written."""
-    if dtype is not None and dtype not in FLOATS:
-        near = SHORT.get(dtype.removeprefix("torch.").lower())
-        hint = f"did you mean {near}? " if near else ""
-        raise IsomergeError(f"--dtype {dtype}: {hint}choose from {', '.join(FLOATS)}")
     return [OutTensor(i.name, out_code(i.dtype, dtype), tuple(i.shape)) for i in donor.checkpoint.tensors.values()]
 
 

@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from isomerge.checkpoint.dtypes import SHORT
 from isomerge.checkpoint.vocabulary import NEIGHBOURS
 from isomerge.errors import IsomergeError
 from isomerge.merging.recipe.mistakes import explained, keys_of
@@ -200,7 +201,10 @@ class _Aligning(_Referring):
     @field_validator("dtype", "out_dtype", mode="before", check_fields=False)
     @classmethod
     def _torchs(cls, value: Any) -> Any:
-        return value.removeprefix("torch.") if isinstance(value, str) else value
+        name = value.removeprefix("torch.") if isinstance(value, str) else value
+        if isinstance(name, str) and SHORT.get(name.lower(), name) != name:
+            raise ValueError(f"{name} is no dtype here: did you mean {SHORT[name.lower()]}?")
+        return name
 
     @field_validator("checksums", check_fields=False)
     @classmethod
