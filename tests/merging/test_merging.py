@@ -244,7 +244,7 @@ def test_filters_of_a_source_count_its_own_layers(tmp_path: Path) -> None:
 WRONG = [
     ({"method": "ties"}, "needs a base model"),
     ({"method": "tias"}, "did you mean ties"),
-    ({"dtype": "bf16"}, "--dtype bf16: did you mean bfloat16? choose from float32"),
+    ({"dtype": "bf16"}, "dtype='bf16'): did you mean bfloat16? choose from float32"),
     ({"method": "linear", "parameters": {"wieght": 1}}, "did you mean `weight`"),
     ({"method": "linear", "parameters": {"normalize": "maybe"}}, "true or false"),
     ({"method": "linear", "weights": [1.0]}, "2 finite numbers are needed"),
