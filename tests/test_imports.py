@@ -60,7 +60,6 @@ ON_DEMAND = {
     "isomerge.merging.recipe.module_steps": "there is a recipe",
     "isomerge.merging.recipe.recipe_components": "there is a recipe",
     "isomerge.merging.recipe.recipe_job": "there is a recipe",
-    "isomerge.merging.recipe.recipe_modules": "layers are stacked",
     "isomerge.merging.recipe.schema": "there is a recipe, or one that is kept says how models are aligned",
     "isomerge.merging.transplant": "task vectors are moved to another base",
     "isomerge.models.conversions": "it is asked anew what transformers reads",

@@ -298,7 +298,7 @@ def test_periods_of_which_no_list_is_known(
 ) -> None:
     """Layers move by multiples of a period that is in ``config.json``, be the type known to transformers or not."""
     if not known:
-        monkeypatch.setattr("isomerge.config.layer_config.seen_by_transformers", lambda config: None)
+        monkeypatch.setattr("isomerge.config.layer_config.seen_by_transformers", lambda *config: None)
     base = open_checkpoint(toy("llama").folder)
     periodic = replace(base, config={**base.config, "attn_layer_period": 2})
     assert stack_layers([(periodic, range(2, 3))]).config["attn_layer_period"] == 2

@@ -1,4 +1,4 @@
-"""The vocabulary of ``config.json``: the keys by which families call the same thing."""
+"""The vocabulary of ``config.json``: the keys by which families call the same thing; and the names of parts."""
 
 from __future__ import annotations
 
@@ -40,3 +40,12 @@ ASIDE = {
 """Keys of which no output depends, and in which fine-tunes of one model differ all the same."""
 NO_MODEL = ("quantization_config", "compression_config", "generation_config", "backbone_kwargs")
 """Groups of keys that describe no part of a model."""
+PARTS = {
+    "multi_modal_projector": ("multi_modal_projector.", "visual.merger."),
+    "vision_tower": ("vision_tower.", "visual."),
+    **{name: (f"{name}.",) for name in ("encoder", "decoder", "vision_model", "text_model", "language_model")},
+    **{name: (f"{name}.",) for name in ("audio_tower", "visual")},
+    "text_decoder": ("language_model.", "text_model."),
+}
+"""The parts of models that recipes name as modules, and what is in the names of a part's tensors; the first that
+fits a name counts."""

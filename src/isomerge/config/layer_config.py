@@ -172,17 +172,25 @@ class Layered:
 
     ref: str
     """What it is called in messages."""
-    config: Mapping[str, Any]
+    whole: Mapping[str, Any]
+    """The ``config.json``."""
     depth: int
     kinds: Mapping[int, frozenset[Any]]
     """The kinds of tensors that every layer has."""
     numbered: Mapping[str, Sequence[Any]]
     """What layers are by their numbers alone (see `isomerge.symmetry.language.spec.Spec.numbered`)."""
+    group: tuple[str, ...] = ()
+    """The way to the group of keys that is of the layers, as ``text_config``; empty where it is the whole."""
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """The keys that are of the layers."""
+        return group_of(self.whole, self.group)
 
     @cached_property
     def seen(self) -> Seen:
-        """What transformers makes of the config."""
-        return seen_by_transformers(self.config) or Seen(self.config, {})
+        """What transformers makes of these."""
+        return seen_by_transformers(self.whole, self.group) or Seen(self.config, {})
 
     @cached_property
     def said(self) -> dict[str, list[Any]]:
@@ -214,11 +222,37 @@ Order = Sequence[tuple[Layered, int]]
 """The layers of a new stack: whose, and by which number there."""
 
 
-def seen_by_transformers(config: Mapping[str, Any]) -> Seen | None:
-    """What transformers makes of a config; None where it does not know the type, or refuses the config."""
+def group_of(config: Mapping[str, Any], group: Sequence[str]) -> Mapping[str, Any]:
+    """The group of keys to which a way through a config leads."""
+    for key in group:
+        config = config[key]
+    return config
+
+
+def placed(config: Mapping[str, Any], group: Sequence[str], keys: Mapping[str, Any]) -> dict[str, Any]:
+    """A config with other keys in one of its groups."""
+    if not group:
+        return dict(keys)
+    first, *rest = group
+    return {**config, first: placed(config[first], rest, keys)}
+
+
+def read_group(config: Mapping[str, Any], group: Sequence[str]) -> Any:
+    """The configuration object that transformers makes of a group of a config's keys; of a config that is flat
+    where transformers has groups (Qwen2-VL's of older days), that of the language model. Raises whatever its class
+    does."""
+    real = read_by_transformers(config)
+    for key in group:
+        real = getattr(real, key)
+    return real if group or any(key in real.to_dict() for key in DEPTHS) else real.get_text_config()
+
+
+def seen_by_transformers(config: Mapping[str, Any], group: Sequence[str] = ()) -> Seen | None:
+    """What transformers makes of a group of a config's keys; None where it does not know the type, or refuses the
+    config."""
     try:
-        real = read_by_transformers(config)
-        stored = real.to_dict()
+        real = read_group(config, group)
+        config, stored = group_of(config, group), real.to_dict()
         made = {key: getattr(real, key, None) for key in (*FORMS, *PERIODS, *READ)}
     except Exception:  # of a config that it refuses, each class raises what it likes
         return None
@@ -239,25 +273,26 @@ def _said(config: Mapping[str, Any], depth: int) -> dict[str, list[Any]]:
     }
 
 
-def stacked_config(giver: Layered, order: Order) -> dict[str, Any]:
+def stacked_config(giver: Layered, order: Order, keys: Collection[str] = ()) -> dict[str, Any]:
     """The donor's config with the depth of a new stack, and what it says of layers put together as the layers are.
 
     Args:
         giver: the donor.
         order: every layer of the stack: its model, and its number there.
+        keys: what says the depth; those of `depth_keys` where none are given.
 
     Raises:
         IsomergeError: a config that does not state its depth, a key that one model lacks, or layers that would be
             others at their new numbers.
     """
-    if not (keys := depth_keys(giver.config, giver.depth)):
+    if not (keys := keys or depth_keys(giver.config, giver.depth)):
         raise IsomergeError(
             f"{giver.ref}: config.json does not say that there are {giver.depth} layers ({', '.join(DEPTHS)}), so "
             "the number of layers of the stack cannot be written"
         )
     if all(model is giver for model, _ in order) and [layer for _, layer in order] == [*range(giver.depth)]:
         return dict(giver.config)
-    depth: dict[str, Any] = {key: len(order) for key in keys if key in DEPTHS}
+    depth: dict[str, Any] = {key: len(order) for key in keys if key not in FORMS}
     if isinstance(scale := giver.config.get(DEPTH_SCALE), (int, float)):
         depth[DEPTH_SCALE] = scale * (len(order) / giver.depth) ** 0.5
     config = _joined(giver, order, ()) | depth
@@ -289,7 +324,7 @@ Change = tuple[str, Layered, int, int, Any, Any]
 
 def _changed(giver: Layered, order: Order, config: Mapping[str, Any]) -> Iterator[Change]:
     """Every property of a layer that its new index would change."""
-    seen = seen_by_transformers(config)
+    seen = seen_by_transformers(placed(giver.whole, giver.group, config), giver.group)
     if seen is None and giver.seen.stored:
         raise IsomergeError(
             f"{giver.ref}: transformers reads its config.json, but not that of the slices, in which layers have "

@@ -11,6 +11,7 @@ from isomerge.checkpoint.chat_template import FILE as CHAT_TEMPLATE
 from isomerge.checkpoint.in_memory import as_reference
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.weights import of_diffusers
+from isomerge.config.keys import PARTS
 from isomerge.errors import IsomergeError
 from isomerge.merging.merge_job import MergeJob
 from isomerge.models.model_inputs import Inputs
@@ -60,7 +61,6 @@ def _opened(job: MergeJob, spec: Any, allow_pickle: bool) -> list[Any]:
         return [_kept(_open(model, allow_pickle), job, spec) for model in models] if job.kept_layers else models
 
     # layers are stacked where a recipe has slices
-    from isomerge.merging.recipe.recipe_modules import PARTS
     from isomerge.models.layers import Part, stack_layers
 
     # tokens belong to whole models: a stack may have its layers from models of several vocabularies
@@ -81,7 +81,6 @@ def _opened(job: MergeJob, spec: Any, allow_pickle: bool) -> list[Any]:
 
 def _kept(model: Checkpoint, job: MergeJob, spec: Any) -> Checkpoint:
     """A model with those layers of other modules that the job keeps."""
-    from isomerge.merging.recipe.recipe_modules import PARTS
     from isomerge.models.layers import Part, stack_layers
 
     for name, layers in job.kept_layers.items():

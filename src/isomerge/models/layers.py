@@ -5,16 +5,18 @@ mergekit's ``slices``, layers are renumbered in their order, what comes before t
 slice's and what comes after (last norm, head) the last slice's; which is which is the order of the spec's lines. A
 head that is tied to the embeddings goes with them. A layer may occur several times. No weights are read.
 
-Of a model of several stacks one has another depth. Which key says how many layers a stack has follows from the
-model's spec: the stack's ``depth``. What else says the same number is known from transformers, which has further
-names for some keys: a BART of older days also has ``num_hidden_layers``, which is its encoder's depth and would
-count before ``encoder_layers``.
+Of a model of several stacks one has another depth. Which key says how many layers a stack has, in which group of
+keys (``text_config``), follows from the model's spec: the stack's ``depth``. What the group says of every layer is
+cut as the layers are. What else says the same number is known from transformers, which has further names for some
+keys: a BART of older days also has ``num_hidden_layers``, which is its encoder's depth and would count before
+``encoder_layers``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,8 +25,18 @@ from typing import Any
 from isomerge.archs import spec_for
 from isomerge.checkpoint.reader import Checkpoint, Derived
 from isomerge.config.agreement import disagreement, read_by_transformers
-from isomerge.config.keys import DEPTHS
-from isomerge.config.layer_config import FORMS, Layered, check_numbered, entries, stacked_config
+from isomerge.config.keys import DEPTHS, NO_MODEL, PARTS
+from isomerge.config.layer_config import (
+    FORMS,
+    Layered,
+    check_numbered,
+    depth_keys,
+    entries,
+    group_of,
+    placed,
+    read_group,
+    stacked_config,
+)
 from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
 from isomerge.models.transformers_reading import reading_of
@@ -35,6 +47,10 @@ LISTED = re.compile(r"({\w+)([=!])[^}]*")
 """The index of a layer, and the numbers that it is (``=``) or is not (``!``)."""
 KEYS = (*DEPTHS, "num_encoder_layers", "num_decoder_layers")
 """What may say how many layers a stack has."""
+NUMBERING = re.compile("layer|block|index|indices|idx")
+"""What is in the names of keys that list numbers of layers."""
+MANY = 1 << 31
+"""Layers of a stack of which nothing says how many there are."""
 Depths = Mapping[str, tuple[int, int]]
 """The least and the most layers of every stack, as of `isomerge.symmetry.language.spec.Spec.depths`."""
 Config = Mapping[str, Any]
@@ -51,6 +67,20 @@ class Part:
     def has(self, stack: str) -> bool:
         """Whether a stack of layers is its own, by what the names of its tensors begin with."""
         return any(piece in stack for piece in self.pieces)
+
+
+@dataclass(frozen=True)
+class Depth:
+    """What says how many layers a stack has."""
+
+    config: Config
+    """The ``config.json``, with the depths that transformers takes where it has none."""
+    group: tuple[str, ...]
+    """The way to the group of keys; empty where it is the whole."""
+    keys: tuple[str, ...]
+    """The keys in the group."""
+    alone: bool
+    """Whether the group says the depth of no other stack."""
 
 
 @dataclass(eq=False)
@@ -77,39 +107,44 @@ class Stack:
     @property
     def beside(self) -> str | None:
         """Of a model of several stacks, what the names of this one's tensors begin with; None where it is alone."""
-        return self.place[1]
+        return None if len(self.places) == 1 else self.place[1]
 
     def inside(self, match: Match) -> bool:
         """Whether a tensor is one of the layers'."""
         return self.index in match.binding and self.beside in (None, match.line.stack)
 
     @cached_property
-    def place(self) -> tuple[str, str | None]:
-        """The layers' index, and `beside`."""
-        self._check_further()
+    def places(self) -> set[tuple[str, str]]:
+        """All stacks of layers: the index of each, and what the names of its tensors begin with."""
         stored = {match.line for match in self.matches.values()}
         lines = [line for line in self.spec.lines if line in stored or not line.optional]
-        places = {(i, line.stack) for line in lines for i in self.indices(line)}
-        if any(number.axis for line in self.spec.lines for number in line.numbers):
-            raise self.by_number()
-        if len(places) == 1:
-            return places.pop()[0], None
-        return self._one_of(places)
+        return {(i, line.stack) for line in lines for i in self.indices(line)}
 
-    def _one_of(self, stacks: set[tuple[str, str]]) -> tuple[str, str]:
-        """The one of several stacks, each with its index, that is of the part.
+    @cached_property
+    def place(self) -> tuple[str, str]:
+        """The one of `places` that is of the part.
 
         Raises:
             IsomergeError: there are no layers, or it is open which are meant.
         """
+        self._check_further()
+        if any(number.axis for line in self.spec.lines for number in line.numbers):
+            raise self.by_number()
+        stacks = self.places
+        if len(stacks) == 1:
+            return next(iter(stacks))
         beginning = f"{self.checkpoint.ref}: the spec for {self.spec.model_type} describes"
         if not stacks:
             raise IsomergeError(f"{beginning} no layers, so its layers cannot be sliced")
         names = ", ".join(sorted(name for _, name in stacks))
         if self.part is None:
+            order = dict.fromkeys(line.stack for line in self.spec.lines)
+            parts = [part for name in order if (part := _part_of(name, [other for _, other in stacks]))]
+            advice = f", as in `modules: {{{parts[0]}: {{slices: ...}}}}`" if parts else ""
+            advice += f" (or {', '.join(parts[1:])})" if parts[1:] else ""
             raise IsomergeError(
-                f"{beginning} several stacks of layers ({names}): say in the recipe whose layers are sliced, as in "
-                f"`modules: {{encoder: {{slices: ...}}}}`; and where a model is widened, keep the numbers of layers"
+                f"{beginning} several stacks of layers ({names}): say in the recipe whose layers are "
+                f"sliced{advice}; and where a model is widened, keep the numbers of layers"
             )
         own = [stack for stack in stacks if self.part.has(stack[1])]
         if len(own) != 1:
@@ -118,7 +153,7 @@ class Stack:
                 f"{beginning} several stacks of layers ({names}), {how} of `modules.{self.part.name}`: its layers "
                 f"cannot be sliced"
             )
-        if self.spec.numbered:
+        if any(value != values[0] for values in self.spec.numbered.values() for value in values):
             raise self.by_number()
         return own[0]
 
@@ -183,7 +218,44 @@ class Stack:
         kinds = {
             layer: frozenset(self.kind(self.matches[n]) for n in names) for layer, names in self.layers.items()
         }
-        return Layered(self.checkpoint.ref, self.checkpoint.config, self.depth, kinds, self.spec.numbered)
+        ref, config = self.checkpoint.ref, self.checkpoint.config
+        numbered = self.spec.numbered if self.beside is None else {}
+        if (self.beside is None and depth_keys(config, self.depth)) or self.said is None:
+            return Layered(ref, config, self.depth, kinds, numbered)
+        return Layered(ref, self.said.config, self.depth, kinds, numbered, self.said.group)
+
+    def depths_of(self, config: Config) -> Depths:
+        """What a config says of every stack."""
+        return spec_for(config, self.spec_file, self.checkpoint.shapes).depths
+
+    @cached_property
+    def said(self) -> Depth | None:
+        """What says how many layers there are; None where nothing does, or only what says other stacks' depths as
+        well."""
+        config = _with_defaults(self.checkpoint.config)
+        for group in _groups(config):
+            stacks_of = {key: self._follow(config, group, key) for key in KEYS if key in group_of(config, group)}
+            told = [key for key in stacks_of if group_of(config, group)[key] == self.depth]
+            own = tuple(key for key in told if stacks_of[key] == {self.place[1]})
+            if own:
+                return Depth(config, group, own, all(stacks <= {self.place[1]} for stacks in stacks_of.values()))
+        return None
+
+    def _follow(self, config: Config, group: tuple[str, ...], key: str) -> set[str]:
+        """The stacks whose depth a key in a group says."""
+        keys, before = group_of(config, group), self.depths_of(config)
+        for more in (1, -1) if type(keys[key]) is int else ():
+            with suppress(IsomergeError):  # lists over layers may be too short for one more
+                after = self.depths_of(placed(config, group, {**keys, key: keys[key] + more}))
+                return {stack for stack, depth in before.items() if after.get(stack) != depth}
+        return set()
+
+    def unsaid(self) -> IsomergeError:
+        """What is said where a new number of layers cannot be written."""
+        return IsomergeError(
+            f"{self.checkpoint.ref}: config.json does not say apart from other numbers that {self.place[1]}* are "
+            f"{self.depth} layers, so the number of layers of the slices cannot be written"
+        )
 
     def around(self) -> tuple[list[str], list[str]]:
         """What is before the layers and what is after them."""
@@ -233,6 +305,14 @@ class Stack:
         )
 
 
+def _part_of(stack: str, stacks: Sequence[str]) -> str | None:
+    """The name of the part that has this one of several stacks alone, and stands first in what its names begin
+    with."""
+    pieces = [(name, piece) for name, every in PARTS.items() for piece in every if piece in stack]
+    own = [x for x in pieces if [other for other in stacks if Part(x[0], PARTS[x[0]]).has(other)] == [stack]]
+    return min(own, key=lambda x: stack.index(x[1]))[0] if own else None
+
+
 def unlisted(line: Line) -> str:
     """A line's name without the numbers that its layers are, or are not: these are lists of its own config."""
     return LISTED.sub(r"\1\2", line.name)
@@ -255,8 +335,8 @@ def stack_layers(
         parts: checkpoints and the numbers of their layers, in the order of the new stack.
         donor: whose config, companion files and names the view has; the first part's when None.
         spec_file: a spec text of the user's own, for architectures without a built-in one.
-        part: of models of several stacks the one whose layers are meant; another one's are as what comes before or
-            after it.
+        part: of models of several stacks the one whose layers are meant, the only one that has so many when None;
+            another one's are as what comes before or after it.
 
     Raises:
         IsomergeError: no parts or layers, layers that a model does not have, models of different architectures,
@@ -270,6 +350,10 @@ def stack_layers(
     opened = {id(checkpoint): Stack(checkpoint, spec_file, part) for checkpoint in every}
     giver = opened[id(donor)]
     slices = [(opened[id(checkpoint)], layers) for checkpoint, layers in parts]
+    if part is None and len(giver.places) > 1:
+        part = _fitting(giver, slices)
+        for stack in opened.values():
+            stack.part = part
     for stack, layers in slices:
         _check_alike(giver, stack)
         for layer in layers:
@@ -300,6 +384,16 @@ def stack_layers(
     return view
 
 
+def _fitting(giver: Stack, slices: Sequence[tuple[Stack, range]]) -> Part | None:
+    """The one of several stacks that has as many layers as slices name in every model; None where more have."""
+    deep = [
+        name
+        for _, name in giver.places
+        if all(max(layers, default=0) < stack.spec.depths.get(name, (0, MANY))[1] for stack, layers in slices)
+    ]
+    return Part(deep[0], (deep[0],)) if len(deep) == 1 else None
+
+
 def _check_beside(giver: Stack, stack: Stack) -> None:
     """Refuse a model whose other stacks, which come with what is around its layers, are not as deep as the
     donor's."""
@@ -327,7 +421,7 @@ def _check_alike(first: Stack, second: Stack) -> None:
                 "cannot be stacked"
             )
     # lists over layers are cut and joined: they may differ
-    keys = [key for key in (*first.spec.config_keys, "tie_word_embeddings") if key not in FORMS]
+    keys = [key for key in (*first.spec.config_keys, "tie_word_embeddings") if key.rpartition(".")[2] not in FORMS]
     if (difference := disagreement(first.checkpoint.config, second.checkpoint.config, keys)) is not None:
         raise IsomergeError(
             f"{pair} differ in config.json: {difference.sentence}; "
@@ -381,68 +475,76 @@ def _stacked(giver: Stack, slices: list[tuple[Stack, range]]) -> Checkpoint:
 
 
 def _config(giver: Stack, order: Sequence[tuple[Stack, int]]) -> dict[str, Any]:
-    """The config of a new stack."""
-    if giver.beside is None:
-        return stacked_config(giver.layered, [(stack.layered, layer) for stack, layer in order])
+    """The config of a new stack.
+
+    Raises:
+        IsomergeError: of several stacks the config does not say the one's depth apart from others', or it says
+            something of layers, and not of which stack.
+    """
     donor = giver.checkpoint
     if all(stack is giver for stack, _ in order) and [layer for _, layer in order] == [*range(giver.depth)]:
         return dict(donor.config)
-
-    def depths_of(config: Any) -> Any:
-        return spec_for(config, giver.spec_file, donor.shapes).depths
-
-    return with_depth(donor.config, giver.beside, giver.depth, len(order), depths_of, donor.ref)
-
-
-def with_depth(
-    config: Config, stack: str, old: int, new: int, depths_of: Callable[[Config], Depths], ref: str
-) -> dict[str, Any]:
-    """A config in which one stack has another number of layers, and all others what they had.
-
-    Args:
-        config: the parsed ``config.json``.
-        stack: what its tensors' names begin with.
-        old, new: how many layers it has, and shall have.
-        depths_of: what a config says of every stack.
-        ref: the model, for messages.
-
-    Raises:
-        IsomergeError: the config does not say the stack's depth apart from others', or it says something of every
-            layer.
-    """
-    if said := next((key for key in FORMS if entries(config, key, old) is not None), None):
+    layers = [(stack.layered, layer) for stack, layer in order]
+    if not giver.layered.group and giver.beside is None:
+        return stacked_config(giver.layered, layers)
+    if (said := giver.said) is None:
+        raise giver.unsaid()
+    keys = dict(group_of(said.config, said.group))
+    if told := next((key for key in keys if _is_of_layers(keys, key, giver.depth, said.alone)), None):
+        how = "and not of which of its stacks" if told in FORMS else "by numbers that slices change"
         raise IsomergeError(
-            f"{ref}: config.json says something of every layer ({said}), and not of which of its stacks: its "
-            f"layers cannot be sliced"
+            f"{donor.ref}: config.json says something of single layers ({told}), {how}: its layers cannot be sliced"
         )
-    full, names = _with_defaults(config)
-    before = depths_of(full)
-    own = [key for key in KEYS if full.get(key) == old and _follow(full, key, before, depths_of) == {stack}]
-    made = {**full, **dict.fromkeys((*own, *(k for k, v in names.items() if v in own and k in config)), new)}
-    if not own or depths_of(made) != {**before, stack: (new, new)}:
-        raise IsomergeError(
-            f"{ref}: config.json does not say apart from other numbers that {stack}* are {old} layers, so the "
-            f"number of layers of the slices cannot be written"
-        )
+    further = _further_names(said.config, said.group)
+    depth = (*said.keys, *(name for name, key in further.items() if key in said.keys and name in keys))
+    new = stacked_config(giver.layered, layers, depth) if said.alone else keys | dict.fromkeys(depth, len(order))
+    made = placed(said.config, said.group, new)
+    before = giver.depths_of(said.config)
+    if giver.depths_of(made) != {**before, giver.place[1]: (len(order), len(order))}:
+        raise giver.unsaid()
     return made
 
 
-def _with_defaults(config: Config) -> tuple[dict[str, Any], dict[str, str]]:
+def _is_of_layers(keys: Config, key: str, depth: int, alone: bool) -> bool:
+    """Whether a key may say something of single layers that is not cut with them: what is a form of that, where the
+    keys are of several stacks, or a list of numbers of layers that is no such form."""
+    if key in FORMS:
+        return not alone and entries(keys, key, depth) is not None
+    value = keys[key] if isinstance(keys[key], list) and NUMBERING.search(key) else []
+    return bool(value) and all(type(number) is int and 0 <= number < depth for number in value)
+
+
+def _groups(config: Config) -> Iterator[tuple[str, ...]]:
+    """The ways to all groups of keys that may describe a model, the whole first."""
+    yield ()
+    for key, value in config.items():
+        if isinstance(value, Mapping) and key not in NO_MODEL:
+            yield from ((key, *rest) for rest in _groups(value))
+
+
+def _with_defaults(config: Config) -> Config:
     """A config with the depths that transformers takes where it has none (a T5 of older days says one number for
-    encoder and decoder), and transformers' further names for keys."""
+    encoder and decoder, a LLaVA none for what is as in LLaMA)."""
     try:
-        real = read_by_transformers(config)
-        stored, names = real.to_dict(), dict(type(real).attribute_map)
+        stored = read_by_transformers(config).to_dict()
     except Exception:  # of a config that it refuses, each class raises what it likes
-        return dict(config), {}
+        return config
+    return _completed(config, stored)
+
+
+def _completed(config: Config, stored: Config) -> dict[str, Any]:
     more = {key: stored[key] for key in KEYS if type(stored.get(key)) is int and config.get(key) is None}
-    return {**config, **more}, names
+    groups = {key: value for key, value in config.items() if isinstance(value, Mapping)}
+    parts = {key: _completed(v, stored[key]) for key, v in groups.items() if isinstance(stored.get(key), Mapping)}
+    return {**config, **more, **parts}
 
 
-def _follow(config: Config, key: str, before: Depths, depths_of: Callable[[Config], Depths]) -> set[str]:
-    """The stacks whose depth a key says."""
-    after = depths_of({**config, key: config[key] + 1})
-    return {stack for stack, depth in before.items() if after.get(stack) != depth}
+def _further_names(config: Config, group: Sequence[str]) -> dict[str, str]:
+    """transformers' further names for keys of a group."""
+    try:
+        return dict(type(read_group(config, group)).attribute_map)
+    except Exception:  # of a config that it refuses, each class raises what it likes
+        return {}
 
 
 def check_read(

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from isomerge.config.keys import PARTS
 from isomerge.errors import IsomergeError
-from isomerge.merging.recipe.recipe_modules import PARTS, check_known, filtered_modules, filters_of, ordered
+from isomerge.merging.recipe.recipe_modules import check_known, filtered_modules, filters_of, ordered
 from isomerge.merging.recipe.recipe_steps import PLAIN, WORDS, Step, named_models
 
 WRITTEN = ("dtype", "out_dtype")

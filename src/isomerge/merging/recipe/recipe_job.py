@@ -9,6 +9,7 @@ from typing import Any
 
 from isomerge.checkpoint.chat_template import AUTO, is_file_name, template_text
 from isomerge.checkpoint.vocabulary import check_missing, check_multiple
+from isomerge.config.keys import PARTS
 from isomerge.errors import IsomergeError
 from isomerge.fusion.fusion import Fusion, role_of_base
 from isomerge.fusion.method_options import check_count
@@ -17,7 +18,7 @@ from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
 from isomerge.merging.merge_job import Layers, MergeJob, joined, joins
 from isomerge.merging.recipe.no_code import check_imports, check_no_code
-from isomerge.merging.recipe.recipe_modules import PARTS, check_known
+from isomerge.merging.recipe.recipe_modules import check_known
 from isomerge.merging.recipe.recipe_steps import Step
 from isomerge.merging.recipe.schema import ModelEntry, Recipe, SliceEntry, SourceEntry, read_recipe
 

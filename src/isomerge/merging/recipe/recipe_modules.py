@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from isomerge.config.keys import PARTS
 from isomerge.errors import IsomergeError
 
 
@@ -72,13 +73,6 @@ def sliced(path: str | Path, name: str) -> IsomergeError:
 
 REST = ("shared", "text_decoder")
 """Modules that have what no other one has: T5's embeddings and head, a language model beside a vision tower."""
-PARTS = {
-    "multi_modal_projector": ("multi_modal_projector.", "visual.merger."),
-    "vision_tower": ("vision_tower.", "visual."),
-    **{name: (f"{name}.",) for name in ("encoder", "decoder", "vision_model", "text_model", "language_model")},
-    **{name: (f"{name}.",) for name in ("audio_tower", "visual")},
-}
-"""What is in the names of a module's tensors; the first that fits a name counts."""
 
 
 def check_known(path: str | Path, modules: Iterable[str]) -> None:
@@ -87,9 +81,10 @@ def check_known(path: str | Path, modules: Iterable[str]) -> None:
     Raises:
         IsomergeError: naming the known ones.
     """
-    if unknown := next((name for name in modules if name not in PARTS and name not in REST), None):
+    known = dict.fromkeys((*PARTS, *REST))
+    if unknown := next((name for name in modules if name not in known), None):
         raise IsomergeError(
-            f"{path}: `modules.{unknown}` is no known part of a model; known are {', '.join((*PARTS, *REST))}"
+            f"{path}: `modules.{unknown}` is no known part of a model; known are {', '.join(known)}"
         )
 
 

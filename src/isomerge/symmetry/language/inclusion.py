@@ -184,6 +184,7 @@ def included(inclusion: Inclusion, part: Spec) -> Spec:
         postnorm=tuple(inclusion.called(name) for name in part.postnorm if name not in inclusion.without),
         together=tuple(tuple(_name(inclusion, part, stack) for stack in stacks) for stacks in part.together),
         depths={_name(inclusion, part, stack): depth for stack, depth in part.depths.items()},
+        numbered={f"{reason} ({inclusion.group})": values for reason, values in part.numbered.items()},
     )
 
 

@@ -290,6 +290,7 @@ class _Reader:
         self.postnorm += part.postnorm
         self.again += part.again
         self.depths |= part.depths
+        self.numbered |= part.numbered
         self.together += part.together
 
     def read_size(self, rest: str) -> None:
