@@ -77,18 +77,25 @@ DEEPER: dict[str, dict[str, int]] = {
     "phi": {"num_hidden_layers": 4},
     "vit": {"num_hidden_layers": 4},
     "dinov2": {"num_hidden_layers": 4},
+    "t5-gated": {"num_layers": 5, "num_decoder_layers": 4},
+    "whisper": {"decoder_layers": 4},
+    "llava": {"text_config.num_hidden_layers": 4},
+    "clip": {"vision_config.num_hidden_layers": 3},
 }
-"""By toy: layers that are added where no stream grows."""
+"""By toy: layers that are added where no stream grows; in both, and in one, of several stacks."""
 
 
-@pytest.mark.parametrize("name", [n for n in DEEPER if EVERY or n in ("llama", "qwen3", "gpt2", "dinov2")])
+@pytest.mark.parametrize(
+    "name", [n for n in DEEPER if EVERY or n in ("llama", "qwen3", "gpt2", "dinov2", "t5-gated", "llava")]
+)
 def test_deeper_alone(name: str, tmp_path: Path) -> None:
-    """A copied layer whose writers are zero adds nothing, whatever width it has; all were refused. Mutant: only what
-    writes to streams that grow is zero."""
+    """A copied layer whose writers are zero adds nothing, whatever width it has; all were refused. Mutants: only what
+    writes to streams that grow is zero; only the first of several stacks is looked at."""
     folder = save_toy(name, tmp_path / "narrow")
     report = isomerge.widen(folder, sizes=DEEPER[name], out=tmp_path / "deep")
     assert report["streams"] == {}
-    assert report["added_layers"] > 0
+    depths = [(size["before"], size["after"]) for key, size in report["sizes"].items() if "layer" in key]
+    assert report["added_layers"] == sum(after - before for before, after in depths) > 0
     assert relative(outputs(tmp_path / "deep"), outputs(folder)) < max(1e-12, TOYS[name][1])
     made = tensors(tmp_path / "deep")
     assert sum(not x.any() for x in made.values()) >= report["added_layers"]
@@ -99,8 +106,8 @@ def plan(folder: Path, sizes: dict[str, int]) -> tuple[Any, Any, Widening]:
     narrow = understood(open_checkpoint(folder))
     growth = growth_by(narrow.checkpoint.config, sizes, narrow.said)
     proof = tried(narrow, growth, untied=False)
-    deep, index, layers = deepened(narrow, growth)
-    return deep, growth, plan_of(deep, growth, proof.ways, proof.widths, index=index, layers=layers)
+    deep, added = deepened(narrow, growth)
+    return deep, growth, plan_of(deep, growth, proof.ways, proof.widths, added)
 
 
 MUTANTS = {
@@ -188,7 +195,12 @@ REFUSED = {
     "tokens": ("llama", {"vocab_size": 99}, r"a vocabulary grows with its tokenizer"),
     "fewer layers": ("llama", {"num_hidden_layers": 2}, r"has 3 layers, and 2 would be left"),
     "nothing": ("llama", {"hidden_size": 48}, r"there is nothing to widen"),
-    "two stacks": ("t5-gated", {"num_layers": 4}, r"several stacks of layers"),
+    "fewer layers in one stack": (
+        "t5-gated",
+        {"num_layers": 2, "num_decoder_layers": 3},
+        r"has 3 layers, and 2 would be left",
+    ),
+    "a stack that is normed": ("bart", {"decoder_layers": 3}, r"BartFor.* changes the stream even where"),
 }
 
 

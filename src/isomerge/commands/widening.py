@@ -60,7 +60,7 @@ class Widened:
                 for name, s in self.plan.streams.items()
             },
             "powers_of_width": powers,
-            "added_layers": _depth(self.wide) - self.plan.layers if self.plan.index else 0,
+            "added_layers": sum(len(layers) for _, layers in self.plan.added.values()),
             "parameters": {"before": before, "after": after},
             "proof": {"class": self.proof.module, "error": self.proof.error},
             "notes": list(self.notes),
@@ -77,10 +77,6 @@ class Widened:
     def run(self) -> dict[str, Any]:
         """Write it; the report."""
         return write_view(self.wide, self.output, "widen", "Widened checkpoint", WIDENED, self.document())
-
-
-def _depth(model: Model) -> int:
-    return 1 + max((layer for block in model.blocks for layer in block.layers), default=-1)
 
 
 @contextmanager
@@ -105,8 +101,8 @@ def planned_widen(asked: Widen, observer: Observer = quiet) -> Iterator[Widened]
         growth = _growth(one, narrow, ref, config, asked.sizes)
         observer("a tiny model of the class", 0, 0)
         proof = tried(narrow, growth, untied=asked.untie)
-        deep, index, layers = deepened(narrow, growth)
-        plan = plan_of(deep, growth, proof.ways, proof.widths, index=index, layers=layers)
+        deep, added = deepened(narrow, growth)
+        plan = plan_of(deep, growth, proof.ways, proof.widths, added)
         view = widened(deep, growth, plan, output.dtype)
         wide = recognise(view, spec_file=asked.opening.spec)
         notes = (*_notes(one, wide, plan, growth, ref, config),)

@@ -58,7 +58,7 @@ def tried(narrow: Narrow, growth: Growth, *, untied: bool, seed: int = 0) -> Tri
     Raises:
         IsomergeError: no way does; or sizes in which the model does not stand, or no tiny model can be built.
     """
-    deep, index, layers = deepened(narrow, growth)
+    deep, added = deepened(narrow, growth)
     ways = _ways(narrow, growth)
     specimen = make_specimen(real_config(narrow.checkpoint.config), SCALES[0], seed, untied=False)
     tiny = understood(in_memory(specimen.stored, specimen.config), narrow.spec_file, untied=untied)
@@ -68,7 +68,7 @@ def tried(narrow: Narrow, growth: Growth, *, untied: bool, seed: int = 0) -> Tri
     least = float("inf")
     for way, widths in _trials(ways, bool(small.sizes), _norms(narrow, growth, ways)):
         try:
-            plan_of(deep, growth, way, widths, index=index, layers=layers)
+            plan_of(deep, growth, way, widths, added)
         except TiedHeadError as refusal:  # other powers, or another norm, may leave the tie
             refused = refused or refusal
             continue
@@ -124,8 +124,8 @@ def change(specimen: Specimen, tiny: Narrow, growth: Growth, ways: Mapping[str, 
     Raises:
         IsomergeError: sizes in which it does not stand, or transformers does not build the wide one.
     """
-    deep, index, layers = deepened(tiny, growth)
-    plan = plan_of(deep, growth, ways, widths, index=index, layers=layers)
+    deep, added = deepened(tiny, growth)
+    plan = plan_of(deep, growth, ways, widths, added)
     view = widened(deep, growth, plan)
     made = real_config(view.config)
     made.architectures = [type(specimen.module).__name__]

@@ -143,8 +143,7 @@ class Stack:
             advice = f", as in `modules: {{{parts[0]}: {{slices: ...}}}}`" if parts else ""
             advice += f" (or {', '.join(parts[1:])})" if parts[1:] else ""
             raise IsomergeError(
-                f"{beginning} several stacks of layers ({names}): say in the recipe whose layers are "
-                f"sliced{advice}; and where a model is widened, keep the numbers of layers"
+                f"{beginning} several stacks of layers ({names}): say in the recipe whose layers are sliced{advice}"
             )
         own = [stack for stack in stacks if self.part.has(stack[1])]
         if len(own) != 1:

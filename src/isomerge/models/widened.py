@@ -16,14 +16,15 @@ from torch import Tensor
 from isomerge.archs import spec_for
 from isomerge.checkpoint.dtypes import byte_size
 from isomerge.checkpoint.reader import Checkpoint, Derived
+from isomerge.config.vocabulary_keys import with_values
 from isomerge.config.widths import Growth, Said
 from isomerge.errors import IsomergeError
-from isomerge.models.layers import Stack, stack_layers
+from isomerge.models.layers import Part, Stack, stack_layers
 from isomerge.models.stored_form import cast, out_code
 from isomerge.models.tied_tensors import tied_lines
 from isomerge.models.transformers_reading import reading_of
 from isomerge.models.untie import untie
-from isomerge.models.widening import How, Stream, Widening, Widths, check_growth, tied_factors
+from isomerge.models.widening import Added, How, Stream, Widening, Widths, check_growth, tied_factors
 from isomerge.symmetry.axes import size
 from isomerge.symmetry.language.spec import Match, Spec, by_canonical, coverage
 
@@ -68,18 +69,36 @@ def understood(checkpoint: Checkpoint, spec_file: str | Path | None = None, *, u
     return understood(checkpoint.with_copies(untied_heads.copies, **untied_heads.config), spec_file)
 
 
-def deepened(narrow: Narrow, growth: Growth) -> tuple[Narrow, str, int]:
+def deepened(narrow: Narrow, growth: Growth) -> tuple[Narrow, Added]:
     """A checkpoint with as many layers as are asked for: those that are added repeat layers of its own, until what
-    they write is zero; with the index of layers, and the first that is added (empty and 0 where none is).
+    they write is zero; with the stacks that grow, the index of each one's layers, and those that are added.
 
     Raises:
-        IsomergeError: fewer layers, several stacks of them, or layers that would be of another kind.
+        IsomergeError: fewer layers, or layers that would be of another kind.
     """
     if not growth.depths:
-        return narrow, "", 0
+        return narrow, {}
     stack = Stack(narrow.checkpoint, narrow.spec_file)
-    index, depth, wanted = stack.index, stack.depth, max(growth.depths.values())
-    ref = narrow.checkpoint.ref
+    if len(stack.places) == 1:
+        deep, layers = _deepened(narrow, None, max(growth.depths.values()))
+        return deep, {stack.place[1]: (stack.index, layers)}
+    said = narrow.said(with_values(narrow.checkpoint.config, growth.depths))
+    if said is None:
+        raise IsomergeError(
+            f"{narrow.checkpoint.ref}: its spec refuses a config with these numbers of layers ({growth.shown()}): "
+            f"keep them"
+        )
+    added: dict[str, tuple[str, range]] = {}
+    for index, name in sorted(stack.places):
+        if (wanted := said.depths.get(name)) != narrow.spec.depths.get(name) and wanted is not None:
+            narrow, layers = _deepened(narrow, Part(name, (name,)), wanted[1])
+            added[name] = index, layers
+    return narrow, added
+
+
+def _deepened(narrow: Narrow, part: Part | None, wanted: int) -> tuple[Narrow, range]:
+    """A checkpoint with so many layers in one stack, and those that are added."""
+    depth, ref = Stack(narrow.checkpoint, narrow.spec_file, part).depth, narrow.checkpoint.ref
     if wanted < depth:
         raise IsomergeError(
             f"{ref} has {depth} layers, and {wanted} would be left: a model stands in no fewer layers"
@@ -88,11 +107,11 @@ def deepened(narrow: Narrow, growth: Growth) -> tuple[Narrow, str, int]:
     for added in ([depth - 1] * (wanted - depth), [n % depth for n in range(depth, wanted)]):
         parts = [(narrow.checkpoint, range(depth)), *((narrow.checkpoint, range(n, n + 1)) for n in added)]
         try:
-            view = stack_layers(parts, narrow.checkpoint, spec_file=narrow.spec_file)
+            view = stack_layers(parts, narrow.checkpoint, spec_file=narrow.spec_file, part=part)
         except IsomergeError as error:
             refused = refused or error
             continue
-        return understood(replace(view, ref=ref), narrow.spec_file), index, depth
+        return understood(replace(view, ref=ref), narrow.spec_file), range(depth, wanted)
     assert refused is not None
     raise refused
 
@@ -102,9 +121,7 @@ def plan_of(
     growth: Growth,
     ways: Mapping[str, How],
     widths: Widths,
-    *,
-    index: str = "",
-    layers: int = 0,
+    added: Added | None = None,
 ) -> Widening:
     """How every tensor stands in the wide model.
 
@@ -113,7 +130,7 @@ def plan_of(
         growth: the sizes.
         ways: how every stream that grows stands.
         widths: what the class multiplies by powers of its width.
-        index, layers: of `deepened`.
+        added: of `deepened`.
 
     Raises:
         IsomergeError: sizes that shrink or in which the model does not stand, or a tied head that has none to take
@@ -134,7 +151,7 @@ def plan_of(
     scales = {tie.scale: tie.factor for tie in tied if tie.scale}
     rest = [tie.factor for tie in tied if not tie.scale]
     own = [line.name for line in spec.lines if rest and widths.norm and line.name.startswith(widths.norm)]
-    return Widening(spec, wide, streams, widths, scales, dict.fromkeys(own, *rest[:1]), index, layers)
+    return Widening(spec, wide, streams, widths, scales, dict.fromkeys(own, *rest[:1]), added or {})
 
 
 def widened(narrow: Narrow, growth: Growth, plan: Widening, dtype: str | None = None) -> Checkpoint:
@@ -162,7 +179,7 @@ def widened(narrow: Narrow, growth: Growth, plan: Widening, dtype: str | None = 
         str(plan.widths),
         dict(plan.scales),
         dict(plan.vectors),
-        plan.layers,
+        dict(plan.added),
         dtype,
     ]
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()

@@ -72,6 +72,11 @@ class Widths:
     """The norm that a tied head alone reads, by what its tensors' lines begin with, where its gain has no scale."""
 
 
+Added = Mapping[str, tuple[str, range]]
+"""Stacks of layers that are longer in a wide model, by what their lines begin with (`Line.stack`): the index of
+their layers, and those that are added."""
+
+
 @dataclass(frozen=True)
 class Widening:
     """How the tensors of a model stand in those of a wider one; see the module."""
@@ -84,10 +89,8 @@ class Widening:
     """What gains are multiplied by, by the names of their scales, and what reads behind them is divided by."""
     vectors: Mapping[str, float] = field(default_factory=dict)
     """What the gain and the bias of a norm that a tied head alone reads are multiplied by, by their lines."""
-    index: str = ""
-    """The index of layers, where some are added."""
-    layers: int = 0
-    """From which layer on they are: nothing is written by them."""
+    added: Added = field(default_factory=dict)
+    """The layers that are added: nothing is written by them."""
 
     def shape(self, match: Match, stored: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of a tensor in the wide model; axes of free length keep theirs."""
@@ -98,7 +101,8 @@ class Widening:
 
     def is_added(self, match: Match) -> bool:
         """Whether a tensor is of a layer that the narrow model does not have."""
-        return bool(self.index) and match.binding.get(self.index, -1) >= self.layers
+        index, layers = self.added.get(match.line.stack, ("", range(0)))
+        return match.binding.get(index) in layers
 
     def layer_scale(self, match: Match) -> str:
         """The scale of the gain behind what a tensor writes, where that needs it: its new rows are a mean of what
