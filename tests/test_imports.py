@@ -63,6 +63,7 @@ ON_DEMAND = {
     "isomerge.merging.recipe.schema": "there is a recipe, or one that is kept says how models are aligned",
     "isomerge.merging.transplant": "task vectors are moved to another base",
     "isomerge.models.conversions": "it is asked anew what transformers reads",
+    "isomerge.models.fused_on_disk": "tensors are stored as no spec knows them, or otherwise than another model's",
     "isomerge.models.input_channels": "models of images are merged",
     "isomerge.models.language_part": "the language model in another is meant",
     "isomerge.models.layers": "layers are stacked",

@@ -45,7 +45,7 @@ def recognised(
     spec = opening.spec
     how: dict[str, Any] = {"spec_file": spec, "untie": untie, "unmoved": unmoved}
     with contextlib.ExitStack() as stack:
-        opened = []
+        opened, references = [], []
         for model in models:
             name = None
             if hasattr(model, "save_pretrained"):
@@ -56,8 +56,16 @@ def recognised(
                 name, model = type(model).__name__, folder
             else:
                 model = as_reference(model)
+            references.append(model)
             opened.append(recognise(model, allow_pickle=opening.allow_pickle, **how))
             opened[-1].checkpoint.ref = name or opened[-1].ref
+        if any(opened[0].names.keys() - m.names.keys() and m.names.keys() - opened[0].names.keys() for m in opened):
+            # experts that are fused in some of the models and not in others
+            for k, (model, reference) in enumerate(zip(opened, references, strict=True)):
+                with contextlib.suppress(IsomergeError):
+                    other = recognise(reference, allow_pickle=opening.allow_pickle, as_files=True, **how)
+                    if other.names.keys() != model.names.keys():
+                        other.checkpoint.ref, opened[k] = model.ref, other
         if proven and not unmoved:
             for each in opened:
                 others = [(text.file, part) for text, part in plug_in_parts(each.config)]

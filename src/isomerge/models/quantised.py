@@ -42,6 +42,8 @@ FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.
 """The values of four bits, two for the exponent and one for the mantissa, by their number."""
 STORED = "weights stored as "
 """Begins what `Checkpoint.origin` says of such a checkpoint."""
+FUSED = f"{STORED}transformers holds them in memory (experts fused)"
+"""What it says of one that `isomerge.models.fused_on_disk` reads."""
 
 
 def dequantised(checkpoint: Checkpoint) -> Checkpoint:
@@ -108,8 +110,10 @@ def _check_plain(checkpoint: Checkpoint, key: str, method: str) -> None:
 
 
 def quantisation_note(checkpoint: Checkpoint) -> str | None:
-    """What a user must know: which models were quantised, and that the output is not."""
+    """What a user must know: which models are stored in another way than the output is."""
     words_of = next((words for words in checkpoint.origin if words.startswith(STORED)), None)
+    if words_of == FUSED:
+        return f"{checkpoint.ref}: {FUSED}; what is written is stored as save_pretrained does by default"
     return None if words_of is None else f"{checkpoint.ref}: {words_of}; what is written is not quantised"
 
 

@@ -195,12 +195,14 @@ def recognise(
     allow_pickle: bool = False,
     untie: bool = False,
     unmoved: bool = False,
+    as_files: bool = False,
 ) -> Model:
     """Open a checkpoint and match all of its tensors, names and shapes, to its spec; no weights are read.
 
     With ``untie``, a head whose tie to the embeddings stands in the way of a symmetry becomes a tensor of its own
     (equal until it is moved), and the config says so. With ``unmoved``, where nothing will be moved, an
-    architecture without a spec is taken as it is stored (`spec_as_stored`).
+    architecture without a spec is taken as it is stored (`spec_as_stored`). With ``as_files``, tensors are those
+    that `save_pretrained` writes by default, also where the spec knows those of the class as well.
 
     Raises:
         IsomergeError: an unreadable checkpoint, one without tensors, an unknown architecture, a tensor that no line
@@ -211,6 +213,10 @@ def recognise(
     checkpoint = (
         dequantised(model) if isinstance(model, Checkpoint) else open_model_ref(model, allow_pickle=allow_pickle)
     )
+    if as_files:
+        from isomerge.models.fused_on_disk import read_as_files
+
+        checkpoint = read_as_files(checkpoint) or checkpoint
     shapes = checkpoint.shapes
     if not shapes:
         raise IsomergeError(f"{checkpoint.ref}: there is no tensor in it: name a checkpoint with weights")
@@ -222,7 +228,8 @@ def recognise(
             kinds and "architecture" not in checkpoint.config
         ):  # timm's key: its loaders want no model_type beside it
             checkpoint = replace(checkpoint, config={**checkpoint.config, "model_type": kinds[0]})
-    spec, matches = _bound(checkpoint, spec_file, unmoved=unmoved)
+    checkpoint, spec, matches = _bound(checkpoint, spec_file, unmoved=unmoved)
+    shapes = checkpoint.shapes
     _check_numbers(checkpoint, spec, matches)
     if named and not unmoved:
         check_read(checkpoint.ref, checkpoint.config, shapes, spec, matches)
@@ -255,30 +262,40 @@ def _check_numbers(checkpoint: Checkpoint, spec: Spec, matches: Mapping[str, Mat
             )
 
 
-def _bound(checkpoint: Checkpoint, spec_file: str | Path | None, *, unmoved: bool) -> tuple[Spec, dict[str, Match]]:
-    """The spec of a checkpoint and its tensors' lines; where the config as it stands does not fit, by what
-    transformers reads in it.
+def _bound(
+    checkpoint: Checkpoint, spec_file: str | Path | None, *, unmoved: bool
+) -> tuple[Checkpoint, Spec, dict[str, Match]]:
+    """A checkpoint with its spec and its tensors' lines; where the config as it stands does not fit, by what
+    transformers reads in it, and where tensors do not, by what transformers makes of them on saving.
 
     Parts of composites were saved without what is a default of their classes, which a spec knows of the most common
     alone.
     """
 
-    def bound(config: Mapping[str, Any]) -> tuple[Spec, dict[str, Match]]:
+    def bound(checkpoint: Checkpoint, config: Mapping[str, Any]) -> tuple[Checkpoint, Spec, dict[str, Match]]:
         spec = spec_for(config, spec_file, checkpoint.shapes)
         matches = coverage(spec, checkpoint.shapes)
         check_complete(spec, matches)
-        return spec, matches
+        return checkpoint, spec, matches
 
     try:
-        return bound(checkpoint.config)
+        return bound(checkpoint, checkpoint.config)
     except IsomergeError as error:
-        if (full := as_transformers_reads(checkpoint.config)) is not None:
+        full = as_transformers_reads(checkpoint.config)
+        if full is not None:
             with suppress(IsomergeError):
-                return bound(full)
+                return bound(checkpoint, full)
         unknown = spec_file is None and without_spec(checkpoint.config)
+        from isomerge.models.fused_on_disk import read_as_files  # builds a class of transformers
+
+        view = read_as_files(checkpoint)
+        for config in (checkpoint.config, full):
+            if view is not None and config is not None:
+                with suppress(IsomergeError):
+                    return bound(view, config)
         if unknown and unmoved:
             spec = spec_as_stored(checkpoint.config, checkpoint.shapes)
-            return spec, coverage(spec, checkpoint.shapes)
+            return checkpoint, spec, coverage(spec, checkpoint.shapes)
         hint = "; merge --no-align needs none" if unknown else ""
         raise IsomergeError(f"{checkpoint.ref}: {error}{hint}") from None
 
