@@ -334,28 +334,6 @@ def row_slopes(deltas: Any, products: Any, change: Any, total: Any, slope: Any) 
                     s[i] += gap * d[i]
 
 
-def draw(key: Any, place: Any, out: Any) -> None:
-    """The next numbers of a Mersenne twister (Matsumoto and Nishimura 1998), uint32: of its ``key`` [624] ``place``
-    [1] are used up."""
-    n, far, start = 624, 397, 0
-    while start < out.size:
-        if place[0] == n:
-            place[0] = 0
-            for i in range(n):
-                y = (key[i] & np.uint32(0x80000000)) | (key[i + 1 if i + 1 < n else 0] & np.uint32(0x7FFFFFFF))
-                z = key[i + far if i + far < n else i + far - n]
-                key[i] = z ^ (y >> np.uint32(1)) ^ ((y & np.uint32(1)) * np.uint32(0x9908B0DF))
-        some = key[place[0] : min(n, place[0] + out.size - start)]
-        for i in range(some.size):
-            y = some[i]
-            y ^= y >> np.uint32(11)
-            y ^= (y << np.uint32(7)) & np.uint32(0x9D2C5680)
-            y ^= (y << np.uint32(15)) & np.uint32(0xEFC60000)
-            out[start + i] = y ^ (y >> np.uint32(18))
-        place[0] += some.size
-        start += some.size
-
-
 def keep_ranked(draws: Any, order: Any, limits: Any, mask: Any) -> None:
     """The mask [rows, n] of entries whose draw is below the limit of their rank in their row; ``order`` has their
     places by rank, in its 32 lowest bits."""

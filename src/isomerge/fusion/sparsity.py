@@ -6,7 +6,6 @@ earlier entry ranks lower in ascending and higher in descending order, as with a
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -74,11 +73,10 @@ def check_window(density: float, epsilon: float) -> None:
 
 def random_entries(like: Tensor, density: float, rng: Generator) -> Tensor:
     """DARE: every entry is kept with probability ``density``, independently."""
-    mask, limit = np.empty(like.numel(), bool), _limits(torch.tensor(density))
-    for start in range(0, len(mask), PIECE):
-        place = mask[start : start + PIECE]
-        np.less(_draws(len(place), rng), limit, out=place)
-    return torch.from_numpy(mask).reshape(like.shape)
+    mask = torch.empty(like.numel(), dtype=torch.bool)
+    for place in mask.split(PIECE):
+        torch.lt(torch.rand(len(place), generator=rng), density, out=place)
+    return mask.reshape(like.shape)
 
 
 def ranked_entries(delta: Tensor, density: float, epsilon: float, rng: Generator) -> Tensor:
@@ -99,7 +97,7 @@ def ranked_entries(delta: Tensor, density: float, epsilon: float, rng: Generator
     steps = torch.linspace(density - epsilon, density + epsilon, length) if length > 1 else torch.tensor([density])
     if not rows.numel():
         return torch.zeros(delta.shape, dtype=torch.bool)
-    draws = torch.from_numpy(_draws(rows.numel(), rng).view(np.int32)).reshape(rows.shape).movedim(1, -1)
+    draws = torch.rand(rows.shape, generator=rng).movedim(1, -1)
     along = rows.movedim(1, -1).reshape(-1, length)
     if rows.dtype == torch.float32:  # bits of sizes are in their order, and an entry's place comes after
         order = (along.view(torch.int32).long() << 32) | torch.arange(length)
@@ -107,30 +105,6 @@ def ranked_entries(delta: Tensor, density: float, epsilon: float, rng: Generator
     else:
         order = along.argsort(dim=1, stable=True)
     mask = torch.empty(along.shape, dtype=torch.bool)
-    limits = _limits(steps.to(rows.dtype))
+    limits = steps.to(rows.dtype).numpy()
     compiled(keep_ranked)(draws.reshape(-1, length).numpy(), order.numpy(), limits, mask.numpy())
     return mask.reshape(draws.shape).movedim(-1, 1).reshape(delta.shape)
-
-
-STATE, LEFT = 24, 8
-"""Where torch's state of a generator has the twister's key, and how many numbers are left of it and one more."""
-
-
-def _draws(count: int, rng: Generator) -> np.ndarray:
-    """The bits of ``torch.rand(count, generator=rng)``, uint32 of 24 bits, several times as fast."""
-    from isomerge.loops import compiled, draw
-
-    state = rng.get_state()
-    words = state[STATE : STATE + 8 * 624].view(torch.int64).numpy()
-    left = state[LEFT : LEFT + 8].view(torch.int32).numpy()
-    key, place, out = words.astype(np.uint32), np.array([625 - left[0]]), np.empty(count, np.uint32)
-    compiled(draw)(key, place, out)
-    words[:], left[0] = key, 625 - place[0]
-    state[STATE - 8 : STATE].view(torch.int64)[0] = int(place[0])
-    rng.set_state(state)
-    return np.bitwise_and(out, (1 << 24) - 1, out=out)
-
-
-def _limits(chances: Tensor) -> np.ndarray:
-    """Below which 24 bits a draw is less than a chance, uint32."""
-    return (chances.double() * 2.0**24).ceil().long().numpy().astype(np.uint32)
