@@ -178,7 +178,7 @@ def _of_json(content: Any, folder: Path) -> Digest:
 
 
 def _of_text(text: str, folder: Path) -> Digest:
-    lines = settled(text, folder).splitlines()
+    lines = [line for line in settled(text, folder).splitlines() if not PROGRESS.match(line)]
     return Digest.of({f"line {number}": line.encode() for number, line in enumerate(lines, 1)})
 
 
@@ -188,6 +188,8 @@ VOLATILE = {
     "digest", "files",
 }  # fmt: skip
 """Keys whose values are of the run, not of what was asked for; the last two are digests of files."""
+PROGRESS = re.compile(r".*: \d+%(, .*)?$")
+"""How far a run is, which is told every few seconds."""
 TIMES = re.compile(r"\b\d+(?:\.\d+)? (?:s|ms|min|minutes|seconds|[KMG]i?B)\b")
 
 
