@@ -39,10 +39,18 @@ def test_hub_id_and_revision(hub, tmp_path):
             fnmatch.fnmatch(name, p) for p in options["ignore_patterns"]
         )
 
-    for name in ["model.safetensors", "config.json", "spiece.model", "vocab.txt", "x.jinja", "README.md"]:
+    for name in [
+        "model.safetensors",
+        "config.json",
+        "spiece.model",
+        "vocab.txt",
+        "x.jinja",
+        "README.md",
+        "code.py",
+    ]:
         assert wanted(name)
     assert wanted("1_Pooling/config.json")
-    for name in ["pytorch_model.bin", "optimizer.pt", "code.py", "onnx/model.safetensors", "training_args.bin"]:
+    for name in ["pytorch_model.bin", "optimizer.pt", "onnx/model.safetensors", "training_args.bin"]:
         assert not wanted(name)
 
 

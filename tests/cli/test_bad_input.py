@@ -920,7 +920,7 @@ def test_ctrl_c_is_one_sentence(
     if left:
         monkeypatch.setattr(run.StreamWriter, "done", interrupted)
     else:
-        monkeypatch.setattr("isomerge.commands.merging.planned_merge", interrupted)
+        monkeypatch.setattr("isomerge.commands.merge_door.planned_merge", interrupted)
     monkeypatch.setattr(sys, "argv", ["isomerge", "merge", a, b, "-o", str(tmp_path / "out")])
     with pytest.raises(SystemExit) as stopped:
         main()

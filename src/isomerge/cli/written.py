@@ -86,7 +86,7 @@ def check_places(request: type[Request], arguments: Mapping[str, Any], more: Ite
     from isomerge.files import check_not_read, is_device
 
     declared = {name: about for name, (_, about) in request.declared().items() if arguments.get(name) is not None}
-    read = [*more, *(arguments[name] for name, about in declared.items() if about.reads)]
+    read = [*more, *(arguments[name] for name, about in declared.items() if about.reads and arguments[name] != "")]
     read += [name for name in arguments.get("imports") or () if is_file(name)]  # a module's name names no folder
     files = {
         f"{spelled(name, about)} {arguments[name]}": Path(os.path.expanduser(arguments[name]))

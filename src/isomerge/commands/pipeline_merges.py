@@ -211,6 +211,8 @@ def pipelines_of_recipe(source: str | Path | Step, opening: OpeningOptions, writ
     from isomerge.merging.recipe.recipe_job import job_of_recipe
 
     content = dict(source.content) if isinstance(source, Step) else read_yaml(os.path.expanduser(source))
+    if not isinstance(content, Mapping):  # what reads a recipe says what is wrong with it
+        return None
     refs = pipelines_of(content)
     if not refs:
         models = list(
