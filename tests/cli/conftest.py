@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from progress_lines import without_progress
+
 
 @dataclass(frozen=True)
 class Said:
@@ -34,7 +36,7 @@ def isomerge(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
         except SystemExit as stop:
             code = 0 if stop.code is None else int(stop.code)
         captured = capsys.readouterr()
-        return Said(code, captured.out, captured.err)
+        return Said(code, captured.out, without_progress(captured.err))
 
     return run
 

@@ -18,6 +18,7 @@ import click
 import typer
 
 from docs.markdown import ROOT, Fence
+from progress_lines import without_progress
 
 SCRATCH = ("out", "OUT")
 """Folders that alternatives in one block all write: removed before every command."""
@@ -67,7 +68,7 @@ class Session:
         program, *arguments = shlex.split(line, comments=True)
         with captured() as out:
             code = self._call(program, arguments)
-        return code, out.getvalue()
+        return code, without_progress(out.getvalue())
 
     def _call(self, program: str, arguments: list[str]) -> int:
         from isomerge.cli.app import main
