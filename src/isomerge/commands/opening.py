@@ -59,8 +59,8 @@ def recognised(
             references.append(model)
             opened.append(recognise(model, allow_pickle=opening.allow_pickle, **how))
             opened[-1].checkpoint.ref = name or opened[-1].ref
-        if any(opened[0].names.keys() - m.names.keys() and m.names.keys() - opened[0].names.keys() for m in opened):
-            # experts that are fused in some of the models and not in others
+        apart = set().union(*(opened[0].names.keys() ^ m.names.keys() for m in opened))
+        if any("experts" in name for name in apart):  # they are fused in some of the models and not in others
             for k, (model, reference) in enumerate(zip(opened, references, strict=True)):
                 with contextlib.suppress(IsomergeError):
                     other = recognise(reference, allow_pickle=opening.allow_pickle, as_files=True, **how)
