@@ -46,7 +46,7 @@ def broken(
             x.view(-1)[x.numel() // 2] = bad
         return out
 
-    monkeypatch.setitem(registry._METHODS, name, replace(method, function=spoilt))
+    monkeypatch.setitem(registry._METHODS, name, replace(method, function=spoilt, weights=None))
 
 
 def refused(models: Sequence[Path], out: Path, name: str, **how: Any) -> str:
@@ -63,7 +63,10 @@ def refused(models: Sequence[Path], out: Path, name: str, **how: Any) -> str:
 def test_streaming(
     models: list[Path], bad: str, align: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A method of pieces, which go to their place in the file, and one of whole tensors."""
+    """A weighted sum, a method of pieces, which go to their place in the file, and one of whole tensors."""
+    linear = replace(methods()["linear"], weights=lambda **how: [1.0, 1e9])
+    monkeypatch.setitem(registry._METHODS, "linear", linear)
+    refused(models[:2], tmp_path / "out", "linear", align=align)
     broken("linear", BAD[bad], monkeypatch, lambda t: t.numel() > 500)
     refused(models[:2], tmp_path / "out", "linear", align=align)
     broken("karcher", BAD[bad], monkeypatch, lambda t: t.numel() > 500)
