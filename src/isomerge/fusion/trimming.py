@@ -196,7 +196,7 @@ def parts_of(
     tensors: Sequence[Tensor],
     base: Tensor,
     density: Sequence[float],
-    part: Callable[[Sizes, Any], Part],
+    part: Callable[..., Part],
     *more: Any,
 ) -> list[Part | None]:
     """What stays of every task vector; None: all, at density 1. ``part`` is given its magnitudes, its density, and
