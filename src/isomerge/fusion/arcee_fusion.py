@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +11,7 @@ from isomerge.fusion.bounds import convex
 from isomerge.fusion.inner_products import PIECE
 from isomerge.fusion.method_options import check_number, limited
 from isomerge.fusion.registry import merge_method
+from isomerge.fusion.sparsity import kth_smallest
 
 EPS = 1e-8
 """Added to probabilities (mergekit's)."""
@@ -42,9 +42,8 @@ def arcee_fusion(tensors: Sequence[Tensor], base: Tensor) -> Tensor:
         return base.clone()
     delta = tensors[0] - base
     importance = delta.abs().double() * divergence(tensors[0], base)
-    last = importance.numel() - 1
-    places = [int(q * last) for q in (0.25, 0.5, 0.75)]
-    q1, median, q3 = np.partition(importance.flatten().numpy(), places)[places].tolist()
+    room, last = importance.flatten().clone(), importance.numel() - 1
+    q1, median, q3 = (kth_smallest(room, int(q * last) + 1) for q in (0.25, 0.5, 0.75))
     return torch.where(importance >= median + 1.5 * (q3 - q1), base + delta, base)
 
 

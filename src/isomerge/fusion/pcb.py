@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from isomerge.fusion.bounds import in_directions
 from isomerge.fusion.method_options import SHARE, Range, limited
 from isomerge.fusion.registry import merge_method, per_model
-from isomerge.fusion.sparsity import check_share
+from isomerge.fusion.sparsity import check_share, kth_smallest
 
 NEGLIGIBLE = 1e-12
 """Sum of scores below which nothing is divided (theirs)."""
@@ -67,9 +66,9 @@ def pcb(
 def clamped(values: Tensor, low: float, high: float) -> Tensor:
     """A vector, in place, with its lowest share ``low`` raised to the next entry and its highest share ``high``
     lowered."""
-    count = len(values)
-    places = [min(int(count * low), count - 1), max(int(count * (1 - high) - 1), 0)]
-    least, most = np.partition(values.numpy(), places)[places].tolist()
+    count, room = len(values), values.clone()
+    least = kth_smallest(room, min(int(count * low), count - 1) + 1)
+    most = kth_smallest(room, max(int(count * (1 - high) - 1), 0) + 1)
     return values.clamp_(least, max(least, most))
 
 
