@@ -142,7 +142,6 @@ class Pass:
         numbers = np.stack([np.resize(table, max(map(len, tables))) for table in tables])
         half = np.array([each.itemsize <= 2 for each in dtypes])
         half[:count] &= half[self._anchor]
-        half[self._anchor] = dtypes[self._anchor].itemsize <= 2
         shares, loop = np.array(weights, np.float32), compiled(average)
 
         def averaged(stored: Sequence[Tensor], place: Tensor) -> bool:

@@ -325,7 +325,6 @@ def elementwise_method(
 
     A method without a base that is no more than a weighted sum has ``weights(**options)``, one for each tensor: to
     the last bit, all products are rounded, and the others added to the first one by one.
-        options |= {"rng": rng} if self.random else {}
     """
     if function is None:
         return partial(elementwise_method, select=select, weights=weights)
