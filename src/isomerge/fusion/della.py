@@ -45,17 +45,13 @@ def pruned(
     Raises:
         IsomergeError: a density outside of [0, 1], or probabilities outside of (0, 1).
     """
-    some = max(1, PIECE // max(1, base[0].numel())) if base.ndim > 1 and len(base) else 1
 
     def part(sizes: Sizes, share: float, window: float) -> Part:
-        mask = torch.zeros(base.shape, dtype=torch.bool)
+        mask = torch.zeros(base.shape if base.ndim > 1 else (1, base.numel()), dtype=torch.bool)
+        some = max(1, PIECE // max(1, mask.shape[1:].numel()))
         if share:
-            both = (
-                zip(*(t.split(some) for t in sizes.tensors), mask.split(some), strict=True)
-                if base.ndim > 1
-                else [(*sizes.tensors, mask)]
-            )
-            for x, y, place in both:
+            rows = (t.reshape(mask.shape).split(some) for t in sizes.tensors)
+            for x, y, place in zip(*rows, mask.split(some), strict=True):
                 delta = x.to(sizes.wide) - y.to(sizes.wide)
                 place.copy_(ranked_entries(delta, share, window, rng))
         return Masked(sizes, mask, rescale=rescale)
