@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -60,16 +60,13 @@ def selected(tensors: Sequence[Tensor], base: Tensor, *, select_topk: float, **_
         IsomergeError: a share outside of [0, 1].
     """
     check_share("select_topk", select_topk)
-    wide, mask, sums = wide_dtype([base, *tensors]), None, [0.0] * len(tensors)
-
-    def pieces() -> Iterator[list[Tensor]]:
-        return Pass([*tensors, base], wide).pieces(measure=False)
-
+    reading = Pass([*tensors, base], wide_dtype([base, *tensors]))
+    mask, sums = None, [0.0] * len(tensors)
     if select_topk < 1:
-        spread = torch.cat([torch.empty(0, dtype=wide), *(_variance(parts, origin) for *parts, origin in pieces())])
+        spread = torch.cat([_variance(parts, origin) for *parts, origin in reading.pieces(measure=False)])
         mask = lowest(spread.neg_(), int(int(spread.count_nonzero()) * select_topk))
     chosen = None if mask is None else Selected(mask)
-    for *parts, origin in pieces():
+    for *parts, origin in reading.pieces(measure=False):
         kept = parts if chosen is None else chosen(parts, origin)
         for k, part in enumerate(kept):
             sums[k] += squares(part, origin)[1] if chosen is None else squares(part)[0]
