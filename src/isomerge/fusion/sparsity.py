@@ -12,9 +12,6 @@ from torch import Generator, Tensor
 from isomerge.errors import IsomergeError
 from isomerge.pieces import PIECE
 
-NEGLIGIBLE = 1e-7
-"""Sum of magnitudes below which nothing is rescaled (mergekit's)."""
-
 
 def lowest(values: Tensor, count: int) -> Tensor:
     """The mask of the ``count`` lowest entries of a tensor of any shape; of equal ones the earlier are lower."""

@@ -16,9 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isomerge.fusion.sparsity import NEGLIGIBLE, check_share, kth_smallest
+from isomerge.fusion.sparsity import check_share, kth_smallest
 from isomerge.passes import Pass
 from isomerge.pieces import wide_dtype
+
+NEGLIGIBLE = 1e-7
+"""Sum of magnitudes below which nothing is rescaled (mergekit's)."""
 
 
 class Sizes:
@@ -104,20 +107,22 @@ class Trim:
         self._stay = np.array([[0, 0], [0, 0]])
         """Of the entries of the least and of the largest magnitude that stay the first's number, and the last's."""
         self._seen = np.zeros(2, np.int64)
-        ks = [k for k, limits in ((start + 1, start), (end, end < n)) if limits and start < end]
+        if start == end:
+            return
+        ks = [*([start + 1] if start else []), *([end] if end < n else [])]
         ranks = ranks_of(sizes, ks) if ks else []
-        if ranks and start:
+        if start:
             rank = ranks[0]
             self._low, out = rank.value, start - rank.less
             self._stay[0] = (0, rank.equal - out) if earlier else (out, rank.equal)
-        if ranks and end < n:
+        if end < n:
             rank = ranks[-1]
             self._high = rank.value
             if rank.value == self._low:  # all that stays is of one magnitude
                 self._stay[0, 1], self._stay[1] = end - rank.less, (0, n)
             else:
                 self._stay[1, 1] = end - rank.less
-        if rescale and start < end:
+        if rescale:
             self.factor = factor_of(self, sizes)
             self._seen[:] = 0
 
