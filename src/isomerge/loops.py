@@ -321,17 +321,14 @@ def row_slopes(deltas: Any, products: Any, change: Any, total: Any, slope: Any) 
     factor = -(total + total)
     for row in range(change.shape[0]):
         c, s = change[row], slope[row]
+        s[:] = 0
         for m in range(deltas.shape[0]):
             d, along = deltas[m, row], np.float64(0)
             for i in range(c.size):
                 along += np.float64(d[i] * c[i])
             gap = factor * (products[m, row] - total * c.dtype.type(along))
-            if m == 0:
-                for i in range(c.size):
-                    s[i] = gap * d[i]
-            else:
-                for i in range(c.size):
-                    s[i] += gap * d[i]
+            for i in range(c.size):
+                s[i] += gap * d[i]
 
 
 def keep_ranked(draws: Any, order: Any, limits: Any, mask: Any) -> None:

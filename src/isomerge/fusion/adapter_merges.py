@@ -16,6 +16,7 @@ from typing import Literal
 
 import torch
 from torch import Generator, Tensor
+from torch.nn.functional import pad
 
 from isomerge.fusion.low_rank import leading, norm
 from isomerge.fusion.sparsity import lowest, random_entries
@@ -111,8 +112,8 @@ def combined(parts: Sequence[LowRank], how: Combination, drawn: Drawn) -> tuple[
 
 def joined(halves: Sequence[tuple[Tensor, Tensor]], rank: int) -> tuple[Tensor, Tensor]:
     """``B, A`` of a parameter from those of its matrices, filled up with zeros to a rank."""
-    b = torch.stack([torch.cat([b, b.new_zeros(len(b), rank - b.shape[1])], dim=1) for b, _ in halves], dim=2)
-    a = torch.cat([torch.cat([a, a.new_zeros(rank - len(a), a.shape[1])]) for _, a in halves])
+    b = torch.stack([pad(b, (0, rank - b.shape[1])) for b, _ in halves], dim=2)
+    a = torch.cat([pad(a, (0, 0, 0, rank - len(a))) for _, a in halves])
     return b.flatten(1), a
 
 
