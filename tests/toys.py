@@ -188,9 +188,18 @@ def overwrite(folder: Path, new: dict[str, torch.Tensor]) -> None:
     save_file(new, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def config_of(folder: Path) -> dict[str, Any]:
+def config_of(folder: Path | str) -> dict[str, Any]:
     """The parsed config.json."""
-    return json.loads((folder / "config.json").read_text())
+    return json.loads(Path(folder, "config.json").read_text())
+
+
+def loaded(folder: Path | str) -> Any:
+    """The module in float64, of whose weights nothing is missing or left over."""
+    kind = getattr(tf, config_of(folder)["architectures"][0])
+    module, info = kind.from_pretrained(folder, dtype=torch.float64, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    return module.eval()
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.errors import IsomergeError
 from isomerge.models.layers import Part, stack_layers
 from raw_files import one_sentence
-from toys import inputs, save_toy, tensors, without_chance
+from toys import config_of, inputs, loaded, save_toy, tensors, without_chance
 
 Layers = Callable[[Any], Any]
 MODELS: dict[str, tuple[str, Layers]] = {
@@ -40,21 +40,8 @@ def slices(model: str, *spans: tuple[int, int]) -> dict[str, Any]:
     return {"slices": [{"sources": [{"model": model, "layer_range": list(span)}]} for span in spans]}
 
 
-def config(folder: str) -> dict[str, Any]:
-    return json.loads(Path(folder, "config.json").read_text())
-
-
 def rewritten(folder: str, made: dict[str, Any]) -> None:
     Path(folder, "config.json").write_text(json.dumps(made))
-
-
-def loaded(folder: str) -> Any:
-    """The module, of whose weights nothing is missing or left over."""
-    kind = getattr(tf, config(folder)["architectures"][0])
-    module, info = kind.from_pretrained(folder, dtype=torch.float64, output_loading_info=True)
-    assert not info["missing_keys"]
-    assert not info["unexpected_keys"]
-    return module.eval()
 
 
 def logits(module: Any) -> torch.Tensor:
@@ -80,9 +67,9 @@ def test_layers_are_those_of_a_stack_by_hand(name: str) -> None:
     )
     package.merge(write(**slices("deep", (3, 5), (1, 3))), out="plain")
     for out, order in (("deep", [0, 1, 1, 0, 1]), ("plain", [0, 1, 1, 1])):
-        text = config(out)["text_config"]
+        text = config_of(out)["text_config"]
         assert text["num_hidden_layers"] == len(order)
-        assert {**config(out), "text_config": None} == {**config("a"), "text_config": None}
+        assert {**config_of(out), "text_config": None} == {**config_of("a"), "text_config": None}
         by_hand = loaded("a")
         model = language(by_hand)
         if (kinds := getattr(model.config, "layer_types", None)) is not None:
@@ -99,7 +86,7 @@ def test_rules_of_numbers_are_written_out_in_the_group() -> None:
     """Also where the config is flat, as Qwen2-VL's of older days: what transformers makes of the rule for the language model
     goes with the layers."""
     save_toy("qwen2_vl", Path("a"))
-    whole = config("a")
+    whole = config_of("a")
     text = {k: v for k, v in whole.pop("text_config").items() if k not in ("layer_types", "model_type")}
     text |= {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}
     for made in ({**whole, "text_config": {**text, "model_type": "qwen2_vl_text"}}, {**text, **whole}):
@@ -130,7 +117,7 @@ def test_what_is_refused() -> None:
         with pytest.raises(IsomergeError) as error:
             package.merge(recipe, out="out")
         one_sentence(error.value, "`modules: {language_model: {slices: ...}}` (or vision_tower)")
-    made = config("a")
+    made = config_of("a")
     rewritten("a", {**made, "text_config": {**made["text_config"], "loud_layers": [1], "loud_kernels": [1]}})
     with pytest.raises(IsomergeError) as error:
         package.merge(write(modules={"language_model": slices("a", (1, 2))}), out="out")

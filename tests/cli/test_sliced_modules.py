@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-import transformers as tf
 import yaml
 from safetensors.torch import load_file
 
 import isomerge as library
 from isomerge.errors import IsomergeError
 from solve.disguises import single
+from toys import config_of, loaded
 
 # toy -> its depths, the keys of these, and where its layers are in the module of transformers
 Layers = Callable[[Any], Any]
@@ -52,19 +52,6 @@ def stored(folder: str) -> dict[str, torch.Tensor]:
     return load_file(f"{folder}/model.safetensors")
 
 
-def config(folder: str) -> dict[str, Any]:
-    return json.loads(Path(folder, "config.json").read_text())
-
-
-def loaded(folder: str) -> Any:
-    """The module in float64, of whose weights nothing is missing or left over."""
-    kind = getattr(tf, config(folder)["architectures"][0])
-    module, info = kind.from_pretrained(folder, dtype=torch.float64, output_loading_info=True)
-    assert not info["missing_keys"]
-    assert not info["unexpected_keys"]
-    return module.eval()
-
-
 def logits(module: Any) -> torch.Tensor:
     rng = torch.Generator().manual_seed(3)
     ids = torch.randint(3, 20, (2, 5), generator=rng)
@@ -92,7 +79,7 @@ def test_all_layers_in_order_are_the_same_file(name: str) -> None:
     parts = {"encoder": slices(("a", 0, 1), ("a", 1, deep)), "decoder": slices(("a", 0, short))}
     library.merge(write("passthrough", **parts), out="out")
     assert Path("out/model.safetensors").read_bytes() == Path("a/model.safetensors").read_bytes()
-    assert config("out") == config("a")
+    assert config_of("out") == config_of("a")
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -106,8 +93,8 @@ def test_a_part_is_the_module_without_the_other_layers(name: str) -> None:
         write("passthrough", encoder=slices(("a", 0, 1)), decoder=slices(("a", 0, 2), ("a", 1, 2))), out="both"
     )
     for out, left, repeated in (("one", [0], [0, 1]), ("both", [0], [0, 1, 1])):
-        assert [config(out)[key] for key in keys] == [len(left), len(repeated)]
-        changed = {key: value for key, value in config(out).items() if value != config("a").get(key)}
+        assert [config_of(out)[key] for key in keys] == [len(left), len(repeated)]
+        changed = {key: value for key, value in config_of(out).items() if value != config_of("a").get(key)}
         assert set(changed) <= set(keys)
         by_hand = loaded("a")
         for layers, kept in ((encoder(by_hand), left), (decoder(by_hand), repeated)):
@@ -140,7 +127,7 @@ def test_layers_of_several_models(isomerge: Callable) -> None:
     assert out.keys() == wanted.keys()
     for name, x in wanted.items():
         torch.testing.assert_close(out[name], x, rtol=1e-6, atol=1e-7)
-    assert (config("out")["num_layers"], config("out")["num_decoder_layers"]) == (2, 3)
+    assert (config_of("out")["num_layers"], config_of("out")["num_decoder_layers"]) == (2, 3)
     loaded("out")
     assert isomerge("fsck", "out").code == 0
 
@@ -185,7 +172,7 @@ def test_one_module_alone_and_the_recipe_that_is_written() -> None:
     """A recipe of one sliced module is a merge; the recipe beside it makes the same files."""
     made("t5-gated", "a")
     library.merge(write("passthrough", encoder=slices(("a", 0, 1), ("a", 2, 3))), out="out")
-    assert [config("out")[key] for key in ("num_layers", "num_decoder_layers")] == [2, 2]
+    assert [config_of("out")[key] for key in ("num_layers", "num_decoder_layers")] == [2, 2]
     assert "sliced: {module: encoder}" in Path("out/isomerge_recipe.yml").read_text()
     library.merge("out/isomerge_recipe.yml", out="again")
     assert Path("again/model.safetensors").read_bytes() == Path("out/model.safetensors").read_bytes()
@@ -200,7 +187,7 @@ def test_one_module_alone_and_the_recipe_that_is_written() -> None:
 def test_configs_of_older_days(name: str, old: dict[str, Any]) -> None:
     """One number for both stacks, which then differ; a second name of the encoder's depth, which would count before."""
     made(name, "a")
-    said = {**config("a"), **old}
+    said = {**config_of("a"), **old}
     if not old:  # of equal depths
         said = {key: value for key, value in said.items() if key != "num_decoder_layers"}
         library.merge(write("passthrough", encoder=slices(("a", 0, 2))), out="even")
@@ -210,8 +197,8 @@ def test_configs_of_older_days(name: str, old: dict[str, Any]) -> None:
     source = "a" if old else "even"
     library.merge(write("passthrough", encoder=slices((source, 0, 1)), decoder=whole(source)), out="out")
     keys = FAMILIES[name][1]
-    assert [config("out")[key] for key in keys if key in config("out")] == [1, 2]
-    assert "num_hidden_layers" not in old or config("out")["num_hidden_layers"] == 1
+    assert [config_of("out")[key] for key in keys if key in config_of("out")] == [1, 2]
+    assert "num_hidden_layers" not in old or config_of("out")["num_hidden_layers"] == 1
     loaded("out")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from isomerge.config.keys import NO_MODEL, WIDTHS
@@ -26,6 +26,21 @@ def _is_model(key: str, group: Mapping[str, Any]) -> bool:
     """
     kind = group.get("model_type")
     return bool(kind) or (kind is None and key.endswith("_config") and any(width in group for width in WIDTHS))
+
+
+def groups(config: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """The ways to all groups of keys that may describe a model, the whole first, those of groups behind them."""
+    yield ()
+    for key, value in config.items():
+        if isinstance(value, Mapping) and key not in NO_MODEL:
+            yield from ((key, *rest) for rest in groups(value))
+
+
+def group_of(config: Mapping[str, Any], group: Sequence[str]) -> Mapping[str, Any]:
+    """The group of keys to which a way through a config leads."""
+    for key in group:
+        config = config[key]
+    return config
 
 
 def flattened(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,9 @@ from functools import cached_property, partial
 from typing import Any
 
 from isomerge.config.agreement import read_by_transformers
+from isomerge.config.config_parts import group_of
 from isomerge.config.keys import DEPTHS
+from isomerge.config.vocabulary_keys import with_values
 from isomerge.errors import IsomergeError
 
 
@@ -222,19 +224,9 @@ Order = Sequence[tuple[Layered, int]]
 """The layers of a new stack: whose, and by which number there."""
 
 
-def group_of(config: Mapping[str, Any], group: Sequence[str]) -> Mapping[str, Any]:
-    """The group of keys to which a way through a config leads."""
-    for key in group:
-        config = config[key]
-    return config
-
-
 def placed(config: Mapping[str, Any], group: Sequence[str], keys: Mapping[str, Any]) -> dict[str, Any]:
     """A config with other keys in one of its groups."""
-    if not group:
-        return dict(keys)
-    first, *rest = group
-    return {**config, first: placed(config[first], rest, keys)}
+    return with_values(config, {tuple(group): keys}) if group else dict(keys)
 
 
 def read_group(config: Mapping[str, Any], group: Sequence[str]) -> Any:

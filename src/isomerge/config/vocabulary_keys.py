@@ -3,9 +3,10 @@ ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from isomerge.config.config_parts import group_of, groups
 from isomerge.config.keys import VOCABULARY_SIZES
 
 KeyPath = tuple[str, ...]
@@ -25,11 +26,11 @@ def counts(config: Mapping[str, Any], size: int, bound: Callable[[Mapping[str, A
         size: the number of tokens.
         bound: the number that the spec makes of such a config; None where it fits none.
     """
-    said = ((*part, key) for part in _parts(config) for key in VOCABULARY_SIZES)
-    every = [path for path in said if _value(config, path) == size]
+    said = ((*part, key) for part in groups(config) for key in VOCABULARY_SIZES)
+    every = [path for path in said if group_of(config, path[:-1]).get(path[-1]) == size]
     paths = [path for path in every if bound(with_values(config, dict.fromkeys([path], size + 1))) != size]
     if not paths:  # a default of the architecture: it is said where that changes something
-        lacking = [(*path, VOCABULARY_SIZES[0]) for path in _parts(config)]
+        lacking = [(*path, VOCABULARY_SIZES[0]) for path in groups(config)]
         paths = [path for path in lacking if bound(with_values(config, dict.fromkeys([path], size + 1))) != size]
         return paths[:1]
     around = {(*path[:n], VOCABULARY_SIZES[0]) for path in paths for n in range(len(path))} | {
@@ -70,17 +71,3 @@ def renumbered(
         now = [moved[at] for at in ids if at in moved]
         copy[key] = (now if isinstance(value, list) else now[0]) if now else fallback.get(key)
     return copy
-
-
-def _parts(config: Mapping[str, Any]) -> Iterator[KeyPath]:
-    """The whole and its parts, those of parts behind them."""
-    yield ()
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from ((key, *rest) for rest in _parts(value))
-
-
-def _value(config: Mapping[str, Any], path: KeyPath) -> Any:
-    for key in path[:-1]:
-        config = config[key]
-    return config.get(path[-1])

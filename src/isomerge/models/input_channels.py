@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from math import prod
 
 import torch
 from torch import Tensor
 
+from isomerge.checkpoint.dtypes import byte_size
 from isomerge.checkpoint.reader import Checkpoint, Derived
 from isomerge.checkpoint.weights import of_diffusers
 
@@ -50,8 +50,8 @@ def _widened(model: Checkpoint, wide: Checkpoint) -> Checkpoint:
     derived: dict[str, Derived] = {}
     for name in differing:
         info, shape = model.tensors[name], theirs[name]
-        size = info.nbytes // prod(info.shape) * prod(shape)
-
+        size = byte_size(info.dtype, shape)
+        assert size is not None
         view = replace(info, shape=shape, nbytes=size, file=wide.tensors[name].file, offset=-1)
         derived[name] = Derived(view, partial(_joined, model, wide, name))
     few, many = model.config[KEY], wide.config[KEY]

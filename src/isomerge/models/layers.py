@@ -15,7 +15,7 @@ keys: a BART of older days also has ``num_hidden_layers``, which is its encoder'
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -25,14 +25,14 @@ from typing import Any
 from isomerge.archs import spec_for
 from isomerge.checkpoint.reader import Checkpoint, Derived
 from isomerge.config.agreement import disagreement, read_by_transformers
-from isomerge.config.keys import DEPTHS, NO_MODEL, PARTS
+from isomerge.config.config_parts import group_of, groups
+from isomerge.config.keys import DEPTHS, PARTS
 from isomerge.config.layer_config import (
     FORMS,
     Layered,
     check_numbered,
     depth_keys,
     entries,
-    group_of,
     placed,
     read_group,
     stacked_config,
@@ -232,17 +232,18 @@ class Stack:
         """What says how many layers there are; None where nothing does, or only what says other stacks' depths as
         well."""
         config = _with_defaults(self.checkpoint.config)
-        for group in _groups(config):
-            stacks_of = {key: self._follow(config, group, key) for key in KEYS if key in group_of(config, group)}
-            told = [key for key in stacks_of if group_of(config, group)[key] == self.depth]
-            own = tuple(key for key in told if stacks_of[key] == {self.place[1]})
+        before = self.depths_of(config)
+        for group in groups(config):
+            keys = group_of(config, group)
+            stacks_of = {key: self._follow(config, group, key, before) for key in KEYS if key in keys}
+            own = tuple(key for key in stacks_of if keys[key] == self.depth and stacks_of[key] == {self.place[1]})
             if own:
                 return Depth(config, group, own, all(stacks <= {self.place[1]} for stacks in stacks_of.values()))
         return None
 
-    def _follow(self, config: Config, group: tuple[str, ...], key: str) -> set[str]:
-        """The stacks whose depth a key in a group says."""
-        keys, before = group_of(config, group), self.depths_of(config)
+    def _follow(self, config: Config, group: tuple[str, ...], key: str, before: Depths) -> set[str]:
+        """The stacks whose depth a key in a group says; without a change they have those of ``before``."""
+        keys = group_of(config, group)
         for more in (1, -1) if type(keys[key]) is int else ():
             with suppress(IsomergeError):  # lists over layers may be too short for one more
                 after = self.depths_of(placed(config, group, {**keys, key: keys[key] + more}))
@@ -511,14 +512,6 @@ def _is_of_layers(keys: Config, key: str, depth: int, alone: bool) -> bool:
         return not alone and entries(keys, key, depth) is not None
     value = keys[key] if isinstance(keys[key], list) and NUMBERING.search(key) else []
     return bool(value) and all(type(number) is int and 0 <= number < depth for number in value)
-
-
-def _groups(config: Config) -> Iterator[tuple[str, ...]]:
-    """The ways to all groups of keys that may describe a model, the whole first."""
-    yield ()
-    for key, value in config.items():
-        if isinstance(value, Mapping) and key not in NO_MODEL:
-            yield from ((key, *rest) for rest in _groups(value))
 
 
 def _with_defaults(config: Config) -> Config:

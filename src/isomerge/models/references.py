@@ -73,10 +73,9 @@ def is_assembled(ref: Any) -> bool:
     adapters."""
     if not isinstance(ref, str | os.PathLike):
         return False
-    if is_pipeline(ref) or is_single_file(ref) or "+" not in str(ref):
-        return is_pipeline(ref) or is_single_file(ref)
-    whole = str(ref).split("+")
-    return any(is_pipeline(at) or is_single_file(at) for at in ("+".join(whole[:k]) for k in range(1, len(whole))))
+    pieces = str(ref).split("+")
+    starts = [ref, *("+".join(pieces[:count]) for count in range(1, len(pieces)))]
+    return any(is_pipeline(start) or is_single_file(start) for start in starts)
 
 
 def open_assembled(ref: str | Path) -> Pipeline:
