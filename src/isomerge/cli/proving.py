@@ -8,6 +8,7 @@ from typing import Any
 
 from isomerge.cli.console import Voice
 from isomerge.cli.door import call_of
+from isomerge.errors import IsomergeError, own_code
 from isomerge.options.requests import proving as asked_for
 
 SHOWN = 5
@@ -27,9 +28,7 @@ def run_prove(voice: Voice, asked: asked_for.Prove) -> dict[str, Any]:
 
 def tell_prove(voice: Voice, asked: asked_for.Prove, report: dict[str, Any]) -> int | None:
     """Space by space whether it is proven, and what is missing."""
-    voice.say(f"{asked.model}: {report['model_type']}, run as a tiny random {report['class']}")
-    columns = ["space", "role", "group", "per", "verdict", "outputs changed by"]
-    voice.table("", columns, [_row(law) for law in report["laws"]])
+    _tell_spaces(voice, report, [_row(law, "proven" if law["holds"] else "refuted") for law in report["laws"]])
     mutants = report["mutants"]
     voice.say(f"{mutants['rejected']} of {mutants['count']} texts with a line left out are rejected.")
     for mutant in mutants["survivors"]:
@@ -109,8 +108,6 @@ def made_by(reference: str) -> tuple[Any, Any]:
     """
     import runpy
 
-    from isomerge.errors import IsomergeError, own_code
-
     file, _, name = reference.rpartition(":")
     said = f"--module {reference}"
     if not file or not Path(file).is_file():
@@ -125,19 +122,10 @@ def made_by(reference: str) -> tuple[Any, Any]:
     return made
 
 
-def _row(law: dict[str, Any]) -> list[str]:
-    shown = "cannot act" if law["error"] is None else f"{law['error']:.1e}"
-    verdict = "proven" if law["holds"] else "refuted"
-    return [law["space"], law["role"], law["group"], ", ".join(law["index"]), verdict, shown]
-
-
 def tell_discover(voice: Voice, asked: asked_for.Discover, report: dict[str, Any]) -> None:
     """Space by space whether it is proven, and the spec."""
-    voice.say(f"{asked.model}: {report['model_type']}, run as a tiny random {report['class']}")
-    columns = ["space", "role", "group", "per", "verdict", "outputs changed by"]
-    rows = [_proven_row(space, "proven", report["checked"]) for space in report["proven"]]
-    rows += [_proven_row(space, "rejected", {}) for space in report["rejected"]]
-    voice.table("", columns, rows)
+    rows = [_row(space, "proven", report["checked"].get(space["space"])) for space in report["proven"]]
+    _tell_spaces(voice, report, [*rows, *(_row(space, "rejected") for space in report["rejected"])])
     if "all" in report["checked"]:
         voice.say(f"All together, on fresh models: outputs change by {report['checked']['all']:.1e}.")
     if report["coverage"] is not None:
@@ -154,10 +142,14 @@ def tell_discover(voice: Voice, asked: asked_for.Discover, report: dict[str, Any
         voice.say(report["spec"].rstrip())
 
 
-def _proven_row(space: dict[str, Any], verdict: str, checked: dict[str, float]) -> list[str]:
-    """One line of the table; the error of a proven space is the larger one of both proofs."""
-    error = space["error"]
-    if error is not None:
-        error = max(error, checked.get(space["space"], 0.0))
+def _tell_spaces(voice: Voice, report: dict[str, Any], rows: list[list[str]]) -> None:
+    """On what tiny model elements of the spaces were tried, and what came out."""
+    voice.say(f"{report['model']}: {report['model_type']}, run as a tiny random {report['class']}")
+    voice.table("", ["space", "role", "group", "per", "verdict", "outputs changed by"], rows)
+
+
+def _row(space: dict[str, Any], verdict: str, again: float | None = None) -> list[str]:
+    """One line of the table; the error of a space that was tried ``again`` is the larger one of both."""
+    error = space["error"] if space["error"] is None or again is None else max(space["error"], again)
     shown = "cannot act" if error is None else f"{error:.1e}"
     return [space["space"], space["role"], space["group"], ", ".join(space["index"]), verdict, shown]
