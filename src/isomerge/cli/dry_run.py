@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isomerge.cli.console import Voice, size_text, tell_lines, tell_verdict, warn_fixed
@@ -76,6 +76,18 @@ def tell_cost(voice: Voice, planned: Planned) -> dict[str, Any]:
         "notes": list(planned.notes),
         **({} if planned.verdict is None else {"verdict": planned.verdict}),
     }
+
+
+def tell_document(
+    voice: Voice,
+    models: Sequence[str],
+    document: Mapping[str, Any],
+    tell: Callable[[Voice, Mapping[str, Any]], None],
+) -> dict[str, Any]:
+    """What a plan says of its result, as a run ``tell``s it of what it wrote; the report."""
+    tell(voice, document)
+    voice.say("Nothing was written.")
+    return {"command": "dry-run", "models": list(models), **document}
 
 
 def _looked_at(matching: Matching) -> list[str]:

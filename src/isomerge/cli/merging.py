@@ -51,12 +51,11 @@ def plan_merge(voice: Voice, asked: asked_for.Merge) -> dict[str, Any]:
     """Plan every part whose inputs are there, and name the others; the report, where it is one merge."""
     door = _door(voice, asked)
     if door.makes_experts():
+        from isomerge.cli.dry_run import tell_document
+
         with door.planned_experts() as plan:
-            document = plan.document()
             names = [model.ref for model in plan.models.values()]
-        _tell_experts(voice, document)
-        voice.say("Nothing was written.")
-        return {"command": "dry-run", "models": names, **document}
+            return tell_document(voice, names, plan.document(), _tell_experts)
     if not (steps := door.steps()):
         return _plan(door, voice, door.asked.models, door.asked.out, asked.writing)
     if asked.telling.json is not None:

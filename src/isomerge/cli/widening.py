@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from isomerge.cli.console import Voice, tell_pushed
+from isomerge.cli.dry_run import tell_document
 from isomerge.options.requests import widening as asked_for
 
 WAYS = {
@@ -23,10 +25,7 @@ def plan_widen(voice: Voice, asked: asked_for.Widen) -> dict[str, Any]:
 
     with planned_widen(asked) as plan:
         plan.check()
-        document = plan.document()
-    _tell_widened(voice, document)
-    voice.say("Nothing was written.")
-    return {"command": "dry-run", "models": [asked.model], **document}
+        return tell_document(voice, [asked.model], plan.document(), _tell_widened)
 
 
 def tell_widen(voice: Voice, asked: asked_for.Widen, report: dict[str, Any]) -> None:
@@ -36,7 +35,7 @@ def tell_widen(voice: Voice, asked: asked_for.Widen, report: dict[str, Any]) -> 
     tell_pushed(voice, asked.writing)
 
 
-def _tell_widened(voice: Voice, report: dict[str, Any]) -> None:
+def _tell_widened(voice: Voice, report: Mapping[str, Any]) -> None:
     rows = [[key, str(size["before"]), str(size["after"])] for key, size in report["sizes"].items()]
     voice.table("", ["size", "before", "after"], rows)
     ways = {
@@ -65,10 +64,7 @@ def plan_transplant_tokenizer(voice: Voice, asked: asked_for.TransplantTokenizer
 
     with planned_transplant(asked) as plan:
         plan.check()
-        document = plan.document()
-    _tell_tokens(voice, document)
-    voice.say("Nothing was written.")
-    return {"command": "dry-run", "models": [asked.model], **document}
+        return tell_document(voice, [asked.model], plan.document(), _tell_tokens)
 
 
 def tell_transplant_tokenizer(voice: Voice, asked: asked_for.TransplantTokenizer, report: dict[str, Any]) -> None:
@@ -78,7 +74,7 @@ def tell_transplant_tokenizer(voice: Voice, asked: asked_for.TransplantTokenizer
     tell_pushed(voice, asked.writing)
 
 
-def _tell_tokens(voice: Voice, report: dict[str, Any]) -> None:
+def _tell_tokens(voice: Voice, report: Mapping[str, Any]) -> None:
     rows = [[WAYS.get(how, how), str(number)] for how, number in report["filled"].items() if number]
     voice.table("", ["tokens", "number"], rows)
     voice.say(f"Rows: {report['rows']['before']} before, {report['rows']['after']} after.")
