@@ -8,7 +8,6 @@ from typing import Any
 
 from isomerge.api.live_inputs import own_models, with_data
 from isomerge.commands.opening import recognised
-from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
 from isomerge.merging.adapter.adapter_recipe import asked_of_recipe
 from isomerge.merging.adapter.extract_image_lora import are_image_models
@@ -19,8 +18,8 @@ from isomerge.merging.adapter.surgery import write_surgery
 from isomerge.merging.task_masks import read_task_mask, write_task_mask
 from isomerge.merging.task_masks import restore_task as write_restored
 from isomerge.models.row_meanings import in_order
+from isomerge.options.fusing import check_alone
 from isomerge.options.requests import adapting as asked_for
-from isomerge.options.requests.adapting import AdapterOptions
 from isomerge.progress import Observer
 from isomerge.run.arguments import checked
 from isomerge.solve.match_inputs import data_for
@@ -83,10 +82,7 @@ def merge_lora(asked: asked_for.MergeLora) -> dict[str, Any]:
     """
     adapters, settings, reads = asked.adapters, asked.merging.given(), list[Path]()
     if isinstance(adapters, (str, Path)):
-        if beside := [name for name, default in AdapterOptions.defaults().items() if settings[name] != default]:
-            raise IsomergeError(
-                f"{adapters}: a recipe says what is merged and how; put {', '.join(beside)} into it"
-            )
+        check_alone(adapters, asked.merging)
         reads.append(Path(os.path.expanduser(adapters)))
         merge = asked_of_recipe(adapters)
     else:

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from isomerge.cli.console import Voice
-from isomerge.cli.door import call_of
+from isomerge.cli.door import call_of, check_alone
 from isomerge.errors import IsomergeError
-from isomerge.options.option import spelled
 from isomerge.options.requests import adapting as asked_for
 from isomerge.options.requests.adapting import AdapterOptions
 
@@ -48,12 +47,7 @@ def run_merge_lora(voice: Voice, asked: asked_for.MergeLora) -> dict[str, Any]:
     if refs[0].endswith((".yml", ".yaml")):
         if len(refs) > 1:
             raise IsomergeError(f"{refs[0]}: a recipe names its adapters: leave {refs[1]} out")
-        declared = AdapterOptions.declared().items()
-        if words := [spelled(name, about) for name, (_, about) in declared if name in asked.said]:
-            raise IsomergeError(
-                f"{refs[0]}: a recipe says what is merged and how: leave out {', '.join(words)}, and "
-                "change the recipe"
-            )
+        check_alone(refs[0], asked, AdapterOptions)
         asked = replace(asked, adapters=refs[0])
     return call_of(isomerge.merge_lora)(asked)
 

@@ -18,8 +18,9 @@ import typer
 
 from isomerge.cli.console import Voice, write_json
 from isomerge.doors import COMMANDS, function_of, request_of
-from isomerge.options.option import PYTHON, Option, Request, kind_of, required
-from isomerge.options.unused import note_idle
+from isomerge.errors import IsomergeError
+from isomerge.options import unused
+from isomerge.options.option import PYTHON, Option, Options, Request, kind_of, required
 
 
 def command_of(name: str) -> Callable[..., None]:
@@ -35,7 +36,7 @@ def as_command(request: type[Request], run: Callable[[Any], None]) -> Callable[.
         declared = request.declared()
         asked = request.of({n: v if (read := declared[n][1].read) is None else read(v) for n, v in values.items()})
         if request.settled:
-            note_idle(request, asked.given(), request.defaults())
+            unused.note_idle(request, asked.given(), request.defaults())
         said = frozenset(by_python_names(request, dict.fromkeys(given_names(context))))
         run(replace(asked, said=said))
 
@@ -124,6 +125,21 @@ def run(command: str, asked: Any) -> None:
 def call_of(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of Python's door as it takes a request."""
     return getattr(function, "asked")  # noqa: B009
+
+
+def check_alone(recipe: str, asked: Request, *groups: type[Options]) -> None:
+    """Refuse options that a recipe says instead, where they were given, whatever their values.
+
+    Raises:
+        IsomergeError: naming them as they are written.
+    """
+    given = asked.given()
+    declared = {name: about for each in groups for name, (_, about) in each.declared().items()}
+    said = [f"--{unused.word_of(n, about, given[n])}" for n, about in declared.items() if n in asked.said]
+    if said:
+        raise IsomergeError(
+            f"{recipe}: a recipe says what is merged and how: leave out {', '.join(said)}, and change the recipe"
+        )
 
 
 def _report_of(own: Any, function: str, voice: Voice, asked: Any) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from isomerge.cli.console import (
     tell_verdict,
     warn_fixed,
 )
+from isomerge.cli.door import check_alone
 from isomerge.cli.evidence import evidence_lines
 from isomerge.cli.written import check_places
 from isomerge.errors import IsomergeError
@@ -115,11 +116,7 @@ def _door(voice: Voice, asked: asked_for.Merge) -> MergeDoor:
     models: Any = asked.models
     _check_models(models)
     if models[0].endswith((".yml", ".yaml")):
-        if options := _said_of_method(asked):
-            raise IsomergeError(
-                f"{models[0]}: a recipe says what is merged and how: leave out {', '.join(options)}, and change "
-                "the recipe"
-            )
+        check_alone(models[0], asked, FusingOptions, SpacesOptions)
         out = _out_of_recipe(models, asked.out)
         asked = replace(asked, models=models[0], out=out, fusing=FusingOptions(), moving=SpacesOptions())
     else:
@@ -221,17 +218,6 @@ def _out_of_recipe(models: Sequence[str], out: str | Path | None) -> str | Path 
             f"{models[0]}: a recipe names its models; give one folder to write beside it, and no more"
         )
     return Path(models[1]) if len(models) == 2 else out
-
-
-def _said_of_method(asked: asked_for.Merge) -> list[str]:
-    """The options that a recipe says instead and that a user gave, whatever their values, as they are written."""
-    given = asked.given()
-    return [
-        f"--{unused.word_of(name, about, given[name])}"
-        for group in (FusingOptions, SpacesOptions)
-        for name, (_, about) in group.declared().items()
-        if name in asked.said
-    ]
 
 
 def _check_models(models: list[str]) -> None:

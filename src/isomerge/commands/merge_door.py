@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.commands.merging import Merge, Merging, check_alone, merge_of, planned_merge
+from isomerge.commands.merging import Merge, Merging, merge_of, planned_merge
 from isomerge.commands.pipeline_merges import ComponentMerge, PipelineMerge, pipeline_merge
 from isomerge.commands.step_merges import StepMerge, run_steps, step_merges
 from isomerge.errors import IsomergeError
 from isomerge.options import MatchingOptions, OutputOptions
+from isomerge.options.fusing import check_alone
 from isomerge.options.requests import merging as asked_for
 from isomerge.options.unused import note
 from isomerge.progress import Observer, quiet
@@ -111,7 +112,7 @@ class MergeDoor:
         assert isinstance(asked.models, (str, Path))
         if asked.intermediate_dir is not None:
             note("intermediate_dir", "one model is made, not several steps of a recipe")
-        check_alone(asked.models, {**asked.fusing.given(), **asked.moving.given()})
+        check_alone(asked.models, asked.fusing, asked.moving)
         experts = experts_of(asked.models, **self._evidence(asked.writing))
         self.told.before(experts, asked.models, asked.out)
         return planned_experts(experts, place(asked.out), **self.groups(asked.writing), observer=observer)

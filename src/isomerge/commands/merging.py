@@ -11,7 +11,6 @@ from typing import Any
 
 from isomerge.checkpoint.weights import of_diffusers
 from isomerge.commands.opening import destination, dtype_name, recognised
-from isomerge.errors import IsomergeError
 from isomerge.merging.job_models import by_token, opened
 from isomerge.merging.merge_checks import check_aligned, learned_apart
 from isomerge.merging.merge_job import MergeJob, job_of_models, joins, number_of
@@ -32,6 +31,7 @@ from isomerge.options import (
     RunningOptions,
     SpacesOptions,
 )
+from isomerge.options.fusing import check_alone
 from isomerge.options.requests import merging as asked_for
 from isomerge.options.unused import note_idle
 from isomerge.progress import Observer, quiet
@@ -136,7 +136,7 @@ def merge_of(
     if isinstance(models, (str, Path, Step)):
         from isomerge.merging.recipe.recipe_job import job_of_recipe
 
-        check_alone(models, {**fusing.given(), **moving.given()})
+        check_alone(models, fusing, moving)
         job = job_of_recipe(models, seed=said.get("seed"))
         how = {name: job.options[name] for name in HOW}
         untie, repair = job.options["untie"], repair or job.options["repair"]
@@ -290,19 +290,3 @@ def _models_of(
     with recognised([*refs, *bases], opening, untie, unmoved=unmoved) as every:
         rest = iter(every[len(refs) :])
         yield every[: len(refs)], [None if base is None else next(rest) for base in job.source_bases]
-
-
-def check_alone(path: str | Path | Step, said: Mapping[str, Any]) -> None:
-    """Refuse arguments of a merge that a recipe has keys for, where they are not the defaults.
-
-    Args:
-        path: the recipe.
-        said: the arguments, by Python's names.
-
-    Raises:
-        IsomergeError: naming them.
-    """
-    defaults = {**FusingOptions.defaults(), **SpacesOptions.defaults()}
-    beside = [k for k, v in said.items() if type(v) is not type(defaults[k]) or v != defaults[k]]
-    if beside:
-        raise IsomergeError(f"{path}: a recipe says what is merged and how; put {', '.join(beside)} into it")

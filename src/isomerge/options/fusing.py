@@ -107,3 +107,14 @@ class FusingOptions(Options):
         None, "The model that all are aligned onto, where it is not the first.", "--onto", kind=str | None,
         panel=ALIGNMENT, acts=aligned, reads=True,
     )  # fmt: skip
+
+
+def check_alone(recipe: Any, *groups: Options) -> None:
+    """Refuse options that a recipe has keys for, where they are not what they are by default.
+
+    Raises:
+        IsomergeError: naming them, as Python does.
+    """
+    rows = [(name, value, group.defaults()[name]) for group in groups for name, value in group.given().items()]
+    if beside := [name for name, value, default in rows if type(value) is not type(default) or value != default]:
+        raise IsomergeError(f"{recipe}: a recipe says what is merged and how; put {', '.join(beside)} into it")
