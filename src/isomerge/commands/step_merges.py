@@ -139,35 +139,23 @@ def _checked(step: Step, job: MergeJob, stand_ins: Mapping[str, Model], opening:
         IsomergeError: a model that cannot be opened, or does not fit to the others.
     """
     spec, unmoved = opening.spec or job.options["spec"], not job.options["align"]
-    waits = any(_output_of(ref, stand_ins) for ref in job.every)
+    reading: dict[str, Any] = {"spec": spec, "allow_pickle": opening.allow_pickle}
+    earlier = {ref: stand_ins[name] for ref in job.every if (name := first_name(str(ref))) in stand_ins}
+    rest = [ref for ref in job.every if ref not in earlier]
     try:
-        whole = job if waits else by_token(job, spec=spec, allow_pickle=opening.allow_pickle).job
-        refs = (
-            [ref for ref in job.every if not _output_of(ref, stand_ins)]
-            if waits
-            else opened(whole, spec=spec, allow_pickle=opening.allow_pickle)
-        )
-        how = {"untie": not waits and job.options["untie"], "unmoved": unmoved, "proven": False}
+        refs = rest if earlier else opened(by_token(job, **reading).job, **reading)
+        how = {"untie": not earlier and job.options["untie"], "unmoved": unmoved, "proven": False}
         with recognised(refs, replace(opening, spec=spec), **how) as models:
-            if waits:
-                first, *others = (
-                    *(stand_ins[f] for ref in job.every if (f := _output_of(ref, stand_ins))),
-                    *models,
-                )
+            if earlier:
+                first, *others = *earlier.values(), *models
                 for other in others:  # what a merge may change is not compared
                     check_kin(first, other, but={VOCABULARY, LABELS})
             elif job.options["heads"] == "average":
                 check_compatible(models[0], models[1:], stored=unmoved)
     except IsomergeError as error:
         raise IsomergeError(f"{step}: {error.sentence}") from None
-    first = _output_of(job.models[0], stand_ins)
-    return stand_ins[first] if first else models[refs.index(job.models[0]) if waits else 0]
-
-
-def _output_of(ref: Any, stand_ins: Mapping[str, Model]) -> str | None:
-    """The folder of the earlier output that a reference names; None where it is another model."""
-    name = first_name(str(ref))
-    return name if name in stand_ins else None
+    first = job.models[0]
+    return earlier[first] if first in earlier else models[rest.index(first) if earlier else 0]
 
 
 def asked_steps(models: Any) -> list[Step] | None:
