@@ -359,7 +359,9 @@ def _decided(
                 f"components of one class can be merged; `{name}: keep` in a recipe takes one as it is"
             )
     parts = [one.components[name] for one in pipelines]
-    if all(part.equals(other, allow_pickle=opening.allow_pickle) for other in parts):
+    # one alone is compared with itself: whether it can be read, and has adapters
+    theirs = [other.components[name] for other in others] or parts
+    if all(part.equals(other, allow_pickle=opening.allow_pickle) for other in theirs):
         return ComponentMerge(name, None, part, "copied, as all have the same bytes")
     if part.library not in LIBRARIES:
         return ComponentMerge(
