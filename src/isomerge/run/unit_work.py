@@ -151,15 +151,18 @@ class UnitWork:
         for table, axis in tables.items():
             own = [tensors[table] for tensors in blocks]
             for k, lent in enumerate(every):
+                if lent is None or not lent.rows:
+                    continue
                 groups: dict[tuple[str, ...] | None, list[int]] = {}
-                for row, refs in (lent.rows if lent is not None else {}).items():
+                for row, refs in lent.rows.items():
                     if refs is None or place.keys() >= {*refs}:
                         groups.setdefault(refs, []).append(row)
                 made, mean, zero = own[k].movedim(axis, 0).clone(), groups.pop((), []), groups.pop(None, [])
                 for refs, rows in groups.items():
                     made[rows] = torch.stack([own[place[ref]].movedim(axis, 0)[rows] for ref in refs or ()]).mean(0)
                 made[[*mean, *zero]] = 0
-                made[mean] = made.sum(0) / (len(made) - len(mean))
+                if mean:
+                    made[mean] = made.sum(0) / (len(made) - len(mean))
                 blocks[k] = {**blocks[k], table: made.movedim(0, axis).contiguous()}
 
     def _passed(self, unit: Unit) -> Solved:
