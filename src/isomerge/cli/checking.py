@@ -12,7 +12,7 @@ def tell_fsck(voice: Voice, asked: asked_for.Fsck, report: dict[str, Any]) -> in
     """Whether it is sound, what is wrong with it, and what became of the inputs."""
     rows = report["files"] if voice.verbose else [row for row in report["files"] if row["state"] != "ok"]
     if rows:
-        voice.table("", ["file", "bytes", "crc32", ""], [_cells(row, "file") for row in rows])
+        voice.table("", ["file", "bytes", "crc32", ""], [_cells(row) for row in rows])
     for problem in report["problems"]:
         voice.say(f"{problem['file']}: {problem['problem']}")
     nbytes = size_text(sum(row["bytes"] for row in report["files"]))
@@ -26,8 +26,8 @@ def tell_fsck(voice: Voice, asked: asked_for.Fsck, report: dict[str, Any]) -> in
     return None if report["sound"] else 1
 
 
-def _cells(row: dict[str, Any], key: str) -> list[str]:
-    return [row[key], f"{row['bytes']:,}", row["crc32"], row["state"]]
+def _cells(row: dict[str, Any]) -> list[str]:
+    return [row["file"], f"{row['bytes']:,}", row["crc32"], row["state"]]
 
 
 def _say_inputs(voice: Any, inputs: list[dict[str, Any]]) -> None:
@@ -38,5 +38,5 @@ def _say_inputs(voice: Any, inputs: list[dict[str, Any]]) -> None:
         voice.say(f"Inputs, {len(inputs)} files: {', '.join(said)} since.")
     rows = inputs if voice.verbose else [row for row in inputs if row["state"] == "changed"]
     if rows:
-        cells = [[f"{row['model']}: {row['file']}", *_cells(row, "file")[1:]] for row in rows]
+        cells = [[f"{row['model']}: {row['file']}", *_cells(row)[1:]] for row in rows]
         voice.table("", ["input", "bytes", "crc32", ""], cells)

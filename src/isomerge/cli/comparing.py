@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.cli.console import Voice, distance_table, size_text, stream_table, tell_verdict, warn_fixed
+from isomerge.cli.door import call_of
 from isomerge.errors import IsomergeError
 from isomerge.options.requests import comparing as asked_for
+from isomerge.progress import Observer
 
 UNTOLD = 3
 """The exit code of verify where it cannot be told: rounding, configs or outputs leave the question open. 1 is not
@@ -47,11 +49,12 @@ def tell_verify(voice: Voice, asked: asked_for.Verify, report: dict[str, Any]) -
     """Whether two models are one function, and how that is known."""
     from isomerge.evidence.verify import AGREEING
 
+    code = None if report["same"] else UNTOLD if report["same"] is None else 1
     if "parts" in report:
         _tell_parts(voice, report, lambda part: tell_verify(voice, asked, part))
         words = {True: "the same by every part", False: "not the same", None: f"cannot tell ({report['reason']})"}
         voice.say(f"The pipelines: {words[report['same']]}.")
-        return None if report["same"] else UNTOLD if report["same"] is None else 1
+        return code
     residual = report["residual"]
     how = (
         f"largest relative residual {residual['largest']:.2g} in {residual['tensor']}, rounding allows "
@@ -85,7 +88,7 @@ def tell_verify(voice: Voice, asked: asked_for.Verify, report: dict[str, Any]) -
     if "outputs" in report:
         place = f", in {report['output']}" if report["outputs"] > AGREEING else ""
         voice.say(f"Outputs on random inputs differ by {report['outputs']:.2g} of the largest output{place}.")
-    return None if report["same"] else UNTOLD if report["same"] is None else 1
+    return code
 
 
 def _tell_parts(voice: Voice, report: dict[str, Any], tell: Callable[[dict[str, Any]], Any]) -> None:
@@ -129,17 +132,12 @@ def _fingerprints(voice: Voice, asked: asked_for.Fingerprint) -> dict[str, Any]:
     others = asked.others or ()
     if asked.out is not None:
         check_file(Path(asked.out), f"--out {asked.out}", overwrite=True)
-    how: dict[str, Any] = {
-        "spec": asked.opening.spec,
-        "allow_pickle": asked.opening.allow_pickle,
-        "salt": asked.salt,
-    }
     prints: dict[int, Any] = {}
     unread: list[dict[str, str]] = []
     with voice.progress(asked.progress) as observer:
         for number, source in enumerate((asked.model, *others)):
             try:
-                prints[number] = _print_of(source, {**how, "observer": observer})
+                prints[number] = _print_of(replace(asked, model=source, out=None), observer)
             except IsomergeError as error:
                 if not others or (number == 0 and asked.out is not None):
                     raise
@@ -184,15 +182,15 @@ def tell_fingerprint(
     return DISAGREE if any(each["conflict"] for each in compared) else None
 
 
-def _print_of(source: str, how: dict[str, Any]) -> Any:
+def _print_of(asked: asked_for.Fingerprint, observer: Observer) -> Any:
     """A fingerprint from a file, or of a model."""
     import isomerge
 
-    if Path(source).is_file():
+    if Path(asked.model).is_file():
         from isomerge.quotient.record import read_fingerprint
 
-        return read_fingerprint(Path(source), salt=how["salt"] or None)
-    return isomerge.fingerprint(source, **how)
+        return read_fingerprint(Path(asked.model), salt=asked.salt or None)
+    return call_of(isomerge.fingerprint)(asked, observer)
 
 
 def _compared(prints: dict[int, Any], unread: list[dict[str, str]]) -> list[dict[str, Any]]:

@@ -271,8 +271,7 @@ def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> Non
         warn_fixed(voice, report["fixed"])
     stream_table(voice, {**report, "notes": [note for note in report["notes"] if note not in warned]})
     distance_table(voice, report["distance"])
-    for line in evidence_lines(report):
-        voice.say(line)
+    tell_lines(voice, evidence_lines(report))
     tell_verdict(voice, report["verdict"])
     if "layer_scan" in report:
         scan_table(voice, report["layer_scan"], report["measured"]["unit"])

@@ -9,6 +9,7 @@ from isomerge.cli.console import (
     distance_table,
     stream_table,
     tell_files,
+    tell_lines,
     tell_pushed,
     tell_verdict,
     warn_fixed,
@@ -55,8 +56,7 @@ def tell_align(voice: Voice, asked: asked_for.Align, report: dict[str, Any]) -> 
             f"{len(report['dead_blocks'])} blocks are rank-deficient and were not balanced: "
             f"{', '.join(report['dead_blocks'][:4])}"
         )
-    for line in (*rounding_lines(report), *evidence_lines(report)):
-        voice.say(line)
+    tell_lines(voice, (*rounding_lines(report), *evidence_lines(report)))
     tell_verdict(voice, report["verdict"])
     left = report["verdict"]["pairs"][0]["left_as_it_is"]
     voice.say(
@@ -75,8 +75,7 @@ def tell_apply(voice: Voice, asked: asked_for.Apply, report: dict[str, Any]) -> 
             ["moved by", "", "norm"],
             [[f"layer {n}", f"{d['after']:.6g}", f"{d['norm']:.6g}"] for n, d in layers],
         )
-    for line in rounding_lines(report):
-        voice.say(line)
+    tell_lines(voice, rounding_lines(report))
     voice.say(
         f"Wrote {asked.out}: moved by {report['distance']['after']:.6g} (norm {report['distance']['norm']:.6g})."
     )
@@ -85,8 +84,7 @@ def tell_apply(voice: Voice, asked: asked_for.Apply, report: dict[str, Any]) -> 
 
 def tell_canon(voice: Voice, asked: asked_for.Canon, report: dict[str, Any]) -> None:
     """How clear every choice was."""
-    for line in rounding_lines(report):
-        voice.say(line)
+    tell_lines(voice, rounding_lines(report))
     degeneracy = report["degeneracy"]
     warn_fixed(voice, report["fixed"])
     for note in report["notes"]:

@@ -82,7 +82,6 @@ def check_places(request: type[Request], arguments: Mapping[str, Any], more: Ite
         IsomergeError: naming the option.
     """
     from isomerge.checkpoint.output_folder import check_apart
-    from isomerge.errors import IsomergeError
     from isomerge.files import check_not_read, is_device
 
     declared = {name: about for name, (_, about) in request.declared().items() if arguments.get(name) is not None}
@@ -118,7 +117,6 @@ def _places(values: Iterable[Any]) -> Iterator[Path]:
     """The files and folders that are read, of what a command was given."""
     from isomerge.checkpoint.companions import files_of_model
     from isomerge.checkpoint.hub import cached
-    from isomerge.errors import IsomergeError
     from isomerge.models.references import parse_model_ref
     from isomerge.observe.read_files import paths_read
 

@@ -15,6 +15,7 @@ from isomerge.checkpoint.pipeline import LIBRARIES, Component, Pipeline
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.single_file import LANGUAGE
 from isomerge.checkpoint.size import parse_size
+from isomerge.commands.opening import dtype_name
 from isomerge.errors import IsomergeError
 from isomerge.models.compatible import VOCABULARY
 from isomerge.models.language_part import LanguagePart, language_part
@@ -69,9 +70,15 @@ class Composite(_Single):
         place = out.parent.with_name("whole")
         shutil.rmtree(place, ignore_errors=True)
         size = parse_size(self.writing.out_shard_size or "5GB")
-        dtype = None if self.writing.dtype is None else str(self.writing.dtype).removeprefix("torch.")
         about = {"notes": [f"the language model is a merge, which reports/{NAME} describes"]}
-        write_view(model, Output(place, size, dtype), "merge", TITLE, TEXT.format(whole=self.ref), about)
+        write_view(
+            model,
+            Output(place, size, dtype_name(self.writing.dtype)),
+            "merge",
+            TITLE,
+            TEXT.format(whole=self.ref),
+            about,
+        )
         for path in place.iterdir():
             os.rename(path, out.parent / path.name)
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isomerge.checkpoint.size import parse_size
-from isomerge.commands.opening import dtype_name, recognised
+from isomerge.commands.opening import bytes_of, dtype_name, recognised
 from isomerge.files import check_not_read
 from isomerge.models.recognised import Model, working_dtype
 from isomerge.models.row_meanings import of_all_tokens
@@ -43,11 +42,6 @@ class Planned:
     verdict: dict[str, Any] | None = None
     """What the models are to each other, where the command asks."""
     notes: Sequence[str] = ()
-
-
-def bytes_of(max_memory: str | int | None) -> int | None:
-    """``--max-memory`` as a number of bytes; None: no bound. Raises IsomergeError for what is no size."""
-    return None if max_memory is None else parse_size(max_memory)
 
 
 def _opened(

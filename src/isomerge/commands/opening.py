@@ -91,6 +91,11 @@ def dtype_name(dtype: Any) -> str | None:
     return name
 
 
+def bytes_of(max_memory: str | int | None) -> int | None:
+    """``--max-memory`` as a number of bytes; None: no bound. Raises IsomergeError for what is no size."""
+    return None if max_memory is None else parse_size(max_memory)
+
+
 @contextlib.contextmanager
 def destination(
     out: str | Path | None,
@@ -122,7 +127,7 @@ def destination(
             overwrite=writing.overwrite,
             observer=observer,
             jobs=running.jobs,
-            max_memory=None if running.max_memory is None else parse_size(running.max_memory),
+            max_memory=bytes_of(running.max_memory),
             engine=stack.enter_context(engine_of(running.engine, running.address)),
             reads=paths_read(*reads),
             dropped=dropped,

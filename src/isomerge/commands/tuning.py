@@ -176,12 +176,12 @@ def _judged(
         return Judged(*split_tasks(wanted, donor.checkpoint, **parts))
     examples_of: dict[str, Examples] = {}
     for option, data in named.items():
-        if data is not None:
-            examples_of[option] = data_for(
-                donor.checkpoint, data, limit=how.limit, length=how.length, option=option
-            )
-        if option in examples_of and tuning.objective == LOSS and not examples_of[option].labelled:
-            check_labelled(examples_of[option] if option == "--data" else None)
+        if data is None:
+            continue
+        examples = data_for(donor.checkpoint, data, limit=how.limit, length=how.length, option=option)
+        if tuning.objective == LOSS and not examples.labelled:
+            check_labelled(examples if option == "--data" else None)
+        examples_of[option] = examples
     whole = examples_of["--data"]
     if "--judge-data" in examples_of:
         return Judged(whole, examples_of["--judge-data"])

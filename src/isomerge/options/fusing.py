@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.errors import IsomergeError
-from isomerge.options.option import FIRST, LATE, REFUSED, Asked, Options, option
+from isomerge.options.option import FIRST, LATE, REFUSED, Asked, Options, option, texts_of
 from isomerge.options.spaces import aligned
 
 AUTO = "auto"
@@ -24,10 +24,6 @@ def weights_of(text: str | None) -> list[float] | None:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise IsomergeError(f"--weights {text}: give one number per model, such as 0.7,0.3") from None
-
-
-def _texts(paths: Sequence[Path] | None) -> list[str]:
-    return [str(path) for path in paths or ()]
 
 
 def _switch(value: bool | None) -> bool | str:
@@ -71,7 +67,7 @@ class FusingOptions(Options):
     )  # fmt: skip
     stats: Sequence[str | Path] = option(
         (), "For methods that need statistics: one file of isomerge stats per model, in their order.",
-        kind=list[Path] | None, read=_texts, default=None, panel=METHOD, acts=_statistics, reads=True,
+        kind=list[Path] | None, read=texts_of, default=None, panel=METHOD, acts=_statistics, reads=True,
     )  # fmt: skip
     tokenizer_source: str | None = option(
         None, "Where vocabularies differ, the output's: base, union or a model.", "--tokenizer-source",

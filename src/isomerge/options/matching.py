@@ -8,16 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.errors import IsomergeError
-from isomerge.options.option import FIRST, LATE, REFUSED, Asked, Options, option
+from isomerge.options.option import FIRST, LATE, REFUSED, Asked, Options, option, texts_of
 
 DATA = "Folder or file of images, text, JSON lines, parquet or safetensors, a data set, or module:function."
 BY_DATA = "Matching with data"
 LEARNING = "Learning the match"
 RUNNING_MODELS = "Running the models"
-
-
-def _texts(paths: Sequence[Path] | None) -> list[str]:
-    return [str(path) for path in paths or ()]
 
 
 def _text(path: Path | None) -> str | None:
@@ -96,7 +92,7 @@ class MatchingOptions(Options):
     )  # fmt: skip
     stats_src: str | Path | Sequence[str | Path] | None = option(
         None, "Activations from a file of `isomerge stats`, one per model that is moved.", kind=list[Path] | None,
-        read=_texts, panel=BY_DATA, acts=REFUSED, reads=True,
+        read=texts_of, panel=BY_DATA, acts=REFUSED, reads=True,
     )  # fmt: skip
     stats_anchor: str | Path | None = option(
         None, "The anchor's file of `isomerge stats`.", kind=Path | None, read=_text, panel=BY_DATA, acts=REFUSED,

@@ -170,6 +170,11 @@ NAMES = {"Any": Any, "Callable": Callable, "Mapping": Mapping, "Path": Path, "Se
 """What the annotations of options name."""
 
 
+def texts_of(paths: Sequence[Path] | None) -> list[str]:
+    """Paths that the command line was given, as Python takes them (`Option.read`)."""
+    return [str(path) for path in paths or ()]
+
+
 def kind_of(declared: dataclasses.Field[Any], about: Option) -> Any:
     """What the command line takes for an option."""
     return about.kind if about.kind is not None else eval(str(declared.type), NAMES)
