@@ -7,7 +7,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from isomerge.checkpoint.companions import MODEL_FILES, WEIGHTS
@@ -207,6 +207,22 @@ class PartialFolder:
         if self._lock is not None:
             give_back(self._lock_path, self._lock)
             self._lock = None
+
+
+@contextmanager
+def written_at_once(out: Path, *, overwrite: bool, reads: Iterable[Path] = ()) -> Iterator[PartialFolder]:
+    """A new, empty folder for what no later run can go on with: published where nothing is raised, else removed.
+
+    Raises IsomergeError as `PartialFolder` does.
+    """
+    folder = PartialFolder(out.absolute(), overwrite=overwrite, reads=reads)
+    try:
+        folder.begin()
+        yield folder
+        folder.publish()
+    finally:
+        folder.discard()
+        folder.release()
 
 
 def _remove(path: Path) -> None:

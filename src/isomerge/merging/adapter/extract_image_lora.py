@@ -12,7 +12,7 @@ from torch import Tensor
 
 from isomerge.checkpoint.growing_file import GrowingFile
 from isomerge.checkpoint.image_lora import IMAGE_WEIGHTS
-from isomerge.checkpoint.output_folder import PartialFolder
+from isomerge.checkpoint.output_folder import written_at_once
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.weights import of_diffusers
 from isomerge.errors import IsomergeError
@@ -101,10 +101,8 @@ def extract_image_lora(parts: list[Part], choice: Choice, out: Path, *, overwrit
         IsomergeError: nothing differs, or nothing that does would be kept, or ``out`` exists.
     """
     reads = [place for part in parts for model in (part.one, part.two) for place in (*model.files, model.folder)]
-    folder = PartialFolder(out.absolute(), overwrite=overwrite, reads=reads)
     rows: dict[str, Extracted] = {}
-    try:
-        folder.begin()
+    with written_at_once(out, overwrite=overwrite, reads=reads) as folder:
         file = GrowingFile(folder.blobs / "tensors")
         for part, name, difference in _differences(parts):
             layer, size = part.layer(name), norm(difference)
@@ -121,10 +119,6 @@ def extract_image_lora(parts: list[Part], choice: Choice, out: Path, *, overwrit
             said = "no layer that differs would be kept: choose others with --include and --exclude"
             raise IsomergeError(f"{refs}: {said if rows else 'weights are equal: there is nothing to extract'}")
         file.finish(folder.model / IMAGE_WEIGHTS)
-        folder.publish()
-    finally:
-        folder.discard()  # nothing in it can be gone on with
-        folder.release()
     return {**totals(rows), "notes": []}
 
 

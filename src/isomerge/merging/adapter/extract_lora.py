@@ -15,7 +15,7 @@ from typing import Any
 from isomerge.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from isomerge.checkpoint.companions import tokenizer_files
 from isomerge.checkpoint.growing_file import GrowingFile
-from isomerge.checkpoint.output_folder import PartialFolder
+from isomerge.checkpoint.output_folder import written_at_once
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors
 from isomerge.fusion.low_rank import Cut
@@ -93,9 +93,7 @@ def extract_lora(
     pairs = list(_pairs(one, two))
     read = [model.checkpoint for model in (one, two) if model.checkpoint.files]
     reads = [place for checkpoint in read for place in (*checkpoint.files, checkpoint.folder)]
-    folder = PartialFolder(Path(out).absolute(), overwrite=overwrite, reads=reads)
-    try:
-        folder.begin()
+    with written_at_once(Path(out), overwrite=overwrite, reads=reads) as folder:
         writer = AdapterWriter(one, two, choice, GrowingFile(folder.blobs / "tensors"))
         for pair in pairs:
             writer.put(pair, save_modules)
@@ -123,10 +121,6 @@ def extract_lora(
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content.read_bytes() if isinstance(content, Path) else content)
             (folder.model / ADAPTER_CONFIG).write_text(json.dumps(writer.config(), indent=2) + "\n")
-        folder.publish()
-    finally:
-        folder.discard()  # nothing in it can be gone on with
-        folder.release()
     return {**writer.report(), "notes": rows.notes}
 
 

@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 from isomerge.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, PREFIX, Adapter, Update
 from isomerge.checkpoint.growing_file import GrowingFile
 from isomerge.checkpoint.image_lora import IMAGE_WEIGHTS, WrittenNames, open_lora, written_names
-from isomerge.checkpoint.output_folder import PartialFolder
+from isomerge.checkpoint.output_folder import written_at_once
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors
 from isomerge.fusion.adapter_merges import KINDS, Combination, Drawn, LowRank, combined, distance_from_sum, joined
@@ -112,9 +112,7 @@ def merge_lora(
     for module in modules:
         _check_fitting(module, adapters, how)
     files = [place for a in adapters for place in (*a.tensors.files, a.tensors.folder)]
-    folder = PartialFolder(Path(out).absolute(), overwrite=overwrite, reads=[*files, *reads])
-    try:
-        folder.begin()
+    with written_at_once(Path(out), overwrite=overwrite, reads=[*files, *reads]) as folder:
         file = GrowingFile(folder.blobs / "tensors")
         wide = _parameter_rank(adapters, how)
         rows = {module: _write(file, module, adapters, asked, how, wide, form) for module in modules}
@@ -125,10 +123,6 @@ def merge_lora(
             with disk_errors(folder.model):
                 (folder.model / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n")
         file.finish(folder.model / (ADAPTER_WEIGHTS if form is None else IMAGE_WEIGHTS))
-        folder.publish()
-    finally:
-        folder.discard()  # nothing in it can be gone on with
-        folder.release()
     report = _report(asked, adapters, rows)
     return {**report, "notes": [*notes, *report["notes"]]}
 

@@ -8,8 +8,7 @@ whole (``modules_to_save``): a few kilobytes for a classifier beside one merged 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from isomerge.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, NO_TARGETS, PREFIX
 from isomerge.checkpoint.growing_file import GrowingFile
-from isomerge.checkpoint.output_folder import PartialFolder
+from isomerge.checkpoint.output_folder import PartialFolder, written_at_once
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors
 from isomerge.fusion.forward.surgery import Correction, bias_of, learn
@@ -117,7 +116,7 @@ def write_surgery(
     """
     reads = [place for m in (merged, task) for place in (*m.checkpoint.files, m.checkpoint.folder)]
     learning, judging = examples.split(1 - options.judge_share, seed=options.seed)
-    with _folder(out, reads, overwrite=overwrite) as folder:
+    with written_at_once(out, overwrite=overwrite, reads=reads) as folder:
         heads: list[nn.Module] = []
         seen: list[list[Tensor]] = []
         paths: list[str] = []
@@ -142,19 +141,6 @@ def write_surgery(
     ungained = report["after"] >= report["before"]
     notes = [UNGAINED.format(task=task.ref, cure=CURE.format(task=task.ref))] if ungained else []
     return {"head": paths[0], **sizes, **report, "notes": notes, "out": str(out)}
-
-
-@contextmanager
-def _folder(out: Path, reads: list[Path], *, overwrite: bool) -> Iterator[PartialFolder]:
-    """The adapter's folder, published where nothing was raised."""
-    folder = PartialFolder(out.absolute(), overwrite=overwrite, reads=reads)
-    try:
-        folder.begin()
-        yield folder
-        folder.publish()
-    finally:
-        folder.discard()
-        folder.release()
 
 
 def _bias(head: nn.Module) -> Tensor | None:
