@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.checkpoint.document import read_object
+from isomerge.checkpoint.dtypes import FLOATS
 from isomerge.checkpoint.header import TensorInfo
 from isomerge.checkpoint.hub import local_folder
 from isomerge.checkpoint.opening import open_tensors
@@ -286,7 +287,7 @@ def check_halves(adapter: Adapter, update: Update) -> None:
     if "bias of A" in update.parts:
         raise IsomergeError(f"{adapter.file}: tensor {update.parts['bias of A']!r} is no part of a LoRA adapter")
     for key in update.parts.values():
-        if infos[key].dtype not in ("F32", "F16", "BF16", "F64"):
+        if infos[key].dtype not in FLOATS.values():
             raise IsomergeError(f"{adapter.file}: tensor {key!r} is {infos[key].dtype}, expected floating point")
     says = "the other half has" if adapter.starts else f"{ADAPTER_CONFIG} says"
     if update.parameters:

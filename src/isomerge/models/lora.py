@@ -20,7 +20,7 @@ from torch import Tensor
 
 from isomerge.checkpoint.adapter import Adapter, Update
 from isomerge.checkpoint.companions import companion_files
-from isomerge.checkpoint.dtypes import byte_size, torch_dtype
+from isomerge.checkpoint.dtypes import FLOATS, byte_size, torch_dtype
 from isomerge.checkpoint.header import TensorInfo
 from isomerge.checkpoint.image_lora import open_lora
 from isomerge.checkpoint.reader import Checkpoint, Derived
@@ -38,8 +38,6 @@ from isomerge.symmetry.axes import LABELS
 
 Layout = Literal["rows", "columns", "kernel"]
 """How a weight stores its outputs: as rows (Linear), as columns (Conv1D, embeddings), or a convolution's kernel."""
-
-_FLOATS = ("F32", "F16", "BF16", "F64")
 
 
 def with_adapter(base: Checkpoint, ref: str | Path, *, allow_pickle: bool = False) -> Checkpoint:
@@ -177,7 +175,7 @@ class _Merger:
         before = self.found.get(target)
         if before is None:
             before = Derived(self.base.tensors[source], partial(self.base.read, source))
-        if before.info.dtype not in _FLOATS:
+        if before.info.dtype not in FLOATS.values():
             raise IsomergeError(
                 f"{before.info.file}: tensor {target!r} is {before.info.dtype} (quantised), so {self.adapter.ref} "
                 "cannot be merged into it; give the base model in floating point"

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isomerge.checkpoint.dtypes import FLOATS
 from isomerge.checkpoint.growing_file import GrowingFile
 from isomerge.checkpoint.image_lora import IMAGE_WEIGHTS
 from isomerge.checkpoint.output_folder import written_at_once
@@ -22,7 +23,6 @@ from isomerge.models.references import is_assembled, open_assembled, open_model_
 
 TEXT_LAYERS = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
 """Layers of CLIP's towers that diffusers takes LoRAs of; of other text encoders it takes none."""
-FLOATS = ("F32", "F16", "BF16", "F64")
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _differences(parts: list[Part]) -> Iterator[tuple[Part, str, Tensor]]:
     """What is not equal, one tensor at a time."""
     for part in parts:
         for name, info in part.two.tensors.items():
-            if info.dtype in FLOATS and part.one.tensors[name].dtype in FLOATS:
+            if {info.dtype, part.one.tensors[name].dtype} <= {*FLOATS.values()}:
                 tuned, stored = part.one.read(name), part.two.read(name)
                 work = torch.float64 if tuned.dtype == torch.float64 else torch.float32
                 difference = tuned.to(work) - stored.to(work)

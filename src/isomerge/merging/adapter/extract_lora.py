@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from isomerge.checkpoint.companion_folder import write_companions
 from isomerge.checkpoint.companions import tokenizer_files
+from isomerge.checkpoint.dtypes import FLOATS
 from isomerge.checkpoint.growing_file import GrowingFile
 from isomerge.checkpoint.output_folder import written_at_once
 from isomerge.errors import IsomergeError
@@ -27,7 +29,6 @@ from isomerge.symmetry.axes import Atom
 
 RANK = 16
 """The largest rank where nobody says one, nor how much is to be kept."""
-_FLOATS = ("F32", "F16", "BF16", "F64")
 
 
 def extract_lora(
@@ -98,28 +99,12 @@ def extract_lora(
         for pair in pairs:
             writer.put(pair, save_modules)
         writer.complete(pairs)
-        if not writer.found:
-            raise IsomergeError(f"{one.ref} and {two.ref} have equal weights: there is nothing to extract")
-        if all(update.kept == "lost" for update in writer.found.values()):
-            raise IsomergeError(
-                f"no module that differs between {one.ref} and {two.ref} would be kept: choose others with "
-                "--include and --exclude, or add --embeddings or --save-modules"
-            )
         tables = [pair.name for pair in pairs if pair.resized]
-        if len({writer.found[name].kept for name in tables}) > 1:
-            raise IsomergeError(
-                f"{one.ref} and {two.ref} have different numbers of tokens: keep {' and '.join(tables)} all or "
-                "none (--include, --exclude)"
-            )
+        _check_kept(writer, tables)
         writer.file.finish(folder.model / ADAPTER_WEIGHTS)
-        saved = any(
-            writer.found[name].kept == "saved" for name in tables
-        )  # whose rows are of the tokens beside them
         with disk_errors(folder.model):
-            for name, content in (tokenizer_files(one.checkpoint.companions()) if saved else {}).items():
-                path = folder.model / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content.read_bytes() if isinstance(content, Path) else content)
+            if any(writer.found[name].kept == "saved" for name in tables):  # rows are of the tokens beside them
+                write_companions(folder.model, tokenizer_files(one.checkpoint.companions()))
             (folder.model / ADAPTER_CONFIG).write_text(json.dumps(writer.config(), indent=2) + "\n")
     return {**writer.report(), "notes": rows.notes}
 
@@ -152,6 +137,23 @@ def _check_kin(one: Model, two: Model) -> None:
         raise IsomergeError(f"{one.ref} and {two.ref} have different architectures ({kinds})")
 
 
+def _check_kept(writer: AdapterWriter, tables: list[str]) -> None:
+    """Refuse an adapter that would say nothing, or some of the tables of another number of tokens alone."""
+    pair = f"{writer.one.ref} and {writer.two.ref}"
+    if not writer.found:
+        raise IsomergeError(f"{pair} have equal weights: there is nothing to extract")
+    if all(update.kept == "lost" for update in writer.found.values()):
+        raise IsomergeError(
+            f"no module that differs between {pair} would be kept: choose others with "
+            "--include and --exclude, or add --embeddings or --save-modules"
+        )
+    if len({writer.found[name].kept for name in tables}) > 1:
+        raise IsomergeError(
+            f"{pair} have different numbers of tokens: keep {' and '.join(tables)} all or "
+            "none (--include, --exclude)"
+        )
+
+
 def _pairs(one: Model, two: Model) -> Iterator[Pair]:
     """The tensors of both models; a tensor that is tied in one and stored in the other counts as stored.
 
@@ -173,5 +175,5 @@ def _pairs(one: Model, two: Model) -> Iterator[Pair]:
                     f"tensor {canonical} has shape {list(a)} in {one.ref} and {list(b)} in {two.ref}: an adapter "
                     "needs equal shapes"
                 )
-        if one.checkpoint.tensors[tuned].dtype in _FLOATS:
+        if one.checkpoint.tensors[tuned].dtype in FLOATS.values():
             yield Pair(name, match, tuned, stored, resized)
