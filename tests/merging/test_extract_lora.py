@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -148,6 +149,23 @@ def test_another_number_of_tokens(name: str, rows: int, tmp_path: Path) -> None:
     if len(tables) > 1:
         with pytest.raises(IsomergeError, match="all or none"):
             extract_lora(tuned, base, tmp_path / "one", save_modules=True, exclude=r"lm_head")
+
+
+def test_added_rows_of_zeros(tmp_path: Path) -> None:
+    """Tables that differ by rows of zeros alone are of another number of tokens all the same: saved whole, or refused
+    where nothing else would be kept. Fails (KeyError) where a difference of norm 0 is taken for none."""
+    base = save_toy("llama", tmp_path / "base")
+    tuned = shutil.copytree(base, tmp_path / "tuned")
+    stored, count = tensors(tuned), config_of(base)["vocab_size"]
+    tables = [n for n, x in stored.items() if x.ndim == 2 and len(x) == count]
+    stored |= {n: torch.cat([stored[n], torch.zeros_like(stored[n][:3])]) for n in tables}
+    overwrite(tuned, stored)
+    (tuned / "config.json").write_text(json.dumps({**config_of(base), "vocab_size": count + 3}))
+    report = extract_lora(tuned, base, tmp_path / "lora", save_modules=True)
+    assert {n: x["kept"] for n, x in report["tensors"].items()} == dict.fromkeys(tables, "saved")
+    assert error(f"{base}+{tmp_path / 'lora'}", tuned) == 0
+    with pytest.raises(IsomergeError, match="would be kept"):
+        extract_lora(tuned, base, tmp_path / "without")
 
 
 def test_half_precision(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ class AdapterWriter:
         if difference is None:
             return
         size, layout = norm(difference), _layout(pair, self.choice.embeddings)
-        if size == 0 and pair.stored is not None:
+        if size == 0 and pair.stored is not None and not pair.resized:
             return
         wanted = self.choice.wants(pair.module)
         if wanted and layout is not None and pair.stored is not None and not pair.resized:
