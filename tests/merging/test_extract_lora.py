@@ -12,6 +12,7 @@ import torch
 import transformers as tf
 from transformers.pytorch_utils import Conv1D
 
+import isomerge
 from isomerge import archs
 from isomerge.errors import IsomergeError
 from isomerge.fusion import low_rank
@@ -166,6 +167,18 @@ def test_added_rows_of_zeros(tmp_path: Path) -> None:
     assert error(f"{base}+{tmp_path / 'lora'}", tuned) == 0
     with pytest.raises(IsomergeError, match="would be kept"):
         extract_lora(tuned, base, tmp_path / "without")
+
+
+def test_pickles(tmp_path: Path) -> None:
+    """Pickles are read where that is allowed, and refused otherwise. Fails where models are opened without the
+    allowance to see whether they are of images."""
+    base = save_toy("llama", tmp_path / "base")
+    tuned = tune(base, tmp_path / "tuned", 2)
+    torch.save(tensors(tuned), tuned / "pytorch_model.bin")
+    (tuned / "model.safetensors").unlink()
+    with pytest.raises(IsomergeError, match="is a pickle"):
+        isomerge.extract_lora(tuned, base, out=tmp_path / "lora")
+    assert isomerge.extract_lora(tuned, base, out=tmp_path / "lora", allow_pickle=True)["rank"] == 2
 
 
 def test_half_precision(tmp_path: Path) -> None:

@@ -256,5 +256,7 @@ def test_extracted_from_two_unets(pipelines: Callable, tmp_path: Path) -> None:
     }
     with pytest.raises(IsomergeError, match="weights are equal"):
         door.extract_lora(folder / "unet", folder / "unet", out=tmp_path / "other")
+    with pytest.raises(IsomergeError, match="no model differs"):
+        door.extract_lora(folder, folder, out=tmp_path / "other")
     with pytest.raises(IsomergeError, match="is a pipeline, and the other is none"):
         door.extract_lora(folder, folder / "unet", out=tmp_path / "other")

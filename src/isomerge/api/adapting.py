@@ -49,12 +49,12 @@ def extract_lora(asked: asked_for.ExtractLora) -> dict[str, Any]:
         "overwrite": asked.writing.overwrite, "seed": asked.seed,
     }  # fmt: skip
     given = [asked.finetuned, asked.base]
-    if are_image_models(*given):
+    if are_image_models(*given, allow_pickle=asked.opening.allow_pickle):
         return Report(
             {
                 "command": "extract-lora",
                 "models": list(map(str, given)),
-                **extract(given[0], given[1], folder, **how),
+                **extract(given[0], given[1], folder, allow_pickle=asked.opening.allow_pickle, **how),
             }
         )
     with recognised(given, asked.opening, proven=False) as (one, two):

@@ -46,26 +46,27 @@ class Part:
         return f"{self.start}{'' if module.startswith('text_model.') else 'text_model.'}{module}"
 
 
-def are_image_models(finetuned: Any, base: Any) -> bool:
+def are_image_models(finetuned: Any, base: Any, *, allow_pickle: bool = False) -> bool:
     """Whether these are pipelines, or models of diffusers, by their names."""
     if not all(isinstance(ref, str | Path) for ref in (finetuned, base)):
         return False
     return any(map(is_assembled, (finetuned, base))) or all(
-        of_diffusers(open_model_ref(ref).config) for ref in (finetuned, base)
+        of_diffusers(open_model_ref(ref, allow_pickle=allow_pickle).config) for ref in (finetuned, base)
     )
 
 
-def parts_of_two(finetuned: Any, base: Any) -> list[Part]:
-    """The models of two pipelines, or two of diffusers; empty where they are others.
+def parts_of_two(finetuned: Any, base: Any, *, allow_pickle: bool = False) -> list[Part]:
+    """The models in which two pipelines differ, or two of diffusers; empty where they are others.
 
     Raises:
-        IsomergeError: one is a pipeline and the other none, or models differ in tensors or shapes.
+        IsomergeError: one is a pipeline and the other none, pipelines do not differ, or models differ in tensors or
+            shapes.
     """
-    if not are_image_models(finetuned, base):
+    if not are_image_models(finetuned, base, allow_pickle=allow_pickle):
         return []
     whole = [is_assembled(ref) for ref in (finetuned, base)]
     if not any(whole):
-        one, two = (open_model_ref(ref) for ref in (finetuned, base))
+        one, two = (open_model_ref(ref, allow_pickle=allow_pickle) for ref in (finetuned, base))
         start = "transformer." if "Transformer" in str(two.config["_class_name"]) else "unet."
         return [_checked(Part(start, one, two))]
     if not all(whole):
@@ -76,9 +77,12 @@ def parts_of_two(finetuned: Any, base: Any) -> list[Part]:
     parts = []
     for name, component in plain.components.items():
         other = tuned.components.get(name)
-        if component.has_weights and other is not None and not component.equals(other):
-            models = (open_model_ref(each.ref) for each in (other, component))
-            parts.append(_checked(Part(f"{name}.", *models)))
+        if not component.has_weights or other is None or component.equals(other, allow_pickle=allow_pickle):
+            continue
+        models = (open_model_ref(each.ref, allow_pickle=allow_pickle) for each in (other, component))
+        parts.append(_checked(Part(f"{name}.", *models)))
+    if not parts:
+        raise IsomergeError(f"{tuned.ref} and {plain.ref}: no model differs: there is nothing to extract")
     return parts
 
 

@@ -46,6 +46,7 @@ def extract_lora(
     overwrite: bool = False,
     seed: int = 0,
     spec_file: str | Path | None = None,
+    allow_pickle: bool = False,
 ) -> dict[str, Any]:
     """Write an adapter folder that turns ``base`` into ``finetuned``, as far as the rank goes; returns a report.
     Of image models (pipelines, single files, U-Nets) it is a LoRA in diffusers' form.
@@ -69,6 +70,7 @@ def extract_lora(
         overwrite: replace ``out`` if it exists.
         seed: of the randomised range finder for large matrices.
         spec_file: a spec text of the user's own, for models that are not recognised yet.
+        allow_pickle: whether pickles are loaded.
 
     Returns:
         ``{rank, tensors: {name: {kept, rank, norm, lost}}, norm, lost, share, notes}`` over the tensors that
@@ -81,13 +83,14 @@ def extract_lora(
     """
     cut = Cut(RANK if rank is None and energy == 1 else rank, energy, sv_epsilon, seed)
     choice = _chosen(cut, include, exclude, embeddings=embeddings)
-    if parts := parts_of_two(finetuned, base):
+    if parts := parts_of_two(finetuned, base, allow_pickle=allow_pickle):
         if embeddings or save_modules:
             raise IsomergeError(
                 "a LoRA of image models has no tables or whole tensors: leave --embeddings and --save-modules out"
             )
         return extract_image_lora(parts, choice, Path(out), overwrite=overwrite)
-    one, two = (m if isinstance(m, Model) else recognise(m, spec_file=spec_file) for m in (finetuned, base))
+    how: dict[str, Any] = {"spec_file": spec_file, "allow_pickle": allow_pickle}
+    one, two = (m if isinstance(m, Model) else recognise(m, **how) for m in (finetuned, base))
     _check_kin(one, two)
     rows = in_order([two, one], use="replaced")
     two, one = rows.models
