@@ -160,19 +160,21 @@ def _complete(
     """Give layers their ranks and scalings; the file's tensors, with kernels of a decomposition put together."""
     derived: dict[str, Derived] = {}
     infos, file = tensors.tensors, tensors.folder
-    for layer in layers:
-        halves = [infos[layer.parts[half]].shape for half in "AB" if half in layer.parts]
-        layer.rank = rank = next((shape[k] for k, shape in enumerate(halves) if len(shape) > 1), 1)
-        start = starts[layer.part]
-        own = {
+    own = {
+        part: {
             k.removeprefix(start): v
             for k, v in config.items()
             if k.startswith(start) and "." not in k[len(start) :]
         }
+        for part, start in starts.items()
+    }
+    for layer in layers:
+        halves = [infos[layer.parts[half]].shape for half in "AB" if half in layer.parts]
+        layer.rank = rank = next((shape[k] for k, shape in enumerate(halves) if len(shape) > 1), 1)
         if (alpha := layer.parts.pop("alpha", None)) is not None:
             layer.scaling = float(tensors.read(alpha).float().mean()) / max(rank, 1)
-        elif "r" in own:
-            layer.scaling = strength(file, own, layer.module)[1]
+        elif "r" in own[layer.part]:
+            layer.scaling = strength(file, own[layer.part], layer.module)[1]
         magnitude = layer.parts.get("magnitude")
         if magnitude and infos[magnitude].shape[:1] == (1,) and halves[-1][0] > 1:
             raise IsomergeError(

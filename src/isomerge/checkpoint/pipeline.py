@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import filecmp
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from isomerge.checkpoint.companion_folder import write_companions
 from isomerge.checkpoint.companions import WEIGHTS, check_link
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.opening import CONFIG, PIPELINE, open_checkpoint, read_config
@@ -92,8 +92,7 @@ class Component:
         files = self.files(allow_pickle=allow_pickle)
         with disk_errors(out):
             out.mkdir()
-            for path in files:
-                shutil.copyfile(path, out / path.name)
+            write_companions(out, {path.name: path for path in files})
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from isomerge.checkpoint.companion_folder import write_companions
 from isomerge.checkpoint.companions import WEIGHTS
 from isomerge.checkpoint.file_piece import Part, Piece, together, wholes
 from isomerge.checkpoint.header import TensorInfo, read_header
@@ -28,7 +29,7 @@ from isomerge.checkpoint.reader import Checkpoint, Derived
 from isomerge.checkpoint.stamps import stamps_of
 from isomerge.checkpoint.weights import weights_name
 from isomerge.errors import IsomergeError
-from isomerge.files import write_tensors
+from isomerge.files import disk_errors, write_tensors
 
 REST = "rest"
 SUFFIX = ".safetensors"
@@ -176,10 +177,10 @@ class FilePart(Component):
         takes its tensors from here."""
         if self.beside is None or isinstance(self.beside, FilePart):
             return
-        self.beside.copy(out, allow_pickle=allow_pickle)
-        for path in out.iterdir():
-            if path.name.endswith((*WEIGHTS, ".index.json")):
-                path.unlink()
+        files = {path.name: path for path in self.beside.files(allow_pickle=allow_pickle)}
+        with disk_errors(out):
+            out.mkdir()
+            write_companions(out, {n: p for n, p in files.items() if not n.endswith((*WEIGHTS, ".index.json"))})
         source = self.opened()
         tensors = {name: source.read(name, mapped=True) for name in source.tensors}
         write_tensors(out / weights_name(self.beside.config()), tensors, metadata={"format": "pt"})

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from isomerge.checkpoint.adapter import Adapter, Update
+from isomerge.checkpoint.file_piece import SWAPPED, Piece, rows
 from isomerge.checkpoint.image_lora import MAIN, lora_file, open_image_lora
 from isomerge.checkpoint.pipeline import Pipeline
 from isomerge.checkpoint.reader import Checkpoint, Derived
@@ -141,30 +142,26 @@ def _of_layers(
         yield replace(update, module=layer.modules[0])
         return
     counts = [shapes[f"{module}.weight"][0] for module in layer.modules]
-    stored = {part: adapter.tensors.tensors[key] for part, key in update.parts.items() if part != "A"}
-    for info in stored.values():
-        if info.shape[0] != sum(counts):
+    updates = {module: replace(update, module=module, parts=dict(update.parts)) for module in layer.modules}
+    for part, key in update.parts.items():
+        if part == "A":  # which reads the same for all
+            continue
+        info = adapter.tensors.tensors[key]
+        pieces = rows(key, info.shape, zip(layer.modules, counts, strict=True))
+        if not pieces:
             raise IsomergeError(
-                f"{adapter.file}: tensor {info.name!r} has {info.shape[0]} rows, and {' and '.join(layer.modules)} "
+                f"{adapter.file}: tensor {key!r} has {info.shape[0]} rows, and {' and '.join(layer.modules)} "
                 f"have {sum(counts)} together; check that the LoRA is for this model"
             )
-    first = 0
-    for module, count in zip(layer.modules, counts, strict=True):
-        parts = dict(update.parts)
-        for part, info in stored.items():
-            parts[part] = f"{info.name} {module}"
-            row = info.nbytes // info.shape[0]
-            own = replace(info, name=parts[part], shape=(count, *info.shape[1:]), nbytes=count * row, offset=-1)
-            derived[parts[part]] = Derived(
-                own, partial(_rows, adapter.tensors, info.name, first, count, layer.swapped)
-            )
-        yield replace(update, module=module, parts=parts)
-        first += count
+        for module, piece in pieces.items():
+            name = updates[module].parts[part] = f"{key} {module}"
+            turned = replace(piece, turn=SWAPPED if layer.swapped else "")
+            derived[name] = Derived(piece.info(name, info), partial(_rows, adapter.tensors, turned))
+    yield from updates.values()
 
 
-def _rows(tensors: Checkpoint, key: str, first: int, count: int, swapped: bool) -> Tensor:
-    rows = tensors.read(key)[first : first + count]
-    return (rows.roll(count // 2, 0) if swapped else rows).clone()
+def _rows(tensors: Checkpoint, piece: Piece) -> Tensor:
+    return piece.turned(tensors.read(piece.name)[piece.first : piece.first + piece.stored[0]]).clone()
 
 
 def with_lora(pipeline: Pipeline, ref: str) -> Pipeline:
