@@ -235,8 +235,8 @@ def table3() -> Words:
         if column == "none":
             took.setdefault((f"merging, {method}", "minilm"), []).append(seconds["statistics"] + seconds["merging"])
         elif method == "simple":
-            stage = f"matching, {'default' if column == 'ours' else column}"
-            took.setdefault((stage, "minilm"), []).append(seconds["matching"])
+            name = {"ours": "default", "published": "paper-attention"}.get(column, column)
+            took.setdefault((f"matching, {name}", "minilm"), []).append(seconds["matching"])
     stages = dict.fromkeys(stage for stage, _ in took)
     rows = []
     for stage in sorted(stages, key=lambda s: ("training", "matching", "merging").index(s.partition(",")[0])):

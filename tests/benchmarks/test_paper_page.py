@@ -172,6 +172,27 @@ def test_table_1_says_what_its_cells_say(elsewhere):
         table1_page.Section(cells, preset, task, "outside", "micro", "Outside").text()
 
 
+def test_what_the_paper_prints_stands_beside_the_table_that_is_made_like_it_and_nowhere_else(elsewhere):
+    """In domain by the members' own classifiers, out of domain by the merged one; no text of the paper is like
+    sentiment out of domain."""
+    task, cells = text.TASKS["brown"], table1_of(elsewhere)
+    preset = table1.Preset("two", 1, 1, 1, 1, 1.0, 1, 1, (0, 1), 1, 1)
+    inside = table1_page.Section(cells, preset, task, "inside", "micro", "Inside").text()
+    merged, own = inside.split(table1_page.OWN_HEAD)
+    assert "in the paper" not in merged
+    assert "in the paper, NER: RoBERTa; DeBERTa |" in own
+    assert "| 60.88 → 60.88; 27.54 → 31.31 |" in own
+    outside = table1_page.Section(cells, preset, task, "outside", "micro", "Outside").text()
+    assert "| 26.86 → 26.87; 10.80 → 14.06 |" in outside
+    widths = {line.count("|") for line in outside.splitlines() if line.startswith("|")}
+    assert widths == {8}, "every row of the table has the column"
+    for _, rows in table1_page.PRINTED.values():
+        assert [rows["regmean"][k][0] for k in (0, 1)] == [rows["simple"][k][0] for k in (0, 1)], (
+            "the page says that the paper's RegMean without matching repeats its Simple"
+        )
+    assert page.PAGE.read_text().count("in the paper, ") == len(table1_page.PRINTED)
+
+
 @pytest.fixture
 def driven(tmp_path, monkeypatch):
     """A driver whose results and data are elsewhere."""
