@@ -33,7 +33,10 @@ ENTRIES = {
     "experts": schema.ExpertEntry,
 }
 BESIDE = {
-    "Federated averaging": ("isomerge.federated", ["aggregate", "align_updates", "Aligned", "activations_of"]),
+    "Federated averaging": (
+        "isomerge.research.federated",
+        ["aggregate", "align_updates", "Aligned", "activations_of"],
+    ),
     "Data": (
         "isomerge.observe.data",
         ["opening_data.open_data", "examples.Examples", "plug_in_readers.data_reader"],

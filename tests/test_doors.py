@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -22,14 +22,14 @@ ORDER = [
     {"remembered", "config"},
     {"options", "symmetry", "checkpoint"},
     {"archs", "matching"},
-    {"models", "relational"},
+    {"models"},
     {"observe"},
     {"fusion"},
     {"solve"},
     {"evidence"},
     {"run"},
     {"merging"},
-    {"quotient", "discovery", "federated", "tuning"},
+    {"quotient", "discovery", "research", "tuning"},
     {"commands"},
     {"api"},
     {"cli"},
@@ -114,6 +114,96 @@ def test_files_form_no_circles() -> None:
     while ends := {path for path, targets in graph.items() if not targets & graph.keys()}:
         graph = {path: targets for path, targets in graph.items() if path not in ends}
     assert sorted(relative_name(path) for path in graph) == []
+
+
+BY_NAME = {
+    "cli/relating.py": "the command `relational` says what reads its output",
+    "commands/relating.py": "the command `relational`",
+    "doors.py": "the command `relational` has no function of Python's door",
+    "solve/match_names.py": "--match names a published way",
+}
+"""Where the core names `research`, and why."""
+
+
+def names_research(tree: Iterable[ast.AST]) -> bool:
+    """Whether nodes import `isomerge.research`, or a string of theirs that is no docstring names it."""
+    return any(
+        "isomerge.research"
+        in (node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "")
+        for top in tree
+        for node in ast.iter_child_nodes(top)
+        if not isinstance(top, ast.Expr)
+    ) or any(target == "research" for target, _ in imports(tree))
+
+
+def private(tree: Sequence[ast.AST], own: Collection[str]) -> Iterator[tuple[int, str]]:
+    """Line and name of what nodes import or take from elsewhere that begins with an underscore and is not their
+    ``own``."""
+    for node in tree:
+        if isinstance(node, ast.ImportFrom):
+            names = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+        else:
+            names = [node.attr] if isinstance(node, ast.Attribute) else []
+        yield from (
+            (node.lineno, name)  # type: ignore[attr-defined]
+            for name in names
+            if name.startswith("_") and not name.endswith("__") and name not in own
+        )
+
+
+def defined(tree: Iterable[ast.AST]) -> Iterator[str]:
+    """The names that nodes define: functions, classes, variables and attributes of ``self`` or ``cls``."""
+    for node in tree:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls"):
+            yield node.attr
+
+
+def test_research_is_built_on_public_names() -> None:
+    """The core does without `research` but where that is named (`BY_NAME`), and `research` with the core's public
+    names."""
+    files = [path for path in FILES if package(path) != "research"]
+    assert {relative_name(path) for path in files if names_research(nodes(path))} == {
+        relative_name(ROOT / name) for name in BY_NAME
+    }
+    trees = {path: nodes(path) for path in FILES if package(path) == "research"}
+    own = {name for tree in trees.values() for name in defined(tree)}
+    assert [
+        f"{relative_name(path)}:{line} {name}" for path in trees for line, name in private(trees[path], own)
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [
+        ("def late():\n    from isomerge.research.optim import Quotient", True),
+        ("import_module('isomerge.research.baselines')", True),
+        ("HOME = f'isomerge.research.{name}'", True),
+        ("def f():\n    'See `isomerge.research.optim`.'", False),
+        ("from isomerge.quotient import canonical", False),
+    ],
+)
+def test_names_of_research_are_seen(code: str, named: bool) -> None:
+    """Imported at any time, or as texts."""
+    assert names_research(parsed(code)) == named
+
+
+@pytest.mark.parametrize(
+    ("code", "taken"),
+    [
+        ("from isomerge.solve.pairs.pair import _moved", ["_moved"]),
+        ("from isomerge.solve._pairs import moved", ["_pairs"]),
+        ("solver._given_moved(x)", ["_given_moved"]),
+        ("class A:\n    def _own(self): return self._own, self.__dict__", []),
+    ],
+)
+def test_private_names_are_seen(code: str, taken: list[str]) -> None:
+    """In imports, and as attributes of what others define."""
+    tree = parsed(code)
+    assert [name for _, name in private(tree, {n for n in defined(tree) if n != "_given_moved"})] == taken
 
 
 def test_the_root_imports_lazily() -> None:

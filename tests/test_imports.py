@@ -82,7 +82,6 @@ ON_DEMAND = {
     "isomerge.observe.stats.statistics_header": "there are files of statistics",
     "isomerge.quotient.kinship": "models are in different bases",
     "isomerge.run.cluster.ray_engine": "--engine names Ray",
-    "isomerge.solve.baselines.transport_settings": "--match names optimal transport",
     "isomerge.solve.many.effort": "there is no anchor",
     "isomerge.solve.pairs.written_gains": "streams were turned",
 }
@@ -262,10 +261,8 @@ def test_a_plain_merge_loads_what_it_needs(models: str, llamas: Path, tmp_path: 
     assert 100 < len(own) <= MOST
     parts = (
         "discovery",
-        "solve.baselines",
+        "research",
         "solve.many",
-        "federated",
-        "relational",
         "tuning",
         "run.cluster",
         "api",

@@ -42,7 +42,7 @@ FUNCTIONS = {"eval": "evaluate"}
 """Commands whose function in Python is called otherwise: eval is a word of Python's own."""
 ALONE = {
     "demo": "it tells a story in the terminal, of calls of isomerge.align, merge, barrier and report",
-    "relational": "isomerge.relational is the package: its from_standard, save and load are what the command does",
+    "relational": "isomerge.research.relational has its parts: from_standard, save and load",
 }
 """Commands without a function of Python's door, and why."""
 PYTHONS = {"open": "opening", "orbit_distance": "comparing", "similarity": "comparing"}

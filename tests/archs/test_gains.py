@@ -10,8 +10,8 @@ import transformers as tf
 
 import isomerge
 from isomerge.errors import IsomergeError
-from isomerge.quotient.optim.binding import bind
-from isomerge.relational import from_standard
+from isomerge.research.optim.binding import bind
+from isomerge.research.relational import from_standard
 from solve.disguises import single, turn
 from toy_settings import CAUSAL
 

@@ -115,8 +115,8 @@ def test_git_rebasin_by_activations_finds_a_permutation(
 ) -> None:
     """A copy whose neurons, heads and stream stand in another order comes back; weights that lie do not mislead it."""
     from isomerge.evidence.law import random_alignment
-    from isomerge.matching.permutations import in_declared_groups, permutation_spec
     from isomerge.models.recognised import recognise
+    from isomerge.research.baselines.permutations import in_declared_groups, permutation_spec
 
     model = recognise(models[0])
     spec = permutation_spec(model.spec)

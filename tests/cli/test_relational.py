@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from isomerge.observe.live.modules import load_module
-from isomerge.relational import load
+from isomerge.research.relational import load
 from toys import inputs, relative
 
 
@@ -22,7 +22,7 @@ def test_relational(anchors: str, stored: Callable, isomerge: Callable, tmp_path
     assert (dry.code, out.exists()) == (0, False), dry.err
     said = isomerge("relational", model, "-o", out, "--anchors", anchors, "--json", report)
     assert said.code == 0, said.err
-    assert "isomerge.relational.load" in said.out
+    assert "isomerge.research.relational.load" in said.out
     assert json.loads(report.read_text())["anchors"] == 49
     assert 'load("out")' in (out / "README.md").read_text()
     module = load_module(model)

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 
 from isomerge.evidence.law import random_alignment
-from isomerge.matching.permutations import permutation_spec
 from isomerge.models.recognised import recognise
 from isomerge.models.unit_plan import make_plan
+from isomerge.research.baselines.permutations import permutation_spec
 from isomerge.solve.pairs.pair import PairSolver
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block

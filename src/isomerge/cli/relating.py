@@ -25,7 +25,7 @@ def run_relational(voice: Voice, asked: Relational) -> dict[str, Any]:
     with voice.progress(asked.progress), planned_relational(asked) as planned:
         report = planned.run()
     voice.say(f"Wrote {asked.out}: {_sizes(report)}.")
-    voice.say(f'isomerge.relational.load("{asked.out}") reads it.')
+    voice.say(f'isomerge.research.relational.load("{asked.out}") reads it.')
     return report
 
 

@@ -21,15 +21,15 @@ from isomerge.models.recognised import Model, recognise
 from isomerge.models.unit_plan import Plan
 from isomerge.run.first_reading import FirstReadings
 from isomerge.run.streaming import Fuse, elements_of_results, stream_units, write_alone
+from isomerge.run.unit_work import WholeSolver
 from isomerge.run.writing_run import Output, StreamWriter, run_key
-from isomerge.solve.baselines.transport_solver import TransportSolver
 from isomerge.solve.pairs.pair import Blocks, PairSolver, UnitResult
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import Unit
 
 
 def write_endpoints(
-    stream: StreamWriter, solvers: Sequence[PairSolver | TransportSolver], key: str, *, name: str = "aligned"
+    stream: StreamWriter, solvers: Sequence[WholeSolver], key: str, *, name: str = "aligned"
 ) -> tuple[list[Model], list[list[UnitResult]]]:
     """Write every source where its solver moves it; returns the aligned models, the anchor first, and what was
     found.
@@ -74,9 +74,7 @@ def intermediate_output(output: Output, folder: Path, dtype: torch.dtype) -> Out
     )
 
 
-def _write_one(
-    solver: PairSolver | TransportSolver, anchor: Model, output: Output, settings: Any
-) -> list[UnitResult]:
+def _write_one(solver: WholeSolver, anchor: Model, output: Output, settings: Any) -> list[UnitResult]:
     """Write a source, all of its tensors and no others: of the plan's only those that it stores, and those that the
     donor lacks."""
     source, plan = solver.source, solver.plan

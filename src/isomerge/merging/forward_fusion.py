@@ -22,8 +22,8 @@ from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.aligned_modules import state_of
 from isomerge.observe.live.modules import load_module
 from isomerge.run.streaming import UnitSolver, stream_units
+from isomerge.run.unit_work import WholeSolver
 from isomerge.run.writing_run import StreamWriter
-from isomerge.solve.baselines.transport_solver import TransportSolver
 from isomerge.solve.match_inputs import open_given
 from isomerge.solve.match_options import Matching
 from isomerge.solve.pairs.pair import PairSolver, UnitResult
@@ -46,7 +46,7 @@ def fuse_forward(
     ``repair`` are the data of REPAIR, which then has the last word. Of what is ``used`` to bring units together,
     those count that move whole models.
     """
-    solvers = [solver for solver in used if isinstance(solver, PairSolver | TransportSolver)]
+    solvers = [solver for solver in used if isinstance(solver, WholeSolver)]
     fusion, donor = fuser.fusion, stream.donor
     device = matching.settings.device if matching.settings else "cpu"
     stored = [solvers[0].anchor, *(solver.source for solver in solvers)] if solvers else [donor]

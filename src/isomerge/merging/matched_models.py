@@ -12,9 +12,8 @@ from isomerge.merging.merge_plan import MergePlan
 from isomerge.models.table_bases import read_onto
 from isomerge.run.streaming import UnitSolver
 from isomerge.run.writing_run import StreamWriter
-from isomerge.solve.baselines.baselines import prepare_transport
 from isomerge.solve.many.mean_solutions import prepare_mean
-from isomerge.solve.match_names import SOFT
+from isomerge.solve.match_names import SOFT, published
 from isomerge.solve.match_options import OURS
 from isomerge.solve.pairs.pair import PairSolver, rows_of
 from isomerge.solve.pairs.solutions import prepare_solutions
@@ -36,7 +35,7 @@ def match_models(
         return solvers, [], prepare_mean(stream, solvers, matching, [weights[k] for k in plan.order])
     if matching.match in SOFT:
         solvers, before = _moved_first(plan, stream)
-        used, maps = prepare_transport(stream, solvers, matching)
+        used, maps = published().prepare_transport(stream, solvers, matching)
         return used, [{**report, **more} for report, more in zip(maps, before, strict=True)], None
     _carry(plan)
     return solvers, prepare_solutions(stream, solvers, matching), None

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from isomerge.checkpoint.tensor_place import PlacedTensor
 from isomerge.matching.distances import squared_distance_and_norm
 from isomerge.models.recognised import Model, working_dtype
 from isomerge.models.stored_form import StoredForm
+from isomerge.models.unit_plan import Plan
 from isomerge.observe.live.accelerator import CPU
 from isomerge.run.first_reading import FirstReadings, first_readings
 from isomerge.solve.pairs.pair import Blocks, UnitResult
@@ -73,6 +74,21 @@ class UnitSolver(Protocol):
 
     def alignment(self, elements: dict[str, Tensor]) -> Alignment | None:
         """The group element of the whole model; None where what moves it is none."""
+        ...
+
+
+@runtime_checkable
+class WholeSolver(UnitSolver, Protocol):
+    """One that moves the whole of a model by what its units' results and ``given`` say, and nothing else."""
+
+    anchor: Model
+    plan: Plan
+    dtype: torch.dtype
+    given: Alignment | None
+    """What moves it, where that is an element of the group and known."""
+
+    def alignment_as_read(self, elements: dict[str, Tensor]) -> Alignment | None:
+        """The element that moves the source as it is read; None where what moves it is none."""
         ...
 
 

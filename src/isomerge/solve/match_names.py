@@ -1,15 +1,12 @@
-"""The ways to match by name: ours, and the published ones (`isomerge.solve.baselines`), loaded when they are
-named."""
+"""The ways to match by name: ours, and published ones, which are built on ours and loaded when they are named."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.solve.match_options import OURS, Matching
-
-if TYPE_CHECKING:
-    from isomerge.solve.baselines.transport_settings import TransportSettings
 
 AS_PUBLISHED, CENTRED = BY_ACTIVATIONS = ("git-rebasin-acts", "git-rebasin-acts-centred")
 """Git Re-Basin by activations: as in its paper, and a variant (docs/lab/transport.md)."""
@@ -19,6 +16,11 @@ EXACT = ("git-rebasin", *BY_ACTIVATIONS, "otfusion")
 SOFT = ("ot-wts", "ot-acts", "ot-acts-emd")
 """Their result is a fusion: the transported source is another function."""
 MATCHES = (OURS, *EXACT, *SOFT)
+
+
+def published() -> Any:
+    """The package of the published ways to match: `isomerge.research.baselines`."""
+    return import_module("isomerge.research.baselines")
 
 
 def check_match(matching: Matching) -> None:
@@ -44,17 +46,15 @@ def check_match(matching: Matching) -> None:
         transport.check(activations=matching.data is not None)
 
 
-def transport_of(matching: Matching) -> TransportSettings | None:
-    """The settings of a fusion by optimal transport, with what was said of them; None of other ways to match.
+def transport_of(matching: Matching) -> Any:
+    """The settings of a fusion by optimal transport, with what was said of them
+    (`isomerge.research.baselines.transport_settings.TransportSettings`); None of other ways to match.
 
     Raises:
         IsomergeError: an unknown setting, or one for another way to match.
     """
     if matching.match in SOFT:
-        # only these three ways have settings
-        from isomerge.solve.baselines.transport_settings import METHODS, changed
-
-        return changed(METHODS[matching.match], matching.transport)
+        return published().changed(published().METHODS[matching.match], matching.transport)
     if matching.transport:
         raise IsomergeError(
             f"--transport {matching.transport[0][0]} is a setting of --match {', '.join(SOFT)}: choose one of "

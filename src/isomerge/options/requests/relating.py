@@ -18,7 +18,7 @@ def _basis(a: Asked) -> str | None:
 class Relational(Request):
     """Write MODEL in relational form: the same function of Gram numbers, which no rotation of its stream changes.
 
-    isomerge.relational.load reads it.
+    isomerge.research.relational.load reads it.
     """
 
     progress = "relational form"

@@ -15,11 +15,11 @@ from typing import Any
 from isomerge.errors import IsomergeError
 from isomerge.observe.data.examples import Examples
 from isomerge.progress import Observer
-from isomerge.solve.baselines.baselines import prepare_baseline
 from isomerge.solve.learn.learner import Learner
 from isomerge.solve.learn.settings import LearnSettings
 from isomerge.solve.learn.simplex import MatchedLine
 from isomerge.solve.match_inputs import check_labels
+from isomerge.solve.match_names import published
 from isomerge.solve.match_options import OURS, Matching
 from isomerge.solve.pairs.in_place import nearest_in_place
 from isomerge.solve.pairs.input_metric import match_in_metric
@@ -123,7 +123,7 @@ def prepare_solutions(
     if not solvers:  # one model alone
         return []
     if matching.match != OURS:
-        return prepare_baseline(run, solvers, matching)
+        return published().prepare_baseline(run, solvers, matching)
     reports = []
     evidence = MatchEvidence(matching, solvers[0].anchor, run.observer)
     for k, pair in enumerate(solvers):

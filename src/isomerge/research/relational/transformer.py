@@ -1,0 +1,100 @@
+"""A transformer whose every quantity is a Gram, or a number that no rotation changes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from isomerge.research.relational.block import RelationalBlock, norm_of
+from isomerge.research.relational.config import RelationalConfig
+from isomerge.research.relational.embedding import Atoms
+from isomerge.research.relational.head_circuits import FactorCircuits, normal
+from isomerge.research.relational.stream import CoordinateStream, GramStream, Stream
+
+
+class RelationalTransformer(nn.Module):
+    """Pre-norm blocks over a relational stream, with a classifier or a language model's head.
+
+    All parameters are invariants: coefficients of vectors in the anchors, forms on Grams, and the anchors' Gram
+    matrix. Its config and its state dict say all of it.
+    """
+
+    def __init__(self, config: RelationalConfig) -> None:
+        """A model at random, drawn from torch's generator; float32."""
+        super().__init__()
+        self.config = config
+        self.atoms = Atoms(config)
+        self.blocks = nn.ModuleList(RelationalBlock(config) for _ in range(config.layers))
+        self.norm = norm_of(config)
+        self._shrink_writers()
+        labels = config.classes or config.vocab
+        self.tied = config.classes is None and config.tied
+        self.head = None if self.tied else normal(labels or 0, config.anchors, scale=0.02)
+        self.head_bias = None if self.tied else nn.Parameter(torch.zeros(labels or 0))
+
+    @torch.no_grad()
+    def _shrink_writers(self) -> None:
+        """Deep models write less per layer (Radford et al. 2019, section 2.3)."""
+        share = max(1, self.config.layers) ** -0.5
+        for block in self.blocks:
+            assert isinstance(block, RelationalBlock)
+            circuits = block.attention.circuits
+            (circuits.output if isinstance(circuits, FactorCircuits) else circuits.outputs).mul_(share)
+            block.mlp.down.mul_(share)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Logits of tokens or patches.
+
+        Args:
+            x: tokens, int64 (B, T), or patches, float (B, T, patch * channels).
+            mask: bool (B, T), False for padding (B, starts + T with class tokens).
+
+        Returns:
+            (B, classes) with ``classes``, else (B, T, vocab), float.
+
+        Raises:
+            IsomergeError: an input of another kind, or longer than the model.
+        """
+        return self.read(GramStream.spanned(self.atoms(x), self.atoms.anchors()), mask)
+
+    def read(self, stream: Stream, mask: Tensor | None = None) -> Tensor:
+        """Logits of any stream with this model's K, by Grams or by coordinates; see `forward`."""
+        for block in self.blocks:
+            stream = block(stream, mask, self.config.causal)
+        r = self.norm(stream.grams, stream.anchors, stream.norms)
+        if self.config.classes is not None:
+            r = self._pooled(r, mask)
+        # a Gram with the vectors of tokens or classes
+        head = self.atoms.tokens if self.head is None else self.head
+        return nn.functional.linear(r, head, self.head_bias)
+
+    def _pooled(self, r: Tensor, mask: Tensor | None) -> Tensor:
+        if self.config.pool == "first":
+            return r[:, 0]
+        if mask is None:
+            return r.mean(1)
+        shares = mask.to(r.dtype)[..., None]
+        return (r * shares).sum(1) / shares.sum(1).clamp_min(1.0)
+
+    def realise(self, x: Tensor, rotation: Tensor | None = None) -> CoordinateStream:
+        """Actual vectors with this model's Grams, for `read`: one of many choices, all equal up to rotations.
+
+        Args:
+            x: as in `forward`.
+            rotation: an orthogonal matrix (m, m), which turns tokens and anchors; None for none.
+
+        Returns:
+            Tokens X (B, T, m) and anchors Z (m, m) with ``Z Z^T = K``.
+        """
+        gram = self.atoms.anchors()
+        values, vectors = torch.linalg.eigh(gram)
+        z = vectors * values.clamp_min(0.0).sqrt()
+        z = z if rotation is None else z @ rotation
+        return CoordinateStream(self.atoms(x) @ z, z)
+
+    def balance(self) -> None:
+        """Balance the factors of every head (see `FactorCircuits.balance`); full forms have nothing to balance."""
+        for block in self.blocks:
+            assert isinstance(block, RelationalBlock)
+            if isinstance(block.attention.circuits, FactorCircuits):
+                block.attention.circuits.balance()

@@ -1,1 +1,0 @@
-"""Published ways to match, for comparison: Git Re-Basin and fusion by optimal transport."""
