@@ -1,13 +1,18 @@
 """How much of every architecture's redundancy is declared: the completeness law over model types.
 
-    python -m benchmarks.completeness                      # all that are not there yet; half a minute each on one core
+    python -m benchmarks.completeness                      # all that are not there yet; a few seconds each on one core
     python -m benchmarks.completeness --only llama bert    # these, anew
+    python -m benchmarks.completeness --classes            # other classes of the types that are counted, tied and untied
     python -m benchmarks.completeness --within 300         # at most so many seconds of CPU for a type (600); the page lists what took longer
     python -m benchmarks.completeness --memory 4           # at most so many gigabytes for a type (8); the page lists what took more
 
 For every model type a tiny random model of its class (about 1,500 parameters, float64): the dimensions that change no
 output, those that the spec's groups explain, the gap between the least singular value that counts and the largest that
 does not, and what is left by tensors. What LayerNorm leaves free counts as declared where `verify` knows it.
+
+A cell `TYPE` is the class and the tie that the default config has; `TYPE/CLASS` is another class of the type, and
+`TYPE/CLASS/untied` (or `tied`) one with its head tied otherwise than the default config has it. The cheapest types
+come first, one of each text, and of each type what heads differ in most.
 """
 
 from __future__ import annotations
@@ -17,14 +22,17 @@ import multiprocessing
 import resource
 import signal
 import time
+from collections.abc import Iterator
+from functools import cache
 from math import ceil
 from typing import Any
 
 import transformers
 
 from benchmarks.harness import Benchmark, Cells, Section, markdown, quiet
-from isomerge.archs import spec_texts
+from isomerge.archs import expanded_texts, spec_texts
 from isomerge.commands.proof import text_of
+from isomerge.discovery.building import HEADS
 from isomerge.discovery.completeness import try_completeness
 
 FIRST = [
@@ -132,13 +140,83 @@ NEEDED: dict[str, dict[str, Any]] = {
 NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 
 
-def counted(kind: str) -> dict[str, Any]:
-    """The report of one model type, with the seconds of CPU it took."""
+LM_HEADS = (
+    "CAUSAL_LM",
+    "MASKED_LM",
+    "SEQ_TO_SEQ_CAUSAL_LM",
+    "SPEECH_SEQ_2_SEQ",
+    "IMAGE_TEXT_TO_TEXT",
+    "PRETRAINING",
+)
+"""Heads of words, which may be the embeddings."""
+ROUNDS = (LM_HEADS, ("", "TEXT_ENCODING", "IMAGE"), ("SEQUENCE_CLASSIFICATION", "IMAGE_CLASSIFICATION"),
+          ("TOKEN_CLASSIFICATION", "QUESTION_ANSWERING"))  # fmt: skip
+"""What heads of a type differ in most, first."""
+
+
+@cache
+def default_config(kind: str) -> dict[str, Any]:
+    """The config of a type as it is counted."""
+    return transformers.AutoConfig.for_model(kind, **NEEDED.get(kind, {})).to_dict() | {"model_type": kind}
+
+
+@cache
+def classes_of(kind: str) -> dict[str, str]:
+    """The classes of a type, and for what each is by transformers' tables ("" is the base class)."""
+    from transformers.models.auto import modeling_auto
+
+    classes: dict[str, str] = {}
+    for table in sorted(name for name in vars(modeling_auto) if name.startswith("MODEL_")):
+        if table.endswith("MAPPING_NAMES") and kind in (names := getattr(modeling_auto, table)):
+            purpose = table.removeprefix("MODEL_").removesuffix("MAPPING_NAMES").removeprefix("FOR_").rstrip("_")
+            of_table = names[kind] if isinstance(names[kind], (tuple, list)) else [names[kind]]
+            for name in of_table:
+                classes[name] = min(classes.get(name, purpose), purpose, key=_round)
+    return {name: purpose for name, purpose in classes.items() if hasattr(transformers, name)}
+
+
+def _round(purpose: str) -> int:
+    """When classes for a purpose are counted."""
+    return next((n for n, purposes in enumerate(ROUNDS) if purpose in purposes), len(ROUNDS))
+
+
+def default_class(kind: str) -> str | None:
+    """The class that a cell `TYPE` is of; None where transformers has none."""
+    from transformers.models.auto import modeling_auto
+
+    named = default_config(kind).get("architectures") or []
+    tables = (getattr(modeling_auto, f"{table}_NAMES") for table in HEADS)
+    of_tables = [names[kind] for names in tables if kind in names]
+    first = next(iter([*named, *of_tables]), None)
+    return first[0] if isinstance(first, (tuple, list)) else first
+
+
+def class_cells(kinds: list[str]) -> Iterator[tuple[int, str]]:
+    """Cells of other classes and other ties of types, with the round in which each is counted."""
+    texts = expanded_texts()
+    first = {texts[kind][1]: kind for kind in reversed(kinds) if kind in texts}
+    for kind in kinds:
+        known = default_class(kind)
+        later = 0 if kind in first.values() else len(ROUNDS) + 1
+        other = "untied" if default_config(kind).get("tie_word_embeddings", True) else "tied"
+        for name, purpose in classes_of(kind).items():
+            if name != known:
+                yield later + _round(purpose), f"{kind}/{name}"
+            if purpose in LM_HEADS:
+                yield later + _round(purpose), f"{kind}/{name}/{other}"
+
+
+def counted(cell: str) -> dict[str, Any]:
+    """The report of one class of a model type, with the seconds of CPU it took."""
     began = time.process_time()
+    kind, _, rest = cell.partition("/")
+    name, _, tie = rest.partition("/")
     try:
-        config = transformers.AutoConfig.for_model(kind, **NEEDED.get(kind, {})).to_dict() | {"model_type": kind}
+        config = default_config(kind) | ({"architectures": [name]} if name else {})
     except ValueError as error:
         return uncounted(str(error).splitlines()[0])
+    if tie:
+        config |= {"tie_word_embeddings": tie == "tied"}
     report = try_completeness(text_of(None)[1], config).report()
     return {**report, "seconds": round(time.process_time() - began)}
 
@@ -147,15 +225,15 @@ def uncounted(why: str) -> dict[str, Any]:
     return {"complete": None, "redundancy": None, "redundancy_note": why, "inner": []}
 
 
-def counted_in(kind: str, seconds: float, gigabytes: float) -> dict[str, Any]:
-    """The report of one model type in at most so many seconds of CPU and gigabytes of this process, whose limits it
+def counted_in(cell: str, seconds: float, gigabytes: float) -> dict[str, Any]:
+    """The report of one cell in at most so many seconds of CPU and gigabytes of this process, whose limits it
     sets."""
     room, last = int(gigabytes * 1e9), ceil(seconds + time.process_time())
     resource.setrlimit(resource.RLIMIT_DATA, (room, room))
     resource.setrlimit(resource.RLIMIT_CPU, (last, last))
     too_much = uncounted(f"took over {gigabytes:g} GB")
     try:
-        report = counted(kind)
+        report = counted(cell)
     except (MemoryError, RuntimeError) as error:  # torch raises a RuntimeError for memory that it does not get
         if isinstance(error, MemoryError) or NO_MEMORY in str(error):
             return too_much
@@ -163,12 +241,12 @@ def counted_in(kind: str, seconds: float, gigabytes: float) -> dict[str, Any]:
     return too_much if NO_MEMORY in (report["redundancy_note"] or "") else report
 
 
-def measured(kind: str, seconds: float, gigabytes: float) -> dict[str, Any]:
-    """The report of one model type from a process of its own, which the system ends where it takes too long: what
+def measured(cell: str, seconds: float, gigabytes: float) -> dict[str, Any]:
+    """The report of one cell from a process of its own, which the system ends where it takes too long: what
     runs inside of LAPACK hears no handler."""
     context = multiprocessing.get_context("fork")  # what is imported stays: several seconds a type otherwise
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=lambda: sender.send(counted_in(kind, seconds, gigabytes)))
+    process = context.Process(target=lambda: sender.send(counted_in(cell, seconds, gigabytes)))
     process.start()
     sender.close()
     try:
@@ -190,6 +268,7 @@ def share(report: dict[str, Any]) -> float:
 
 def table(cells: dict[str, Any]) -> str:
     """Counts of every model type, and those that have none."""
+    cells = {kind: report for kind, report in cells.items() if "/" not in kind}
     counts = {kind: report for kind, report in cells.items() if report["redundancy"] is not None}
     rows = []
     for kind in sorted(counts, key=lambda k: (-share(counts[k]), k)):
@@ -216,14 +295,61 @@ def table(cells: dict[str, Any]) -> str:
     return f"\n{words}\n\n{markdown(head, rows)}\n"
 
 
+def shared(names: list[str]) -> int:
+    """How many letters names begin with in common."""
+    return next((n for n, letters in enumerate(zip(*names, strict=False)) if len(set(letters)) > 1), len(names[0]))
+
+
+def class_table(cells: dict[str, Any]) -> str:
+    """By type, which of its other classes are complete, which are not, and of which nothing is known."""
+    kinds = sorted(kind for kind in cells if "/" not in kind)
+    by_kind: dict[str, list[list[str]]] = {}
+    totals = [0, 0, 0, 0]
+    for _, cell in class_cells(kinds):
+        kind, _, rest = cell.partition("/")
+        name, _, tie = rest.partition("/")
+        short = name[shared(list(classes_of(kind))) :] or name
+        words = f"{short} ({tie})" if tie else short
+        report = cells.get(cell)
+        column = 3 if report is None else 2 if report["redundancy"] is None else int(not report["complete"])
+        if column == 1:
+            assert report is not None
+            count = report["redundancy"]
+            words += f" {count['declared']} of {count['true']}"
+            words += "".join(f", {a['writer']} to {a['reader']}" for a in report["inner"])
+        totals[column] += 1
+        by_kind.setdefault(kind, [[], [], [], []])[column].append(words)
+    rows = [[kind, *("; ".join(words) or "-" for words in columns)] for kind, columns in sorted(by_kind.items())]
+    words = (
+        f"{totals[0] + totals[1]} other classes and ties counted, {totals[0]} of them complete; {totals[2]} cannot be counted; "
+        f"{totals[3]} are not measured yet."
+    )
+    head = ["model type", "complete", "not complete", "cannot be counted", "not measured"]
+    return f"\n{words}\n\n{markdown(head, rows)}\n"
+
+
 def cells(asked: argparse.Namespace) -> Cells:
     limits = {"seconds": asked.within, "gigabytes": asked.memory}
-    return {kind: {"kind": kind, **limits} for kind in dict.fromkeys([*FIRST, *spec_texts()])}
+    names: list[str] = list(dict.fromkeys([*FIRST, *spec_texts()]))
+    if asked.classes:
+        there = BENCHMARK.results().cells
+        cheap = sorted((kind for kind in there if "/" not in kind), key=lambda k: there[k].get("seconds") or 1e9)
+        names = [name for _, name in sorted(class_cells(cheap), key=lambda cell: cell[0])]
+    return {name: {"cell": name, **limits} for name in names}
 
 
 def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--classes", action="store_true", help="other classes of the types that are counted")
     parser.add_argument("--within", type=float, default=600, metavar="SECONDS", help="for each type (600)")
     parser.add_argument("--memory", type=float, default=8, metavar="GB", help="for each type (8)")
+
+
+def prepare(asked: argparse.Namespace) -> None:
+    """Import once what every cell needs: cells are forked."""
+    import scipy.linalg  # noqa: F401
+    from transformers import GenerationMixin, PreTrainedModel  # noqa: F401
+
+    expanded_texts()
 
 
 def said(report: dict[str, Any]) -> str:
@@ -232,8 +358,12 @@ def said(report: dict[str, Any]) -> str:
 
 
 BENCHMARK = Benchmark(
-    "completeness", cells, measured, inside="", sections=(Section("lab/completeness.md", "completeness", table),),
-    said=said, options=options,
+    "completeness", cells, measured, inside="",
+    sections=(
+        Section("lab/completeness.md", "completeness", table),
+        Section("lab/completeness.md", "completeness of classes", class_table),
+    ),
+    said=said, options=options, before=prepare,
 )  # fmt: skip
 
 if __name__ == "__main__":

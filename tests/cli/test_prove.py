@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 
-from isomerge.cli.proving import verdict_of
+from isomerge.api import proving
+from isomerge.discovery.completeness import Completeness, InnerAxis
+from isomerge.discovery.redundancy import Redundancy
+from isomerge.discovery.trial import Law, Trial
+from isomerge.evidence.report.notebook import line_of
 from plain_models import TorchTransformer
 from toys import randomise
 
@@ -77,16 +81,40 @@ def test_refuted(plain: Path, isomerge: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("declared", "inner", "words"),
+    ("declared", "inner", "gap", "words"),
     [
-        (9, [], "proven"),
-        (8, [], "proven; 1 dimension not declared"),
-        (2, [{}], "proven; 7 dimensions not declared; 1 inner axis not declared"),
-        (None, [], "proven; what is not declared was not counted"),
+        (9, 0, 1e-16, "proven"),
+        (8, 0, 1e-16, "proven; 1 dimension not declared"),
+        (2, 1, 1e-16, "proven; 7 dimensions not declared; 1 inner axis not declared"),
+        (9, 2, 1e-16, "proven; 2 inner axes not declared"),
+        (9, 0, 1e-9, "proven; the count of what is not declared is not clear"),
+        (None, 0, 0.0, "proven; what is not declared was not counted"),
     ],
 )
-def test_the_verdict_says_what_is_left(declared: int | None, inner: list[dict[str, Any]], words: str) -> None:
-    """A proof of what is declared is none of what is not."""
-    counted = None if declared is None else {"true": 9, "declared": declared}
-    assert verdict_of({"proven": True, "redundancy": counted, "inner": inner}) == words
-    assert verdict_of({"proven": False, "redundancy": None, "inner": []}) == "refuted"
+def test_the_verdict_says_what_is_left_at_every_door(
+    declared: int | None,
+    inner: int,
+    gap: float,
+    words: str,
+    plain: Path,
+    isomerge: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A proof of what is declared is none of what is not: on the command line, in the JSON, and in the one line that
+    the Python API's report is. A verdict made of the proof alone would be `proven` in all six."""
+    count = None if declared is None else Redundancy(30, 9, declared, 0, (1e-8, gap), (), ())
+    axes = tuple(InnerAxis("a", "b", 3, "Perm") for _ in range(inner))
+    counted = Completeness(count, None if count else "too large", axes)
+    monkeypatch.setattr(proving, "try_completeness", lambda *args, **more: counted)
+    law = Law("ff", "ff", "Perm", (), 1e-15)
+    monkeypatch.setattr(proving, "try_spec", lambda *args: Trial("own", "TorchTransformer", (law,), (), (), ()))
+    monkeypatch.setenv("ISOMERGE_CACHE", str(plain / "cache"))
+    said = isomerge(
+        "prove", plain / "a", "--spec", TEXT, "--module", f"{plain / 'own.py'}:tiny", "--json", plain / "p"
+    )
+    assert said.code == 0, said.err
+    assert f"Verdict: {words}." in said.out
+    report = json.loads((plain / "p").read_text())
+    assert report["verdict"] == words
+    assert report["complete"] is (None if count is None else words == "proven" or gap == 1e-9)
+    assert f": {words}; " in line_of(report)

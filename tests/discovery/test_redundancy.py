@@ -254,7 +254,7 @@ def test_inner_axes() -> None:
 
 def test_too_few_outputs_are_not_taken_for_symmetries() -> None:
     seen = bound("llama")
-    seen.specimen.inputs[-1] = {k: v[:2] for k, v in seen.specimen.inputs[-1].items()}
+    seen.specimen.inputs[2:] = [{k: v[:2] for k, v in seen.specimen.inputs[-1].items()}]
     with pytest.raises(IsomergeError, match=r"outputs are too few to tell [\d,]+ parameters apart"):
         measure_redundancy(seen)
 
@@ -279,3 +279,16 @@ def test_what_one_eps_leaves_free_is_no_symmetry(monkeypatch: pytest.MonkeyPatch
         seen = bound("deberta-v2", tiny=redundancy.MORE_HEADS, **V3)
         missing.append(redundancy.Count(seen).missing)
     assert missing == [8, 0]
+
+
+def test_rows_are_derived_a_few_at_once() -> None:
+    """All of them once, in their order; inputs of which one tensor has other rows (patches of all images in a row)
+    stay whole. Parts without the last, shorter one would lose what only its rows reach."""
+    count = 2 * redundancy.AT_ONCE + 3
+    inputs = {"ids": torch.arange(count * 2).reshape(count, 2), "pixels": torch.randn(count, 3)}
+    parts = list(redundancy.in_parts(inputs))
+    assert [len(part["ids"]) for part in parts] == [redundancy.AT_ONCE, redundancy.AT_ONCE, 3]
+    for name, value in inputs.items():
+        assert torch.equal(torch.cat([part[name] for part in parts]), value)
+    (whole,) = redundancy.in_parts({**inputs, "patches": torch.randn(4 * count, 3)})
+    assert len(whole["ids"]) == count

@@ -45,15 +45,17 @@ def prove(asked: asked_for.Prove, observer: Observer) -> dict[str, Any]:
             transformers does not build it; needs ``inputs``.
 
     Returns:
-        ``proven``, ``refuted`` (why not, or None), ``model_type``, ``class``, ``laws`` (``space``, ``role``,
-        ``group``, ``index``, ``error``: the largest relative change of outputs in float64, None where an element
-        could not act; ``holds``), ``mutants`` (``count``, ``rejected``, ``survivors``), ``larger`` (spaces whose
-        next larger group holds as well), ``unread`` (lines that no output depends on), ``kept`` (streams that the
-        class returns, and gains over them: they keep their bases), ``redundancy`` (``parameters`` of a tiny model,
-        ``true``: the dimensions that change no output, ``declared``: those that the spec's groups explain,
-        ``left``: what is not declared, by tensors; None with ``redundancy_note`` where it could not be counted),
-        ``inner`` (axes of their own between two modules, on which no space is declared) and ``complete`` (nothing
-        is missing; None where that was not counted).
+        ``verdict`` (``proven``, with all that is not declared or was not counted behind it, or ``refuted``),
+        ``proven`` (whether all that is declared is), ``refuted`` (why not, or None), ``model_type``, ``class``,
+        ``laws`` (``space``, ``role``, ``group``, ``index``, ``error``: the largest relative change of outputs in
+        float64, None where an element could not act; ``holds``),
+        ``mutants`` (``count``, ``rejected``, ``survivors``), ``larger`` (spaces whose next larger group holds as
+        well), ``unread`` (lines that no output depends on), ``kept`` (streams that the class returns, and gains
+        over them: they keep their bases), ``redundancy`` (``parameters`` of a tiny model, ``true``: the dimensions
+        that change no output, ``declared``: those that the spec's groups explain, ``left``: what is not declared,
+        by tensors; None with ``redundancy_note`` where it could not be counted), ``inner`` (axes of their own
+        between two modules, on which no space is declared) and ``complete`` (nothing is missing; None where that
+        was not counted).
 
     Raises:
         IsomergeError: no tiny model of the class can be built or run, or the text does not describe its tensors.
@@ -76,7 +78,8 @@ def prove(asked: asked_for.Prove, observer: Observer) -> dict[str, Any]:
     if trial.proven:
         completeness = try_completeness(spec_of, config, own, asked.seed)
     about = {"command": "prove", "model": ref, "spec": None if spec is None else str(spec)}
-    report = {**about, **trial.report(), **completeness.report()}
+    verdict = "; ".join(["proven", *completeness.doubts]) if trial.proven else "refuted"
+    report = {**about, "verdict": verdict, **trial.report(), **completeness.report()}
     if text is not None:  # built-in texts are proven by isomerge's tests
         remember(text, config, report)
     return Report(report)

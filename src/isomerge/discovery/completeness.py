@@ -46,6 +46,18 @@ class Completeness:
             return None
         return self.redundancy.complete and not self.inner
 
+    @property
+    def doubts(self) -> list[str]:
+        """What a proof of all that is declared leaves open, in words."""
+        if (count := self.redundancy) is None:
+            return ["what is not declared was not counted"]
+        missing, inner = count.true - count.declared, len(self.inner)
+        return [
+            *[f"{missing:,} dimension{'s' * (missing > 1)} not declared"] * bool(missing),
+            *[f"{inner} inner ax{'es' if inner > 1 else 'is'} not declared"] * bool(inner),
+            *["the count of what is not declared is not clear"] * (not count.clear),
+        ]
+
     def report(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {

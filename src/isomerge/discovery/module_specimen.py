@@ -28,25 +28,25 @@ class ModuleSpecimen(Specimen):
 
     forward: Forward | None = None
 
+    @property
+    def many(self) -> list[Any]:
+        """All inputs that the user gives."""
+        return self.inputs
+
     def outputs(self) -> list[Tensor]:
         """Every tensor that the module returns for each input, float64."""
 
-        with double_precision(), torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)  # modules that draw at random
-            call = self.forward or called
-            every = [returned(call(self.module, each)) for each in self.inputs]
+        with double_precision(), torch.no_grad():
+            every = [self._returned(each) for each in self.inputs]
         floats = [[t.double() for t in tensors.values() if t.is_floating_point()] for tensors in every]
         if not all(floats):
             raise IsomergeError(f"{type(self.module).__name__} gives no floating-point numbers for these inputs")
         return [tensor for tensors in floats for tensor in tensors]
 
-    def flat_outputs(self) -> Tensor:
-        """Every number that the module returns for all its inputs, float64, with its graph."""
-        with double_precision(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            call = self.forward or called
-            every = [v for each in self.inputs for v in returned(call(self.module, each)).values()]
-        return torch.cat([v.double().reshape(-1) for v in every if v.is_floating_point()])
+    def _returned(self, inputs: Any) -> dict[str, Tensor]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # modules that draw at random
+            return returned((self.forward or called)(self.module, inputs))
 
     @contextmanager
     def holding(self, moved: Mapping[str, Tensor], *, disk: bool = False) -> Iterator[None]:

@@ -66,6 +66,9 @@ OTHER_EPS = 4.0
 """By what eps is multiplied to tell what holds for one alone."""
 ROWS = 40
 """Rows of the input at least."""
+AT_ONCE = 16
+"""Rows that are derived at once: combinations of their outputs alone are derived through them alone, which takes as
+many times less as there are such parts."""
 NAMES = ("limit", "swiglu_limit", "clip_qkv")
 """What modules call the number beyond which they cut."""
 MOST = 0.6
@@ -166,11 +169,21 @@ def tiny_specimen(config: Any, seed: int = 0, tiny: Scale = TINY, *, cut: bool =
             continue
         lower_clamps(specimen, everywhere=cut)
         centre_neurons(specimen)
+        specimen.inputs[2:] = [part for whole in specimen.many for part in in_parts(whole)]
         return specimen
     raise IsomergeError(
         f"a tiny {type(specimen.module).__name__} does not run on many inputs ({type(first).__name__}: "
         f"{first_line(first) if first else ''})"
     )
+
+
+def in_parts(inputs: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    """The rows of inputs, a few at once; all of them where some tensor has another number of rows (patches of all
+    images in one row)."""
+    rows = {len(value) for value in inputs.values()}
+    count = max(rows)
+    for start in range(0, count, AT_ONCE if len(rows) == 1 else count):
+        yield {name: value[start : start + AT_ONCE] if len(rows) == 1 else value for name, value in inputs.items()}
 
 
 def norms_of(module: nn.Module) -> list[tuple[nn.Module, str, float]]:

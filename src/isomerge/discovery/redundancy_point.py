@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ STEP = 1e-4
 """The step of the central differences by which the declared action is derived; its error is the step's square."""
 MOST = 5_000
 """Parameters of a specimen whose Jacobian is decomposed: that of 5,000 takes two minutes and a gigabyte."""
-TOGETHER = 8
+TOGETHER = 32
 """Combinations of outputs that are derived at once."""
 MORE = 40
 """How many more combinations of outputs are derived than there is to be told."""
@@ -138,35 +138,43 @@ class Point:
         for part in module.modules():
             if isinstance(part, torch.nn.Embedding):
                 part.padding_idx = None  # its row would get no gradient, and look like a symmetry
-        parameters = dict(module.named_parameters(remove_duplicate=True))
+        parameters = {n: p for n, p in module.named_parameters() if p.is_floating_point()}
         numbers = {id(p): name for name, p in parameters.items()}
         # of the names of one that is tied
-        first = {name: numbers[id(p)] for name, p in specimen.parameters.items()}
-        wanted = [p for p in parameters.values() if p.is_floating_point()]
-        for p in wanted:
+        first = {name: numbers[id(p)] for name, p in specimen.parameters.items() if p.is_floating_point()}
+        for p in parameters.values():
             p.requires_grad_(True)
-        outputs = specimen.flat_outputs()
-        if outputs.numel() < ENOUGH * self.whole:
-            raise IsomergeError(
-                f"{outputs.numel():,} outputs are too few to tell {self.whole:,} parameters apart: give more inputs"
-            )
         rng = torch.Generator().manual_seed(0)
-        rows = torch.empty(count, self.whole, dtype=torch.float64)
-        for start in range(0, count, TOGETHER):
-            batch = min(TOGETHER, count - start)
-            weights = torch.randn(batch, outputs.numel(), generator=rng, dtype=torch.float64)
-            slopes = _slopes(outputs, wanted, weights)
-            pairs = zip(parameters.items(), slopes, strict=True)
-            by_name = {n: p.new_zeros(batch, *p.shape) if slope is None else slope for (n, p), slope in pairs}
-            if not start:
-                idle = {n for (n, _), slope in zip(parameters.items(), slopes, strict=True) if slope is None}
-                self.unread = [n for n in self.names if idle.issuperset(first[own] for own in specimen.owners(n))]
-            for at in range(batch):
-                each = {name: by_name[own][at] for name, own in first.items()}
-                rows[start + at] = torch.cat([specimen.part_of(n, each).reshape(-1) for n in self.names])
-        for p in wanted:
+        rows, idle = [], set(parameters)
+        for inputs, share in self._shares(count):
+            outputs = specimen.flat_output(inputs)
+            for start in range(0, share, TOGETHER):
+                batch = min(TOGETHER, share - start)
+                weights = torch.randn(batch, outputs.numel(), generator=rng, dtype=torch.float64)
+                slopes = _slopes(outputs, parameters, weights)
+                idle -= slopes.keys()
+                by_name = {
+                    n: slopes[n] if n in slopes else p.new_zeros(batch, *p.shape) for n, p in parameters.items()
+                }
+                for at in range(batch):
+                    each = {name: by_name[own][at] for name, own in first.items()}
+                    rows.append(torch.cat([specimen.part_of(n, each).reshape(-1) for n in self.names]))
+        self.unread = [n for n in self.names if idle.issuperset(first[own] for own in specimen.owners(n))]
+        for p in parameters.values():
             p.requires_grad_(False)
-        return rows
+        return torch.stack(rows)
+
+    def _shares(self, count: int) -> list[tuple[Any, int]]:
+        """How many of so many combinations, or a few more, are of the outputs for each input: those of one input
+        reach its rows alone, and are derived through them alone."""
+        specimen = self.seen.specimen
+        with torch.no_grad():
+            sizes = [specimen.flat_output(inputs).numel() for inputs in specimen.many]
+        if (whole := sum(sizes)) < ENOUGH * self.whole:
+            raise IsomergeError(
+                f"{whole:,} outputs are too few to tell {self.whole:,} parameters apart: give more inputs"
+            )
+        return [(inputs, ceil(count * size / whole)) for inputs, size in zip(specimen.many, sizes, strict=True)]
 
     def _reached(self, rows: Tensor) -> Tensor:
         """Which numbers an input can reach: not the rows of tokens and places that none of them has, nor those of
@@ -253,14 +261,17 @@ class Point:
         return {line: mask[self.read] for line, mask in masks.items()}
 
 
-def _slopes(outputs: Tensor, parameters: list[Tensor], weights: Tensor) -> list[Tensor | None]:
-    """Combinations [rows, outputs] of outputs derived by parameters, [rows, ...] each; None where none depends."""
+def _slopes(outputs: Tensor, parameters: Mapping[str, Tensor], weights: Tensor) -> dict[str, Tensor]:
+    """Combinations [rows, outputs] of outputs derived by parameters, [rows, ...] each; without those on which none
+    depends."""
     how: dict[str, Any] = {"retain_graph": True, "allow_unused": True}
+    wanted = list(parameters.values())
     try:
-        return list(torch.autograd.grad(outputs, parameters, weights, is_grads_batched=True, **how))
+        slopes = torch.autograd.grad(outputs, wanted, weights, is_grads_batched=True, **how)
     except RuntimeError:  # an operation that cannot be derived many times at once
-        each = [torch.autograd.grad(outputs, parameters, row, **how) for row in weights]
-        return [None if part[0] is None else torch.stack(part) for part in zip(*each, strict=True)]
+        each = [torch.autograd.grad(outputs, wanted, row, **how) for row in weights]
+        slopes = [None if part[0] is None else torch.stack(part) for part in zip(*each, strict=True)]
+    return {name: slope for name, slope in zip(parameters, slopes, strict=True) if slope is not None}
 
 
 def form_of(seen: BoundSpecimen) -> Form | None:

@@ -101,16 +101,28 @@ class Specimen:
         with double_precision(), torch.no_grad():
             if not self.whole:
                 return [output_of(self.module, inputs) for inputs in self.inputs[:2]]
-            every = [returned(run(self.module, inputs)) for inputs in self.inputs[:2]]
+            every = [self._returned(inputs) for inputs in self.inputs[:2]]
         return [value.double() for tensors in every for value in tensors.values() if value.is_floating_point()]
 
+    @property
+    def many(self) -> list[Any]:
+        """The inputs that give many numbers: those behind the first two."""
+        return self.inputs[2:]
+
     def flat_outputs(self) -> Tensor:
-        """Every number that the class returns for the inputs behind the first two, float64, with the graph that
-        leads to the parameters."""
+        """Every number that the class returns for its many inputs, float64, with the graph that leads to the
+        parameters."""
+        return torch.cat([self.flat_output(inputs) for inputs in self.many])
+
+    def flat_output(self, inputs: Any) -> Tensor:
+        """The same for one input."""
         with double_precision():
-            every = [returned(run(self.module, inputs)) for inputs in self.inputs[2:]]
-        values = [value for tensors in every for value in tensors.values() if value.is_floating_point()]
-        return torch.cat([v.double().reshape(-1) for v in values])
+            values = self._returned(inputs).values()
+        return torch.cat([v.double().reshape(-1) for v in values if v.is_floating_point()])
+
+    def _returned(self, inputs: Any) -> dict[str, Tensor]:
+        """The tensors that the class returns, by name."""
+        return returned(run(self.module, inputs))
 
     def change(self, moved: Mapping[str, Tensor], *, disk: bool = False) -> float:
         """The largest change of outputs under other weights, relative to the largest output; NaN counts as

@@ -71,7 +71,7 @@ def _loss(report: Mapping[str, Any]) -> str:
 
 
 def _truths(report: Mapping[str, Any]) -> str:
-    said = (f"{name}: {_plain(report[name])}" for name in ("same", "proven", "sound") if name in report)
+    said = (f"{name}: {_plain(report[name])}" for name in ("same", "sound") if name in report)
     return ", ".join(said)
 
 
