@@ -21,9 +21,9 @@ from isomerge.checkpoint.dtypes import dtype_code
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.weights import weights_name
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
-from isomerge.evidence.law import random_alignment
+from isomerge.evidence.law import MOVED, Law, randomly_moved
+from isomerge.evidence.outputs import differences
 from isomerge.models.tied_tensors import without_broken_ties
-from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.language.spec import Spec, by_canonical, coverage
 from plain_models import load_plain, plain_outputs
@@ -170,8 +170,8 @@ def outputs(folder: Path) -> torch.Tensor:
 
 
 def relative(new: torch.Tensor, old: torch.Tensor) -> float:
-    """The largest change relative to the largest output."""
-    return float((new - old).abs().max() / old.abs().max())
+    """The largest change relative to the largest output; infinite where one is no number, or of another shape."""
+    return differences({"": old}, {"": new})[""]
 
 
 def tensors(folder: Path) -> dict[str, torch.Tensor]:
@@ -247,29 +247,18 @@ class Toy:
         return max(float((new[k].double() - v.double()).abs().max()) for k, v in self.stored.items())
 
     def drawn(self, names: list[str] | None, condition: float = 4.0) -> dict[str, torch.Tensor]:
-        """The weights moved by a random element of which every space moves: small permutation groups draw the identity now
-        and then, and what is wrong of such a space would hide behind the others."""
-        for seed in range(1, 20):
-            blocks, rng = self.fresh(), torch.Generator().manual_seed(seed)
-            element = random_alignment(self.spec, self.blocks, rng, names, condition=condition)
-            if self._still(element):
-                continue
-            element.act(blocks)
-            moved = self.named(blocks)
-            if self.change(moved) > 1e-3:
-                break
-        return moved
+        """The weights moved by a random element, of which every space moves if it can."""
+        seeds = range(1, 20)
+        moved = randomly_moved(self.spec, self.blocks, self.fresh, seeds, names, condition=condition)
+        return self.named(moved or self.fresh())
 
-    def _still(self, element: Alignment) -> set[str]:
-        """The spaces of two things or more that an element moves nowhere."""
-        still: dict[str, bool] = {}
-        for key, g in element.items():
-            space = self.spec.spaces.get(key.partition("[")[0])
-            if space is None or space.group_name == "Fixed" or (size := self.spec.sizes[space.name]) < 2:
-                continue
-            batch = tuple(self.spec.sizes[i] for i in self.spec.batch(space))
-            still[space.name] = still.get(space.name, True) and torch.equal(g, space.group.identity(batch, size))
-        return {name for name, is_still in still.items() if is_still}
+    def law(self, names: list[str] | None, folder: Path, condition: float = 4.0) -> Law:
+        """What the law says of some spaces and shifts together (None: all), through the disk and ``from_pretrained``: of a
+        toy that a wrong spec sees as well, whose outputs are the same."""
+        moved = self.drawn(names, condition)
+        still = self.change(moved) <= MOVED
+        error = float("inf") if still else relative(outputs(write_toy(self, moved, folder)), self.reference)
+        return Law(", ".join(names or ["all"]), "", "", (), error, self.tolerance * (1 if condition < 10 else 10))
 
 
 def load_toy(name: str, folder: Path, spec: Spec | None = None) -> Toy:

@@ -41,7 +41,7 @@ def test_found(kind: str) -> None:
         "all",
         "all, through disk", *discovery.draft.spaces, *discovery.draft.shifts,
     } - ({"n3"} if kind == "gpt2" else {"n1"} if kind == "bert" else set())  # fmt: skip
-    refused = {v.space for v in discovery.record if not v.proven}
+    refused = {v.name for v in discovery.record if not v.holds}
     assert refused if kind in ("gpt2", "gptj", "bert") else True
 
 
@@ -184,5 +184,5 @@ def test_positions_that_the_class_computes_keep_the_stream() -> None:
     discovery = discover({"model_type": "xglm"})
     assert {"h: Perm", "qk: GL", "ov: GL", "ff: Perm"} <= shown(discovery)
     assert "res" not in discovery.draft.spaces
-    assert any(v.space == "res" and v.error > 1e-3 for v in discovery.record)
+    assert any(v.name == "res" and v.error > 1e-3 for v in discovery.record)
     assert "embed_tokens.weight" in discovery.fixed

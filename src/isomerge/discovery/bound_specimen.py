@@ -10,14 +10,12 @@ import torch
 from torch import Tensor
 
 from isomerge.discovery.specimen import Specimen
-from isomerge.evidence.law import random_alignment, random_turn, with_streams
+from isomerge.evidence.law import random_turn, randomly_moved, with_streams
 from isomerge.matching.stream_groups import returned_streams
 from isomerge.models.tied_tensors import tied_lines, without_broken_ties
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.language.spec import Match, Spec, by_canonical, coverage
 
-MOVED = 1e-3
-"""How much some weight must move for a proof not to be empty; weights are of size 0.1 to 1."""
 DRAWS = 8
 """How often an element is drawn again: a small group draws the identity now and then."""
 
@@ -84,12 +82,8 @@ class BoundSpecimen:
         """
 
         active = [n for n in names if not self.idle(n)]
-        for attempt in range(DRAWS):
-            rng, blocks = torch.Generator().manual_seed(100 * seed + attempt), self.fresh()
-            random_alignment(spec or self.spec, self.blocks, rng, active).act(blocks)
-            if moved := self.changed(blocks):
-                return moved
-        return {}
+        seeds = range(100 * seed, 100 * seed + DRAWS)
+        return self.changed(randomly_moved(spec or self.spec, self.blocks, self.fresh, seeds, active))
 
     def turn(self, seed: int) -> float:
         """The change of outputs when gains are folded, the streams are turned by their largest groups, and new
@@ -98,15 +92,12 @@ class BoundSpecimen:
         spec = with_streams(self.spec)
         blocks, rng = self.fresh(), torch.Generator().manual_seed(seed)
         random_turn(spec, self.blocks, blocks.__getitem__, rng, gains=True).act(blocks)
-        return self.specimen.change(self.changed(blocks))
+        return self.specimen.change(moved) if (moved := self.changed(blocks)) else float("inf")
 
     def changed(self, blocks: Mapping[Block, Tensor]) -> dict[str, Tensor]:
-        """The stored tensors that differ from the specimen's own; none where no weight differs by ``MOVED``."""
+        """The stored tensors that differ from the specimen's own."""
         tensors = {self.names[n]: t for block, x in blocks.items() for n, t in block.split(x)}
         stored = self.specimen.stored
-        changed = {
+        return {
             n: t for n, t in tensors.items() if not (t.dtype == stored[n].dtype and bool((t == stored[n]).all()))
         }
-        if max((float((t - stored[n]).abs().max()) for n, t in changed.items()), default=0.0) < MOVED:
-            return {}
-        return changed

@@ -21,11 +21,12 @@ from isomerge.discovery.latent import prove_latent
 from isomerge.discovery.lines import LineFound, find_lines
 from isomerge.discovery.moments import moments
 from isomerge.discovery.neurons import prove_experts, prove_neurons, prove_projectors
-from isomerge.discovery.proving import PROVEN, Court, Verdict
+from isomerge.discovery.proving import Court, bound, laws
 from isomerge.discovery.shrinking import kind_of
 from isomerge.discovery.specimen import Specimen
 from isomerge.discovery.streams import prove_folded, prove_stream
 from isomerge.errors import IsomergeError
+from isomerge.evidence.law import Law
 from isomerge.symmetry.axes import atoms, parse
 
 COUNT = 48
@@ -43,7 +44,7 @@ class Discovery:
     """A spec that was found, and how."""
 
     draft: Draft
-    record: tuple[Verdict, ...]
+    record: tuple[Law, ...]
     fixed: tuple[str, ...]
     """Lines that nothing acts on."""
     errors: Mapping[str, float]
@@ -127,28 +128,16 @@ def proven_again(draft: Draft, pair: Sequence[Specimen]) -> dict[str, float]:
     Raises:
         IsomergeError: one of them does not hold.
     """
-    court = Court(pair, seeds=(11, 12))
     names = [*draft.spaces, *draft.shifts]
-    moving = [n for n in names if not court.idle(draft, n)]
-    errors = {name: court.error(draft, [name], quick=False) for name in moving}
-    if moving:
-        errors["all"] = court.error(draft, moving, quick=False)
-        errors["all, through disk"] = court.error(draft, moving, quick=False, disk=True)
-    for name, space in draft.spaces.items():
-        if space.folded:
-            errors[f"{name} folded"] = court.turned(draft)
-    wrong = {
-        name: error
-        for name, error in errors.items()
-        if not error < (10 * PROVEN if name.startswith("all") else PROVEN)
-    }
-    if wrong:
-        name = max(wrong, key=lambda n: wrong[n])
+    every = [bound(draft, specimen) for specimen in pair]
+    said = list(laws([(seen, {n: seen.spec.spaces.get(n) for n in names if not seen.idle(n)}) for seen in every]))
+    if wrong := [law for law in said if not law.holds]:
+        worst = max(wrong, key=lambda law: law.error)
         raise IsomergeError(
-            f"what was found does not hold for other specimens: {name} changes outputs by {wrong[name]:.1e}: write "
-            "this spec by hand (docs/guide/add-an-architecture.md)"
+            f"what was found does not hold for other specimens: {worst.name} changes outputs by {worst.error:.1e}: "
+            "write this spec by hand (docs/guide/add-an-architecture.md)"
         )
-    return errors
+    return {law.name: law.error for law in said}
 
 
 def _comments(real: Any, specimen: Specimen, fixed: list[str]) -> tuple[str, ...]:
@@ -342,25 +331,25 @@ def _default(key: str, full: Mapping[str, Any]) -> str:
 def summary(discovery: Discovery) -> dict[str, Any]:
     """The report of a discovery; see `isomerge.discover` for its keys."""
     kept = {*discovery.draft.spaces, *discovery.draft.shifts}
-    proven = [v for v in discovery.record if v.proven and v.space in kept]
-    done = {(v.space, v.group) for v in proven}
-    refused = [v for v in discovery.record if not v.proven and (v.space, v.group) not in done]
+    proven = [v for v in discovery.record if v.holds and v.name in kept]
+    done = {(v.name, v.group) for v in proven}
+    refused = [v for v in discovery.record if not v.holds and (v.name, v.group) not in done]
     return {
         "model_type": discovery.draft.model_type,
         "class": discovery.module,
         "spec": discovery.text,
-        "proven": [_row(v) for v in {(v.space, v.group): v for v in proven}.values()],
-        "rejected": [_row(v) for v in {(v.space, v.group): v for v in refused}.values()],
+        "proven": [_row(v) for v in {(v.name, v.group): v for v in proven}.values()],
+        "rejected": [_row(v) for v in {(v.name, v.group): v for v in refused}.values()],
         "fixed": list(discovery.fixed),
         "checked": dict(discovery.errors),
     }
 
 
-def _row(verdict: Verdict) -> dict[str, Any]:
+def _row(law: Law) -> dict[str, Any]:
     return {
-        "space": verdict.space,
-        "role": verdict.role,
-        "group": verdict.group,
-        "index": list(verdict.index),
-        "error": verdict.error if math.isfinite(verdict.error) else None,
+        "space": law.name,
+        "role": law.role,
+        "group": law.group,
+        "index": list(law.index),
+        "error": law.error if math.isfinite(law.error) else None,
     }

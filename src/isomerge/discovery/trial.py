@@ -10,19 +10,18 @@ group is proven but is not the whole symmetry.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from isomerge.discovery.bound_specimen import BoundSpecimen, SpecOf
-from isomerge.discovery.proving import CANNOT_ACT, PROVEN
+from isomerge.discovery.proving import PROVEN, SEEDS, law, laws
 from isomerge.discovery.specimen import Specimen
-from isomerge.evidence.law import with_streams
+from isomerge.evidence.law import CANNOT_ACT, Law, largest_change
 from isomerge.symmetry.completeness import check_complete
 from isomerge.symmetry.language.spec import Space, Spec
 from isomerge.symmetry.stage import find_shifts
 
-SEEDS = (11, 12)
 LARGER = {
     "Perm": "SignedPerm",
     "Sign": "PositiveScale",
@@ -34,26 +33,6 @@ LARGER = {
     "Turn": "Complex",
 }
 """What a group is tried as to see whether the declared one is all there is."""
-TOGETHER = 10 * PROVEN
-"""The largest change of outputs under all spaces at once: rounding adds up."""
-
-
-@dataclass(frozen=True)
-class Law:
-    """What the law says of one space or shift, or of all together."""
-
-    name: str
-    role: str
-    group: str
-    index: tuple[str, ...]
-    error: float
-    """The largest relative change of outputs; infinite where an element could not act, or moved nothing."""
-    bound: float = PROVEN
-
-    @property
-    def holds(self) -> bool:
-        """Whether rounding explains the change."""
-        return self.error < self.bound
 
 
 @dataclass(frozen=True)
@@ -165,7 +144,7 @@ def try_spec(spec_of: SpecOf, specimens: Sequence[Specimen]) -> Trial:
     return Trial(
         bound[0].spec.model_type,
         type(specimens[0].module).__name__,
-        tuple(_laws(bound)),
+        tuple(laws([(seen, _movers(seen)) for seen in bound])),
         tuple(_mutants(bound[0], unread)),
         tuple(_larger(bound[0])),
         tuple(sorted(unread)),
@@ -188,42 +167,6 @@ def _can_move(seen: BoundSpecimen, name: str) -> bool:
         return bool(seen.moved([name], SEEDS[0]))
     except CANNOT_ACT:
         return True  # it cannot act, which the law will say
-
-
-def _laws(bound: Sequence[BoundSpecimen]) -> Iterator[Law]:
-    """Every space and shift alone, all together in memory and through disk, and the folded streams."""
-    movers = [_movers(seen) for seen in bound]
-    spaces = {name: space for own in movers for name, space in own.items()}
-    for name, space in spaces.items():
-        movable = [seen for seen, own in zip(bound, movers, strict=True) if name in own]
-        yield _law(name, space, _worst(lambda seen, seed, name=name: seen.change([name], seed), movable))
-    movable = [seen for seen, own in zip(bound, movers, strict=True) if own]
-    every = list(spaces)
-    if movable:
-        yield Law("all", "", "", (), _worst(lambda seen, seed: seen.change(every, seed), movable), TOGETHER)
-        error = _worst(lambda seen, seed: seen.change(every, seed, disk=True), movable[:1], SEEDS[:1])
-        yield Law("all, through disk", "", "", (), error, TOGETHER)
-    for name, space in spaces.items():
-        if space is not None and space.folded and bound[0].spec.can_fold(name):
-            group = with_streams(bound[0].spec).spaces[name].group_name
-            error = _worst(lambda seen, seed: seen.turn(seed), movable)
-            yield Law(f"{name} folded", space.role, group, space.index, error, TOGETHER)
-
-
-def _law(name: str, space: Space | None, error: float, group: str = "") -> Law:
-    if space is None:
-        return Law(name, "bias", "translation", (), error)
-    return Law(name, space.role or space.name, group or space.group_name, space.index, error)
-
-
-def _worst(
-    change: Callable[[BoundSpecimen, int], float], bound: Sequence[BoundSpecimen], seeds: Sequence[int] = SEEDS
-) -> float:
-    """The largest change of outputs over specimens and seeds; infinite where an element cannot act."""
-    try:
-        return max((change(seen, seed) for seen in bound for seed in seeds), default=math.inf)
-    except CANNOT_ACT:
-        return math.inf
 
 
 def _unread(seen: BoundSpecimen) -> Iterator[str]:
@@ -269,9 +212,9 @@ def _larger(seen: BoundSpecimen) -> Iterator[Law]:
             moved = seen.moved([name], seed, spec)
             return seen.specimen.change(moved) if moved else math.inf
 
-        error = _worst(change, [seen])
+        error = largest_change(change, [seen], SEEDS)
         if error < PROVEN:
-            yield _law(name, space, error, group)
+            yield law(name, space, error, group)
 
 
 def _law_row(law: Law) -> dict[str, Any]:

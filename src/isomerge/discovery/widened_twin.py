@@ -26,7 +26,7 @@ from isomerge.discovery.proving import PROVEN
 from isomerge.discovery.shrinking import SCALES
 from isomerge.discovery.specimen import Specimen, loaded, run
 from isomerge.errors import IsomergeError
-from isomerge.evidence.outputs import returned
+from isomerge.evidence.outputs import differences, returned
 from isomerge.models.widened import Narrow, TiedHeadError, deepened, plan_of, understood, widened
 from isomerge.models.widening import How, Widths, norms_of, ways_of
 
@@ -147,20 +147,15 @@ def change(specimen: Specimen, tiny: Narrow, growth: Growth, ways: Mapping[str, 
 def _differences(narrow: Mapping[str, Tensor], wide: Mapping[str, Tensor]) -> float:
     """The largest relative difference; what is given out in coordinates that grew is compared in the narrow
     ones, up to a factor."""
-    largest = 0.0
-    for name, x in narrow.items():
-        if not x.is_floating_point():
-            continue
-        y = wide.get(name)
-        if y is None or y.ndim != x.ndim or any(b < a for a, b in zip(x.shape, y.shape, strict=True)):
-            return float("inf")
-        x, y = x.double(), y.double()
-        if y.shape != x.shape:
-            y = y[tuple(slice(0, n) for n in x.shape)]
-            y = y * ((x * y).sum() / y.square().sum().clamp_min(1e-30))
-        gap = (x - y).abs().max() / x.abs().max().clamp_min(1e-30) if x.numel() else torch.zeros(())
-        largest = max(largest, float("inf") if bool(gap.isnan()) else float(gap))
-    return largest
+    before, after = {name: x.double() for name, x in narrow.items() if x.is_floating_point()}, dict[str, Tensor]()
+    for name, x in before.items():
+        if (y := wide.get(name)) is not None and y.ndim == x.ndim:
+            y = y.double()
+            if y.shape != x.shape and not any(b < a for a, b in zip(x.shape, y.shape, strict=True)):
+                y = y[tuple(slice(0, n) for n in x.shape)]
+                y = y * ((x * y).sum() / y.square().sum().clamp_min(1e-30))
+            after[name] = y
+    return max(differences(before, after).values(), default=0.0)
 
 
 def _why(

@@ -1,18 +1,124 @@
-"""The law: a random element of a declared space leaves the function of the model unchanged."""
+"""The law: a random element of a declared space leaves the function of the model unchanged.
+
+It is drawn and judged here, for `isomerge prove`, `isomerge discover` and the tests of all specs alike.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Generator, Tensor
 
+from isomerge.errors import IsomergeError
 from isomerge.matching.frame import Load, folded_gains
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import find_shifts, shift_shape
 from isomerge.symmetry.units import elements_of
+
+MOVED = 1e-3
+"""How much some weight must move for the law not to be empty; weights are of size 0.1 to 1."""
+CANNOT_ACT = (IsomergeError, RuntimeError, AssertionError, LookupError, ValueError)
+"""What a spec raises that fits its tensors badly, or whose groups cannot act on them: no proof."""
+Subject = TypeVar("Subject")
+
+
+@dataclass(frozen=True)
+class Law:
+    """What the law says of one space or shift, or of several together."""
+
+    name: str
+    role: str
+    group: str
+    index: tuple[str, ...]
+    error: float
+    """The largest change of outputs, relative to the largest; infinite where an element could not act, or moved
+    nothing."""
+    bound: float
+    """What rounding explains."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether rounding explains the change."""
+        return self.error < self.bound
+
+
+def largest_change(
+    change: Callable[[Subject, int], float],
+    subjects: Iterable[Subject],
+    seeds: Sequence[int],
+    *,
+    enough: float = math.inf,
+) -> float:
+    """The largest change of outputs over models and random elements; infinite where one cannot act or is missing.
+
+    Args:
+        change: of one model's outputs under the element of a seed.
+        subjects: the models.
+        seeds: of elements.
+        enough: what is not asked further beyond: the law does not hold.
+    """
+    worst = -math.inf
+    try:
+        for subject in subjects:
+            for seed in seeds:
+                worst = max(worst, change(subject, seed))
+                if not worst <= enough:
+                    return worst
+    except CANNOT_ACT:
+        return math.inf
+    return worst if worst >= 0 else math.inf
+
+
+def randomly_moved(
+    spec: Spec,
+    blocks: list[Block],
+    fresh: Callable[[], dict[Block, Tensor]],
+    seeds: Iterable[int],
+    spaces: Iterable[str] | None = None,
+    *,
+    condition: float = 4.0,
+) -> dict[Block, Tensor]:
+    """The tensors under a random element that moves every chosen space, or else some: small permutation groups draw
+    the identity now and then, and what is wrong of such a space would hide behind the others.
+
+    Args:
+        spec, blocks, spaces, condition: see `random_alignment`.
+        fresh: the blocks' tensors as they are, new ones each time.
+        seeds: of the elements, which are tried in turn.
+
+    Returns:
+        The moved tensors; empty where no weight moves by `MOVED` under any seed.
+    """
+    start, some = fresh(), dict[Block, Tensor]()
+    chosen = None if spaces is None else list(spaces)
+    for seed in seeds:
+        element = random_alignment(spec, blocks, torch.Generator().manual_seed(seed), chosen, condition=condition)
+        if some and at_rest(element):
+            continue
+        element.act(moved := fresh())
+        if any(float((x - start[block]).abs().max()) >= MOVED for block, x in moved.items() if x.numel()):
+            if not at_rest(element):
+                return moved
+            some = some or moved
+    return some
+
+
+def at_rest(element: Alignment) -> set[str]:
+    """The spaces of two things or more that an element moves nowhere."""
+    spec, still = element.spec, dict[str, bool]()
+    for key, g in element.items():
+        space = spec.spaces.get(key.partition("[")[0])
+        if space is None or space.group_name == "Fixed" or (size := spec.sizes[space.name]) < 2:
+            continue
+        batch = tuple(spec.sizes[i] for i in spec.batch(space))
+        still[space.name] = still.get(space.name, True) and torch.equal(g, space.group.identity(batch, size))
+    return {name for name, is_still in still.items() if is_still}
 
 
 def random_alignment(
