@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperArgument
@@ -139,6 +139,8 @@ def words_of(annotation: Any) -> str:
     }
     if annotation in names:
         return names[annotation]
+    if origin is Annotated:
+        return words_of(parts[0])
     if origin is list:
         return f"list of {words_of(parts[0])}"
     if origin is tuple:

@@ -108,11 +108,14 @@ def check_recipe(fence: Fence, folder: Path) -> None:
     from isomerge.plug_ins.command import importing
 
     content = yaml.safe_load(fence.text)
-    assert {"merge_method", "experts"} & content.keys(), f"{fence}: show whole recipes"
+    assert {"merge_method", "experts", "genome"} & content.keys(), f"{fence}: show whole recipes"
     file = folder / "checked.yml"
     file.write_text(fence.text)
     if makes_experts(file):
         check_experts_recipe(read_experts_recipe(file), file)
+        return
+    if "genome" in content:
+        searched_recipe(file)
         return
     of_adapters = content["merge_method"] in KINDS.keys() - methods().keys()  # of isomerge merge-lora
     own = {name: content[name] for name in ("unet", "text_encoder", "vae") if name in content}

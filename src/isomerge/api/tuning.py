@@ -8,7 +8,6 @@ from typing import Any
 
 from isomerge.api.live_inputs import with_examples
 from isomerge.commands.tuning import planned_tune, tuning_recipe
-from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
 from isomerge.merging.recipe.recipe_job import job_of_recipe
 from isomerge.options.requests import tuning as asked_for
@@ -24,8 +23,9 @@ def tune(asked: asked_for.Tune, observer: Observer) -> dict[str, Any]:
 
     Args:
         recipe: a recipe file. In the place of a value it may say ``{search: [LOW, HIGH]}`` or
-            ``{choices: [A, B]}``, with ``start`` (the recipe's own value), ``log`` and ``layers`` (how many values
-            over the layers).
+            ``{choices: [A, B]}``, with ``start`` (the recipe's own value), ``log``, ``layers`` (how many values
+            over the layers) and ``every`` (one for so many layers).
+            mergekit-evolve's configurations are read as well.
         out: the folder to write: the merged checkpoint, its recipe, ``tune.json`` and ``tune.png``.
         data: labelled examples, or text for language models: a path, examples, batches, texts, a function. A share
             of them is held out, and the result judged on it. ``tasks`` of lm-evaluation-harness (texts as on the
@@ -44,8 +44,6 @@ def tune(asked: asked_for.Tune, observer: Observer) -> dict[str, Any]:
             installed; nothing is written.
     """
     data, tuning, examples = asked.data, asked.tuning, asked.examples
-    if data is None and tuning.tasks is None:
-        raise IsomergeError("--data is None: give examples, on which the merge is measured, or --task TASK")
     if not isinstance(data, (str, Path, type(None))) or not isinstance(tuning.judge_data, (str, Path, type(None))):
         first = job_of_recipe(tuning_recipe(asked.recipe, tuning).filled()).models[0]
         given = {"data": data, "judge_data": tuning.judge_data, "limit": examples.limit, "length": examples.length}

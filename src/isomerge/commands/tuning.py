@@ -21,11 +21,12 @@ from isomerge.observe.data.opening_data import check_limit
 from isomerge.observe.live.accelerator import check_device
 from isomerge.options import ExamplesOptions, FusingOptions, MatchingOptions, SpacesOptions
 from isomerge.options.requests.tuning import Tune, TuningOptions
+from isomerge.options.unused import note
 from isomerge.progress import Observer, quiet
 from isomerge.run.connectivity import check_labelled
 from isomerge.run.forward_cost import Cost, Reading, reading_of, tune_cost
 from isomerge.solve.match_inputs import data_for
-from isomerge.tuning.by_layer import by_layer
+from isomerge.tuning.by_layer import by_layer, in_groups
 from isomerge.tuning.objective import LOSS, TASKS
 from isomerge.tuning.sampling import GRADIENT, check_sampler, points_of
 from isomerge.tuning.task_documents import TaskDocuments, split_tasks
@@ -85,11 +86,23 @@ def planned_tune(asked: Tune, observer: Observer = quiet) -> Iterator[Tuning]:
     """
     data, tuning, examples = asked.data, asked.tuning, asked.examples
     searched = tuning_recipe(asked.recipe, tuning)
+    notes: list[str] = []
+    if (evolved := searched.evolved) is not None and data is None and tuning.tasks is None:
+        tuning = replace(tuning, tasks=evolved.wanted)
+        tuning.check()
+        examples = replace(examples, limit=evolved.limit if examples.limit is None else examples.limit)
+        if evolved.not_done:
+            notes.append(
+                f"{asked.recipe}: {', '.join(f'`{name}`' for name in evolved.not_done)} changes nothing: tasks are "
+                f"asked as their own files say, without a chat template, and the search begins at the mean"
+            )
     check_device(examples.device)
     if data is not None and tuning.tasks is not None:
         raise IsomergeError("--data and --task both say what is measured: give one of them")
     if data is None and tuning.tasks is None:
         raise IsomergeError("nothing says what the merge is measured on: add --data DATA, or --task TASK")
+    if tuning.tasks is None and tuning.task_path is not None:
+        note("task_path", "no --task is named")
     wanted = wanted_tasks(tuning.tasks or ())
     named = {"--data": as_data(data, "--data"), "--judge-data": as_data(tuning.judge_data, "--judge-data")}
     merge = _merge_of(searched, asked, [d for d in named.values() if isinstance(d, (str, Path))])
@@ -99,8 +112,7 @@ def planned_tune(asked: Tune, observer: Observer = quiet) -> Iterator[Tuning]:
         merge.told(),
     ):
         plan = merging.plan
-        if tuning.by == "layer":
-            searched = by_layer(searched, plan.fuser)
+        searched = (by_layer if tuning.by == "layer" else in_groups)(searched, plan.fuser)
         check_tunable(plan, {d.option for d in searched.dimensions})
         plan.output.check([*plan.models, *plan.read])
         judged = _judged(named, wanted, merging, tuning, examples)
@@ -119,7 +131,7 @@ def planned_tune(asked: Tune, observer: Observer = quiet) -> Iterator[Tuning]:
             tuning.rate,
             TASKS if wanted else tuning.objective,
         )
-        tuner = Tuner(searched, how, judged, recipe_of)
+        tuner = Tuner(searched, how, judged, recipe_of, notes=notes)
         tuner.stamp(plan).check(plan.output.out)
         cost = tune_cost(
             plan.donor,

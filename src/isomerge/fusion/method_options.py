@@ -165,6 +165,12 @@ def is_list(setting: Any) -> bool:
     return isinstance(setting, Sequence) and not isinstance(setting, (str, bytes, bytearray, memoryview))
 
 
+def is_for(entry: Mapping[str, Any], name: str) -> bool:
+    """Whether the filter of a setting's entry fits a tensor."""
+    wanted = entry.get("filter")
+    return wanted in (None, "*") or str(wanted) in name
+
+
 def resolve(setting: Any, name: str, t: float, *, numeric: bool) -> Any:
     """The value of a setting for a tensor at ``t`` in [0, 1] of its slice; None where no filter fits."""
     if isinstance(setting, Mapping):
@@ -173,8 +179,7 @@ def resolve(setting: Any, name: str, t: float, *, numeric: bool) -> Any:
         return setting
     if all(isinstance(entry, Mapping) for entry in setting):
         for entry in setting:
-            wanted = entry.get("filter")
-            if wanted in (None, "*") or str(wanted) in name:
+            if is_for(entry, name):
                 return resolve(entry["value"], name, t, numeric=numeric)
         return None
     if not numeric:  # flags and words are not interpolated

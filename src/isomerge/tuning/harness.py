@@ -24,7 +24,10 @@ from isomerge.errors import IsomergeError, first_line, own_code
 from isomerge.tuning.wanted_tasks import WantedTask
 
 HARNESS = "lm_eval"
-NEEDED = "--task needs lm-evaluation-harness and what it runs models with: pip install 'lm-eval[hf]'"
+NEEDED = (
+    "--task needs lm-evaluation-harness and what it runs models with: pip install 'lm-eval[hf]', or measure on "
+    "examples by --data DATA"
+)
 SEED, OTHER_SEED = 0, 1234
 """Of Python, and of numpy, torch and few-shot examples: those of the harness's `simple_evaluate`."""
 
@@ -66,7 +69,10 @@ def _check_names(names: Sequence[str], index: Any) -> None:
         if name not in index.all_tasks:
             near = get_close_matches(name, index.all_tasks, n=1)
             hint = f"did you mean {near[0]}" if near else "lm_eval ls tasks lists them"
-            raise IsomergeError(f"--task {name}: lm-evaluation-harness has no such task; {hint}")
+            raise IsomergeError(
+                f"--task {name}: lm-evaluation-harness has no such task; {hint}, --task-path FOLDER has your own, "
+                f"and --data DATA measures on examples"
+            )
         if name in tags:
             raise IsomergeError(f"--task {name} is a tag of several tasks, which has no metric: name the tasks")
 

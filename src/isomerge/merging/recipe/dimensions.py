@@ -41,6 +41,10 @@ class Dimension:
     """Its name, where the place says little."""
     also: tuple[Place, ...] = ()
     """Further places that have the same value."""
+    every: int = 0
+    """So many consecutive layers have one value; 0: all have."""
+    smooth: bool = False
+    """Whether the values of groups of layers are interpolated."""
 
     @property
     def name(self) -> str:

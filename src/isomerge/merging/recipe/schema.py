@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal, TypeGuard
+from typing import Annotated, Any, Literal, TypeGuard
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -35,7 +36,9 @@ from isomerge.run.provenance import FORM
 Dtype = Literal["float32", "float16", "bfloat16", "float64"]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A mapping whose keys are all known."""
+
     model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="before")
@@ -67,42 +70,39 @@ def _reference(value: Any) -> Any:
     return "+".join(parts)
 
 
-class _Referring(_Strict):
-    @field_validator("model", "base_model", "source_model", mode="before", check_fields=False)
-    @classmethod
-    def _one_string(cls, value: Any) -> Any:
-        return _reference(value)
+Reference = Annotated[str, BeforeValidator(_reference)]
+"""A model's name, in either form."""
 
 
-class ModelEntry(_Referring):
+class ModelEntry(Strict):
     """One model of a recipe; ``stats`` is its file of `isomerge stats`, for methods that need one; ``base_model``
     is what it was tuned from, where that is not the recipe's base, onto which its task vector is then moved."""
 
-    model: str
-    base_model: str | None = None
+    model: Reference
+    base_model: Reference | None = None
     parameters: dict[str, Any] = {}
     stats: str | None = None
 
 
-class SourceEntry(_Referring):
+class SourceEntry(Strict):
     """Some layers of one model: ``[first, last)``."""
 
-    model: str
+    model: Reference
     layer_range: tuple[int, int]
     parameters: dict[str, Any] = {}
 
 
-class SliceEntry(_Referring):
+class SliceEntry(Strict):
     """Layers of the output, made of as many layers of every source; ``residual_weight`` is left out with a note
     (mergekit reads it and does nothing with it)."""
 
     sources: list[SourceEntry]
-    base_model: str | None = None
+    base_model: Reference | None = None
     residual_weight: float | None = None
     parameters: dict[str, Any] = {}
 
 
-class SlicedEntry(_Strict):
+class SlicedEntry(Strict):
     """Of models of several stacks of layers: the module whose layers ``slices`` are, and which layers all models
     keep of another module. Recipes say it by ``modules``; the recipe of one module's merge says it so."""
 
@@ -110,14 +110,14 @@ class SlicedEntry(_Strict):
     layers: dict[str, list[tuple[int, int]]] = {}
 
 
-class TokenEntry(_Strict):
+class TokenEntry(Strict):
     """Where one token's embedding comes from."""
 
     source: Any = None
     force: bool = False
 
 
-class TokenizerEntry(_Strict):
+class TokenizerEntry(Strict):
     """The output's vocabulary: ``base``, ``union`` or a model's."""
 
     source: str = "union"
@@ -129,7 +129,7 @@ class TokenizerEntry(_Strict):
 
 _Evidence: Any = create_model(  # pyright: ignore[reportCallIssue]
     "_Evidence",
-    __base__=_Strict,
+    __base__=Strict,
     **{  # pyright: ignore[reportArgumentType]
         name: (kind_of(declared, about) | None, None)
         for name, (declared, about) in MatchingOptions.declared().items()
@@ -195,7 +195,7 @@ class AlignBlock(_Evidence):
         return checked
 
 
-class _Aligning(_Referring):
+class _Aligning(Strict):
     """How keys are read that recipes of every kind have; each declares them, in the order that is told."""
 
     @field_validator("dtype", "out_dtype", mode="before", check_fields=False)
@@ -235,7 +235,7 @@ class Recipe(_Aligning):
     models: list[ModelEntry] | None = None
     slices: list[SliceEntry] | None = None
     merge_method: str
-    base_model: str | None = None
+    base_model: Reference | None = None
     parameters: dict[str, Any] = {}
     dtype: Dtype | None = None
     out_dtype: Dtype | None = None
@@ -261,10 +261,10 @@ class Recipe(_Aligning):
         return list(dict.fromkeys(entry.model for entry in entries))
 
 
-class ExpertEntry(_Referring):
+class ExpertEntry(Strict):
     """A dense model whose MLPs become one expert of every layer, and what is typical of it."""
 
-    source_model: str
+    source_model: Reference
     positive_prompts: list[str] = []
     negative_prompts: list[str] = []
     noise_scale: float | None = None
@@ -274,7 +274,7 @@ class ExpertEntry(_Referring):
 class ExpertsRecipe(_Aligning):
     """A document of mergekit-moe, as it is, with `align` and `checksums` as in a `Recipe`."""
 
-    base_model: str
+    base_model: Reference
     experts: list[ExpertEntry]
     gate_mode: Literal[*WAYS] = "hidden"  # pyright: ignore[reportInvalidTypeForm]
     dtype: Dtype | None = None
@@ -297,8 +297,8 @@ class ExpertsRecipe(_Aligning):
         return list(dict.fromkeys([self.base_model, *(entry.source_model for entry in self.entries())]))
 
 
-OTHER_TOOLS = {"genome": "mergekit-evolve"}
-"""Keys that tell a recipe of another tool of mergekit's."""
+GENOME = "genome"
+"""The key that tells a document of mergekit-evolve (`isomerge.merging.recipe.genome`)."""
 
 
 def read_recipe(path: str | Path | Step) -> Recipe:
@@ -316,9 +316,10 @@ def read_recipe(path: str | Path | Step) -> Recipe:
             f"{path}: experts of dense models are made by a recipe of their own, not by a step of several: put it "
             f"into a file of its own"
         )
-    if tool := next((OTHER_TOOLS[key] for key in content if key in OTHER_TOOLS), None):
+    if GENOME in content:
         raise IsomergeError(
-            f"{path}: a recipe of {tool}, which isomerge does not read; give one with `models` or `slices`"
+            f"{path}: a genome of mergekit-evolve, whose parameters are searched for: isomerge tune {path} -o OUT, "
+            f"or give a recipe with `models` or `slices`"
         )
     content = of_one_module(str(path), content)
     try:

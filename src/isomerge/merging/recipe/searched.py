@@ -6,9 +6,11 @@ In the place of a value stands where it is searched for:
       lambda: {search: [0, 2]}                     # from 0 to 2, both included
       density: {search: [0.1, 1], start: 0.5}      # the recipe's own value, which is tried as well
       weight: {search: [0, 1], layers: 3}          # three values, interpolated from the first layer to the last
+      weight: {search: [0, 1], every: 8}           # one value for every eight consecutive layers
       normalize: {choices: [true, false]}
 
-``log: true`` searches orders of magnitude evenly. All other commands refuse such a recipe."""
+``log: true`` searches orders of magnitude evenly, ``smooth: true`` interpolates between the groups of ``every``.
+All other commands refuse such a recipe. A document of mergekit-evolve is one (`isomerge.merging.recipe.genome`)."""
 
 from __future__ import annotations
 
@@ -33,6 +35,7 @@ from isomerge.merging.recipe.dimensions import (
     value_at,
     with_values,
 )
+from isomerge.merging.recipe.genome import Evolution, as_recipe, evolution
 from isomerge.merging.recipe.recipe_job import job_of_recipe
 from isomerge.merging.recipe.recipe_modules import of_one_module
 from isomerge.merging.recipe.recipe_steps import Step
@@ -40,7 +43,7 @@ from isomerge.merging.recipe.schema import Recipe, read_recipe
 from isomerge.merging.recipe.yaml_text import plain_value, read_yaml
 from isomerge.options.unused import note
 
-KEYS = ("search", "choices", "start", "log", "layers")
+KEYS = ("search", "choices", "start", "log", "layers", "every", "smooth")
 PARAMETERS = "parameters"
 
 
@@ -60,6 +63,8 @@ class SearchedRecipe:
     content: Mapping[str, Any]
     """With the recipe's own value in every place."""
     dimensions: tuple[Dimension, ...]
+    evolved: Evolution | None = None
+    """The document of mergekit-evolve that it was."""
 
     def filled(self, values: Mapping[str, Any] | None = None) -> Filled:
         """The recipe with values by the names of the dimensions; with its own, when None."""
@@ -95,7 +100,7 @@ def searched_recipe(
     path = os.path.expanduser(path)
     if groups is not None and groups < 2:
         raise IsomergeError(f"--layer-groups {groups}: give at least 2, or leave it out for one value")
-    content = _content(path)
+    content, evolved = _content(path)
     entries = dict(_entries(content))
     blank = with_values(content, {place: _any_value(entry) for place, entry in entries.items()})
     recipe = read_recipe(Filled(path, None, blank))
@@ -124,21 +129,24 @@ def searched_recipe(
             )
     dimensions = tuple(d for wish in wanted.values() for d in wish.dimensions())
     gradients = {d.place[:-1]: [] for d in dimensions if d.place not in wanted}
-    searched = SearchedRecipe(path, with_values(blank, gradients), dimensions)
+    searched = SearchedRecipe(path, with_values(blank, gradients), dimensions, evolved)
     if groups is not None and not any(wish.groups for wish in wanted.values()):
         note("layer_groups", "nothing that is searched for is a number that could differ among layers")
     job_of_recipe(searched.filled())
     return searched
 
 
-def _content(path: str) -> dict[str, Any]:
-    """The recipe's text; one that is none, or several, is refused."""
+def _content(path: str) -> tuple[dict[str, Any], Evolution | None]:
+    """The recipe's text, and the document of mergekit-evolve that it is made of; one that is none, or several, is
+    refused."""
     if os.path.isdir(path):
         raise IsomergeError(f"{path} is a folder: tune takes a recipe, which names the models (RECIPE.yml)")
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise IsomergeError(f"{path}: a recipe is a mapping with `models` and `merge_method`")
-    return of_one_module(path, content)
+    if (evolved := evolution(path, content)) is not None:
+        return as_recipe(path, evolved.genome), evolved
+    return of_one_module(path, content), None
 
 
 def _method_of(recipe: Recipe, source: Filled) -> Method:
@@ -183,6 +191,14 @@ def _within(setting: Any, place: Place) -> Iterator[tuple[Place, Mapping[str, An
     elif isinstance(setting, list):
         for k, part in enumerate(setting):
             yield from _within(part, (*place, k))
+
+
+def setting_of(place: Place) -> Place | None:
+    """The parameter whose value stands at a place, alone or behind a filter; None of a value in a gradient."""
+    setting = place[: place.index(PARAMETERS) + 2]
+    beyond = place[len(setting) :]
+    alone = beyond in ((), ("value",)) or (len(beyond) == 2 and isinstance(beyond[0], int) and beyond[1] == "value")
+    return setting if alone else None
 
 
 def _any_value(entry: Mapping[str, Any]) -> Any:
@@ -305,7 +321,14 @@ class Wish:
         numbers = numbers and not any(isinstance(c, (str, bool)) for c in self.choices)
         if "layers" in entry and not numbers:
             raise self._error("only a number may have several values over the layers: leave `layers` out")
-        self.groups = entry.get("layers", groups) if numbers else None
+        self.every, self.smooth = entry.get("every", 0), entry.get("smooth", False)
+        alone = numbers and place[0] != "slices" and setting_of(place) is not None
+        if self.every and (not alone or "layers" in entry):
+            raise self._error(
+                "`every` is for a number of a model or of all that stands alone or behind a filter, not in a slice "
+                "or a gradient: leave it out"
+            )
+        self.groups = entry.get("layers", None if self.every else groups) if numbers else None
         for value in (*self.choices, *(() if self.choices else (self.low, self.high)), *self._said_start()):
             try:
                 method.check_value(self.name, value, place_text(place))
@@ -331,6 +354,8 @@ class Wish:
                 self.choices,
                 self.option.kind is int and not self.choices,
                 self.log,
+                every=self.every,
+                smooth=self.smooth,
             )
             for place, start in zip(places, starts, strict=True)
         ]
@@ -348,11 +373,15 @@ class Wish:
             raise self._error("`search` is a range and `choices` are single values: give one of them")
         if "choices" in entry and (not isinstance(entry["choices"], list) or len(entry["choices"]) < 2):
             raise self._error("`choices` lists two or more values")
-        if not isinstance(entry.get("log", False), bool):
-            raise self._error("`log` is true or false")
-        layers = entry.get("layers", 2)
-        if not isinstance(layers, int) or isinstance(layers, bool) or layers < 2:
-            raise self._error("`layers` is a whole number of values, from 2")
+        for key in ("log", "smooth"):
+            if not isinstance(entry.get(key, False), bool):
+                raise self._error(f"`{key}` is true or false")
+        for key, least, what in (("layers", 2, "values"), ("every", 1, "layers")):
+            number = entry.get(key, least)
+            if not isinstance(number, int) or isinstance(number, bool) or number < least:
+                raise self._error(f"`{key}` is a whole number of {what}, from {least}")
+        if entry.get("smooth") and "every" not in entry:
+            raise self._error("`smooth` interpolates between the groups of `every`: say how many layers these have")
 
     def _range(self) -> tuple[float, float]:
         """From where to where; whatever is said, within finite numbers."""

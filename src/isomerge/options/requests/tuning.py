@@ -38,10 +38,6 @@ def _judged(a: Asked) -> str | None:
     return None if a.judge_data is None else "--judge-data says what the result is judged on"
 
 
-def _with_tasks(a: Asked) -> str | None:
-    return None if a.tasks else "no --task is named"
-
-
 def _read_length(a: Asked) -> str | None:
     """Else examples say whether it acts."""
     return "tasks say themselves how long their texts are" if a.tasks else None
@@ -103,7 +99,7 @@ class TuningOptions(Options):
     )  # fmt: skip
     task_path: str | Path | None = option(
         None, "With --task: a folder with tasks of one's own (YAML), whose functions are run.", "--task-path",
-        kind=Path | None, panel=JUDGING, acts=_with_tasks, reads=True,
+        kind=Path | None, panel=JUDGING, acts=LATE, reads=True,
     )  # fmt: skip
     seed: int = option(0, "Of the trials, and of what is held out.", panel=SEARCH)
 
@@ -163,7 +159,9 @@ class Tune(Request):
     """
 
     progress = "tuning"
-    recipe: str | Path = argument("A recipe (YAML); {search: [LOW, HIGH]} or {choices: [A, B]} for a value.")
+    recipe: str | Path = argument(
+        "A recipe (YAML); {search: [LOW, HIGH]} or {choices: [A, B]} for a value; or a genome of mergekit-evolve."
+    )
     out: str | Path = out_folder(needed_in_python=True, panel=FIRST)
     data: Any = option(
         None, "Labelled examples, or text for language models (as of isomerge merge); a share is held out.",
