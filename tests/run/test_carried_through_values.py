@@ -19,7 +19,8 @@ from isomerge.run.alignment_runs import run_apply
 from isomerge.run.writing_run import Output
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.layer_norms import norm_spec
-from isomerge.symmetry.norm_stage import FOLD, norm_stages
+from isomerge.symmetry.moves import FOLD
+from isomerge.symmetry.norm_stage import norm_stages
 from isomerge.symmetry.norms import Norm
 from symmetry.twins import apart, assert_told, free_moves
 from toy_settings import BODY

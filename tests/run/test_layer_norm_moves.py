@@ -21,7 +21,8 @@ from isomerge.run.alignment_runs import run_apply
 from isomerge.run.writing_run import Output
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.layer_norms import norm_spec
-from isomerge.symmetry.norm_stage import FOLD, GAIN, ONES, TIED, norm_stages
+from isomerge.symmetry.moves import FOLD, GAIN, ONES, TIED
+from isomerge.symmetry.norm_stage import norm_stages
 from symmetry.twins import apart, free_moves, inner_moves
 from toys import Toy, outputs, overwrite, relative, save_toy, tensors
 

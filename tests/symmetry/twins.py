@@ -17,7 +17,8 @@ from isomerge.run.writing_run import Output
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.layer_norms import norm_spec
-from isomerge.symmetry.norm_stage import BETWEEN, FOLD, GAIN, MADE, ONES, SCALE, TIED, norm_keys, norm_stages
+from isomerge.symmetry.moves import BETWEEN, FOLD, GAIN, MADE, ONES, SCALE, TIED
+from isomerge.symmetry.norm_stage import norm_keys, norm_stages
 from toys import Toy, overwrite, tensors
 
 Moves = Callable[[Model], Alignment]

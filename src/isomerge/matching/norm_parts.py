@@ -19,7 +19,8 @@ from isomerge.matching.rescale import quartic_scale
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.norm_stage import BETWEEN, FOLD, GAIN, MADE, ONES, SCALE, TIED, NormStage, fold_back
+from isomerge.symmetry.moves import BETWEEN, FOLD, GAIN, MADE, ONES, SCALE, TIED, Folded
+from isomerge.symmetry.norm_stage import NormStage
 from isomerge.symmetry.norms import LayerNorms, Norm, gain_across, gain_along
 from isomerge.symmetry.unstored_biases import UnstoredBias
 
@@ -381,15 +382,10 @@ def _is_folded(free: LayerNorms, anchor: Blocks, source: Blocks) -> bool:
     for norm in free.norms:
         if norm.bias is None or not norm.folds:
             continue
-        delta, paying = norm.foldable(_gap(source, anchor, norm.bias)), {*norm.reader_biases, *norm.opened}
-        paying |= {norm.carried} if norm.carried is not None else set()
-        paying |= set() if norm.through is None else {*norm.through.blocks}
-        folded = {block: source[block].clone() if block in paying else source[block] for block in norm.blocks}
-        fold_back(norm, delta, folded)
-        folded[norm.bias] = (source[norm.bias].double() + delta).to(source[norm.bias])
-        changed = {norm.bias, *paying}
-        before, after = (sum(squared_distance(anchor[b], t[b]) for b in changed) for t in (source, folded))
-        chance = by_chance(delta.numel(), sum(source[b].numel() for b in changed))
+        fold, delta = Folded(norm.bias, norm), _gap(source, anchor, norm.bias)
+        folded = fold.moved(fold.element_keys[0], delta, source)
+        before, after = (sum(squared_distance(anchor[b], t[b]) for b in folded) for t in (source, folded))
+        chance = by_chance(delta.numel(), sum(source[b].numel() for b in folded))
         if takes_away(before, after, _distance(anchor, source), chance):
             return True
     return False

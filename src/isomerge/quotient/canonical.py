@@ -57,7 +57,8 @@ from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.element_key import SHIFT, ElementKey
 from isomerge.symmetry.language.spec import Space, Spec
-from isomerge.symmetry.norm_stage import SCALE, is_norm_key
+from isomerge.symmetry.moves import SCALE
+from isomerge.symmetry.norm_stage import is_norm_key
 from isomerge.symmetry.units import Unit, elements_of
 
 Basis = tuple["Tensor | None", "Tensor"]

@@ -35,6 +35,7 @@ from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, Blocks, leaves
 from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.moves import opened
 from isomerge.symmetry.norm_stage import NormStage
 from isomerge.symmetry.norms import gain_along
 from isomerge.symmetry.stage import MONOMIAL, find_shifts
@@ -162,7 +163,7 @@ def _without_what_is_open(g: Alignment, source: Blocks, there: Blocks) -> Blocks
     for stage in g.stages:
         if not isinstance(stage, NormStage):
             continue
-        for norm, reader, axis in stage.opened(source):
+        for norm, reader, axis in opened(move for move, _ in stage.moves(source)):
             assert norm.gain is not None
             gain = gain_along(norm, source[norm.gain], closed[reader].ndim, axis)
             away = (closed[reader].double() - source[reader].double()) * gain

@@ -25,7 +25,7 @@ from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.layer_norms import NORMS, layer_norms
-from isomerge.symmetry.norm_stage import NormStage, is_norm_key, stage_of
+from isomerge.symmetry.norm_stage import NormStage, is_norm_key
 from isomerge.symmetry.patch_file import read_patch, write_patch
 from isomerge.symmetry.stage import Stage, element_key, joined, scope_of
 
@@ -198,4 +198,4 @@ class Alignment(Mapping[str, "Tensor"]):
 
 def _stage(spec: Spec, elements: Mapping[str, Tensor]) -> Stage:
     """A stage of spaces and shifts, or of LayerNorm's moves."""
-    return stage_of(spec, elements) if any(map(is_norm_key, elements)) else Stage(spec, elements)
+    return (NormStage if any(map(is_norm_key, elements)) else Stage)(spec, elements)

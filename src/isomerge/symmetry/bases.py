@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.bases import TableBasis
 from isomerge.symmetry.language.spec import Spec
 
@@ -38,6 +38,20 @@ class Basis:
     def blocks(self) -> list[Block]:
         """All that moves change."""
         return [*([] if self.table is None else [self.table]), *self.readers]
+
+    @property
+    def changed(self) -> list[Block]:
+        """The same."""
+        return self.blocks
+
+    @property
+    def element_keys(self) -> list[str]:
+        """Of its one element."""
+        return [self.key]
+
+    def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
+        """The blocks in another basis; the given ones stay."""
+        return {block: self.turned(block, tensors[block], element) for block in self.blocks}
 
     def turned(self, block: Block, tensor: Tensor, a: Tensor) -> Tensor:
         """A block in another basis, a new tensor of its dtype.

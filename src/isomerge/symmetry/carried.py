@@ -15,7 +15,7 @@ from math import prod
 from torch import Tensor
 
 from isomerge.symmetry.axes import Axis, atoms
-from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.blocks import Block, Blocks, leaves
 from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.carries import Carry, Holder
 from isomerge.symmetry.language.names import numbers
@@ -54,6 +54,20 @@ class Carried:
     def blocks(self) -> list[Block]:
         """All blocks that it changes."""
         return [*([self.first] if self.first is not None else []), *(held.block for held in self.others)]
+
+    @property
+    def changed(self) -> list[Block]:
+        """The same, each once."""
+        return list(dict.fromkeys(self.blocks))
+
+    @property
+    def element_keys(self) -> list[str]:
+        """Of its one element."""
+        return [self.key]
+
+    def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
+        """The blocks that an element changes, changed; the given ones stay, and weights do."""
+        return {block: self.add(block, element, tensors[block], tensors.__getitem__) for block in self.changed}
 
     @property
     def plainly(self) -> list[Block]:
