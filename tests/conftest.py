@@ -113,7 +113,7 @@ def cheap_outputs(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def _make_cheap(patch: pytest.MonkeyPatch) -> None:
-    from isomerge.evidence.distances_figure import distances_picture, layer_distances
+    from isomerge.evidence.pictures import distances_picture, layer_distances
     from isomerge.run import writing_run as run
 
     drawn: list[bytes | None] = []

@@ -44,7 +44,6 @@ ON_DEMAND = {
     "isomerge.commands.pipeline_runs": "models are pipelines",
     "isomerge.commands.language_merges": "models are of two kinds",
     "isomerge.discovery": "a text of the user's own is proven",
-    "isomerge.evidence.layer_scan": "layers were selected",
     "isomerge.evidence.report.contents": "a notebook shows a report",
     "isomerge.evidence.report.figure": "a notebook shows a report",
     "isomerge.evidence.report.loss_figures": "a notebook shows a report",

@@ -12,8 +12,8 @@ import yaml
 
 from isomerge.checkpoint.hub import hub_name
 from isomerge.evidence.card import model_card
-from isomerge.evidence.distances_figure import distances_picture
 from isomerge.evidence.parents import Parent, front_matter_of
+from isomerge.evidence.pictures import distances_picture
 
 FIGURES = {"before": 3.0, "after": 1.5, "norm": 10.0}
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from isomerge.evidence.distance import relative_residuals, summarise
 from isomerge.evidence.line import Line, draw_lines, loss_line
+from isomerge.evidence.plane import Plane, draw_planes
 
 
 def row(spaces: list[str], layer: int | None, before: float, after: float, norm: float) -> dict[str, Any]:
@@ -91,8 +92,33 @@ def test_loss_line() -> None:
     assert torch.equal(torch.cat([p.detach().flatten() for p in a.parameters()]), first)
 
 
-def test_draw_lines(tmp_path: Path) -> None:
-    """A picture is written."""
+def test_pictures_are_the_same_under_all_settings(tmp_path: Path) -> None:
+    """Equal bytes for equal figures, whatever matplotlib is set to; its settings, its backend and the user's own figures
+    stay as they are."""
+    import matplotlib
+    from matplotlib import pyplot
+
     line = Line((0.0, 0.5, 1.0), (1.0, 3.0, 2.0), (0.9, 0.1, 0.8))
-    draw_lines([("one", line), ("two", line)], ("a", "b"), tmp_path / "x.png", "Title")
-    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    plane = Plane(
+        (0.0, 1.0),
+        (0.0, 1.0),
+        ((1.0, 2.0), (3.0, 4.0)),
+        ((1.0,) * 2,) * 2,
+        ((0.0, 0.0),) * 3,
+        (1.0,) * 3,
+        (1.0,) * 3,
+        (1.0, 1.0),
+    )
+    written: list[list[bytes]] = []
+    for settings in ({}, {"font.size": 20, "savefig.dpi": 30, "backend": "svg"}):
+        with matplotlib.rc_context(settings):
+            before, own = matplotlib.get_backend(), pyplot.figure()
+            draw_lines([("one", line), ("two", line)], ("a", "b"), tmp_path / "x.png", "Title")
+            draw_planes([("one", plane)], ["a", "b", "c"], tmp_path / "y.png", "loss")
+            assert matplotlib.get_backend() == before
+            assert matplotlib.rcParams["font.size"] == settings.get("font.size", 10)
+            assert pyplot.fignum_exists(own.number)
+            pyplot.close(own)
+        written.append([(tmp_path / name).read_bytes() for name in ("x.png", "y.png")])
+    assert written[0] == written[1]
+    assert all(picture.startswith(b"\x89PNG") for picture in written[0])

@@ -22,7 +22,7 @@ import isomerge
 from depth import more
 from isomerge.checkpoint.output_folder import check_out
 from isomerge.errors import IsomergeError
-from isomerge.evidence.distances_figure import import_ahead
+from isomerge.evidence.pictures import import_ahead
 from isomerge.merging.fusing import Fuser
 from solve.disguises import disguise, files_of, single
 from toy_settings import BODY_OF_THREE

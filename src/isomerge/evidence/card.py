@@ -13,9 +13,9 @@ from typing import Any
 
 import yaml
 
-from isomerge.evidence.distances_figure import PICTURE, is_moved, layer_distances
 from isomerge.evidence.markdown import cell, code, fenced
 from isomerge.evidence.parents import Parent
+from isomerge.evidence.pictures import PICTURE, is_moved, layer_distances
 from isomerge.plug_ins.command import sentences
 
 RECIPE = "isomerge_recipe.yml"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
-from isomerge.files import whole_file
+from isomerge.evidence.pictures import write_picture
 from isomerge.observe.live.stored_weights import weights_of
 
 STYLES: list[dict[str, Any]] = [
@@ -150,65 +150,31 @@ def draw_lines(
     Raises:
         IsomergeError: the file cannot be written.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     judged = all(a == a for _, line in lines for a in line.accuracies)  # values are neither right nor wrong
-    figure, both = pyplot.subplots(
-        1, 1 + judged, figsize=(10 if judged else 5.4, 4.2), layout="constrained", squeeze=False
-    )
-    left, right = both[0, 0], both[0, 1] if judged else None
-    for (name, line), style in zip(lines, cycle(STYLES), strict=False):
-        left.plot(line.points, line.losses, label=f"{name} (barrier {line.barrier:.2f})", linewidth=2, **style)
+
+    def draw(figure: Any) -> None:
+        both = figure.subplots(1, 1 + judged, squeeze=False)
+        left, right = both[0, 0], both[0, 1] if judged else None
+        for (name, line), style in zip(lines, cycle(STYLES), strict=False):
+            left.plot(line.points, line.losses, label=f"{name} (barrier {line.barrier:.2f})", linewidth=2, **style)
+            if right is not None:
+                right.plot(line.points, [100 * a for a in line.accuracies], linewidth=2, **style)
+        if ensemble is not None:
+            level = {"color": "black", "linewidth": 0.8, "linestyle": (0, (1, 3))}
+            left.axhline(ensemble[0], label="ensemble of the ends", **level)
+            if right is not None:
+                right.axhline(100 * ensemble[1], **level)
+        left.set_ylabel(loss)
+        figure.legend(frameon=False, loc="outside lower center", ncols=2, fontsize=8)  # it covers no curve there
+        left.set_ylim(0, max(max(line.losses) for _, line in lines) * 1.05 or 1)
         if right is not None:
-            right.plot(line.points, [100 * a for a in line.accuracies], linewidth=2, **style)
-    if ensemble is not None:
-        level = {"color": "black", "linewidth": 0.8, "linestyle": (0, (1, 3))}
-        left.axhline(ensemble[0], label="ensemble of the ends", **level)
-        if right is not None:
-            right.axhline(100 * ensemble[1], **level)
-    left.set_ylabel(loss)
-    figure.legend(frameon=False, loc="outside lower center", ncols=2, fontsize=8)  # it covers no curve there
-    left.set_ylim(0, max(max(line.losses) for _, line in lines) * 1.05 or 1)
-    if right is not None:
-        right.set_ylabel("test accuracy (%)" if loss.startswith("test") else "accuracy (%)")
-        right.set_ylim(0, 101)
-    for axes in both[0]:
-        axes.set_xlabel("position on the line between the models")
-        axes.set_xticks([0, 0.5, 1], [ends[0], "midpoint", ends[1]])
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", alpha=0.3)
-    figure.suptitle(title, fontsize=11)
-    save_figure(figure, path)
+            right.set_ylabel("test accuracy (%)" if loss.startswith("test") else "accuracy (%)")
+            right.set_ylim(0, 101)
+        for axes in both[0]:
+            axes.set_xlabel("position on the line between the models")
+            axes.set_xticks([0, 0.5, 1], [ends[0], "midpoint", ends[1]])
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.grid(axis="y", alpha=0.3)
+        figure.suptitle(title, fontsize=11)
 
-
-def check_picture(path: Path) -> None:
-    """Refuse a file that no picture can be written to, before anything is measured for it.
-
-    Raises:
-        IsomergeError: a folder, or a name whose ending is no format of pictures.
-    """
-    from matplotlib.backend_bases import FigureCanvasBase
-
-    known = FigureCanvasBase.get_supported_filetypes()
-    if path.is_dir() or (path.suffix and path.suffix[1:].lower() not in known):
-        raise IsomergeError(f"--png {path}: no format of pictures; give a file such as line.png")
-
-
-def save_figure(figure: Any, path: Path) -> None:
-    """Write a figure and close it.
-
-    Raises:
-        IsomergeError: the file cannot be written, or its ending is no format of pictures.
-    """
-    from matplotlib import pyplot
-
-    try:
-        with whole_file(path) as beside:
-            figure.savefig(beside, dpi=130, format=path.suffix[1:].lower() or "png")
-    except ValueError as error:
-        raise IsomergeError(f"{path}: cannot write this picture ({error}); give a file such as line.png") from None
-    finally:
-        pyplot.close(figure)
+    write_picture(draw, (10 if judged else 5.4, 4.2), path)

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from isomerge.errors import IsomergeError
-from isomerge.evidence.line import paired, save_figure
+from isomerge.evidence.line import paired
+from isomerge.evidence.pictures import write_picture
 
 MARGIN = 0.2
 """How far the picture reaches beyond the three models, in parts of their extent."""
@@ -153,31 +154,29 @@ def draw_planes(planes: Sequence[tuple[str, Plane]], names: Sequence[str], path:
     Raises:
         IsomergeError: the file cannot be written.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import colors, pyplot
-
     every = [v for _, plane in planes for row in plane.losses for v in row]
     low, high = max(min(every), 1e-6), max(*every, 2e-6)
     levels = numpy.geomspace(low, max(high, low * 1.001), 25)
-    figure, grid = pyplot.subplots(
-        1, len(planes), figsize=(5.2 * len(planes), 4.4), layout="constrained", squeeze=False
-    )
-    filled: Any = None
-    for axes, (name, plane) in zip(grid[0], planes, strict=True):
-        values = numpy.clip(numpy.array(plane.losses), low, None)
-        scale = colors.LogNorm(levels[0], levels[-1])
-        filled = axes.contourf(
-            plane.xs, plane.ys, values, levels=levels, cmap="viridis_r", norm=scale, extend="both"
-        )
-        axes.contour(plane.xs, plane.ys, values, levels=levels[::3], colors="white", linewidths=0.4)
-        for (x, y), label in zip(plane.corners, names, strict=True):
-            axes.plot(x, y, "o", color="black", markersize=4)
-            axes.annotate(label, (x, y), textcoords="offset points", xytext=(5, 5), fontsize=9)
-        axes.set_title(name, fontsize=10)
-        extent = (plane.xs[-1] - plane.xs[0]) / (plane.ys[-1] - plane.ys[0])
-        axes.set_aspect("equal" if 0.2 < extent < 5 else "auto")
-        axes.set_xlabel("Frobenius distance")
-    figure.colorbar(filled, ax=list(grid[0]), label=loss, format="%.3g")
-    save_figure(figure, path)
+
+    def draw(figure: Any) -> None:
+        from matplotlib import colors
+
+        grid = figure.subplots(1, len(planes), squeeze=False)
+        filled: Any = None
+        for axes, (name, plane) in zip(grid[0], planes, strict=True):
+            values = numpy.clip(numpy.array(plane.losses), low, None)
+            scale = colors.LogNorm(levels[0], levels[-1])
+            filled = axes.contourf(
+                plane.xs, plane.ys, values, levels=levels, cmap="viridis_r", norm=scale, extend="both"
+            )
+            axes.contour(plane.xs, plane.ys, values, levels=levels[::3], colors="white", linewidths=0.4)
+            for (x, y), label in zip(plane.corners, names, strict=True):
+                axes.plot(x, y, "o", color="black", markersize=4)
+                axes.annotate(label, (x, y), textcoords="offset points", xytext=(5, 5), fontsize=9)
+            axes.set_title(name, fontsize=10)
+            extent = (plane.xs[-1] - plane.xs[0]) / (plane.ys[-1] - plane.ys[0])
+            axes.set_aspect("equal" if 0.2 < extent < 5 else "auto")
+            axes.set_xlabel("Frobenius distance")
+        figure.colorbar(filled, ax=list(grid[0]), label=loss, format="%.3g")
+
+    write_picture(draw, (5.2 * len(planes), 4.4), path)

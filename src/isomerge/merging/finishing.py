@@ -10,6 +10,7 @@ import yaml
 from isomerge.evidence.card import RECIPE, TUNED, alignment_file, model_card
 from isomerge.evidence.markdown import code
 from isomerge.evidence.parents import parents_of
+from isomerge.evidence.pictures import SCAN_PICTURE, scan_picture
 from isomerge.evidence.report.facts import short_names
 from isomerge.merging.head_folders import separate_heads
 from isomerge.merging.heads import write_kept
@@ -51,9 +52,6 @@ def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], moves:
         report["measured"], notes = measured(plan, stream, learned=any(each.get("learned") for each in taught))
         report["notes"] += notes
     if (scan := plan.options.scan) is not None:
-        from isomerge.evidence.layer_scan import PICTURE as SCAN_PICTURE
-        from isomerge.evidence.layer_scan import scan_picture
-
         report["layer_scan"] = dict(scan)
         more[SCAN_PICTURE] = scan_picture(scan)
     more |= plan.beside

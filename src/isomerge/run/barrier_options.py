@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from isomerge.errors import IsomergeError
-from isomerge.evidence.line import check_picture
+from isomerge.evidence.pictures import check_picture
 from isomerge.files import check_file
 from isomerge.models.compatible import check_compatible
 from isomerge.models.recognised import Model

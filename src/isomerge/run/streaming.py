@@ -14,7 +14,7 @@ from torch import Tensor
 
 from isomerge.arithmetic import aligned
 from isomerge.checkpoint.tensor_place import PlacedTensor
-from isomerge.evidence.distances_figure import import_ahead
+from isomerge.evidence.pictures import import_ahead
 from isomerge.files import write_tensors
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import Plan, unit_bytes

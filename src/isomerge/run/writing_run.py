@@ -21,7 +21,7 @@ from isomerge.checkpoint.weights import weights_name
 from isomerge.checkpoint.writer import CheckpointWriter, DroppingWriter
 from isomerge.errors import OVERFLOW, RESUMABLE, IsomergeError, UnfinishedError, is_overflow_error
 from isomerge.evidence.card import REPORT
-from isomerge.evidence.distances_figure import PICTURE, distances_picture
+from isomerge.evidence.pictures import PICTURE, distances_picture
 from isomerge.files import disk_errors
 from isomerge.models.recognised import Model
 from isomerge.models.stored_form import StoredForm, planned_tensors

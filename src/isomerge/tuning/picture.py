@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from io import BytesIO
 from math import ceil
 from typing import Any
 
+from isomerge.evidence.pictures import drawn
 from isomerge.tuning.objective import LOSS, TASKS
 from isomerge.tuning.task_documents import SCORE
 
@@ -18,30 +18,24 @@ TRIAL, BEST, OWN = "#b8c4d0", "#1f5fa8", "#8c8c8c"
 
 
 def search_picture(report: Mapping[str, Any]) -> bytes:
-    """A PNG; equal bytes for equal searches whatever the user's matplotlib settings.
+    """A PNG.
 
     Args:
         report: ``trials`` (``values``, and ``loss`` or ``score``), ``start`` and ``best`` (``values``,
             ``search``), ``searched``, ``search_unit``.
     """
-    from matplotlib import style
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     shown = report["searched"][:MOST]
     panels = 1 + len(shown)
     columns = min(COLUMNS, panels)
     rows = ceil(panels / columns)
-    with style.context("default", after_reset=True):
-        figure = Figure(figsize=(3.2 * columns, 2.7 * rows), dpi=100, layout="constrained")
-        FigureCanvasAgg(figure)
+
+    def draw(figure: Any) -> None:
         axes = [figure.add_subplot(rows, columns, k + 1) for k in range(panels)]
         _over_trials(axes[0], report)
         for place, dimension in zip(axes[1:], shown, strict=True):
             _by_value(place, report, dimension)
-        picture = BytesIO()
-        figure.savefig(picture, format="png", metadata={"Software": None})
-    return picture.getvalue()
+
+    return drawn(draw, (3.2 * columns, 2.7 * rows))
 
 
 def figure_of(report: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from isomerge.errors import IsomergeError
-from isomerge.evidence.distances_figure import all_left
+from isomerge.evidence.pictures import all_left
 from isomerge.evidence.report.svg import clipped
 from isomerge.plug_ins.command import sentences
 
