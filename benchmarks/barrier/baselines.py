@@ -1,7 +1,7 @@
 """What learning a match is worth beside what else the same examples buy: digits ViTs of three pairs of seeds.
 
     python -m benchmarks.barrier.baselines            # what is missing, a few minutes on one core
-    python -m benchmarks.barrier.baselines --page     # the table of docs/lab/measured-barriers.md
+    python -m benchmarks.barrier.baselines --page     # the table, in the guide and on the page of barriers
 
 A cell is a pair. Everything that learns takes 300 steps of 128 of the same 1347 training images, shifted at random in
 the same way: the match (`isomerge merge --learn`), and AdamW on all weights (the rate and the decay that the models
@@ -141,13 +141,13 @@ def table(cells: Mapping[str, Any]) -> str:
     return markdown(["model", "accuracy, %", "loss, nats", "processor seconds"], rows)
 
 
-SECTION = Section("lab/measured-barriers.md", "baselines", table)
+SECTIONS = tuple(Section(page, "baselines", table) for page in ("lab/measured-barriers.md", "guide/learned.md"))
 BENCHMARK = Benchmark(
     "barrier/baselines",
     lambda asked: {pair: {"pair": pair} for pair in ALL_PAIRS},
     measure,
     settings={"steps": STEPS, "batch": BATCH, "warmup": WARMUP, "temperature": SETTINGS.temperature},
-    sections=(SECTION,),
+    sections=SECTIONS,
     said=lambda cell: ", ".join(f"{way} {100 * cell[way]['accuracy']:.1f}" for way in WAYS),
     before=lambda asked: quiet(),
 )
