@@ -11,7 +11,6 @@ from typer.core import TyperGroup
 
 from isomerge.cli.console import leave_without_reader
 from isomerge.cli.door import command_of
-from isomerge.cli.mergekit_options import in_place_of
 from isomerge.cli.overview import TAGLINE
 from isomerge.cli.written import Writing
 from isomerge.doors import COMMANDS
@@ -33,7 +32,7 @@ class Commands(TyperGroup):
 
         Raises:
             Stopped: on Ctrl-C, with the sentence to say.
-            IsomergeError: an option is mergekit's.
+            IsomergeError: words that the command does not take.
         """
         try:
             return super().invoke(ctx)
@@ -42,11 +41,40 @@ class Commands(TyperGroup):
             raise Stopped("stopped; start again to go on" if resumable else "stopped") from None
         except BrokenPipeError:
             leave_without_reader()
-        except Exception as error:  # typer's own class for an option that there is not is no public name
-            option = getattr(error, "option_name", None)
-            if not isinstance(option, str) or (sentence := in_place_of(option)) is None:
-                raise
-            raise IsomergeError(sentence) from None
+        except Exception as error:
+            raise _sentence(error, ctx.invoked_subcommand) from None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that words name.
+
+        Raises:
+            IsomergeError: there is none of that name.
+        """
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            from isomerge.cli.usage import no_command
+
+            raise IsomergeError(no_command(args[0]))
+        return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The same of what stands before a command.
+
+        Raises:
+            IsomergeError: there is no such option.
+        """
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            raise _sentence(error, None) from None
+
+
+def _sentence(error: Exception, name: str | None) -> Exception:
+    """What typer's parser says, in one sentence; any other error as it is."""
+    if not hasattr(error, "format_message"):
+        return error
+    from isomerge.cli.usage import misused
+
+    return IsomergeError(misused(error, name))
 
 
 class NamedCommands(Mapping[str, Any]):
