@@ -23,6 +23,12 @@ LONGEST = 255
 """Bytes of a file's name, on nearly all file systems."""
 
 
+def unreadable(path: str | Path, what: str, error: OSError | UnicodeDecodeError) -> IsomergeError:
+    """What is said of a file of text that a user named and that cannot be read: a recipe, a spec."""
+    reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+    return IsomergeError(f"{path}: cannot read this {what} ({reason}); give the path of a {what}")
+
+
 @contextmanager
 def disk_errors(path: Path, doing: str = "writing") -> Iterator[None]:
     """Turns an OSError of the block, and the safetensors library's, into an IsomergeError that names ``path`` or

@@ -708,7 +708,7 @@ RECIPES = [
     ("merge_method: linaer", ["linaer", "did you mean linear"]),
     ("merge_method: linear\nalign: {spaces: neurons}", ["`align.spaces` neurons", "choose from"]),
     ("merge_method: 'linear", ["not valid YAML"]),
-    ("dtype: float32", ["`merge_method`", "required"]),
+    ("dtype: float32", ["`merge_method`", "it is missing"]),
 ]
 
 

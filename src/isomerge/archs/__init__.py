@@ -18,6 +18,7 @@ from typing import Any
 
 from isomerge.archs.plug_in_specs import PlugInTexts, SpecText, model_types, plug_in_texts, register
 from isomerge.errors import IsomergeError
+from isomerge.files import unreadable
 from isomerge.plug_ins.command import use
 from isomerge.symmetry.language.expansion import expanded_text, written_out
 from isomerge.symmetry.language.spec import Line, Spec, coverage
@@ -144,7 +145,7 @@ def spec_for(
         try:
             text = Path(file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise IsomergeError(f"{file}: cannot read this spec file ({error})") from None
+            raise unreadable(file, "spec file", error) from None
         return parse_spec(text, config, str(file), spec_texts(), shapes)
     named = config.get("model_type") or config.get("_class_name")  # diffusers names a class
     if not named and shapes and (kinds := infer_model_types(config, shapes)):
@@ -156,8 +157,8 @@ def spec_for(
         if plug_ins.broken:
             raise IsomergeError(f"config.json: no spec for model_type {kind!r}, and {plug_ins.broken[0]}")
         raise IsomergeError(
-            f"config.json: no spec for model_type {kind!r}, which is none of the {len(_own_texts())} of "
-            "docs/reference/architectures.md; derive one (isomerge discover) or write one "
+            f"config.json: no spec for model_type {kind!r}, which is none of the {len(_own_texts())} that "
+            "isomerge architectures lists; derive one (isomerge discover) or write one "
             "(docs/guide/add-an-architecture.md), and give it with --spec FILE"
         )
     for plug_in, part in plug_in_parts(config):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from isomerge.errors import IsomergeError
+from isomerge.files import unreadable
 from isomerge.plug_ins.entry_points import ARCHITECTURES, module_source, origin, package_of, plug_ins
 from isomerge.plug_ins.modules import under_way
 
@@ -144,7 +145,7 @@ def _read(folder: Path, source: str) -> Iterator[tuple[str, SpecText]]:
         try:
             text = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise IsomergeError(f"{file}: cannot read this spec file ({error})") from None
+            raise unreadable(file, "spec file", error) from None
         if not (kinds := model_types(text)):
             raise IsomergeError(f"{file}: this spec text names no model type: write a line `model NAME`")
         for kind in kinds:

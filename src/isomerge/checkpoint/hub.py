@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from difflib import get_close_matches
 from pathlib import Path
 
 from isomerge.checkpoint.companions import VOCABULARY_FILES
@@ -38,11 +39,19 @@ def local_folder(ref: str | Path, *, allow_pickle: bool = False) -> Path:
         return _folder_of_file(path)
     match = _HUB_ID.fullmatch(text)
     if match is None or isinstance(ref, Path):
-        raise IsomergeError(
-            f"{text or 'the empty path'}: no such folder; give an existing checkpoint folder, "
-            "or a hub id written org/name or org/name@revision"
-        )
+        raise IsomergeError(f"{text or 'the empty path'}: no such folder; {_meant(text)}")
     return _downloaded(match["id"], match["revision"], allow_pickle)
+
+
+def _meant(text: str) -> str:
+    """What to write in place of a path that is not there: the hub's id, a name spelt alike, or what a model is."""
+    if page := re.match(r"(?:https?://)?(?:huggingface\.co|hf\.co)/([^/]+/[^/?#]+)", text):
+        return f"write {page[1]}, as the hub's pages are named"
+    folder, name = os.path.split(os.path.expanduser(text))
+    there = [entry.name for entry in os.scandir(folder or ".")] if os.path.isdir(folder or ".") else []
+    if near := get_close_matches(name, there, 1, 0.7):
+        return f"did you mean {os.path.join(os.path.dirname(text), near[0])}?"
+    return "give an existing checkpoint folder, or a hub id written org/name or org/name@revision"
 
 
 def _check_repository(path: Path) -> None:
@@ -132,6 +141,7 @@ def _snapshot(repo: str, revision: str | None, patterns: list[str]) -> Path:
     from huggingface_hub import errors
 
     ref = repo if revision is None else f"{repo}@{revision}"
+    beside = "" if "?" not in (meant := _meant(repo)) else f"; {meant}"
     try:
         folder = huggingface_hub.snapshot_download(
             repo, revision=revision, allow_patterns=patterns, ignore_patterns=_DUPLICATES
@@ -143,7 +153,7 @@ def _snapshot(repo: str, revision: str | None, patterns: list[str]) -> Path:
     except errors.RepositoryNotFoundError as error:
         raise IsomergeError(
             f"{ref}: no such folder here and no such model on the Hugging Face hub; check the spelling, "
-            "or log in with `hf auth login` if it is private"
+            f"or log in with `hf auth login` if it is private{beside}"
         ) from error
     except errors.RevisionNotFoundError as error:
         raise IsomergeError(
@@ -155,6 +165,7 @@ def _snapshot(repo: str, revision: str | None, patterns: list[str]) -> Path:
     except Exception as error:  # the network fails in many types, which differ between versions of the hub client
         raise IsomergeError(
             f"{ref}: no such folder here, and it could not be fetched from the Hugging Face hub "
-            f"({type(error).__name__}: {first_line(error)}); check the path, or the connection, and try again"
+            f"({type(error).__name__}: {first_line(error)}); check the path, or the connection, and try "
+            f"again{beside}"
         ) from error
     return Path(folder)

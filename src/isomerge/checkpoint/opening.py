@@ -14,7 +14,7 @@ from isomerge.checkpoint.hub import local_folder
 from isomerge.checkpoint.pickled import load_pickles
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.stamps import stamps_of
-from isomerge.checkpoint.weights import WeightFiles, find_weights, read_headers
+from isomerge.checkpoint.weights import WeightFiles, find_weights, gguf_error, read_headers
 from isomerge.errors import IsomergeError
 
 CONFIG = "config.json"
@@ -85,12 +85,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     ``architectures`` that are no list of strings.
     """
     path = folder / CONFIG
-    if not path.is_file() and (folder / PIPELINE).is_file():
-        parts = sorted(part.parent.name for part in folder.glob(f"*/{CONFIG}"))
-        raise IsomergeError(
-            f"{folder} is a pipeline of several models: name the folder of one of them"
-            + (f", such as {folder / parts[0]}" if parts else "")
-        )
+    if not path.is_file():
+        _refuse_other_folders(folder)
     config = read_object(
         path,
         remedy="a checkpoint needs the config.json that save_pretrained writes; a model of plain torch needs no "
@@ -103,3 +99,17 @@ def read_config(folder: Path) -> dict[str, Any]:
     if kinds is not None and not (isinstance(kinds, list) and all(isinstance(kind, str) for kind in kinds)):
         raise IsomergeError(f"{path}: architectures is {kinds!r:.80}, expected a list of class names; correct it")
     return config
+
+
+def _refuse_other_folders(folder: Path) -> None:
+    """Say what a folder without a config is: a pipeline, a training run with its checkpoints, GGUF, empty."""
+    parts = sorted((part.parent.name for part in folder.glob(f"*/{CONFIG}")), key=lambda name: (len(name), name))
+    if parts or (folder / PIPELINE).is_file():
+        whole = (folder / PIPELINE).is_file()
+        what = "is a pipeline of several models" if whole else "has models in folders of its own"
+        example = f", such as {folder / parts[-1]}" if parts else ""
+        raise IsomergeError(f"{folder} {what}: name the folder of one of them{example}")
+    if files := sorted(folder.glob("*.gguf")):
+        raise gguf_error(files[0])
+    if folder.is_dir() and not any(folder.iterdir()):
+        raise IsomergeError(f"{folder} is an empty folder: give one that save_pretrained wrote")

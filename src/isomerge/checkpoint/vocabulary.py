@@ -145,7 +145,10 @@ def decide_vocabulary(
     refs = [model.ref for model in models]
     first = 0 if base is None else base
     keeper = {"union": first, "base": first, "first": 0}.get(source, refs.index(source) if source in refs else None)
-    giver = models[keeper] if keeper is not None else tokenizer_alone(source)
+    try:
+        giver = models[keeper] if keeper is not None else tokenizer_alone(source)
+    except IsomergeError as error:
+        raise IsomergeError(f"--tokenizer-source: choose base, union or a model ({error.sentence})") from None
     tokenizer = loaded[keeper] if keeper is not None else load_tokenizer(giver)
     if keeper is None and missing != "copy":  # a model's own tokens keep its padding, too
         keeper = next((k for k, x in enumerate(loaded) if token_ids(x) == token_ids(tokenizer)), None)

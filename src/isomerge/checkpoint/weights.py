@@ -20,6 +20,8 @@ PICKLE_INDEX = "pytorch_model.bin.index.json"
 STEMS = tuple(name.removesuffix(".safetensors") for name in (SAFETENSORS, DIFFUSERS))
 """How the names of safetensors files begin that are a model's weights, of one file or of many."""
 
+OTHERS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".onnx", ".msgpack", ".h5", ".npz", ".gguf")
+"""Endings of files of weights, which are named where none of those is there that are read."""
 MAX_NAME = 255
 """Longest file name, in bytes of UTF-8: what the usual file systems take."""
 _REMEDY = "download or save the checkpoint again"
@@ -69,7 +71,7 @@ def find_weights(folder: Path, *, allow_pickle: bool, explicit: Any = None) -> W
         return _sharded(path, pickled) if name.endswith(".json") else WeightFiles(path, (path,), None, pickled)
     if files := sorted(folder.glob("*.gguf")):
         raise gguf_error(files[0])
-    others = sorted(path.name for path in folder.glob("*.safetensors") if path.is_file())
+    others = sorted(path.name for path in folder.iterdir() if path.suffix in OTHERS and path.is_file())
     hint = f" (it holds {', '.join(others[:3])})" if others else ""
     raise IsomergeError(
         f"{folder} has no weights: expected {SAFETENSORS} or {SAFETENSORS_INDEX}{hint}; "

@@ -1,4 +1,4 @@
-"""What is said of words that are no command, no option, or no value of one: a sentence, with what was probably meant."""
+"""What is said of words that are no command, no option, or no value of one: a sentence, with what was meant."""
 
 from __future__ import annotations
 

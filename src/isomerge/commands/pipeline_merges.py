@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge import __version__
 from isomerge.archs import without_spec
+from isomerge.checkpoint.image_lora import lora_file
 from isomerge.checkpoint.output_folder import check_out
 from isomerge.checkpoint.pipeline import LIBRARIES, Component, Pipeline
 from isomerge.checkpoint.single_file import LANGUAGE, FilePart, alone
@@ -158,6 +159,11 @@ def _by_options(
         part = ComponentMerge(LANGUAGE[1:], sources, None, one.said, one.fusing(fusing), moving)
         return list(one.pipelines), [part], refs
     pipelines = _opened(refs)
+    # what every component would be refused for is told before any is merged
+    from isomerge.fusion.fusion import role_of_base
+    from isomerge.fusion.registry import method
+
+    role_of_base(method(fusing.method), fusing.base_model is not None)
     if option := next((name for name in ONLY_ONE if getattr(fusing, name)), None):
         raise IsomergeError(
             f"--{option.replace('_', '-')} is about one model, and {refs[0]} is a pipeline of several: merge the "
@@ -300,6 +306,8 @@ def _opened(refs: Sequence[str]) -> list[Pipeline]:
     for ref in refs:
         if not is_assembled(ref):
             other = next((one for one in refs if is_assembled(one)), "another model")
+            if os.path.exists(os.path.expanduser(ref)) and lora_file(ref) is not None:
+                raise IsomergeError(f"{ref} is a LoRA and no model: write it behind its model, {other}+{ref}")
             raise IsomergeError(
                 f"{ref} is no folder of a pipeline (with model_index.json) and no single file, and {other} is one: "
                 f"give pipelines alone, or the folders of one component"
@@ -316,14 +324,19 @@ def _check_classes(pipelines: Sequence[Pipeline]) -> None:
         if other.kind != first.kind and other.models != first.models:
             one, two = (dict(sorted(each.models.items() - peer.items())) for each, peer in
                         ((first, other.models), (other, first.models)))  # fmt: skip
+            way = (
+                ""
+                if first.is_whole == other.is_whole
+                else "; of a single file diffusers' from_single_file makes one"
+            )
             raise IsomergeError(
                 f"{first.ref} is a {first.kind} and {other.ref} a {other.kind}, whose parts differ ({_said(one)}; "
-                f"{_said(two)}): only pipelines of one class or of equal parts can be merged"
+                f"{_said(two)}): only pipelines of one class or of equal parts can be merged{way}"
             )
 
 
 def _said(parts: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} is a {kind}" for name, kind in parts.items()) or "none"
+    return ", ".join(f"{name} is a {kind}" for name, kind in parts.items() if name != kind) or "none"
 
 
 def _decided(

@@ -9,6 +9,7 @@ from typing import Any
 
 from isomerge.archs import spec_for
 from isomerge.errors import IsomergeError
+from isomerge.files import unreadable
 
 
 def demand_proof(spec: str | Path, ref: str, config: Mapping[str, Any], *, own: bool = False) -> None:
@@ -64,4 +65,4 @@ def text_of(spec: str | Path | None) -> tuple[str | None, Any]:
     try:
         return file.read_text(encoding="utf-8"), spec_of
     except (OSError, UnicodeDecodeError) as error:
-        raise IsomergeError(f"{spec}: cannot read this spec file ({error})") from None
+        raise unreadable(str(spec), "spec file", error) from None

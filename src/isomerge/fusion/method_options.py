@@ -121,14 +121,16 @@ def check_kind(option: Option, value: Any, place: str) -> None:
     }
     if not good[option.kind]:
         words = {bool: "true or false", float: "a finite number", int: "a whole number", str: "a word"}
-        raise IsomergeError(f"`{place}` is {value!r}: give {words[option.kind]}")
+        raise IsomergeError(f"`{place}` is {value!r}: give {_expected(option) or words[option.kind]}")
     if isinstance(value, (int, float, str)) and option.values is not None and value not in option.values:
-        words = (
-            f"a number {option.values}"
-            if isinstance(option.values, Range)
-            else f"one of {', '.join(option.values)}"
-        )
-        raise IsomergeError(f"`{place}` is {value}: give {words}")
+        raise IsomergeError(f"`{place}` is {value}: give {_expected(option)}")
+
+
+def _expected(option: Option) -> str:
+    """The values that an option takes, where it says so."""
+    if isinstance(option.values, Range):
+        return f"a number {option.values}"
+    return f"one of {', '.join(option.values)}" if option.values else ""
 
 
 def check_number(tensors: Sequence[Any], method: Callable[..., Any]) -> None:

@@ -70,7 +70,7 @@ def check_kin(anchor: Model, other: Model, *, but: Collection[str] = ()) -> None
     if anchor.spec.kin != other.spec.kin or _differently_described(anchor, other):
         raise IsomergeError(
             f"{pair} have different architectures ({anchor.spec.model_type}, {other.spec.model_type}): "
-            "only models of one architecture can be aligned"
+            "only models of one architecture are compared and merged (isomerge inspect MODEL shows it)"
         )
     for size, value in anchor.spec.sizes.items():
         theirs = other.spec.sizes.get(size, value)

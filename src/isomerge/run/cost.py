@@ -117,8 +117,9 @@ def check_bound(need: float, limit: int | None, named: str, less: str) -> None:
         IsomergeError: it needs more.
     """
     if limit is not None and need > limit:
+        given = f"{limit / 1e9:.3g}GB" if limit >= 1e6 else f"{limit} bytes"
         raise IsomergeError(
-            f"--max-memory {limit / 1e9:.3g}GB is too little: {named} needs about {ceil(need / 1e7) / 100:g} GB, "
+            f"--max-memory {given} is too little: {named} needs about {ceil(need / 1e7) / 100:g} GB, "
             f"libraries included; give that, or {less}"
         )
 

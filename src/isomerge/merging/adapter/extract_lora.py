@@ -137,7 +137,10 @@ def _pattern(name: str, text: str | None) -> re.Pattern[str] | None:
 def _check_kin(one: Model, two: Model) -> None:
     if one.spec.kin != two.spec.kin:
         kinds = f"{one.spec.model_type}, {two.spec.model_type}"
-        raise IsomergeError(f"{one.ref} and {two.ref} have different architectures ({kinds})")
+        raise IsomergeError(
+            f"{one.ref} and {two.ref} have different architectures ({kinds}): give a model and the base that it "
+            "was tuned from"
+        )
 
 
 def _check_kept(writer: AdapterWriter, tables: list[str]) -> None:

@@ -3,6 +3,7 @@ meant."""
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from typing import Any, get_args
 
@@ -15,6 +16,14 @@ ELSEWHERE = {
     "revision": "write a revision behind its model, `model: org/name@REVISION`",
 }
 """Keys that people write beside `model`, and what says the same."""
+
+EXAMPLES = {
+    "merge_method": "linear",
+    "model": "org/name",
+    "layer_range": "[0, 4]",
+    "models": "[{model: org/a}, {model: org/b}]",
+}
+"""Values of keys that are left out, or written otherwise."""
 
 
 def explained(error: ValidationError, schema: type[BaseModel]) -> str:
@@ -37,10 +46,20 @@ def _misspelt(place: tuple[Any, ...], schema: type[BaseModel]) -> str:
 
 
 def _mistyped(error: Any, schema: type[BaseModel]) -> str:
+    place, keys = _shown(error["loc"]), ", ".join(f"`{key}`" for key in _keys_at(error["loc"], schema))
     said = error["msg"].removeprefix("Value error, ").replace("tuple", "list").replace("Tuple", "List")
     words, _, kind = said.partition(" or instance of ")
-    keys = ", ".join(f"`{key}`" for key in _keys_at(error["loc"], schema))
-    return f"`{_shown(error['loc'])}`: {words[0].lower()}{words[1:]}{kind and f' with the keys {keys}'}"
+    words, given = f"{words[0].lower()}{words[1:]}", error.get("input")
+    near = get_close_matches(str(given), re.findall("'([^']*)'", words), 1)
+    if error["type"] == "missing":
+        words = f"it is missing: write `{error['loc'][-1]}: {EXAMPLES.get(error['loc'][-1], '...')}` there"
+    elif kind and isinstance(given, str) and keys.startswith("`model`"):
+        words = f"write `model: {given}`; {words}"
+    elif error["type"] in ("list_type", "tuple_type"):
+        words = f"{words}, such as {EXAMPLES.get(error['loc'][-1], '[..., ...]')}"
+    elif error["type"] == "literal_error" and near:
+        words = f"did you mean {near[0]}? {words}"
+    return f"`{place}`: {words}{kind and f' with the keys {keys}'}"
 
 
 def _shown(place: tuple[Any, ...]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from isomerge.errors import IsomergeError
+from isomerge.files import unreadable
 
 MAX_BYTES = 200_000
 """Longest text read, in bytes: some three seconds of parsing. A slice of a recipe takes about a hundred."""
@@ -178,7 +179,7 @@ def read_documents(path: str | Path) -> list[Any]:
         content = [x for x in yaml.load_all(raw.decode("utf-8"), _bounded()) if x is not None]
         count = _count(content, {})
     except (OSError, UnicodeDecodeError) as error:
-        raise IsomergeError(f"{path}: cannot read this recipe ({error})") from None
+        raise unreadable(path, "recipe", error) from None
     except yaml.YAMLError as error:
         raise IsomergeError(f"{path}: not valid YAML ({_told(error)})") from None
     except RecursionError:

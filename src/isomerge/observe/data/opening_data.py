@@ -130,6 +130,8 @@ def records_of(ref: str, path: Path, inputs: Inputs, option: str) -> Iterator[Re
     if path.is_dir():
         if not any(path.iterdir()):
             raise IsomergeError(f"{path} is an empty folder: put the data there, or give another one")
+        if (path / "config.json").is_file() and any(path.glob("*.safetensors")):
+            raise IsomergeError(f"{option} {ref} is a model, and examples are wanted: {FORMS}")
         lines = sorted(p for p in path.iterdir() if p.suffix.lower() in (*LINES, *TABLES))
         if not lines:
             kind = "images (.png, .jpg, .parquet)" if inputs.images else "text (.txt, .jsonl, .parquet)"

@@ -87,7 +87,7 @@ class Inclusion:
         if kind not in texts:
             raise IsomergeError(
                 f"config.json: {self.group} is a {kind!r}, for which there is no spec to include: it is none of "
-                f"the {len(texts)} of docs/reference/architectures.md"
+                f"the {len(texts)} that isomerge architectures lists"
             )
         return texts[kind]
 
