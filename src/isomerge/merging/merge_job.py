@@ -109,7 +109,7 @@ def job_of_models(
         raise IsomergeError(f"--weights: {len(listed)} finite numbers are needed, got {list(weights)}")
     if base_model is None and chosen.base == "required" and chosen.models == (1, 1) and len(listed) == 2:
         base_model = listed[0]  # of two models that one is between, the first is where it starts
-    if len(listed) == 1 and base_model is None and method == "linear" and "+" in str(listed[0]):
+    if len(listed) == 1 and base_model is None and method == "linear" and _has_adapter(listed[0]):
         method = "passthrough"  # a model with its adapter merged in
         chosen = merge_method(method)
     at = None if base_model is None else next((k for k, m in enumerate(listed) if _same(m, base_model)), None)
@@ -201,6 +201,10 @@ def number_of(onto: Any, job: MergeJob) -> int:
     if onto is not None and not numbers:
         raise IsomergeError(f"--onto {onto}: name one of the models, {', '.join(map(str, job.models))}")
     return numbers[0] if numbers else 0
+
+
+def _has_adapter(model: Any) -> bool:
+    return isinstance(model, (str, Path)) and "+" in str(model)
 
 
 def _same(one: Any, two: Any) -> bool:

@@ -65,8 +65,9 @@ def read_patch(path: Path, spec: Spec) -> tuple[Spec, dict[str, Tensor]]:
             text = (file.metadata() or {}).get("isomerge", "{}")
             elements = {key: aligned(file.get_tensor(key)) for key in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
+        reason = "a folder" if path.is_dir() else error
         raise IsomergeError(
-            f"{path}: not a readable alignment file ({error}): save one with --save-alignment"
+            f"{path}: not a readable alignment file ({reason}): save one with --save-alignment"
         ) from None
     meta = _header(text)
     kinds = {"model_type": str, "spaces": dict, "sizes": dict}

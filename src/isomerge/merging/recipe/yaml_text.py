@@ -209,8 +209,8 @@ def _told(error: Any) -> str:
     problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
     if problem is None or mark is None:
         return str(error).splitlines()[0]
-    tab = "; indent with spaces, which YAML wants in place of tabs" if "'\\t'" in problem else ""
-    return f"line {mark.line + 1}: {problem}{tab}"
+    way = "indent with spaces, which YAML wants in place of tabs" if "'\\t'" in problem else "correct that line"
+    return f"line {mark.line + 1}: {problem}; {way}"
 
 
 def _count(value: Any, known: dict[int, int]) -> int:
