@@ -28,7 +28,7 @@ PAGE = DOCS / "lab" / "messages.md"
 TWO = "models: [{model: org/instruct}, {model: org/code}]\n"
 RUN = re.compile(r"LocalEntryNotFoundError: [^)]*|OfflineModeIsEnabled: [^)]*")
 """What the hub's client says of a machine without a network, which differs between versions."""
-ABOUT = """# Sixty mistakes, and what is said
+ABOUT = """# Seventy mistakes, and what is said
 
 What people do who merge daily, do research, audit, or make images, and the whole answer: one sentence, exit code 2, nothing written. The commands
 are run on tiny models by `python -m benchmarks.messages`, which writes this page; `r.yml` is shown where it is the mistake.

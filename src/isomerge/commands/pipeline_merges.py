@@ -22,6 +22,8 @@ from isomerge.checkpoint.tokenizer import tokenizer_alone
 from isomerge.checkpoint.weights import of_diffusers
 from isomerge.commands.opening import recognised
 from isomerge.errors import IsomergeError
+from isomerge.fusion.fusion import role_of_base
+from isomerge.fusion.registry import method
 from isomerge.merging.recipe.recipe_steps import Step, named_models
 from isomerge.merging.recipe.yaml_text import read_yaml
 from isomerge.models.compatible import check_compatible
@@ -159,11 +161,7 @@ def _by_options(
         part = ComponentMerge(LANGUAGE[1:], sources, None, one.said, one.fusing(fusing), moving)
         return list(one.pipelines), [part], refs
     pipelines = _opened(refs)
-    # what every component would be refused for is told before any is merged
-    from isomerge.fusion.fusion import role_of_base
-    from isomerge.fusion.registry import method
-
-    role_of_base(method(fusing.method), fusing.base_model is not None)
+    role_of_base(method(fusing.method), fusing.base_model is not None)  # told before any component is merged
     if option := next((name for name in ONLY_ONE if getattr(fusing, name)), None):
         raise IsomergeError(
             f"--{option.replace('_', '-')} is about one model, and {refs[0]} is a pipeline of several: merge the "
