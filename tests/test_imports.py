@@ -58,7 +58,7 @@ ON_DEMAND = {
     "isomerge.merging.measured": "there are data",
     "isomerge.merging.recipe.module_steps": "there is a recipe",
     "isomerge.merging.recipe.recipe_components": "there is a recipe",
-    "isomerge.merging.recipe.recipe_job": "there is a recipe",
+    "isomerge.merging.recipe.recipe_request": "there is a recipe",
     "isomerge.merging.recipe.schema": "there is a recipe, or one that is kept says how models are aligned",
     "isomerge.merging.transplant": "task vectors are moved to another base",
     "isomerge.models.conversions": "it is asked anew what transformers reads",

@@ -20,8 +20,8 @@ from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.config.vocabulary_keys import counts
 from isomerge.errors import IsomergeError
-from isomerge.merging.job_models import opened
-from isomerge.merging.merge_job import job_of_models
+from isomerge.merging.merge_request import request_of_models
+from isomerge.merging.opened_models import opened
 from isomerge.models.compatible import check_compatible
 from isomerge.models.recognised import recognise
 from isomerge.models.vocabulary_views import with_vocabulary
@@ -152,7 +152,7 @@ def test_data_go_through_the_view_s_own_tokenizer(tmp_path: Path) -> None:
 def test_source_bases_stay_in_their_vocabulary(tmp_path: Path) -> None:
     """Their rows would be subtracted from those of other tokens: that is refused, but where nothing moves."""
     one, two = pair(tmp_path)
-    job = job_of_models([one, two], method="task_arithmetic", base_model=one, source_bases=[one, two])
+    job = request_of_models([one, two], method="task_arithmetic", base_model=one, source_bases=[one, two])
     job = replace(job, tokenizer={"source": "base"}, source_bases=(None, two))
     with pytest.raises(IsomergeError) as error:
         opened(job)
@@ -487,7 +487,7 @@ def test_models_in_memory(tmp_path: Path) -> None:
         with pytest.raises(IsomergeError) as error:
             merge(both, tokenizer_source="union", out=tmp_path / "out")
         one_sentence(error.value, "in memory has no tokenizer", "tokenizer.json")
-    job = replace(job_of_models([held, one]), chat_template=("{{ a }}", "{{ a }}"))
+    job = replace(request_of_models([held, one]), chat_template=("{{ a }}", "{{ a }}"))
     first, second = opened(job)
     assert first.companions() == {"chat_template.jinja": b"{{ a }}"}
     assert torch.equal(first.read(TABLES[0]), one.read(TABLES[0]))
@@ -558,7 +558,7 @@ def test_a_base_of_a_method_that_knows_none_fills_gaps(listed: bool, tmp_path: P
     one, two = pair(tmp_path)
     base = llama(tmp_path / "base", words(ONE), seed=7)
     models = [str(x.folder) for x in ((one, base, two) if listed else (one, two))]
-    job = job_of_models(models, tokenizer_source="union", base_model=str(base.folder))
+    job = request_of_models(models, tokenizer_source="union", base_model=str(base.folder))
     views = opened(job)
     theirs = next(view for view in views if view.folder == two.folder)
     rows = theirs.read(TABLES[0])
@@ -572,10 +572,10 @@ def test_models_of_one_vocabulary_need_no_source(tmp_path: Path) -> None:
     """It is told that the option does nothing."""
     models = [str(llama(tmp_path / name, words(ONE), seed=seed).folder) for seed, name in enumerate("ab")]
     with noting():
-        opened(job_of_models(models, tokenizer_source="union"))
+        opened(request_of_models(models, tokenizer_source="union"))
         assert notes() == ["--tokenizer-source is not used: the models have one vocabulary"]
     with noting():
-        opened(job_of_models([str(x.folder) for x in pair(tmp_path)], tokenizer_source="union"))
+        opened(request_of_models([str(x.folder) for x in pair(tmp_path)], tokenizer_source="union"))
         assert notes() == []
 
 

@@ -20,7 +20,7 @@ import isomerge
 from isomerge.errors import IsomergeError
 from isomerge.fusion.fusion import fusion_of
 from isomerge.fusion.registry import methods
-from isomerge.merging.merge_job import job_of_models
+from isomerge.merging.merge_request import request_of_models
 
 WAYS: dict[str, tuple[list[str], list[str]]] = {
     "one model": ([], ["--method passthrough"]),
@@ -77,12 +77,12 @@ def test_recipes_keys_by_their_beginning(stored: Callable, refuses: Callable, tm
 
 def test_what_can_mean_one_thing_is_done() -> None:
     """One model with its adapter is written; of two models without a base, slerp goes from the first."""
-    assert job_of_models(["base+lora"]).fusion.method.name == "passthrough"
-    job = job_of_models(["a", "b"], method="slerp", parameters={"t": 0.3})
+    assert request_of_models(["base+lora"]).fusion.method.name == "passthrough"
+    job = request_of_models(["a", "b"], method="slerp", parameters={"t": 0.3})
     assert (job.models, job.fusion.first) == (("a", "b"), "base")
     for alone in ("base", ({"weight": torch.full((2,), 1e30)}, {"model_type": "gpt2"})):  # which reads 1e+30
         with pytest.raises(IsomergeError, match="at least two models"):
-            job_of_models([alone])
+            request_of_models([alone])
 
 
 @pytest.mark.parametrize("name", [n for n, method in methods().items() if "density" in method.options])

@@ -102,7 +102,7 @@ def check_recipe(fence: Fence, folder: Path) -> None:
     from isomerge.merging.experts.expert_checks import check_experts_recipe
     from isomerge.merging.recipe.module_steps import module_steps
     from isomerge.merging.recipe.recipe_components import component_step
-    from isomerge.merging.recipe.recipe_job import job_of_recipe
+    from isomerge.merging.recipe.recipe_request import request_of_recipe
     from isomerge.merging.recipe.schema import makes_experts, read_experts_recipe
     from isomerge.merging.recipe.searched import searched_recipe
     from isomerge.plug_ins.command import importing
@@ -119,15 +119,15 @@ def check_recipe(fence: Fence, folder: Path) -> None:
         return
     of_adapters = content["merge_method"] in KINDS.keys() - methods().keys()  # of isomerge merge-lora
     own = {name: content[name] for name in ("unet", "text_encoder", "vae") if name in content}
-    read = asked_of_recipe if of_adapters else searched_recipe if "{search: " in fence.text else job_of_recipe
+    read = asked_of_recipe if of_adapters else searched_recipe if "{search: " in fence.text else request_of_recipe
     with importing(content.get("import")):
         if steps := [] if own or of_adapters else module_steps(file, content):
             for step in steps:
-                job_of_recipe(step)
+                request_of_recipe(step)
         elif not own:
             read(file)
         for name in (name for name, words in own.items() if isinstance(words, dict)):
-            job_of_recipe(component_step(str(file), content, name, own, {}))
+            request_of_recipe(component_step(str(file), content, name, own, {}))
 
 
 def test_other_output_is_noticed() -> None:

@@ -9,7 +9,7 @@ import pytest
 from isomerge.errors import IsomergeError
 from isomerge.fusion.fusion import fusion_of
 from isomerge.fusion.method_parameters import as_number
-from isomerge.merging.recipe.recipe_job import job_of_recipe
+from isomerge.merging.recipe.recipe_request import request_of_recipe
 
 MODELS = "models: [{model: a}, {model: b}]\nbase_model: a\n"
 
@@ -48,9 +48,9 @@ def test_in_recipes(method: str, name: str, text: str, value: object, tmp_path: 
     (tmp_path / "r.yml").write_text(f"{MODELS}merge_method: {method}\nparameters: {{{name}: {text}}}\n")
     if value is None:
         with pytest.raises(IsomergeError, match=f"`parameters.{name}`: a filtered value"):
-            job_of_recipe(tmp_path / "r.yml")
+            request_of_recipe(tmp_path / "r.yml")
         return
-    fusion = job_of_recipe(tmp_path / "r.yml").fusion
+    fusion = request_of_recipe(tmp_path / "r.yml").fusion
     assert fusion.parameters.at(fusion.method, "", 1, depth=3)[name] == value
 
 
@@ -61,7 +61,7 @@ def test_in_slices_and_of_models(tmp_path: Path) -> None:
     )
     text = f"slices: [{{{sources}, parameters: {{weight: 3e-1}}}}]\nmerge_method: linear\n"
     (tmp_path / "r.yml").write_text(text)
-    fusion = job_of_recipe(tmp_path / "r.yml").fusion
+    fusion = request_of_recipe(tmp_path / "r.yml").fusion
     assert fusion.weights(2) == [2.0, 0.3]
     given = fusion_of(2, method="ties", base=True, parameters={"density": ["1e-1", "0.5"], "lambda": "2e0"})
     assert given.parameters.at(given.method, "", 1, depth=3)["density"] == [0.1, 0.5]
@@ -72,4 +72,4 @@ def test_what_is_not_finite(text: str, tmp_path: Path) -> None:
     """The sentence names file and key, and what is wanted."""
     (tmp_path / "r.yml").write_text(f"{MODELS}merge_method: karcher\nparameters: {{tol: {text}}}\n")
     with pytest.raises(IsomergeError, match=r"r\.yml: `parameters\.tol` is .*: give a finite number"):
-        job_of_recipe(tmp_path / "r.yml")
+        request_of_recipe(tmp_path / "r.yml")

@@ -11,8 +11,8 @@ from isomerge.errors import IsomergeError
 from isomerge.fusion.fusion import fusion_of
 from isomerge.fusion.method_options import Range, limited
 from isomerge.fusion.registry import describe, methods
-from isomerge.merging.merge_job import job_of_models
-from isomerge.merging.recipe.recipe_job import job_of_recipe
+from isomerge.merging.merge_request import request_of_models
+from isomerge.merging.recipe.recipe_request import request_of_recipe
 
 WRONG = [
     ("ties", "density", 2, "from 0 to 1"),
@@ -71,7 +71,7 @@ def test_values_in_recipes(method: str, own: str, common: str, words: str, tmp_p
     path = tmp_path / "r.yml"
     path.write_text(RECIPE.format(method=method, own=own, common=common))
     with pytest.raises(IsomergeError, match=words) as error:
-        job_of_recipe(path)
+        request_of_recipe(path)
     assert str(error.value).startswith(f"{path}: ")
 
 
@@ -121,16 +121,16 @@ def test_number_of_models(method: str, count: int, tmp_path: Path) -> None:
     ):
         (tmp_path / "r.yml").write_text(text + tail)
         with pytest.raises(IsomergeError, match=rf"r\.yml: {where}: the method {method} merges"):
-            job_of_recipe(tmp_path / "r.yml")
+            request_of_recipe(tmp_path / "r.yml")
 
 
 def test_lists_that_are_no_value_per_model() -> None:
     """A gradient of a parameter that all models share, and filters, are as long as the list of models by chance."""
     given = {"t": [0, 1]}
-    job = job_of_models(["a", "b"], method="slerp", base_model="a", parameters=given)
+    job = request_of_models(["a", "b"], method="slerp", base_model="a", parameters=given)
     assert job.fusion.parameters.common == given
     given = {"weight": [{"filter": "mlp", "value": 3}, {"value": 1}], "density": [0.2, 0.4, 0.6]}
-    job = job_of_models(["a", "base", "b"], method="ties", base_model="base", parameters=given)
+    job = request_of_models(["a", "base", "b"], method="ties", base_model="base", parameters=given)
     assert job.fusion.parameters.common == {"weight": given["weight"]}
     assert job.fusion.parameters.slices[0].sources == ({"density": 0.2}, {"density": 0.6})
 
@@ -150,4 +150,4 @@ def test_the_seed_that_is_given_comes_before_the_recipes(tmp_path: Path) -> None
     """Of random methods too."""
     path = tmp_path / "r.yml"
     path.write_text(RECIPE.format(method="dare_ties", own="", common="") + "align: {enabled: false, seed: 3}\n")
-    assert [job_of_recipe(path, seed=seed).fusion.seed for seed in (None, 5, 0)] == [3, 5, 0]
+    assert [request_of_recipe(path, seed=seed).fusion.seed for seed in (None, 5, 0)] == [3, 5, 0]

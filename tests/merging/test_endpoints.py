@@ -16,8 +16,8 @@ import isomerge
 from isomerge.discovery.proofs import remember
 from isomerge.errors import IsomergeError
 from isomerge.fusion.fusion import fusion_of
-from isomerge.merging.merge_options import MergeOptions
-from isomerge.merging.merge_plan import MergePlan
+from isomerge.merging.merge_plan import plan_merge
+from isomerge.merging.merge_request import MergeRequest
 from isomerge.models.recognised import recognise
 from isomerge.run.writing_run import Output
 from isomerge.solve.match_options import Matching
@@ -208,7 +208,8 @@ def test_what_a_merge_reads_is_part_of_its_key(found: dict[str, Path], tmp_path:
             ([models[1], anchor], {"onto": 1, "matching": Matching(data=str(file))}),
         ]
         output = Output(tmp_path / "out")
-        return [MergePlan(m, output, fusion_of(2), MergeOptions(**how)).key() for m, how in ways]
+        asked = [(MergeRequest((), fusion_of(2), spaces="default", **how), m) for m, how in ways]
+        return [plan_merge(request, m, output).key() for request, m in asked]
 
     save_file({"input_ids": torch.ones(4, 5, dtype=torch.long)}, file)
     first, again = keys(), keys()
@@ -221,9 +222,6 @@ def test_what_a_merge_reads_is_part_of_its_key(found: dict[str, Path], tmp_path:
     by_base = set()
     for bases in ([models[2], None], [None, models[2]]):
         fusion = fusion_of(2, method="task_arithmetic", base=True)
-        by_base.add(
-            MergePlan(
-                [anchor, *models[:2]], Output(tmp_path / "out"), fusion, MergeOptions(source_bases=bases)
-            ).key()
-        )
+        request = MergeRequest((), fusion, spaces="default")
+        by_base.add(plan_merge(request, [anchor, *models[:2]], Output(tmp_path / "out"), bases=bases).key())
     assert len(by_base) == 2

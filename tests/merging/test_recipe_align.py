@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import isomerge
 from isomerge.errors import IsomergeError
-from isomerge.merging.merge_job import job_of_models
+from isomerge.merging.merge_request import request_of_models
 from isomerge.merging.recipe.merge_recipe import recipe_text
-from isomerge.merging.recipe.recipe_job import job_of_recipe
+from isomerge.merging.recipe.recipe_request import request_of_recipe
 from solve.disguises import single
 
 MODELS = "models: [{model: a}, {model: b}]\nmerge_method: linear\n"
@@ -37,7 +38,7 @@ def test_a_recipe_names_no_function(key: str, module: str, here: Path) -> None:
     """Nor is its module looked for, which may import a package."""
     (here / "r.yml").write_text(f"{MODELS}align: {{{key}: '{module}:examples'}}\n")
     with pytest.raises(IsomergeError) as error:
-        job_of_recipe(here / "r.yml")
+        request_of_recipe(here / "r.yml")
     assert str(error.value).startswith(f"{here / 'r.yml'}: `align.{key}` is {module}:examples")
     assert f"--{key} {module}:examples on the command line" in str(error.value)
     assert not (here / "ran").exists()
@@ -47,7 +48,7 @@ def test_other_data_of_a_recipe(here: Path) -> None:
     """Files, folders, and data sets with their owner are no functions."""
     for ref in ("texts", "./a:b", "owner/name:test", "name", "a b:c", "x.jsonl"):
         (here / "r.yml").write_text(f"{MODELS}align: {{data: '{ref}'}}\n")
-        assert job_of_recipe(here / "r.yml").matching["data"] == ref
+        assert request_of_recipe(here / "r.yml").said["data"] == ref
 
 
 def test_functions_beside_a_recipe(here: Path) -> None:
@@ -60,20 +61,18 @@ def test_functions_beside_a_recipe(here: Path) -> None:
     kept = (here / "out" / "isomerge_recipe.yml").read_text()
     assert kept.startswith("# Data were given by Python functions")
     assert "--data evil_module:examples" in kept
-    assert job_of_recipe(here / "out" / "isomerge_recipe.yml").matching == {}
+    assert request_of_recipe(here / "out" / "isomerge_recipe.yml").said == {}
 
 
 def test_a_kept_recipe_names_no_function_for_repair() -> None:
     """The same where it is not data of the match."""
-    how = {"align": True, "anchor": "first", "onto": 0, "spaces": None, "layers": None, "untie": False}
-    text = recipe_text(job_of_models(["a", "b"]), ["a", "b"], {**how, "heads": "average", "repair": "m:f"}, {})
+    text = recipe_text(replace(request_of_models(["a", "b"]), repair="m:f"), ["a", "b"])
     assert "run this one with --repair m:f." in text
     assert "\nalign: true" in text
 
 
 def test_a_kept_recipe_says_how_many_rows_were_asked_for() -> None:
     """As it says every option of a match that is not its default."""
-    how = {"align": True, "anchor": "first", "onto": 0, "spaces": None, "layers": None, "untie": False}
-    how |= {"heads": "average", "repair": None}
-    text = recipe_text(job_of_models(["a", "b"]), ["a", "b"], how, {"data": "x.jsonl", "rows": 7})
+    request = replace(request_of_models(["a", "b"]), said={"data": "x.jsonl", "rows": 7})
+    text = recipe_text(request, ["a", "b"])
     assert "rows: 7" in text

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from isomerge.errors import IsomergeError
-from isomerge.merging.recipe.recipe_job import job_of_recipe
+from isomerge.merging.recipe.recipe_request import request_of_recipe
 from isomerge.merging.recipe.recipe_steps import steps_of
 from isomerge.merging.recipe.schema import read_recipe
 
@@ -78,7 +78,7 @@ def test_mistakes_name_the_step(tmp_path: Path) -> None:
     """And its key."""
     steps = steps_of(write(tmp_path, FIRST.replace("linear", "lineal"), SECOND)) or []
     with pytest.raises(IsomergeError, match=r"r.yml \(step first\): `merge_method` lineal"):
-        job_of_recipe(steps[0])
+        request_of_recipe(steps[0])
     steps = steps_of(write(tmp_path, FIRST, SECOND + "zzz: 1\n")) or []
     with pytest.raises(IsomergeError, match=r"r.yml \(step second\): unknown key `zzz`"):
-        job_of_recipe(steps[1])
+        request_of_recipe(steps[1])

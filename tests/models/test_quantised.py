@@ -15,8 +15,8 @@ from torch import Tensor
 import isomerge
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.errors import IsomergeError
-from isomerge.merging.job_models import opened
-from isomerge.merging.merge_job import job_of_models
+from isomerge.merging.merge_request import request_of_models
+from isomerge.merging.opened_models import opened
 from isomerge.models.quantised import dequantised
 from toys import config_of, outputs, save_toy
 
@@ -149,7 +149,7 @@ def test_slices_of_an_open_checkpoint(tmp_path: Path) -> None:
     """It stands for the same weights as its folder."""
     narrow, plain = quantised(save_toy("llama", tmp_path / "a", dtype=torch.float32), tmp_path)
     model = isomerge.open(narrow)
-    job = replace(job_of_models([model, model]), stacks=(((model, (0, 2)),), ((model, (1, 3)),)))
+    job = replace(request_of_models([model, model]), stacks=(((model, (0, 2)),), ((model, (1, 3)),)))
     wanted = open_checkpoint(plain)
     for at, view in enumerate(opened(job)):
         name = "model.layers.{}.mlp.up_proj.weight"

@@ -19,9 +19,9 @@ import isomerge
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.token_texts import pieces_of, same_tokens, spelled
 from isomerge.errors import IsomergeError
-from isomerge.merging.job_models import opened
+from isomerge.merging.opened_models import opened
 from isomerge.merging.recipe.merge_recipe import _tokenizer
-from isomerge.merging.recipe.recipe_job import job_of_recipe
+from isomerge.merging.recipe.recipe_request import request_of_recipe
 from isomerge.models.vocabulary_views import matching_pursuit, nearest, summed, with_vocabulary
 from toys import randomise
 
@@ -258,7 +258,7 @@ def test_in_a_recipe(tmp_path: Path) -> None:
         "tokenizer": {"source": "union", "missing": "omp", "neighbours": 3},
     }  # fmt: skip
     (tmp_path / "recipe.yml").write_text(json.dumps(recipe))
-    job = job_of_recipe(tmp_path / "recipe.yml")
+    job = request_of_recipe(tmp_path / "recipe.yml")
     assert job.tokenizer is not None
     assert _tokenizer(job.tokenizer, {})["tokenizer"] == recipe["tokenizer"]
     shared, found = matching_pursuit(theirs[12:], theirs[:12], 3)

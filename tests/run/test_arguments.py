@@ -15,7 +15,7 @@ import torch
 
 import isomerge
 from isomerge.errors import IsomergeError
-from isomerge.merging.merge_job import job_of_models
+from isomerge.merging.merge_request import request_of_models
 from isomerge.options.option import Request, argument
 from isomerge.run.arguments import checked
 from solve.disguises import single
@@ -29,7 +29,7 @@ def test_numbers_of_numpy_and_torch() -> None:
         (torch.tensor(0.5), ({}, {}), {"density": 0.5}),
         (numpy.float32(0.5), ({}, {}), {"density": 0.5}),
     ):
-        job = job_of_models(["a", "b"], method="ties", base_model="c", parameters={"density": given})
+        job = request_of_models(["a", "b"], method="ties", base_model="c", parameters={"density": given})
         assert job.fusion.parameters.slices[0].sources == own
         assert job.fusion.parameters.common == common
 
@@ -40,19 +40,19 @@ def test_one_folder_under_two_names(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for name in "ab":
         (tmp_path / name).mkdir()
     for base in ("a/", "./a", str(tmp_path / "a"), Path("a"), os.path.join("b", "..", "a")):
-        job = job_of_models(["a", "b"], method="slerp", base_model=base, parameters={"t": 0.5})
+        job = request_of_models(["a", "b"], method="slerp", base_model=base, parameters={"t": 0.5})
         assert len(job.models) == 2
         assert job.models[1] == "b"
 
 
 def test_one_text_is_a_list_of_one() -> None:
     """Letters are no models."""
-    assert job_of_models(["a", "b"], method="ties", base_model="c", source_bases="old").source_bases == (
+    assert request_of_models(["a", "b"], method="ties", base_model="c", source_bases="old").source_bases == (
         "old",
         "old",
     )
     with pytest.raises(IsomergeError, match="got 1"):
-        job_of_models(["a", "b"], method="regmean", stats="file")
+        request_of_models(["a", "b"], method="regmean", stats="file")
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {

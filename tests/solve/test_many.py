@@ -15,7 +15,9 @@ from depth import more, thorough
 from isomerge.errors import IsomergeError
 from isomerge.fusion.fusion import fusion_of
 from isomerge.matching.many import Graph, mean_of_others, synchronise
-from isomerge.merging.merge_run import run_merge
+from isomerge.merging.merge_plan import plan_merge
+from isomerge.merging.merge_request import MergeRequest
+from isomerge.merging.merge_run import run_plan
 from isomerge.models.recognised import Model, recognise, working_dtype
 from isomerge.models.unit_plan import make_plan
 from isomerge.run.writing_run import Output
@@ -49,7 +51,8 @@ def merge(folders: Sequence[Path], out: Path, *, anchor: str = "none", **how: An
     observer = how.pop("observer", lambda what, done, total: None)
     models = [recognise(folder) for folder in folders]
     fusion = fusion_of(len(models), weights=how.pop("weights", None))
-    report = run_merge(models, Output(out, observer=observer), fusion=fusion, anchor=anchor, **how)
+    request = MergeRequest(tuple(folders), fusion, anchor=anchor, **{"spaces": "default", **how})
+    report = run_plan(plan_merge(request, models, Output(out, observer=observer)))
     for file in out.glob("alignment*"):  # `outputs` and `tensors` read every safetensors file of a folder
         beside = out.parent / f"{out.name}-alignments"
         beside.mkdir(exist_ok=True)

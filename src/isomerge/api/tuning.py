@@ -9,7 +9,7 @@ from typing import Any
 from isomerge.api.live_inputs import with_examples
 from isomerge.commands.tuning import planned_tune, tuning_recipe
 from isomerge.evidence.report.notebook import Report
-from isomerge.merging.recipe.recipe_job import job_of_recipe
+from isomerge.merging.recipe.recipe_request import request_of_recipe
 from isomerge.options.requests import tuning as asked_for
 from isomerge.progress import Observer
 from isomerge.run.arguments import checked
@@ -45,7 +45,7 @@ def tune(asked: asked_for.Tune, observer: Observer) -> dict[str, Any]:
     """
     data, tuning, examples = asked.data, asked.tuning, asked.examples
     if not isinstance(data, (str, Path, type(None))) or not isinstance(tuning.judge_data, (str, Path, type(None))):
-        first = job_of_recipe(tuning_recipe(asked.recipe, tuning).filled()).models[0]
+        first = request_of_recipe(tuning_recipe(asked.recipe, tuning).filled()).models[0]
         given = {"data": data, "judge_data": tuning.judge_data, "limit": examples.limit, "length": examples.length}
         ready = with_examples(given, ("data", "judge_data"), first)
         asked = replace(asked, data=ready["data"], tuning=replace(tuning, judge_data=ready["judge_data"]))

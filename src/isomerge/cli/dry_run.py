@@ -10,28 +10,29 @@ from isomerge.cli.console import Voice, size_text, tell_lines, tell_verdict, war
 if TYPE_CHECKING:
     from isomerge.commands.aligning import Aligning
     from isomerge.commands.measuring import Planned
-    from isomerge.commands.merging import Merging
     from isomerge.commands.tuning import Tuning
+    from isomerge.merging.merge_plan import MergePlan
     from isomerge.models.recognised import Model
     from isomerge.models.unit_plan import Plan
     from isomerge.solve.match_options import Matching
 
 
-def tell_merge(voice: Voice, planned: Merging) -> dict[str, Any]:
+def tell_merge(voice: Voice, plan: MergePlan) -> dict[str, Any]:
     """Print units, spaces, memory and time of a merge, which was checked when it was planned; the rest is checked
     here."""
-    plan, cost = planned.plan, planned.cost()
-    looked = [*_looked_at(plan.options.matching), *planned.looks] if plan.matches else list(planned.looks)
-    tell_lines(voice, planned.decided())
-    decided: dict[str, Any] = {"decided": None if plan.decision is None else plan.decision.document()}
-    decided |= {"vocabulary": plan.options.vocabulary} if plan.options.vocabulary else {}
+    cost = plan.cost()
+    looked = [*_looked_at(plan.matching), *plan.request.looks] if plan.matches else plan.request.looks
+    tell_lines(voice, plan.decided())
+    decision = plan.bearings.decision
+    decided: dict[str, Any] = {"decided": None if decision is None else decision.document()}
+    decided |= {"vocabulary": plan.vocabulary} if plan.vocabulary else {}
     how: dict[str, Any] = {"moved": plan.matches, "verdict": plan.expected(), "more": decided}
     return _tell(voice, plan.models, plan.plan, cost, looked, **how)
 
 
 def tell_tuning(voice: Voice, planned: Tuning) -> dict[str, Any]:
     """The same of a search: what is searched for, and what its trials take as far as shapes tell."""
-    plan, tuner = planned.merging.plan, planned.tuner
+    plan, tuner = planned.merging, planned.tuner
     recipe, data = tuner.recipe, tuner.data
     things = "documents" if tuner.how.objective == "tasks" else "examples"
     voice.say(
@@ -39,7 +40,7 @@ def tell_tuning(voice: Voice, planned: Tuning) -> dict[str, Any]:
         f"searched on {len(data.search)} {things}, judged on {len(data.judge)}."
     )
     cost = planned.cost()
-    looked = [*_looked_at(plan.options.matching), f"{tuner.how.trials} times method {plan.fusion.method.name}"]
+    looked = [*_looked_at(plan.matching), f"{tuner.how.trials} times method {plan.fusion.method.name}"]
     more = {
         "searched": [d.document() for d in recipe.dimensions],
         "trials": tuner.how.trials,

@@ -30,9 +30,9 @@ from isomerge.options.requests import merging as asked_for
 
 if TYPE_CHECKING:
     from isomerge.commands.merge_door import MergeDoor
-    from isomerge.commands.merging import Merge, Merging
     from isomerge.commands.pipeline_merges import PipelineMerge
-    from isomerge.merging.merge_job import MergeJob
+    from isomerge.merging.merge_plan import MergePlan
+    from isomerge.merging.merge_request import MergeRequest
     from isomerge.progress import Observer
 
 FRAMES = {
@@ -141,11 +141,15 @@ class _Told:
     def before(self, merge: Any, source: Any, out: str | Path | None) -> None:
         """Checks of files that a recipe names, and warnings."""
         from isomerge.commands.merge_door import place
+        from isomerge.merging.merge_checks import notes_before
+        from isomerge.merging.merge_request import MergeRequest
 
         if not isinstance(source, list):
             check_places(asked_for.Merge, {**self.asked.given(), "out": out}, merge.reads())
         place(out)
-        for note in merge.notes():
+        if not isinstance(merge, MergeRequest):
+            return
+        for note in notes_before(merge):
             self.voice.warn(note)
         if merge.select is not None:
             from isomerge.commands.layer_selection import check_selection
@@ -158,23 +162,24 @@ class _Told:
             raise IsomergeError("--spec describes one model: merge that component's folders by themselves")
         tell_lines(self.voice, pipeline.lines())
 
-    def run(self, merge: Merge, plan: Merging, out: Path) -> dict[str, Any]:
+    def run(self, merge: MergeRequest, plan: MergePlan, out: Path) -> dict[str, Any]:
         """What was decided, and the page, before the folder is pushed."""
         from isomerge.evidence.report.notebook import Report
+        from isomerge.merging.merge_run import run_plan
 
         decided = plan.decided()
         if self.voice.is_watched:  # else with the result
             tell_lines(self.voice, decided)
-        report = Report(plan.run())
+        report = Report(run_plan(plan))
         self.page = _page(out, merge.spec) if self.asked.report else None
         if not self.voice.is_watched:
             tell_lines(self.voice, decided)
         return report
 
-    def after(self, merge: Merge, report: dict[str, Any], out: Path, writing: OutputOptions) -> None:
+    def after(self, merge: MergeRequest, report: dict[str, Any], out: Path, writing: OutputOptions) -> None:
         """What was merged, how far apart the models are, and what that means."""
         tell_files(self.voice, _matching(self.asked, merge))
-        _tell(self.voice, merge.job, report, out)
+        _tell(self.voice, merge, report, out)
         if isinstance(self.page, IsomergeError):
             self.voice.warn(f"no report was written: {self.page}")
         elif self.page is not None:
@@ -195,7 +200,7 @@ class _Told:
         tell_pushed(self.voice, self.asked.writing)
 
 
-def _matching(asked: asked_for.Merge, merge: Merge) -> MatchingOptions:
+def _matching(asked: asked_for.Merge, merge: MergeRequest) -> MatchingOptions:
     """The options of the match as they count."""
     return replace(asked.matching, **merge.said)
 
@@ -256,10 +261,10 @@ def _parameters_of(texts: Any) -> dict[str, Any]:
     return values
 
 
-def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> None:
+def _tell(voice: Voice, merge: MergeRequest, report: dict[str, Any], out: Path) -> None:
     from isomerge.merging.finishing import other_models
 
-    warned = [*job.fusion.notes, *other_models(report["checksums"])]
+    warned = [*merge.fusion.notes, *other_models(report["checksums"])]
     for note in warned:
         voice.warn(note)
     if "match" in report and not all(one.get("preserves_function", True) for one in report["match"]["sources"]):

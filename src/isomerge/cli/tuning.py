@@ -25,7 +25,7 @@ def run_tune(voice: Voice, asked: asked_for.Tune) -> dict[str, Any]:
     with voice.progress(asked.progress) as observer, planned_tune(asked, observer) as plan:
         decided = plan.merging.decided()
         report = plan.run()
-        carried = plan.merging.plan.fusion.notes
+        carried = () if plan.tuner.chosen is None else plan.tuner.chosen.notes
     for note in carried:
         voice.warn(note)
     tell_lines(voice, decided)

@@ -33,16 +33,10 @@ class ExpertsAsked:
     dtype: str | None
     spec: str | Path | None
     seed: int
-    select: None = None
-    """No layers are selected."""
 
     def reads(self) -> list[Any]:
         """What is read, by name."""
         return [self.recipe.model_names()]
-
-    def notes(self) -> list[str]:
-        """What to tell before anything is opened."""
-        return []
 
 
 def experts_of(

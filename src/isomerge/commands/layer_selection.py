@@ -12,8 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from isomerge.commands.merging import Merge, planned_merge
+from isomerge.commands.merging import planned_merge
 from isomerge.errors import IsomergeError
+from isomerge.merging.merge_request import MergeRequest
+from isomerge.merging.merge_run import run_plan
 from isomerge.options import OpeningOptions, OutputOptions, RunningOptions
 from isomerge.progress import Observer, quiet
 from isomerge.symmetry.blocks import stacks_of
@@ -28,7 +30,7 @@ def candidates(count: int) -> list[str]:
     return [NONE, ALL, *map(str, range(count)), *ends]
 
 
-def check_selection(merge: Merge) -> None:
+def check_selection(merge: MergeRequest) -> None:
     """Refuse what cannot be selected, before anything is opened.
 
     Raises:
@@ -38,22 +40,22 @@ def check_selection(merge: Merge) -> None:
         raise IsomergeError(f"--select-layers {merge.select}: choose validation, or name --layers")
     if merge.select is None:
         return
-    if merge.match.data is None:
+    if merge.matching.data is None:
         raise IsomergeError("--select-layers validation needs validation data: add --data DATA")
-    if merge.how["layers"] is not None or not merge.how["align"]:
+    if merge.layers is not None or not merge.align:
         raise IsomergeError("--select-layers chooses what is matched: leave --layers and --no-align out")
-    if merge.match.learn is not None or merge.match.search is not None:
+    if merge.matching.learn is not None or merge.matching.search is not None:
         raise IsomergeError("--select-layers matches single layers: leave --learn and --search out")
 
 
 def with_selected_layers(
-    merge: Merge,
+    merge: MergeRequest,
     *,
     opening: OpeningOptions,
     writing: OutputOptions,
     running: RunningOptions,
     observer: Observer = quiet,
-) -> Merge:
+) -> MergeRequest:
     """The merge with the layers that are best on its data, and with the scan that told them; the merge itself where
     nothing is to be selected.
 
@@ -63,35 +65,34 @@ def with_selected_layers(
     check_selection(merge)
     if merge.select is None:
         return merge
-    spaces = merge.how["spaces"] or "default"
-    plain = replace(merge.match, decides=False, may_learn=False)
-    base = replace(merge, select=None, match=plain, how={**merge.how, "spaces": spaces}, parents=False)
+    plain = replace(merge.matching, decides=False, may_learn=False)
+    base = replace(merge, select=None, matching=plain, spaces=merge.spaces or "default", parents=False)
     scratch_writing = replace(writing, overwrite=True, push_to_hub=None, private=False)
     how: dict[str, Any] = {"opening": opening, "writing": scratch_writing, "running": running}
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="isomerge-") as scratch:
         out = Path(scratch) / "candidate"
         with planned_merge(base, out, **how) as planned:
-            stacks = stacks_of([block for unit in planned.plan.plan.units for block in unit.blocks])
+            stacks = stacks_of([block for unit in planned.plan.units for block in unit.blocks])
         if not stacks:
-            raise IsomergeError(f"{merge.job.models[0]}: no layers, of which --select-layers could choose")
+            raise IsomergeError(f"{merge.models[0]}: no layers, of which --select-layers could choose")
         choices = candidates(max(stacks.values()))
         for number, layers in enumerate(choices):
             observer(f"selecting layers: {layers}", number, len(choices))
-            with planned_merge(replace(base, how=_how(base.how, layers)), out, **how) as planned:
-                report = planned.run()
+            with planned_merge(_with_layers(base, layers), out, **how) as planned:
+                report = run_plan(planned)
             if report["measured"] is None:
                 raise IsomergeError(f"--select-layers validation: {report['notes'][-1]}")
             rows.append({"layers": layers, **report["measured"]["merged"]})
     best = min(rows, key=_badness)
     scan = {"by": VALIDATION, "candidates": rows, "chosen": best["layers"]}
-    return replace(base, how=_how(base.how, best["layers"]), scan=scan, parents=True)
+    return replace(_with_layers(base, best["layers"]), scan=scan, parents=True)
 
 
-def _how(how: Mapping[str, Any], layers: str) -> dict[str, Any]:
+def _with_layers(merge: MergeRequest, layers: str) -> MergeRequest:
     if layers == NONE:
-        return {**how, "align": False, "spaces": None}
-    return {**how, "layers": None if layers == ALL else layers}
+        return replace(merge, align=False, spaces=None)
+    return replace(merge, layers=None if layers == ALL else layers)
 
 
 def _badness(row: Mapping[str, Any]) -> tuple[float, float]:

@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.commands.merging import Merge, Merging, merge_of, planned_merge
+from isomerge.commands.merging import merge_of, planned_merge
 from isomerge.commands.pipeline_merges import ComponentMerge, PipelineMerge, pipeline_merge
 from isomerge.commands.step_merges import StepMerge, run_steps, step_merges
 from isomerge.errors import IsomergeError
+from isomerge.merging.merge_plan import MergePlan
+from isomerge.merging.merge_request import MergeRequest
+from isomerge.merging.merge_run import run_plan
 from isomerge.options import MatchingOptions, OutputOptions
 from isomerge.options.fusing import check_alone
 from isomerge.options.requests import merging as asked_for
@@ -31,17 +34,17 @@ class Told:
         """Who is told of the progress of a part."""
         return nullcontext(self.observer)
 
-    def before(self, merge: Merge | ExpertsAsked, source: Any, out: str | Path | None) -> None:
+    def before(self, merge: MergeRequest | ExpertsAsked, source: Any, out: str | Path | None) -> None:
         """What is known before anything is opened."""
 
     def pipeline(self, pipeline: PipelineMerge) -> None:
         """What becomes of the components."""
 
-    def run(self, merge: Merge, plan: Merging, out: Path) -> dict[str, Any]:
+    def run(self, merge: MergeRequest, plan: MergePlan, out: Path) -> dict[str, Any]:
         """Runs a planned merge; its report."""
-        return plan.run()
+        return run_plan(plan)
 
-    def after(self, merge: Merge, report: dict[str, Any], out: Path, writing: OutputOptions) -> None:
+    def after(self, merge: MergeRequest, report: dict[str, Any], out: Path, writing: OutputOptions) -> None:
         """All is written, and stands in ``out``."""
 
     def assembled(self, pipeline: PipelineMerge) -> None:
@@ -153,7 +156,7 @@ class MergeDoor:
         self.told.assembled(pipeline)
         return report
 
-    def merge_of(self, source: Any, out: str | Path | None, writing: OutputOptions) -> Merge:
+    def merge_of(self, source: Any, out: str | Path | None, writing: OutputOptions) -> MergeRequest:
         """What is asked for of models, a recipe or a step of one."""
         asked = self.asked
         merge = merge_of(source, fusing=asked.fusing, moving=asked.moving, **self._evidence(writing))

@@ -212,7 +212,7 @@ def pipelines_of_recipe(source: str | Path | Step, opening: OpeningOptions, writ
         return None
     # what reads recipes is loaded where there is one
     from isomerge.merging.recipe.recipe_components import component_step, own_words, pipelines_of
-    from isomerge.merging.recipe.recipe_job import job_of_recipe
+    from isomerge.merging.recipe.recipe_request import request_of_recipe
 
     content = dict(source.content) if isinstance(source, Step) else read_yaml(os.path.expanduser(source))
     if not isinstance(content, Mapping):  # what reads a recipe says what is wrong with it
@@ -253,7 +253,7 @@ def pipelines_of_recipe(source: str | Path | Step, opening: OpeningOptions, writ
         def merge(name: str, stored: bool) -> ComponentMerge:
             changed = {**step.content, "align": False} if stored and align else step.content
             one = replace(step, content=changed)
-            job_of_recipe(one)
+            request_of_recipe(one)
             return ComponentMerge(name, one, None, STORED if stored and align else "")
 
         in_order = [pipelines[ref] for ref in named]

@@ -14,8 +14,8 @@ from isomerge.commands.opening import recognised
 from isomerge.commands.pipeline_merges import PIPELINE_REPORT, pipelines_of_recipe
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors, write_whole
-from isomerge.merging.job_models import by_token, opened
-from isomerge.merging.merge_job import MergeJob
+from isomerge.merging.merge_request import MergeRequest
+from isomerge.merging.opened_models import by_token, opened
 from isomerge.merging.recipe.recipe_steps import Step, first_name, steps_of
 from isomerge.merging.recipe.yaml_text import read_documents
 from isomerge.models.compatible import check_compatible, check_kin
@@ -80,7 +80,7 @@ def step_merges(
         return []
     # what reads recipes is loaded where there is one
     from isomerge.merging.recipe.recipe_components import pipelines_of
-    from isomerge.merging.recipe.recipe_job import job_of_recipe
+    from isomerge.merging.recipe.recipe_request import request_of_recipe
 
     if out is None:
         raise IsomergeError(f"{models}: a recipe of several steps needs a folder to write: add -o OUT")
@@ -104,7 +104,9 @@ def step_merges(
             known = all(map(assembled.get, step.needs))
             assembled[str(step.name)] = _checked_pipelines(step.reading(assembled), opening) if known else ""
         else:
-            stand_ins[str(folders.get(str(step.name)))] = _checked(asked, job_of_recipe(asked), stand_ins, opening)
+            stand_ins[str(folders.get(str(step.name)))] = _checked(
+                asked, request_of_recipe(asked), stand_ins, opening
+            )
         name = str(step.name)
         said = {
             "recipe": dict(asked.content),
@@ -131,30 +133,30 @@ def _checked_pipelines(step: Step, opening: OpeningOptions) -> str:
     return "" if decided is None else decided[0][0].ref
 
 
-def _checked(step: Step, job: MergeJob, stand_ins: Mapping[str, Model], opening: OpeningOptions) -> Model:
+def _checked(step: Step, request: MergeRequest, stand_ins: Mapping[str, Model], opening: OpeningOptions) -> Model:
     """Open the models of a step, those that earlier steps write left out; the one that gives the output its
     architecture.
 
     Raises:
         IsomergeError: a model that cannot be opened, or does not fit to the others.
     """
-    spec, unmoved = opening.spec or job.options["spec"], not job.options["align"]
-    reading: dict[str, Any] = {"spec": spec, "allow_pickle": opening.allow_pickle}
-    earlier = {ref: stand_ins[name] for ref in job.every if (name := first_name(str(ref))) in stand_ins}
-    rest = [ref for ref in job.every if ref not in earlier]
+    request, unmoved = replace(request, spec=opening.spec or request.spec), not request.align
+    reading = {"allow_pickle": opening.allow_pickle}
+    earlier = {ref: stand_ins[name] for ref in request.every if (name := first_name(str(ref))) in stand_ins}
+    rest = [ref for ref in request.every if ref not in earlier]
     try:
-        refs = rest if earlier else opened(by_token(job, **reading).job, **reading)
-        how = {"untie": not earlier and job.options["untie"], "unmoved": unmoved, "proven": False}
-        with recognised(refs, replace(opening, spec=spec), **how) as models:
+        refs = rest if earlier else opened(by_token(request, **reading).request, **reading)
+        how = {"untie": not earlier and request.untie, "unmoved": unmoved, "proven": False}
+        with recognised(refs, replace(opening, spec=request.spec), **how) as models:
             if earlier:
                 first, *others = *earlier.values(), *models
                 for other in others:  # what a merge may change is not compared
                     check_kin(first, other, but={VOCABULARY, LABELS})
-            elif job.options["heads"] == "average":
+            elif request.heads == "average":
                 check_compatible(models[0], models[1:], stored=unmoved)
     except IsomergeError as error:
         raise IsomergeError(f"{step}: {error.sentence}") from None
-    first = job.models[0]
+    first = request.models[0]
     return earlier[first] if first in earlier else models[rest.index(first) if earlier else 0]
 
 

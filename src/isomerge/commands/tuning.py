@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from isomerge.commands.merging import Merge, Merging, merge_of, planned_merge
+from isomerge.commands.merging import merge_of, planned_merge
 from isomerge.commands.step_merges import asked_steps
 from isomerge.errors import IsomergeError
-from isomerge.merging.merge_job import MergeJob
+from isomerge.merging.merge_plan import MergePlan
+from isomerge.merging.merge_request import MergeRequest
 from isomerge.merging.merge_run import run_plan
 from isomerge.merging.recipe.searched import SearchedRecipe, searched_recipe
+from isomerge.models.recognised import Model
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.data.live_data import as_data
 from isomerge.observe.data.opening_data import check_limit
@@ -39,7 +40,7 @@ from isomerge.tuning.wanted_tasks import WantedTask, wanted_tasks
 class Tuning:
     """A search, planned."""
 
-    merging: Merging
+    merging: MergePlan
     tuner: Tuner
     running: Cost
     """Of running the module on examples."""
@@ -51,13 +52,13 @@ class Tuning:
             IsomergeError: what a run would refuse.
         """
         costs, running = self.merging.cost(), self.running
-        running.check(self.merging.plan.output.max_memory)
+        running.check(self.merging.output.max_memory)
         seconds = {name: costs[name] + running.seconds for name in ("seconds", "seconds_related")}
         return {**costs, "memory": max(costs["memory"], running.memory), **seconds}
 
     def run(self) -> dict[str, Any]:
         """Align, search, judge and write; the report."""
-        report = run_plan(self.merging.plan, self.tuner)
+        report = run_plan(self.merging, self.tuner)
         report["tune"] = {**report["tune"], **self.tuner.clock}
         return report
 
@@ -108,19 +109,13 @@ def planned_tune(asked: Tune, observer: Observer = quiet) -> Iterator[Tuning]:
     merge = _merge_of(searched, asked, [d for d in named.values() if isinstance(d, (str, Path))])
     groups: dict[str, Any] = {"opening": asked.opening, "writing": asked.writing, "running": asked.running}
     with (
-        planned_merge(merge, asked.out, **groups, observer=observer) as merging,
+        planned_merge(merge, asked.out, **groups, observer=observer) as plan,
         merge.told(),
     ):
-        plan = merging.plan
         searched = (by_layer if tuning.by == "layer" else in_groups)(searched, plan.fuser)
         check_tunable(plan, {d.option for d in searched.dimensions})
         plan.output.check([*plan.models, *plan.read])
-        judged = _judged(named, wanted, merging, tuning, examples)
-        names = plan.options.recipe.args[0] if isinstance(plan.options.recipe, partial) else []
-
-        def recipe_of(job: MergeJob) -> Any:
-            return partial(replace(merge, job=job).recipe, names)
-
+        judged = _judged(named, wanted, plan.donor, tuning, examples)
         how = Search(
             _trials(tuning, searched),
             tuning.sampler,
@@ -131,7 +126,7 @@ def planned_tune(asked: Tune, observer: Observer = quiet) -> Iterator[Tuning]:
             tuning.rate,
             TASKS if wanted else tuning.objective,
         )
-        tuner = Tuner(searched, how, judged, recipe_of, notes=notes)
+        tuner = Tuner(searched, how, judged, notes=notes)
         tuner.stamp(plan).check(plan.output.out)
         cost = tune_cost(
             plan.donor,
@@ -142,10 +137,10 @@ def planned_tune(asked: Tune, observer: Observer = quiet) -> Iterator[Tuning]:
             tuning.batch_size,
             gradients=how.sampler == GRADIENT,
         )
-        yield Tuning(merging, tuner, cost)
+        yield Tuning(plan, tuner, cost)
 
 
-def _merge_of(searched: SearchedRecipe, asked: Tune, reads: list[str | Path]) -> Merge:
+def _merge_of(searched: SearchedRecipe, asked: Tune, reads: list[str | Path]) -> MergeRequest:
     """The merge with the recipe's own values."""
     merge = merge_of(
         searched.filled(),
@@ -156,7 +151,7 @@ def _merge_of(searched: SearchedRecipe, asked: Tune, reads: list[str | Path]) ->
         spec=asked.opening.spec,
         dtype=asked.writing.dtype,
     )
-    return replace(merge, job=replace(merge.job, files=(*merge.job.files, *map(str, reads))))
+    return replace(merge, files=(*merge.files, *map(str, reads)))
 
 
 def _trials(tuning: TuningOptions, searched: SearchedRecipe) -> int:
@@ -172,7 +167,7 @@ def _reading(part: Examples | TaskDocuments) -> Reading:
 def _judged(
     named: Mapping[str, Any],
     wanted: Sequence[WantedTask],
-    merging: Merging,
+    donor: Model,
     tuning: TuningOptions,
     how: ExamplesOptions,
 ) -> Judged:
@@ -181,7 +176,6 @@ def _judged(
     Raises:
         IsomergeError: data that cannot be read, have no labels, or are too few to hold some out.
     """
-    donor = merging.plan.donor
     if wanted:
         check_limit(how.limit)
         parts = {"path": tuning.task_path, "limit": how.limit, "share": tuning.judge_share, "seed": tuning.seed}

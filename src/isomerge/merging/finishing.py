@@ -22,7 +22,13 @@ from isomerge.run.writing_run import StreamWriter
 from isomerge.symmetry.alignment import Alignment
 
 
-def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], moves: Sequence[Alignment]) -> None:
+def finish(
+    plan: MergePlan,
+    stream: StreamWriter,
+    report: dict[str, Any],
+    moves: Sequence[Alignment],
+    files: Mapping[str, bytes],
+) -> None:
     """Writes all that is left to write, and the output takes its place.
 
     Args:
@@ -30,6 +36,7 @@ def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], moves:
         stream: where all fused tensors are written.
         report: of the run; it is told of folders of heads.
         moves: how every source of the plan was moved; none where nothing was, or by no symmetry.
+        files: further ones of the output, by their names.
     """
     models, recipe = plan.models, _with_checksums(plan, report)
     alignments = {alignment_file(k, len(moves)): alignment for k, alignment in enumerate(moves, 2)}
@@ -45,16 +52,16 @@ def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], moves:
         report["head_folders"] = sorted({name.rpartition("/")[0] for name in links})
     taught = [*report["streams"], report.get("mean") or {}]
     report["measured"] = None
-    if plan.options.matching.data is not None or plan.options.matching.learn is not None:
+    if plan.matching.data is not None or plan.matching.learn is not None:
         # models are run where there are data alone
         from isomerge.merging.measured import measured
 
         report["measured"], notes = measured(plan, stream, learned=any(each.get("learned") for each in taught))
         report["notes"] += notes
-    if (scan := plan.options.scan) is not None:
+    if (scan := plan.request.scan) is not None:
         report["layer_scan"] = dict(scan)
         more[SCAN_PICTURE] = scan_picture(scan)
-    more |= plan.beside
+    more |= files
     with_used(report)
     stream.finish(report, alignments, _card(plan, report, recipe), more=more, links=links)
 
@@ -62,7 +69,7 @@ def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], moves:
 def _with_checksums(plan: MergePlan, report: dict[str, Any]) -> str | None:
     """The recipe with the checksums of what was read, which the report has beside those that were expected."""
     checksums = weights_checksums((model.checkpoint for model in plan.read), report["inputs"])
-    expected = plan.options.checksums or [None] * len(checksums)
+    expected = plan.request.checksums or [None] * len(checksums)
     report["checksums"] = [
         {"model": model.ref, "checksum": checksum, **({} if wanted in (None, checksum) else {"in_recipe": wanted})}
         for model, checksum, wanted in zip(plan.read, checksums, expected, strict=True)

@@ -28,11 +28,11 @@ def match_models(
         What brings the units together; a report per source, where streams (or all, by other ways) were matched; and
         the report of the common mean, of a merge without an anchor.
     """
-    matching, solvers = plan.options.matching, plan.solvers
-    if plan.options.anchor == "none":
+    matching, solvers = plan.matching, plan.solvers
+    if plan.request.anchor == "none":
         _carry(plan)
         weights = plan.fusion.weights(len(plan.models))
-        return solvers, [], prepare_mean(stream, solvers, matching, [weights[k] for k in plan.order])
+        return solvers, [], prepare_mean(stream, solvers, matching, [weights[k] for k in plan.bearings.order])
     if matching.match in SOFT:
         solvers, before = _moved_first(plan, stream)
         used, maps = published().prepare_transport(stream, solvers, matching)
@@ -43,20 +43,22 @@ def match_models(
 
 def _carry(plan: MergePlan) -> None:
     """Have the sources read with the first model's constants, where these may stand elsewhere."""
-    matching = plan.options.matching
-    if matching.match == OURS and matching.learn is None and plan.plan.norms and not any(plan.origins):
+    matching = plan.matching
+    if matching.match == OURS and matching.learn is None and plan.plan.norms and not any(plan.bearings.origins):
         for solver in (solver for solver in plan.solvers if not solver.left):
             read_onto(solver.anchor, solver.source)
 
 
-def _moved_first(plan: MergePlan, stream: StreamWriter) -> tuple[list[PairSolver], list[dict[str, Any]]]:
+def _moved_first(plan: MergePlan, stream: StreamWriter) -> tuple[Sequence[PairSolver], list[dict[str, Any]]]:
     """The pairs that are transported: as they are stored, or with the sources where the paper's algorithm moves
     them; and what to tell of that, source by source."""
     if plan.first is None:
         return plan.solvers, [{} for _ in plan.solvers]
-    how: dict[str, Any] = {"guard": False, "device": plan.options.matching.matching_device}
+    how: dict[str, Any] = {"guard": False, "device": plan.matching.matching_device}
     pairs = [PairSolver(plan.target, source, plan.first, plan.dtype, **how) for source in plan.sources]
     models, results = write_endpoints(stream, pairs, plan.key(), name="first")
     moved = [PairSolver(plan.target, model, plan.plan, plan.dtype, **how) for model in models[1:]]
-    reports = [{"first": {"spaces": plan.first_spaces, "distance": summarise(rows_of(rows))}} for rows in results]
+    reports = [
+        {"first": {"spaces": plan.bearings.spaces, "distance": summarise(rows_of(rows))}} for rows in results
+    ]
     return moved, reports

@@ -44,7 +44,7 @@ def measured(plan: MergePlan, stream: StreamWriter, *, learned: bool) -> tuple[d
         ``unit``, ``examples``, ``held_out``, ``data``, ``models`` (rows of ``model``, ``loss``, ``accuracy``),
         ``merged`` and ``ensemble`` (None where the models do not fit in memory together); or None.
     """
-    matching, device = plan.options.matching, plan.options.matching.device
+    matching, device = plan.matching, plan.matching.device
     data = matching.learn if learned else matching.data or matching.learn
     if data is None or plan.output.dropped:
         return None, []
@@ -54,7 +54,7 @@ def measured(plan: MergePlan, stream: StreamWriter, *, learned: bool) -> tuple[d
     try:
         if not examples.labelled:
             return None, ["nothing was measured, as the data have no labels, and so there is no loss"]
-        if not plan.options.parents:
+        if not plan.request.parents:
             models = []
         rows, together = _parents(models, examples, device, plan.output.max_memory)
         with stream.as_checkpoint() as folder:
@@ -62,8 +62,9 @@ def measured(plan: MergePlan, stream: StreamWriter, *, learned: bool) -> tuple[d
             merged = evaluate(module, examples, batch_size_of(examples))
     except IsomergeError as error:
         return None, [f"nothing was measured: {error}"]
+    asked = plan.request.matching
     report: dict[str, Any] = {
-        "data": GENERATE if plan.makes_data else shown(data),
+        "data": GENERATE if GENERATE in (asked.data, asked.learn) else shown(data),
         "examples": len(examples),
         "held_out": learned,
         "unit": merged.unit,

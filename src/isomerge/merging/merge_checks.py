@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from isomerge.checkpoint.dtypes import STORED_FLOATS
 from isomerge.errors import IsomergeError
 from isomerge.fusion.fusion import Fusion
 from isomerge.fusion.registry import STATISTICS
+from isomerge.merging.merge_request import MergeRequest
+from isomerge.models.compatible import check_compatible
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import Plan
 from isomerge.solve.match_checks import check_anchor
@@ -19,23 +21,38 @@ if TYPE_CHECKING:
     from isomerge.merging.fusion_statistics import FusionStatistics
 
 
-def check_aligned(align: bool, matching: Matching, fusion: Fusion, count: int, anchor: str = "first") -> None:
+def notes_before(request: MergeRequest) -> list[str]:
+    """What to tell before anything is opened: of several models that are each learned onto the first one alone.
+
+    Raises:
+        IsomergeError: options that contradict each other.
+    """
+    with request.told():
+        check_aligned(request, request.matching)
+        check_anchor(request.anchor, request.matching, request.spaces or "")
+    together = request.anchor == "none" or len(request.models) < 3 or request.fusion.first == "base"
+    if not request.align or request.matching.learn is None or together:
+        return []
+    return [
+        "each model is learned onto the first one alone, which brings the others no nearer to each other: with "
+        "--anchor none they are learned towards a common point"
+    ]
+
+
+def check_aligned(request: MergeRequest, matching: Matching) -> None:
     """Refuse to look at data for a match that is not made, and a method that runs models without data.
 
     Args:
-        align: whether models are matched.
-        matching: by what.
-        fusion: the method, which may look at data itself.
-        count: how many models there are.
-        anchor: what they are matched onto.
+        request: whether models are matched, and the method, which may look at data itself.
+        matching: by what they are matched.
 
     Raises:
         IsomergeError: naming the options.
     """
-    method = fusion.method
+    method, align = request.fusion.method, bool(request.align)
     if method.forward and matching.data is None:
         raise IsomergeError(f"the method {method.name} runs the models: add --data DATA")
-    if align and count > 1:
+    if align and len(request.models) > 1:
         return
     matched_by = {
         "--stats-src": bool(matching.stats) and not method.statistics,
@@ -43,7 +60,7 @@ def check_aligned(align: bool, matching: Matching, fusion: Fusion, count: int, a
         "--search": matching.search is not None,
         "--learn": matching.learn is not None,
         "--match": matching.match != OURS,
-        "--anchor": anchor != "first",
+        "--anchor": request.anchor != "first",
     }
     if set_options := " and ".join(option for option, is_set in matched_by.items() if is_set):
         if not align:
@@ -53,42 +70,40 @@ def check_aligned(align: bool, matching: Matching, fusion: Fusion, count: int, a
         )
 
 
-def learned_apart(align: bool, matching: Matching, fusion: Fusion, count: int, anchor: str) -> list[str]:
-    """What to tell of several models that are each learned onto the first one alone, before it takes its time.
+def check_options(request: MergeRequest, donor: Model, matching: Matching, bases: Sequence[Model | None]) -> None:
+    """Refuse what does not go together, once models are opened.
 
     Args:
-        align, matching, fusion, count, anchor: see `check_aligned`.
-    """
-    if not align or matching.learn is None or anchor == "none" or count < 3 or fusion.first == "base":
-        return []
-    return [
-        "each model is learned onto the first one alone, which brings the others no nearer to each other: with "
-        "--anchor none they are learned towards a common point"
-    ]
-
-
-def check_anchors(anchor: str, onto: int, matching: Matching, spaces: str) -> None:
-    """Refuse an anchor beside none, and what a common mean cannot do.
+        request: what is asked for.
+        donor: the first model.
+        matching: as it counts.
+        bases: what the models were tuned from, where that is not the base.
 
     Raises:
         IsomergeError: naming the option.
     """
-    check_anchor(anchor, matching, spaces)
-    if anchor != "first" and onto:
+    _check_described(request, donor)
+    check_anchor(request.anchor, matching, request.spaces or "")
+    if request.anchor != "first" and request.onto:
         raise IsomergeError(
             "--onto names an anchor, and --anchor none says that there is none: leave one of them out"
         )
+    if matching.match in SOFT and request.stats:  # theirs must be gathered
+        raise IsomergeError(
+            f"--match {matching.match} makes other models of the sources, whose statistics are in no file: give "
+            f"--data DATA instead of --stats, and they are gathered on the way"
+        )
+    if any(bases):
+        _check_transplant(request, matching)
+        check_compatible(donor, [base for base in bases if base is not None])
 
 
-def check_described(donor: Model, fusion: Fusion, repair: Any) -> None:
-    """Refuse what looks into layers where a model is merged as it is stored, of which no more is known than names.
-
-    Raises:
-        IsomergeError: naming the method.
-    """
-    method = fusion.method
+def _check_described(request: MergeRequest, donor: Model) -> None:
+    """Refuse what looks into layers where a model is merged as it is stored, of which no more is known than
+    names."""
+    method = request.fusion.method
     inside = bool(method.unit or method.statistics or method.forward)
-    if (inside or repair is not None) and not donor.spec.describes:
+    if (inside or request.repair is not None) and not donor.spec.describes:
         what = f"the method {method.name}" if inside else "--repair"
         raise IsomergeError(
             f"{donor.ref}: {what} needs to know what the layers are made of, and there is no spec for model_type "
@@ -97,37 +112,24 @@ def check_described(donor: Model, fusion: Fusion, repair: Any) -> None:
         )
 
 
-def check_runs(models: Sequence[Model], plan: Plan, fusion: Fusion, repair: Any) -> None:
+def check_runs(models: Sequence[Model], plan: Plan, request: MergeRequest) -> None:
     """Refuse methods that compare the insides of running models where one lacks layers of the first.
 
     Raises:
         IsomergeError: naming a tensor and the option.
     """
-    if not fusion.method.forward and repair is None:
+    method, donor = request.fusion.method, models[0]
+    if not method.forward and request.repair is None:
         return
-    donor = models[0]
     for name in (canonical for block in plan.alone for canonical in block.canonical):
         info = donor.checkpoint.tensors[donor.names[name]]
         lacking = next((model.ref for model in models[1:] if model.source_of(name) is None), None)
         if lacking is not None and info.dtype in STORED_FLOATS:
-            what = f"the method {fusion.method.name}" if fusion.method.forward else "--repair"
+            what = f"the method {method.name}" if method.forward else "--repair"
             raise IsomergeError(
                 f"{lacking}: tensor {name} is missing, but {donor.ref} has it, and {what} runs both: name "
                 f"{lacking} first"
             )
-
-
-def check_soft(match: str, stats: Sequence[str]) -> None:
-    """Refuse files of statistics after a match that makes other models of the sources: theirs must be gathered.
-
-    Raises:
-        IsomergeError: naming the option.
-    """
-    if match in SOFT and stats:
-        raise IsomergeError(
-            f"--match {match} makes other models of the sources, whose statistics are in no file: give --data DATA "
-            f"instead of --stats, and they are gathered on the way"
-        )
 
 
 def check_framed(source_bases: Sequence[Model | None], plan: Plan, spaces: str) -> None:
@@ -143,34 +145,20 @@ def check_framed(source_bases: Sequence[Model | None], plan: Plan, spaces: str) 
         )
 
 
-def check_transplant(
-    fusion: Fusion,
-    source_bases: Sequence[Model | None],
-    *,
-    onto: int,
-    anchor: str,
-    align: bool,
-    repair: Any,
-    match: str,
-) -> None:
-    """Refuse to move task vectors to a new base where there is none, or by a method that has none.
-
-    Raises:
-        IsomergeError: naming the option.
-    """
-    if not any(source_bases):
-        return
+def _check_transplant(request: MergeRequest, matching: Matching) -> None:
+    """Refuse to move task vectors to a new base where there is none, or by a method that has none."""
+    fusion = request.fusion
     if fusion.first != "base" or fusion.method.statistics is not None:
         raise IsomergeError(
             f"--source-base moves task vectors to another base, and the method {fusion.method.name} has none: "
             "choose one that takes --base-model, such as task_arithmetic"
         )
-    if repair is not None or match in SOFT:
+    if request.repair is not None or matching.match in SOFT:
         raise IsomergeError(
             "--source-base moves task vectors by an exact alignment, and nothing is run: leave --repair and "
             "soft --match out"
         )
-    if onto or anchor != "first" or not align:
+    if request.onto or request.anchor != "first" or not request.align:
         raise IsomergeError(
             "--source-base aligns the source's base onto the base: leave --onto, --anchor and --no-align out"
         )

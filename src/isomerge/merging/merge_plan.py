@@ -4,27 +4,21 @@ of the run."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from isomerge.evidence.relation import Level, Pair
 from isomerge.fusion.fusion import Fusion
-from isomerge.merging.decision import decision, learning, learns
+from isomerge.merging.decision import Decision, decision, learning, learns
 from isomerge.merging.fusing import Fuser
-from isomerge.merging.heads import arrange, check_heads, head_blocks, head_lines, heads_of, left_out
-from isomerge.merging.merge_checks import (
-    check_aligned,
-    check_anchors,
-    check_described,
-    check_framed,
-    check_runs,
-    check_soft,
-    check_transplant,
-    statistics_of,
-)
-from isomerge.merging.merge_options import MergeOptions
+from isomerge.merging.heads import Heads, arrange, check_heads, head_blocks, head_lines, heads_of, left_out
+from isomerge.merging.merge_checks import check_aligned, check_framed, check_options, check_runs, statistics_of
+from isomerge.merging.merge_request import MergeRequest
 from isomerge.merging.parameter_checks import check_parameters, idle_density, idle_filters
+from isomerge.merging.recipe.merge_recipe import recipe_text
 from isomerge.merging.recipe.yaml_text import plain_value
 from isomerge.models.compatible import check_compatible
 from isomerge.models.recognised import Model, working_dtype
@@ -33,7 +27,7 @@ from isomerge.models.stored_form import coarse_note
 from isomerge.models.unit_plan import Plan, make_plan
 from isomerge.observe.read_files import data_key, file_stamp
 from isomerge.options import unused
-from isomerge.run.cost import room_for_units
+from isomerge.run.cost import estimate, room_for_units
 from isomerge.run.run_verdict import (
     measured,
     pairs_of,
@@ -43,210 +37,182 @@ from isomerge.run.run_verdict import (
 from isomerge.run.running_cost import fusing_memory
 from isomerge.run.writing_run import Output, run_key
 from isomerge.solve.match_checks import check_matching, check_statistics_files, with_data_for_method
-from isomerge.solve.match_inputs import inputs_key
+from isomerge.solve.match_inputs import check_data, inputs_key
 from isomerge.solve.match_names import SOFT
-from isomerge.solve.match_options import GENERATE, OURS
+from isomerge.solve.match_options import OURS, Matching
 from isomerge.solve.pairs.pair import CommonGains, PairSolver
-from isomerge.solve.standing import chosen_spaces, leaves_alone, none_matched, own_order, standings
+from isomerge.solve.standing import (
+    Kinship,
+    Standing,
+    chosen_spaces,
+    leaves_alone,
+    none_matched,
+    own_order,
+    standings,
+)
+
+if TYPE_CHECKING:
+    from isomerge.merging.fusion_statistics import FusionStatistics
 
 
+@dataclass(frozen=True)
+class Bearings:
+    """How the models of a merge stand to the one that the others are brought onto, and what was decided by it."""
+
+    order: list[int]
+    """The numbers of the models: first of the one that they are brought onto, then of the others."""
+    origins: list[Model | None]
+    """What the others were tuned from, which is matched in their place; None where it is the base."""
+    standings: list[Standing]
+    """Of each of the others, or of what it was tuned from."""
+    strays: list[Standing]
+    """Of models to what they are said to be tuned from."""
+    helps: list[bool]
+    """Whether matching would help them, where nothing is matched."""
+    spaces: str
+    left: list[bool]
+    """Which of the others are left as they are."""
+    notes: list[str]
+    """What to tell of the spaces that were chosen."""
+    decision: Decision | None = None
+
+    @property
+    def all_left(self) -> bool:
+        """Whether there are others, and all are left as they are."""
+        return bool(self.left) and all(self.left)
+
+
+@dataclass(frozen=True, eq=False)
 class MergePlan:
-    """One merge: checked and planned when it is made, before a byte is written."""
+    """One merge, checked, and decided in all that is known before a byte is written: see `plan_merge`."""
 
-    def __init__(self, models: Sequence[Model], output: Output, fusion: Fusion, options: MergeOptions) -> None:
-        matching = with_data_for_method(options.matching, options.spaces or "")
-        options = replace(options, matching=matching)
-        self.models, self.output, self.fusion, self.options = models, output, fusion, options
-        self.donor = models[0]
-        self.gains: CommonGains | None = None
-        self.beside: dict[str, bytes] = {}
-        """Further files of the output, by their names."""
-        self.aligns = bool(options.align)
-        self.makes_data = GENERATE in (matching.data, matching.learn)
-        self._check_options()
-        runs = fusion.method.forward or fusion.method.statistics is not None or options.repair is not None
-        self.heads = heads_of(options.heads, models, based=fusion.start == 1, soft=runs or matching.match in SOFT)
-        if options.heads == "copy" and not any(map(head_blocks, models)):
-            unused.note("heads", "none of the models has a classifier head")
-        apart = head_lines(self.donor.spec) if self.heads.apart else ()
-        looks = self.aligns or runs
-        notes = [*options.notes, *check_compatible(self.donor, models[1:], apart=apart, stored=not looks)]
-        if self.heads.how in ("average", "agreed"):
-            notes += self._bring_classes()
-        weighed = not (matching.needs_models or matching.match in SOFT or runs)
-        if self.aligns and weighed and any(model.checkpoint.lent for model in models):
-            # where vocabularies differ
-            from isomerge.models.vocabulary_views import of_common_tokens
+    request: MergeRequest
+    models: Sequence[Model]
+    bases: Sequence[Model | None]
+    """What each of the models was tuned from, where that is not the base."""
+    output: Output
+    dtype: torch.dtype
+    """The working dtype."""
+    matching: Matching
+    """What the match looks at, with what was decided of it."""
+    bearings: Bearings
+    spaces: str
+    """What may move."""
+    first: Plan | None
+    """Of models that are transported: what moves before, in the paper's spaces."""
+    heads: Heads
+    template: Model
+    """What names and shapes the output's tensors."""
+    plan: Plan
+    statistics: FusionStatistics | None = None
+    """Of the models, where the method asks for them and they are not gathered."""
+    solvers: Sequence[PairSolver] = ()
+    """Of every model but the first of the order."""
+    named: Sequence[str] = ()
+    """What the kept recipe calls the models; empty: none is kept."""
+    vocabulary: str = ""
+    """What was decided of the models' tokens."""
+    gains: CommonGains | None = None
+    """The gains that all models have in common, in which they are fused and written, once streams were turned."""
 
-            self.models = of_common_tokens(self.models)
-        models = self.models
-        notes += [] if output.dtype else coarse_note(models)
-        self.dtype = working_dtype(models)
-        self.told = self._look()
-        options, matching = self.options, self.options.matching  # with what was decided
-        self.first: Plan | None = None
-        layers = options.layers
-        if matching.match in SOFT and self.spaces.startswith(
-            "paper"
-        ):  # transported from where the paper moves them
-            self.first = make_plan(self.donor, models[1:], self.spaces, layers)
-            self.first_spaces, self.spaces, layers = self.spaces, "all", None
-        plan = make_plan(self.donor, models[1:], self.spaces, layers)
-        notes += self.told
-        plan = replace(plan, selection=replace(plan.selection, notes=(*plan.selection.notes, *notes)))
-        self.template, plan = arrange(self.heads, models, plan)
-        plan = replace(plan, selection=replace(plan.selection, notes=(*plan.selection.notes, *self._heads_told())))
-        self.plan = none_matched(plan) if self.left and all(self.left) else plan
-        check_framed(options.source_bases, self.plan, self.spaces)
-        check_aligned(self.aligns, matching, fusion, len(models), options.anchor)
-        check_matching(matching, len(models) - 1, self.spaces, models=models)
-        # the anchor comes first in what solvers give, and in the files of a match; the fusion wants the run's order
-        self.places = [self.order.index(k) for k in range(len(models))]
-        check_statistics_files(matching, [self.target, *self.sources])
-        of_match = [matching.stats[k] for k in self.places][fusion.start :] if matching.stats else ()
-        self.statistics = statistics_of(fusion, options.stats or of_match, models, matching)
-        self.gathers = fusion.method.statistics is not None and self.statistics is None
-        self.runs = fusion.method.forward or self.gathers or options.repair is not None
-        check_heads(self.heads, matching.match, runs=self.runs)
-        check_runs(models, self.plan, fusion, options.repair)
-        self._make_solvers()
+    @property
+    def fusion(self) -> Fusion:
+        """The method and its parameters."""
+        return self.request.fusion
 
-    @cached_property
-    def cost(self) -> dict[str, Any]:
-        """What decides how much memory the run takes: for `isomerge.run.cost`."""
-        options, matching = self.options, self.options.matching
-        fusing = fusing_memory(
-            self.models,
-            self.fusion,
-            matching,
-            repair=options.repair is not None,
-            gathers=self.gathers,
-            aligned=self.matches,
-        )
-        needs = {"guard": False, "piecewise": self.fusion.method.elementwise, "fusing": fusing}
-        return {**needs, "anchor": options.anchor, "matching": matching} if self.matches else needs
+    @property
+    def donor(self) -> Model:
+        """The model that gives config and tokenizer."""
+        return self.models[0]
+
+    @property
+    def target(self) -> Model:
+        """The model that the others are brought onto."""
+        return self.models[self.bearings.order[0]]
+
+    @property
+    def sources(self) -> list[Model]:
+        """The others."""
+        return [self.models[k] for k in self.bearings.order[1:]]
+
+    @property
+    def places(self) -> list[int]:
+        """Where the models are in what solvers give, the target first."""
+        return [self.bearings.order.index(k) for k in range(len(self.models))]
+
+    @property
+    def aligns(self) -> bool:
+        """Whether models are to be matched."""
+        return bool(self.request.align)
 
     @property
     def matches(self) -> bool:
         """Whether any model is matched."""
-        return self.aligns and not (self.left and all(self.left))
+        return self.aligns and not self.bearings.all_left
 
-    def _check_options(self) -> None:
-        options, fusion, match = self.options, self.fusion, self.options.matching.match
-        check_described(self.donor, fusion, options.repair)
-        check_anchors(options.anchor, options.onto, options.matching, options.spaces or "")
-        check_soft(match, options.stats)
-        check_transplant(
-            fusion,
-            options.source_bases,
-            onto=options.onto,
-            anchor=options.anchor,
-            align=self.aligns,
-            repair=options.repair,
-            match=match,
+    @property
+    def gathers(self) -> bool:
+        """Whether the method's statistics are gathered on the spot."""
+        return self.fusion.method.statistics is not None and self.statistics is None
+
+    @property
+    def runs(self) -> bool:
+        """Whether the models are run to be fused."""
+        return self.fusion.method.forward or self.gathers or self.request.repair is not None
+
+    @cached_property
+    def _needs(self) -> dict[str, Any]:
+        """What decides how much memory the run takes, for `isomerge.run.cost`."""
+        fusing = fusing_memory(
+            self.models,
+            self.fusion,
+            self.matching,
+            repair=self.request.repair is not None,
+            gathers=self.gathers,
+            aligned=self.matches,
         )
-        check_compatible(self.donor, [base for base in options.source_bases if base is not None])
+        needs = {"guard": False, "piecewise": self.fusion.method.elementwise, "fusing": fusing}
+        return {**needs, "anchor": self.request.anchor, "matching": self.matching} if self.matches else needs
 
-    def _bring_classes(self) -> list[str]:
-        """Take the classes of all models, and of what they were tuned from, in one order; returns what to tell."""
-        bases, own = self.options.source_bases, 1 if self.heads.how == "agreed" else 0
-        by_class = in_order([*self.models[own:], *filter(None, bases)], tokens=False, use="averaged")
-        ordered = iter(by_class.models)
-        self.models = [*self.models[:own], *(next(ordered) for _ in self.models[own:])]
-        self.options = replace(self.options, source_bases=[None if b is None else next(ordered) for b in bases])
-        return by_class.notes
+    @property
+    def room(self) -> int:
+        """Bytes of units that passes over whole models may keep (`isomerge.run.cost.room_for_units`)."""
+        return room_for_units(self.plan, self.models, self.output.max_memory, **self._needs)
 
-    def _heads_told(self) -> list[str]:
-        """Whose head is written where the base has none, and which tensors are left out."""
-        refs, agreed = [model.ref for model in self.models], self.heads.how == "agreed"
-        tuned = " and ".join(refs[1:])
-        told = [f"the class is that of {tuned}, and the head the mean of theirs, as {refs[0]} has no such head"]
-        like, averaged = refs[1 if agreed else 0], self.heads.how == "average"
-        return [*(told if agreed else ()), *left_out(self.models, self.template, like, heads=averaged)]
+    def cost(self) -> dict[str, float]:
+        """What it will take in memory and time; output and data are looked at.
 
-    def _look(self) -> list[str]:
-        """See how the models stand, choose the spaces, and which models are left as they are; returns what to tell
-        of the choice."""
-        options, matching, bases = self.options, self.options.matching, self.options.source_bases
-        self.order = [options.onto, *(k for k in range(len(self.models)) if k != options.onto)]
-        if options.anchor == "none":  # no place in the command says who is looked from
-            self.order = own_order(self.models, apart=self.heads.apart)
-            if matching.stats:
-                matching = replace(matching, stats=tuple(matching.stats[k] for k in self.order))
-                self.options = options = replace(options, matching=matching)
-        self.target, *self.sources = (self.models[k] for k in self.order)
-        self.bases = [*[None] * self.fusion.start, *bases] if bases else [None] * len(self.models)
-        tuned_from = {id(model): base for model, base in zip(self.models, self.bases, strict=True)}
-        self.origins = [tuned_from[id(source)] for source in self.sources]
-        moved = [origin or source for source, origin in zip(self.sources, self.origins, strict=True)]
-        how: dict[str, Any] = {"kinship": options.kinship, "observer": self.output.observer}
-        self.standings = standings(self.target, moved, self.dtype, **how)
-        self.strays = [
-            standings(origin, [source], self.dtype, **how)[0]
-            for source, origin in zip(self.sources, self.origins, strict=True)
-            if origin is not None
-        ]
-        fixed = "task vectors are moved inside the layers" if any(self.origins) else ""
-        fixed = "only some layers are matched" if options.layers is not None else fixed
-        plain = matching.match == OURS and (matching.decides or not matching.needs_models)
-        asked = options.spaces if options.spaces is not None or plain else matching.spaces(None)
-        standing, others = self.standings, self.models[1:]
-        self.helps = [False] * len(standing)
-        if not self.aligns:
-            spaces, _ = chosen_spaces(None, standing, self.donor, others, fixed=fixed)
-            self.helps = [s.same_basis is True or (s.moved and spaces == "all") for s in standing]
-            self.spaces, self.left = "none", []
-            self.decision = None
-            return []
-        self.spaces, notes = chosen_spaces(asked, standing, self.donor, others, fixed=fixed)
-        self.left = leaves_alone(options.align, standing, plain=plain, together=options.anchor == "none")
-        if learns(matching, standing, self.donor) and not any(self.origins):
-            self.options = replace(options, matching=learning(matching))
-        elif matching.learn is None:
-            for name in matching.of_learning:
-                unused.note(name, "nothing is learned, as no models were trained apart; --learn DATA asks for it")
-        self.decision = decision(
-            align=options.align,
-            asked=asked,
-            spaces=self.spaces,
-            standing=standing,
-            left=self.left,
-            matching=self.options.matching,
-            fixed=fixed,
-        )
-        return notes
+        Raises:
+            IsomergeError: what a run would refuse.
+        """
+        self.output.check([*self.models, *self.read])
+        check_data(self.matching, self.donor)
+        return estimate(self.plan, self.models, limit=self.output.max_memory, **self._needs)
+
+    def decided(self) -> list[str]:
+        """What was decided, and how to decide otherwise, in a line each; none where all was said."""
+        decision, by_recipe = self.bearings.decision, self.request.recipe is not None
+        lines = [] if decision is None else decision.lines(recipe=by_recipe)
+        key = "tokenizer_source" if by_recipe else "--tokenizer-source"
+        return lines + ([f"Decided: {self.vocabulary} ({key} says otherwise)."] if self.vocabulary else [])
 
     def pairs(self, report: dict[str, Any] | None = None) -> list[Pair]:
         """Every model with what it is brought to, with the distances of a report; and fine-tunes that are none of
         what they are said to be tuned from."""
         if self.fusion.picks and not self.aligns:
             return []  # no two are averaged
-        how = {"align": self.aligns, "left": self.left, "helps": self.helps}
-        base = self.fusion.first == "base" and not self.order[0]
-        pairs = pairs_of(self.standings, self.models, base=base, **how)
+        bearings = self.bearings
+        how = {"align": self.aligns, "left": bearings.left, "helps": bearings.helps}
+        base = self.fusion.first == "base" and not bearings.order[0]
+        pairs = pairs_of(bearings.standings, self.models, base=base, **how)
         pairs = pairs if report is None else measured(pairs, report)
-        strays = pairs_of(self.strays, self.models, align=False, base=True)
+        strays = pairs_of(bearings.strays, self.models, align=False, base=True)
         return pairs + [pair for pair in strays if pair.level is Level.POOR]
 
-    def _make_solvers(self) -> None:
-        options = self.options
-        room = room_for_units(self.plan, self.models, self.output.max_memory, **self.cost)
-        # unguarded: the merge must be a function of the orbits, whatever gauges the checkpoints are stored in
-        self.solvers = [
-            PairSolver(
-                self.target,
-                origin or source,
-                self.plan,
-                self.dtype,
-                guard=False,
-                device=options.matching.matching_device,
-                room=room,
-            )
-            for source, origin in zip(self.sources, self.origins, strict=True)
-        ]
-        for solver, left in zip(self.solvers, self.left, strict=False):
-            solver.left = left
-        self.fuser = self.fuser_of(self.fusion)
+    @cached_property
+    def fuser(self) -> Fuser:
+        """What applies the fusion: see `fuser_of`."""
+        return self.fuser_of(self.fusion)
 
     def fuser_of(self, fusion: Fusion) -> Fuser:
         """What applies a fusion to the units, its parameters checked for every tensor.
@@ -262,42 +228,209 @@ class MergePlan:
 
     def key(self) -> str:
         """What the output depends on: a run that was killed goes on only under the same."""
-        options = self.options
+        request, bearings = self.request, self.bearings
         settings = (
-            list(map(file_stamp, options.stats)),
+            list(map(file_stamp, request.stats)),
             self.spaces,
-            options.layers,
+            request.layers,
             self.output.dtype,
             self.output.out_shard_size,
-            inputs_key(options.matching, self.donor),
-            inputs_key(options.matching, self.target),
-            options.anchor,
-            self.order,
-            data_key(options.repair, self.donor, options.matching.limit),
+            inputs_key(self.matching, self.donor),
+            inputs_key(self.matching, self.target),
+            request.anchor,
+            bearings.order,
+            data_key(request.repair, self.donor, self.matching.limit),
             [k for k, base in enumerate(self.bases) if base is not None],
-            options.heads,
+            request.heads,
             None if self.recipe is None else plain_value(self.recipe),  # what it says, not how it is written
-            self.left,
-            None if self.first is None else self.first_spaces,
+            bearings.left,
+            None if self.first is None else bearings.spaces,
         )
         return run_key("merge", self.read, *self.fusion.key(), *settings)
 
     @property
     def recipe(self) -> str | None:
         """The YAML that is kept with the output; spaces stand in it where they were not a matter of course."""
-        return None if self.options.recipe is None else self.options.recipe(self.spaces, bool(self.told))
+        if not self.named:
+            return None
+        return recipe_text(self.request, self.named, self.spaces, firm=bool(self.bearings.notes))
 
     @property
     def read(self) -> list[Model]:
         """All models that are read."""
         return [*self.models, *(base for base in self.bases if base is not None)]
 
-    def verdict(self, report: dict[str, Any], pairs: Sequence[Pair]) -> dict[str, Any] | None:
-        """What came out, or will: see `verdict_document`."""
-        return verdict_document(pairs, report, self.models)
-
     def expected(self) -> dict[str, Any] | None:
         """The verdict before anything is matched, by how the models stand."""
         refs = [self.target.ref, *(source.ref for source in self.sources)]
         described = self.fuser.described(len(self.models))
-        return self.verdict(planned_report("merge", refs, align=self.aligns, **described), self.pairs())
+        report = planned_report("merge", refs, align=self.aligns, **described)
+        return verdict_document(self.pairs(), report, self.models)
+
+
+def plan_merge(
+    request: MergeRequest,
+    models: Sequence[Model],
+    output: Output,
+    *,
+    bases: Sequence[Model | None] = (),
+    named: Sequence[str] = (),
+    vocabulary: str = "",
+    notes: Sequence[str] = (),
+    kinship: Kinship | None = None,
+) -> MergePlan:
+    """Check a merge, look how its models stand, and decide what is left to decide; nothing is written.
+
+    Args:
+        request: what is asked for.
+        models: opened, in the run's order.
+        output: where to, and how.
+        bases: what the models that are fused were tuned from, opened; empty or None: the base.
+        named: see `MergePlan`.
+        vocabulary: see `MergePlan`.
+        notes: what is told of the models.
+        kinship: asked whether models that are in other coordinates have a common base.
+
+    Raises:
+        IsomergeError: models or options that do not fit together.
+    """
+    fusion, method = request.fusion, request.fusion.method
+    matching = with_data_for_method(request.matching, request.spaces or "")
+    check_options(request, models[0], matching, bases)
+    runs = method.forward or method.statistics is not None or request.repair is not None
+    heads = heads_of(request.heads, models, based=fusion.start == 1, soft=runs or matching.match in SOFT)
+    if request.heads == "copy" and not any(map(head_blocks, models)):
+        unused.note("heads", "none of the models has a classifier head")
+    apart = head_lines(models[0].spec) if heads.apart else ()
+    looks = bool(request.align) or runs
+    told = [*notes, *check_compatible(models[0], models[1:], apart=apart, stored=not looks)]
+    if heads.how in ("average", "agreed"):
+        models, bases, of_classes = _in_one_order(models, bases, own=int(heads.how == "agreed"))
+        told += of_classes
+    weighed = not (matching.needs_models or matching.match in SOFT or runs)
+    if request.align and weighed and any(model.checkpoint.lent for model in models):
+        # where vocabularies differ
+        from isomerge.models.vocabulary_views import of_common_tokens
+
+        models = of_common_tokens(models)
+    told += [] if output.dtype else coarse_note(models)
+    dtype = working_dtype(models)
+    bases = [*[None] * fusion.start, *bases] if bases else [None] * len(models)
+    how: dict[str, Any] = {"apart": heads.apart, "kinship": kinship, "observer": output.observer}
+    bearings, matching = _look(request, models, bases, dtype, matching, **how)
+    first, spaces, layers = None, bearings.spaces, request.layers
+    if matching.match in SOFT and spaces.startswith("paper"):  # transported from where the paper moves them
+        first = make_plan(models[0], models[1:], spaces, layers)
+        spaces, layers = "all", None
+    units = make_plan(models[0], models[1:], spaces, layers)
+    template, units = arrange(heads, models, _with_notes(units, [*told, *bearings.notes]))
+    units = _with_notes(units, _heads_told(heads, models, template))
+    units = none_matched(units) if bearings.all_left else units
+    check_framed(bases, units, spaces)
+    check_aligned(request, matching)
+    check_matching(matching, len(models) - 1, spaces, models=models)
+    decided = (dtype, matching, bearings, spaces, first, heads, template, units)
+    plan = MergePlan(request, models, bases, output, *decided, named=named, vocabulary=vocabulary)
+    check_statistics_files(matching, [plan.target, *plan.sources])
+    # the anchor comes first in what solvers give, and in the files of a match; the fusion wants the run's order
+    of_match = [matching.stats[k] for k in plan.places][fusion.start :] if matching.stats else ()
+    plan = replace(plan, statistics=statistics_of(fusion, request.stats or of_match, models, matching))
+    check_heads(heads, matching.match, runs=plan.runs)
+    check_runs(models, units, request)
+    plan = replace(plan, solvers=_solvers(plan))
+    _ = plan.fuser  # which checks the method's parameters for every tensor
+    return plan
+
+
+def _in_one_order(
+    models: Sequence[Model], bases: Sequence[Model | None], own: int
+) -> tuple[list[Model], list[Model | None], list[str]]:
+    """Models, but for the first ``own``, and what they were tuned from, with their classes in one order; and what
+    to tell of it."""
+    by_class = in_order([*models[own:], *filter(None, bases)], tokens=False, use="averaged")
+    ordered = iter(by_class.models)
+    in_one_order = [*models[:own], *(next(ordered) for _ in models[own:])]
+    return in_one_order, [None if base is None else next(ordered) for base in bases], by_class.notes
+
+
+def _heads_told(heads: Heads, models: Sequence[Model], template: Model) -> list[str]:
+    """Whose head is written where the base has none, and which tensors are left out."""
+    refs, agreed = [model.ref for model in models], heads.how == "agreed"
+    tuned = " and ".join(refs[1:])
+    told = [f"the class is that of {tuned}, and the head the mean of theirs, as {refs[0]} has no such head"]
+    like, averaged = refs[1 if agreed else 0], heads.how == "average"
+    return [*(told if agreed else ()), *left_out(models, template, like, heads=averaged)]
+
+
+def _with_notes(plan: Plan, notes: Sequence[str]) -> Plan:
+    return replace(plan, selection=replace(plan.selection, notes=(*plan.selection.notes, *notes)))
+
+
+def _look(
+    request: MergeRequest,
+    models: Sequence[Model],
+    bases: Sequence[Model | None],
+    dtype: torch.dtype,
+    matching: Matching,
+    *,
+    apart: bool,
+    **how: Any,
+) -> tuple[Bearings, Matching]:
+    """See how the models stand, choose the spaces, and which models are left as they are; and what the match looks
+    at, in the order of the models, with what was decided of it."""
+    order = [request.onto, *(k for k in range(len(models)) if k != request.onto)]
+    if request.anchor == "none":  # no place in the command says who is looked from
+        order = own_order(models, apart=apart)
+        stats = tuple(matching.stats[k] for k in order) if matching.stats else ()
+        matching = replace(matching, stats=stats)
+    target, sources = models[order[0]], [models[k] for k in order[1:]]
+    origins = [bases[k] for k in order[1:]]
+    moved = [origin or source for source, origin in zip(sources, origins, strict=True)]
+    standing = standings(target, moved, dtype, **how)
+    strays = [
+        standings(origin, [source], dtype, **how)[0]
+        for source, origin in zip(sources, origins, strict=True)
+        if origin is not None
+    ]
+    fixed = "task vectors are moved inside the layers" if any(origins) else ""
+    fixed = "only some layers are matched" if request.layers is not None else fixed
+    plain = matching.match == OURS and (matching.decides or not matching.needs_models)
+    asked = request.spaces if request.spaces is not None or plain else matching.spaces(None)
+    others, seen = models[1:], (order, origins, standing, strays)
+    if not request.align:
+        spaces, _ = chosen_spaces(None, standing, models[0], others, fixed=fixed)
+        helps = [s.same_basis is True or (s.moved and spaces == "all") for s in standing]
+        return Bearings(*seen, helps, "none", [], []), matching
+    spaces, notes = chosen_spaces(asked, standing, models[0], others, fixed=fixed)
+    left = leaves_alone(request.align, standing, plain=plain, together=request.anchor == "none")
+    if learns(matching, standing, models[0]) and not any(origins):
+        matching = learning(matching)
+    elif matching.learn is None:
+        for name in matching.of_learning:
+            unused.note(name, "nothing is learned, as no models were trained apart; --learn DATA asks for it")
+    decided = decision(
+        align=request.align,
+        asked=asked,
+        spaces=spaces,
+        standing=standing,
+        left=left,
+        matching=matching,
+        fixed=fixed,
+    )
+    return Bearings(*seen, [False] * len(standing), spaces, left, notes, decided), matching
+
+
+def _solvers(plan: MergePlan) -> list[PairSolver]:
+    """Of every source, or of what it was tuned from.
+
+    They are unguarded: the merge must be a function of the orbits, whatever gauges the checkpoints are stored in.
+    """
+    room = plan.room
+    how: dict[str, Any] = {"guard": False, "device": plan.matching.matching_device, "room": room}
+    solvers = [
+        PairSolver(plan.target, origin or source, plan.plan, plan.dtype, **how)
+        for source, origin in zip(plan.sources, plan.bearings.origins, strict=True)
+    ]
+    for solver, left in zip(solvers, plan.bearings.left, strict=False):
+        solver.left = left
+    return solvers

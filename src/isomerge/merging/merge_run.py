@@ -8,43 +8,24 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from isomerge.fusion.fusion import Fusion, fusion_of
+from isomerge.fusion.fusion import Fusion
 from isomerge.merging.finishing import finish
 from isomerge.merging.head_folders import apart_names
-from isomerge.merging.merge_options import MergeOptions
 from isomerge.merging.merge_plan import MergePlan
 from isomerge.merging.roles import roles_of, weights_of
-from isomerge.models.recognised import Model
 from isomerge.run.run_report import report_of
 from isomerge.run.run_verdict import (
     noted,
     tell_ahead,
+    verdict_document,
 )
 from isomerge.run.streaming import UnitSolver, elements_of_results, prepare_votes, stream_units, write_alone
-from isomerge.run.writing_run import Output, StreamWriter
+from isomerge.run.writing_run import StreamWriter
 from isomerge.solve.match_inputs import check_data, with_generated
 from isomerge.solve.match_names import SOFT
 from isomerge.solve.match_options import OURS
 from isomerge.solve.pairs.pair import UnitResult
 from isomerge.symmetry.alignment import Alignment
-
-
-def run_merge(
-    models: Sequence[Model], output: Output, *, fusion: Fusion | None = None, **options: Any
-) -> dict[str, Any]:
-    """Align every model onto the first (or another), fuse them, and write the result in the first model's names,
-    with its config; returns the report.
-
-    Args:
-        models: in the run's order: the base first where there is one.
-        output: where to, and how.
-        fusion: the method; the mean by default.
-        options: see `MergeOptions`.
-
-    Raises:
-        IsomergeError: models or options that do not fit together, before anything is written.
-    """
-    return run_plan(MergePlan(models, output, fusion or fusion_of(len(models)), MergeOptions(**options)))
 
 
 class Choice(Protocol):
@@ -55,31 +36,37 @@ class Choice(Protocol):
     """What the run's report says of it, as ``tune``."""
     notes: list[str]
 
+    files: dict[str, bytes]
+    """Further files of the output, by their names."""
+
     def key(self, plan: MergePlan) -> str:
         """What the output depends on."""
         ...
 
-    def __call__(self, plan: MergePlan, stream: StreamWriter, used: Sequence[UnitSolver]) -> Sequence[UnitSolver]:
-        """Gives a plan its fusion; returns what brings the units together from then on."""
+    def __call__(
+        self, plan: MergePlan, stream: StreamWriter, used: Sequence[UnitSolver]
+    ) -> tuple[Fusion, Sequence[UnitSolver]]:
+        """The fusion of the same method, and what brings the units together from then on."""
         ...
 
 
 def run_plan(plan: MergePlan, choose: Choice | None = None) -> dict[str, Any]:
     """Match, fuse and write what was planned; the report. ``choose`` may give it another fusion of the same
     method."""
-    options, key = plan.options, plan.key() if choose is None else choose.key(plan)
-    if options.matching.data is not None and (options.matching.for_method or not plan.matches):
-        check_data(options.matching, plan.donor)  # else whoever matches reads them before anything takes its time
-    if plan.matches and options.matching.learn is None:  # which takes its time, and what is learned may well work
+    key = plan.key() if choose is None else choose.key(plan)
+    if plan.matching.data is not None and (plan.matching.for_method or not plan.matches):
+        check_data(plan.matching, plan.donor)  # else whoever matches reads them before anything takes its time
+    if plan.matches and plan.matching.learn is None:  # which takes its time, and what is learned may well work
         tell_ahead(plan.expected())
     apart = apart_names(plan.heads, plan.donor)
     with StreamWriter(plan.template, plan.output, key, others=plan.read, apart=apart) as stream:
-        options = replace(options, matching=with_generated(options.matching, plan.models, stream))
-        plan.options = options
-        used, how = _matched(plan, stream)
+        plan = replace(plan, matching=with_generated(plan.matching, plan.models, stream))
+        plan, used, how = _matched(plan, stream)
         if choose is not None:
-            used = choose(plan, stream, used)
+            fusion, used = choose(plan, stream, used)
+            plan = replace(plan, request=replace(plan.request, fusion=fusion))
             how |= {"tune": choose.report}
+        fuser = plan.fuser
         if plan.runs:
             # few methods run the models
             from isomerge.merging.forward_fusion import fuse_forward
@@ -87,25 +74,24 @@ def run_plan(plan: MergePlan, choose: Choice | None = None) -> dict[str, Any]:
             results = fuse_forward(
                 stream,
                 used,
-                plan.fuser,
-                options.matching,
+                fuser,
+                plan.matching,
                 key,
                 aligned=plan.matches,
-                repair=options.repair,
+                repair=plan.request.repair,
             )
-            how |= {"forward": plan.fuser.report}
+            how |= {"forward": fuser.report}
         else:
-            fuse = partial(plan.fuser.fuse, form=stream.form)
+            fuse = partial(fuser.fuse, form=stream.form)
             pieces = plan.fusion.method.elementwise
             results = stream_units(stream, used, plan.plan, fuse, plan.target, piecewise=pieces)
-            plan.fuser.take_notes(results)
+            fuser.take_notes(results)
         write_alone(stream, plan.plan, plan.donor, plan.dtype, donor_moved(plan, results))
-        described = plan.fuser.described(len(plan.models))
         beside = [base for base in plan.bases if base is not None]
         read = [plan.target, *plan.sources]
-        report = report_of("merge", read, results, beside, **described, **how)
+        report = report_of("merge", read, results, beside, **fuser.described(len(plan.models)), **how)
         alignments: list[Alignment] = []
-        if plan.aligns and options.matching.match not in SOFT:
+        if plan.aligns and plan.matching.match not in SOFT:
             alignments = [s.alignment(elements_of_results(r)) for s, r in zip(plan.solvers, results, strict=True)]
             if plan.gains is not None:
                 alignments = [plan.gains.written @ g for g in alignments]
@@ -113,9 +99,9 @@ def run_plan(plan: MergePlan, choose: Choice | None = None) -> dict[str, Any]:
         if report["weights"] is not None:  # of the models that are fused, in the order of ``models``
             weight_of = dict(zip(map(id, plan.models), weights_of(plan.fusion, len(plan.models)), strict=True))
             report["weights"] = [w for model in read if (w := weight_of[id(model)]) is not None]
-        report["verdict"] = plan.verdict(report, plan.pairs(report))
+        report["verdict"] = verdict_document(plan.pairs(report), report, plan.models)
         report["notes"] += [*noted(report["verdict"]), *([] if choose is None else choose.notes)]
-        finish(plan, stream, report, alignments)
+        finish(plan, stream, report, alignments, {} if choose is None else choose.files)
     return report
 
 
@@ -135,11 +121,11 @@ def donor_moved(plan: MergePlan, results: Sequence[Sequence[UnitResult]]) -> Ali
     return plan.gains.written if moved is None else plan.gains.written @ moved
 
 
-def _matched(plan: MergePlan, stream: StreamWriter) -> tuple[Sequence[UnitSolver], dict[str, Any]]:
-    """What brings the units together, once all passes over whole models are done, and what the report says of
-    it."""
-    options, matching, solvers = plan.options, plan.options.matching, plan.solvers
-    used: Sequence[UnitSolver] = solvers
+def _matched(plan: MergePlan, stream: StreamWriter) -> tuple[MergePlan, Sequence[UnitSolver], dict[str, Any]]:
+    """The plan with the gains that its models are written with, what brings the units together, once all passes
+    over whole models are done, and what the report says of it."""
+    request, matching = plan.request, plan.matching
+    used: Sequence[UnitSolver] = plan.solvers
     streams: list[dict[str, Any]] = []
     mean = None
     if plan.matches:
@@ -148,36 +134,37 @@ def _matched(plan: MergePlan, stream: StreamWriter) -> tuple[Sequence[UnitSolver
 
         used, streams, mean = match_models(plan, stream)
     if not streams and mean is None:
-        prepare_votes(stream, solvers)
-    _take_gains(plan, stream)
-    if any(plan.origins):
+        prepare_votes(stream, plan.solvers)
+    plan = _with_gains(plan, stream)
+    if any(origins := plan.bearings.origins):
         from isomerge.merging.transplant import TransplantSolver
 
         used = [
             TransplantSolver(solver, source) if origin else solver
-            for solver, source, origin in zip(solvers, plan.sources, plan.origins, strict=True)
+            for solver, source, origin in zip(plan.solvers, plan.sources, origins, strict=True)
         ]
-    ours = matching.match == OURS
-    how: dict[str, Any] = {"align": plan.aligns, "spaces": plan.spaces, "layers": options.layers}
-    how |= {"decided": None if plan.decision is None else plan.decision.document()}
-    how |= {"vocabulary": options.vocabulary} if options.vocabulary else {}
+    ours, decided = matching.match == OURS, plan.bearings.decision
+    how: dict[str, Any] = {"align": plan.aligns, "spaces": plan.spaces, "layers": request.layers}
+    how |= {"decided": None if decided is None else decided.document()}
+    how |= {"vocabulary": plan.vocabulary} if plan.vocabulary else {}
     how |= {"streams": streams if ours else []}
-    how |= {"heads": options.heads} if plan.heads.apart else {}
+    how |= {"heads": request.heads} if plan.heads.apart else {}
     how |= {} if ours else {"match": {"name": matching.match, "sources": streams}}
     how |= {"anchor": "none", "mean": mean} if mean is not None else {}
-    return used, how
+    return plan, used, how
 
 
-def _take_gains(plan: MergePlan, stream: StreamWriter) -> None:
-    """Where streams were turned: the gains that all models have in common, in which they are fused and written.
+def _with_gains(plan: MergePlan, stream: StreamWriter) -> MergePlan:
+    """The plan, where streams were turned with the gains that all models have in common, in which they are written.
 
     Methods that run the aligned models are given them with the anchor's.
     """
-    if plan.runs or plan.options.matching.match != OURS or plan.plan.selection.frame is None:
-        return
+    if plan.runs or plan.matching.match != OURS or plan.plan.selection.frame is None:
+        return plan
     # where streams are turned, which is rare where nothing is matched
     from isomerge.solve.pairs.written_gains import prepare_gains
 
-    plan.gains = plan.fuser.gains = prepare_gains(stream, plan.solvers)
+    gains = prepare_gains(stream, plan.solvers)
     for solver in plan.solvers:
-        solver.gains = plan.gains
+        solver.gains = gains
+    return replace(plan, gains=gains)

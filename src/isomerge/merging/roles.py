@@ -26,7 +26,7 @@ def roles_of(plan: MergePlan, report: Mapping[str, Any]) -> list[dict[str, Any]]
         plan: of the merge.
         report: of the run: a method that runs models may have left some out.
     """
-    fusion, options, models = plan.fusion, plan.options, plan.models
+    fusion, request, models = plan.fusion, plan.request, plan.models
     weights = weights_of(fusion, len(models))
     chosen = (report.get("forward") or {}).get("chosen")
     rows = []
@@ -37,7 +37,7 @@ def roles_of(plan: MergePlan, report: Mapping[str, Any]) -> list[dict[str, Any]]
         if not number:
             roles += [CONFIG, *([TOKENIZER] if model.checkpoint.has_own_files else [])]
             roles += [REST] if plan.plan.alone and not fused else []
-        roles += [ANCHOR] if options.align and options.anchor == "first" and number == options.onto else []
+        roles += [ANCHOR] if request.align and request.anchor == "first" and number == request.onto else []
         row: dict[str, Any] = {"model": model.ref, "roles": roles, "weight": weights[number]}
         rows.append({**row, "varies": True} if weights[number] is not None and _varies(fusion) else row)
     for base in dict.fromkeys(base for base in plan.bases if base is not None):

@@ -60,7 +60,7 @@ def memory_needed(
     Args:
         plan, models: of the run.
         guard, piecewise: see `unit_memory`.
-        anchor: see `isomerge.merging.merge_run.MergeOptions`.
+        anchor: see `isomerge.merging.merge_request.MergeRequest`.
         matching: what is looked at beside the weights: where running the models takes more than any unit, no unit
             is named.
         fusing: what a merge takes that runs models after the match (`isomerge.run.running_cost.fusing_memory`).

@@ -137,14 +137,14 @@ def check_tunable(plan: MergePlan, searched: set[str]) -> None:
             f"the method {method.name} runs the models on data in every trial, which tune does not: name another "
             f"method{', or give statistics files' if plan.gathers else ''}"
         )
-    if plan.options.repair is not None:
+    if plan.request.repair is not None:
         raise IsomergeError("`align.repair` runs the models in every trial, which tune does not: leave it out")
     if plan.heads.how in ("keep", "separate", "agreed"):
         how = (
             f"heads: {plan.heads.how}" if plan.heads.how != "agreed" else f"{plan.donor.ref} has no head: the merge"
         )
         raise IsomergeError(f"{how} writes other heads than those that a trial would run: take average or copy")
-    if plan.matches and plan.options.anchor == "none" and "weight" in searched:
+    if plan.matches and plan.request.anchor == "none" and "weight" in searched:
         raise IsomergeError(
             "anchor: none aligns onto a mean that depends on `weight`, and tune aligns once: search for other "
             "parameters, or take anchor: first"

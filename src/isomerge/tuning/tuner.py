@@ -8,16 +8,15 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from isomerge.errors import IsomergeError, UnfinishedError
 from isomerge.evidence.card import TUNED
 from isomerge.fusion.fusion import Fusion
-from isomerge.merging.merge_job import MergeJob
 from isomerge.merging.merge_plan import MergePlan
-from isomerge.merging.recipe.recipe_job import job_of_recipe
+from isomerge.merging.recipe.recipe_request import request_of_recipe
 from isomerge.merging.recipe.searched import SearchedRecipe
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.substitution import module_as_told
@@ -70,15 +69,15 @@ class Tuner:
         recipe: what is searched for.
         how: in how many trials.
         data: on what.
-        recipe_of: from the merge that was chosen to its text (see `MergeOptions.recipe`).
     """
 
     recipe: SearchedRecipe
     how: Search
     data: Judged
-    recipe_of: Callable[[MergeJob], Callable[[str, bool], str]]
     report: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)
+    chosen: Fusion | None = None
     _slopes: Slopes | None = None
     """Where trials are steps along the gradient."""
     clock: dict[str, Any] = field(default_factory=dict)
@@ -104,8 +103,10 @@ class Tuner:
         """What the output depends on; the number of trials may grow from one run to the next."""
         return hashlib.sha256(json.dumps(self.stamp(plan).document(), sort_keys=True).encode()).hexdigest()
 
-    def __call__(self, plan: MergePlan, stream: StreamWriter, used: Sequence[UnitSolver]) -> Sequence[UnitSolver]:
-        """Align, search, judge, and give the plan the best fusion."""
+    def __call__(
+        self, plan: MergePlan, stream: StreamWriter, used: Sequence[UnitSolver]
+    ) -> tuple[Fusion, Sequence[UnitSolver]]:
+        """Align, search and judge; the best fusion, and what gives the aligned units once more."""
         if stream.done("stamp") is None:
             self.stamp(plan).write(stream.writer.blob(STAMP))
             stream.commit("stamp", {})
@@ -120,13 +121,10 @@ class Tuner:
         judged = self._judged(model, plan, stream, rows, best)
         operands.check_unchanged()
         del model
-        chosen = self.recipe.filled(best["values"])
-        job = job_of_recipe(chosen)
-        plan.fusion, plan.fuser = job.fusion, plan.fuser_of(job.fusion)
-        plan.options = replace(plan.options, recipe=self.recipe_of(job))
-        self._tell(plan, rows, best, judged)
+        self.chosen = self._fusion(best["values"])
+        self._tell(rows, best, judged)
         self.clock = {"seconds": _seconds(rows, aligned), "reused": _reused(rows, operands, len(plan.plan.units))}
-        return operands.solvers()
+        return self.chosen, operands.solvers()
 
     # -------------------------------------------------------------------------------------------- the trials
 
@@ -204,7 +202,7 @@ class Tuner:
         return {**row, "seconds": time.monotonic() - began}
 
     def _fusion(self, values: Mapping[str, Any]) -> Fusion:
-        return job_of_recipe(self.recipe.filled(values)).fusion
+        return request_of_recipe(self.recipe.filled(values)).fusion
 
     # -------------------------------------------------------------------------------------------- the judgement
 
@@ -250,9 +248,7 @@ class Tuner:
         stream.commit("judged", judged)
         return judged
 
-    def _tell(
-        self, plan: MergePlan, rows: Sequence[dict[str, Any]], best: dict[str, Any], judged: dict[str, Any]
-    ) -> None:
+    def _tell(self, rows: Sequence[dict[str, Any]], best: dict[str, Any], judged: dict[str, Any]) -> None:
         """Fill the report, the notes and the files beside the output."""
         if refused := [row for row in rows if row["loss"] is None]:
             self.notes.append(
@@ -290,7 +286,7 @@ class Tuner:
             "sentence": sentence,
             "notes": list(self.notes),
         }
-        plan.beside = {
+        self.files |= {
             TUNED: (json.dumps(self.report, indent=2, sort_keys=True) + "\n").encode(),
             PICTURE: search_picture(self.report),
         }

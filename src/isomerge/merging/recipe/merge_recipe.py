@@ -14,7 +14,7 @@ from isomerge.checkpoint.chat_template import is_file_name
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.fusion.method_parameters import Settings, SliceParameters
 from isomerge.fusion.registry import Method, Option
-from isomerge.merging.merge_job import MergeJob
+from isomerge.merging.merge_request import MergeRequest
 from isomerge.observe.data.records import may_be_function
 from isomerge.options import MatchingOptions
 from isomerge.plug_ins.command import given_modules
@@ -27,65 +27,65 @@ IMPORTS = "# It needs code of others, and a recipe runs no code: look at it, and
 OBJECTS = "# Models or data were given as Python objects: name folders or files of them to run this recipe.\n"
 
 
-def recipe_text(job: MergeJob, refs: Sequence[str], how: Mapping[str, Any], matching: Mapping[str, Any]) -> str:
+def recipe_text(
+    request: MergeRequest, refs: Sequence[str], spaces: str | None = None, *, firm: bool = False
+) -> str:
     """The YAML of a merge.
 
     Args:
-        job: what is merged.
+        request: what is merged, and how.
         refs: what the run's models are called, in its order.
-        how: ``align``, ``anchor``, ``onto`` (a number from 0), ``spaces`` (None: by default), ``layers``,
-            ``untie``, ``repair``, ``heads``, ``spec`` and ``dtype``, as `isomerge.merge` takes them.
-        matching: the options of the match that were said.
+        spaces: those that are matched.
+        firm: whether they must stand in it.
     """
-
-    method, common = job.fusion.method, job.fusion.parameters.common
-    full = {str(model): ref for model, ref in zip(job.models, refs, strict=True)}
-    how = {**how, "heads": _renamed_head(how["heads"], full)}
+    method, common = request.fusion.method, request.fusion.parameters.common
+    full = {str(model): ref for model, ref in zip(request.models, refs, strict=True)}
     imports = [module.name for module in given_modules()]
     content: dict[str, Any] = {"import": imports} if imports else {}
-    content |= {**_parts(job, refs), **_sliced(job), "merge_method": method.name}
+    content |= {**_parts(request, refs), **_sliced(request), "merge_method": method.name}
     if parameters := _settings(method, common):
         content["parameters"] = parameters
-    if how.get("dtype"):
-        content["dtype"] = how["dtype"]
-    content |= _tokenizer(job.tokenizer, full)
-    if job.chat_template is not None:  # a file's text is written beside the recipe
-        template = job.chat_template[0]
+    if request.dtype:
+        content["dtype"] = request.dtype
+    content |= _tokenizer(request.tokenizer, full)
+    if request.chat_template is not None:  # a file's text is written beside the recipe
+        template = request.chat_template[0]
         content["chat_template"] = CHAT_TEMPLATE if is_file_name(template) else template
-    align, complete = _align(refs, how, matching)
-    if job.fusion.first == "donor" and not job.stacks:
+    heads = _renamed_head(request.heads, full)
+    align, complete = _align(request, refs, heads, _spaces_said(request, spaces, firm=firm))
+    if request.fusion.first == "donor" and not request.stacks:
         align = {**(align or {"enabled": False}), "merge_base": False}
     if align:
         content["align"] = align["enabled"] if set(align) == {"enabled"} else align
     text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, allow_unicode=True, width=116)
-    named = all(isinstance(model, (str, Path, Checkpoint)) for model in job.models)
+    named = all(isinstance(model, (str, Path, Checkpoint)) for model in request.models)
     text = text if complete and named else OBJECTS + text
-    functions = {name: how.get(name) or matching.get(name) for name in DATA}
+    functions = {**{name: request.said.get(name) for name in DATA}, "repair": request.repair}
     said = [f"--{name} {ref}" for name, ref in functions.items() if isinstance(ref, str) and may_be_function(ref)]
     text = FUNCTIONS.format(" ".join(said)) + text if said else text
     return IMPORTS.format(" ".join(f"--import {shlex.quote(name)}" for name in imports)) + text if imports else text
 
 
-def _parts(job: MergeJob, refs: Sequence[str]) -> dict[str, Any]:
+def _parts(request: MergeRequest, refs: Sequence[str]) -> dict[str, Any]:
     """``models`` or ``slices``, and the base."""
-    fusion, parts = job.fusion, job.fusion.parameters.slices
+    fusion, parts = request.fusion, request.fusion.parameters.slices
     base_entry: dict[str, Any] = {}
-    if fusion.first != "model" or job.base_named:
+    if fusion.first != "model" or request.base_named:
         base_entry["base_model"] = refs[0]
-    if not job.stacks:
+    if not request.stacks:
         models = refs[fusion.start :]
-        entries = [{"model": ref, **_under(job, parts[0], k)} for k, ref in enumerate(models)]
-        for entry, file in zip(entries, job.stats, strict=False):
+        entries = [{"model": ref, **_under(request, parts[0], k)} for k, ref in enumerate(models)]
+        for entry, file in zip(entries, request.stats, strict=False):
             entry["stats"] = absolute_path(file)
-        for entry, base in zip(entries, job.source_bases, strict=False):
+        for entry, base in zip(entries, request.source_bases, strict=False):
             if base is not None:
                 entry["base_model"] = lasting_ref(str(base))
         return {"models": entries, **base_entry}
     slices = []
     for number, part in enumerate(parts):
-        column = [stack[number] for stack in job.stacks]
+        column = [stack[number] for stack in request.stacks]
         sources = [
-            {"model": lasting_ref(str(ref)), "layer_range": list(layers), **_under(job, part, k)}
+            {"model": lasting_ref(str(ref)), "layer_range": list(layers), **_under(request, part, k)}
             for k, (ref, layers) in enumerate(column[fusion.start :][: len(part.sources)])
         ]
         base: dict[str, Any] = {}
@@ -99,16 +99,16 @@ def _parts(job: MergeJob, refs: Sequence[str]) -> dict[str, Any]:
     return {"slices": slices, **base_entry}
 
 
-def _sliced(job: MergeJob) -> dict[str, Any]:
+def _sliced(request: MergeRequest) -> dict[str, Any]:
     """Of which module slices are, and which layers of others are kept."""
-    module = {"module": job.module} if job.module else {}
-    layers = {name: [list(span) for span in spans] for name, spans in job.kept_layers.items()}
+    module = {"module": request.module} if request.module else {}
+    layers = {name: [list(span) for span in spans] for name, spans in request.kept_layers.items()}
     sliced = {**module, **({"layers": layers} if layers else {})}
     return {"sliced": sliced} if sliced else {}
 
 
-def _under(job: MergeJob, part: SliceParameters, source: int) -> dict[str, Any]:
-    settings = _settings(job.fusion.method, part.sources[source], part.own, job.fusion.parameters.common)
+def _under(request: MergeRequest, part: SliceParameters, source: int) -> dict[str, Any]:
+    settings = _settings(request.fusion.method, part.sources[source], part.own, request.fusion.parameters.common)
     return {"parameters": settings} if settings else {}
 
 
@@ -165,19 +165,27 @@ def _tokenizer(tokenizer: Mapping[str, Any] | None, full: Mapping[str, str]) -> 
     )
 
 
-def _align(refs: Sequence[str], how: Mapping[str, Any], matching: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+def _spaces_said(request: MergeRequest, spaces: str | None, *, firm: bool) -> str | None:
+    """The spaces that a recipe says; None: they are decided anew, and alike."""
+    implied = spaces in ("none", request.matching.spaces(None)) and request.spaces != "none"
+    return None if request.matching.decides or (implied and not firm) else spaces
+
+
+def _align(
+    request: MergeRequest, refs: Sequence[str], heads: str, spaces: str | None
+) -> tuple[dict[str, Any], bool]:
     """The block ``align``, and whether it says all: data that are objects have no name."""
-    defaults = MatchingOptions().given()
+    defaults, matching = MatchingOptions().given(), request.said
     files = (
         [matching["stats_anchor"], *_listed(matching.get("stats_src"))] if matching.get("stats_anchor") else None
     )
     settings = {**{n: v for n, v in matching.items() if v != defaults.get(n)}, "stats": files}
-    settings |= {"anchor": how["anchor"] if how["anchor"] != "first" else None, "spaces": how["spaces"]}
-    settings |= {"onto": refs[how["onto"]] if how.get("onto") else None, "layers": how["layers"]}
-    settings |= {"untie": how["untie"] or None, "repair": how["repair"]}
-    settings |= {"spec": None if how.get("spec") is None else absolute_path(how["spec"])}
-    settings |= {"heads": how["heads"] if how["heads"] != "average" else None}
-    block: dict[str, Any] = {"enabled": how["align"]}
+    settings |= {"anchor": request.anchor if request.anchor != "first" else None, "spaces": spaces}
+    settings |= {"onto": refs[request.onto] if request.onto else None, "layers": request.layers}
+    settings |= {"untie": request.untie or None, "repair": request.repair}
+    settings |= {"spec": None if request.spec is None else absolute_path(request.spec)}
+    settings |= {"heads": heads if heads != "average" else None}
+    block: dict[str, Any] = {"enabled": request.align}
     complete = True
     for name in _keys_said(settings):
         value = settings[name]

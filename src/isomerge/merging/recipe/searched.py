@@ -36,8 +36,8 @@ from isomerge.merging.recipe.dimensions import (
     with_values,
 )
 from isomerge.merging.recipe.genome import Evolution, as_recipe, evolution
-from isomerge.merging.recipe.recipe_job import job_of_recipe
 from isomerge.merging.recipe.recipe_modules import of_one_module
+from isomerge.merging.recipe.recipe_request import request_of_recipe
 from isomerge.merging.recipe.recipe_steps import Step
 from isomerge.merging.recipe.schema import Recipe, read_recipe
 from isomerge.merging.recipe.yaml_text import plain_value, read_yaml
@@ -132,7 +132,7 @@ def searched_recipe(
     searched = SearchedRecipe(path, with_values(blank, gradients), dimensions, evolved)
     if groups is not None and not any(wish.groups for wish in wanted.values()):
         note("layer_groups", "nothing that is searched for is a number that could differ among layers")
-    job_of_recipe(searched.filled())
+    request_of_recipe(searched.filled())
     return searched
 
 
@@ -154,7 +154,7 @@ def _method_of(recipe: Recipe, source: Filled) -> Method:
     try:
         return merge_method(recipe.merge_method)
     except IsomergeError:
-        job_of_recipe(source)  # says it in the recipe's words
+        request_of_recipe(source)  # says it in the recipe's words
         raise
 
 

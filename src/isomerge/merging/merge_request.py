@@ -1,4 +1,4 @@
-"""What a merge is asked for, whoever asks: models in the run's order, and the fusion.
+"""What a merge is asked for, whoever asks: models in the run's order, the fusion, how they are aligned.
 
 A run's first model gives config and tokenizer, and is what the others are aligned onto: the base where one is
 named, else the first model listed, always.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ from isomerge.fusion.fusion import Fusion, fusion_of
 from isomerge.fusion.method_parameters import of_every_model
 from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
+from isomerge.merging.recipe.recipe_words import told_in_keys
+from isomerge.solve.match_options import WEIGHTS, Matching
 
 if TYPE_CHECKING:
     from isomerge.merging.recipe.schema import Recipe
@@ -26,40 +29,65 @@ Layers = tuple[Any, tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class MergeJob:
-    """A merge, before any model is opened."""
+class MergeRequest:
+    """A merge, before any model is opened: arguments and recipes give the same record."""
 
     models: tuple[Any, ...]
     """References, open checkpoints or modules, in the run's order; with slices, the first of every stack."""
     fusion: Fusion
     stacks: tuple[tuple[Layers, ...], ...] = ()
     """Per model of the run, the layers that it is stacked of; empty for whole models."""
-    recipe: Recipe | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """What a recipe says of `isomerge.merge`'s other arguments."""
-    matching: Mapping[str, Any] = field(default_factory=dict)
+    module: str | None = None
+    """Of models of several stacks of layers, the module whose layers ``stacks`` are."""
+    kept_layers: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    """By module, which layers all models keep of it."""
     stats: tuple[str, ...] = ()
-    """Statistics files for the method, one per model that is fused, in the run's order."""
+    """Files of `isomerge stats` for a method that asks for statistics, one per model that is fused, in the run's
+    order; without them those of the match are taken, or the statistics are gathered on its data."""
     source_bases: tuple[Any, ...] = ()
     """What the models that are fused were tuned from, in the run's order; None where it is the base. Empty: all of
     them."""
+    merge_base: bool = True
+    """Whether a base that is not among the models may be merged with them."""
+    base_named: bool = False
+    """Whether a base is named: it is the run's first model, also where the method knows no base."""
     tokenizer: Mapping[str, Any] | None = None
     """The output's vocabulary; None: all models have one."""
     chat_template: tuple[str, str] | None = None
     """The output's chat template: how a recipe names it, and its text, which is empty for ``auto``; None: the first
     model's own."""
+    recipe: Recipe | None = None
     checksums: tuple[str | None, ...] = ()
-    """Of the weights files that a recipe was made with, of the models and then of the source bases."""
+    """Of the weights files that a recipe was made with, of the models and then of the source bases; empty: none are
+    known."""
     files: tuple[str, ...] = ()
     """What is read beside models, data and statistics: the recipe, and its chat template."""
-    merge_base: bool = True
-    """Whether a base that is not among the models may be merged with them."""
-    base_named: bool = False
-    """Whether a base is named: it is the run's first model, also where the method knows no base."""
-    module: str | None = None
-    """Of models of several stacks of layers, the module whose layers ``stacks`` are."""
-    kept_layers: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
-    """By module, which layers all models keep of it."""
+    align: bool | str = True
+    """Whether models are matched; ``auto``: those that are not aligned already."""
+    anchor: str = "first"
+    """With ``none`` all models are matched onto their common mean (`isomerge.solve.many.mean_solver`), which is
+    written in the coordinates of one of them, in any order the same (`isomerge.solve.standing.own_order`)."""
+    onto: int = 0
+    """The number of the model that the others are aligned onto."""
+    spaces: str | None = None
+    """What may move; None: what the models need (`isomerge.solve.standing`)."""
+    layers: str | None = None
+    heads: str = "average"
+    """Whose classifier heads are written (`isomerge.merging.heads`)."""
+    untie: bool = False
+    repair: Any = None
+    """Data for REPAIR (`isomerge.fusion.forward.repair`), which re-normalises the merged model's activations."""
+    matching: Matching = WEIGHTS
+    said: Mapping[str, Any] = field(default_factory=dict)
+    """The options of the match that were said, for the recipe that is kept."""
+    spec: str | Path | None = None
+    dtype: str | None = None
+    select: str | None = None
+    """How the layers that are matched are selected (`isomerge.commands.layer_selection`)."""
+    scan: Mapping[str, Any] | None = None
+    """What was tried, where they were."""
+    parents: bool = True
+    """Whether the models that go in are measured as well."""
 
     @property
     def every(self) -> list[Any]:
@@ -68,8 +96,25 @@ class MergeJob:
         bases = [base for base in self.source_bases if base is not None]
         return [*self.models, *bases, *(ref for stack in self.stacks for ref, _ in stack)]
 
+    def reads(self) -> list[Any]:
+        """What is read, by name."""
+        of_recipe = () if self.recipe is None else self.recipe.align.matching().values()
+        return [self.models, self.stacks, self.stats, self.source_bases, list(of_recipe)]
 
-def job_of_models(
+    def told(self) -> AbstractContextManager[None]:
+        """Errors inside name a recipe's keys, where there is one."""
+        path = None if self.recipe is None else self.files[0]
+        return told_in_keys(path, self.recipe, {**self.said, "repair": self.repair})
+
+    @property
+    def looks(self) -> list[str]:
+        """What the run takes time for beside matching and averaging, and shapes do not tell."""
+        method = self.fusion.method
+        looked = [f"method {method.name}"] if method.forward or (method.statistics and not self.stats) else []
+        return looked if self.repair is None else [*looked, "repair"]
+
+
+def request_of_models(
     models: Sequence[Any],
     *,
     method: str = "linear",
@@ -81,7 +126,7 @@ def job_of_models(
     source_bases: Sequence[Any] = (),
     merge_base: bool = True,
     seed: int = 0,
-) -> MergeJob:
+) -> MergeRequest:
     """The merge of whole models.
 
     Args:
@@ -139,7 +184,7 @@ def job_of_models(
     fusion = fusion_of(len(listed), method=method, weights=weights, parameters=settings, base=named, seed=seed)
     fusion = replace(fusion, notes=(*fusion.notes, *notes))
     tokenizer = None if tokenizer_source is None else {"source": str(tokenizer_source)}
-    return MergeJob(
+    return MergeRequest(
         tuple([base_model, *listed] if named else listed),
         fusion,
         stats=tuple(files),
@@ -191,15 +236,15 @@ def _check_joining(
         )
 
 
-def number_of(onto: Any, job: MergeJob) -> int:
-    """Which of a job's models all are aligned onto.
+def number_of(onto: Any, request: MergeRequest) -> int:
+    """Which of the models all are aligned onto.
 
     Raises:
         IsomergeError: none of them.
     """
-    numbers = [k for k, model in enumerate(job.models) if _same(model, onto)]
+    numbers = [k for k, model in enumerate(request.models) if _same(model, onto)]
     if onto is not None and not numbers:
-        raise IsomergeError(f"--onto {onto}: name one of the models, {', '.join(map(str, job.models))}")
+        raise IsomergeError(f"--onto {onto}: name one of the models, {', '.join(map(str, request.models))}")
     return numbers[0] if numbers else 0
 
 

@@ -16,7 +16,7 @@ from isomerge.fusion.method_options import check_count
 from isomerge.fusion.method_parameters import Parameters, SliceParameters
 from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
-from isomerge.merging.merge_job import Layers, MergeJob, joined, joins
+from isomerge.merging.merge_request import Layers, MergeRequest, joined, joins
 from isomerge.merging.recipe.no_code import check_imports, check_no_code
 from isomerge.merging.recipe.recipe_modules import check_known
 from isomerge.merging.recipe.recipe_steps import Step
@@ -27,7 +27,7 @@ Arranged = tuple[SourceEntry | None, list[SourceEntry], SliceParameters]
 settings."""
 
 
-def job_of_recipe(source: str | Path | Step, *, seed: int | None = None) -> MergeJob:
+def request_of_recipe(source: str | Path | Step, *, seed: int | None = None) -> MergeRequest:
     """The merge that a recipe describes.
 
     Args:
@@ -75,23 +75,33 @@ def job_of_recipe(source: str | Path | Step, *, seed: int | None = None) -> Merg
     _check_checksums(recipe, len(names) + sum(origin is not None for origin in origins), path)
     template = _chat_template(recipe.chat_template, path, Path(file).parent)
     written = template is not None and is_file_name(template[0])
-    return MergeJob(
+    block = recipe.align
+    return MergeRequest(
         names,
         fusion,
-        stacks if recipe.slices else (),
-        recipe,
-        _options(recipe, names, path),
-        recipe.align.matching(),
-        _statistics(recipe, [source.model for source in arranged[0][1]], path),
-        origins,
-        tokenizer_of(recipe, path),
-        template,
-        tuple(recipe.checksums),
-        (file, *([str(Path(file).parent / template[0])] if written and template else [])),
-        recipe.align.merge_base,
-        (parts[0].base_model or recipe.base_model) is not None,
-        recipe.sliced.module,
-        {module: tuple(layers) for module, layers in recipe.sliced.layers.items()},
+        stacks=stacks if recipe.slices else (),
+        module=recipe.sliced.module,
+        kept_layers={module: tuple(layers) for module, layers in recipe.sliced.layers.items()},
+        stats=_statistics(recipe, [source.model for source in arranged[0][1]], path),
+        source_bases=origins,
+        merge_base=block.merge_base,
+        base_named=(parts[0].base_model or recipe.base_model) is not None,
+        tokenizer=tokenizer_of(recipe, path),
+        chat_template=template,
+        recipe=recipe,
+        checksums=tuple(recipe.checksums),
+        files=(file, *([str(Path(file).parent / template[0])] if written and template else [])),
+        align=block.enabled,
+        anchor=block.anchor,
+        onto=_number(block.onto, names, path),
+        spaces=block.spaces,
+        layers=block.layers,
+        heads=block.heads,
+        untie=block.untie,
+        repair=block.repair,
+        said=block.matching(),
+        spec=_spec(block.spec, path),
+        dtype=recipe.written_dtype,
     )
 
 
@@ -141,23 +151,6 @@ def _stacks(arranged: Sequence[Arranged], *, has_base: bool) -> tuple[tuple[Laye
     return tuple(
         tuple((s.model, s.layer_range) for s in stack if s is not None) for stack in zip(*columns, strict=True)
     )
-
-
-def _options(recipe: Recipe, names: Sequence[Any], path: str | Path) -> dict[str, Any]:
-    """What a recipe says beside the fusion, by the names of `isomerge.merge`."""
-    block = recipe.align
-    return {
-        "align": block.enabled,
-        "anchor": block.anchor,
-        "spaces": block.spaces,
-        "layers": block.layers,
-        "untie": block.untie,
-        "spec": _spec(block.spec, path),
-        "dtype": recipe.written_dtype,
-        "onto": _number(block.onto, names, path),
-        "repair": block.repair,
-        "heads": block.heads,
-    }
 
 
 def _chat_template(template: str | None, path: str, folder: Path) -> tuple[str, str] | None:

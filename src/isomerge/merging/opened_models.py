@@ -13,7 +13,7 @@ from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.weights import of_diffusers
 from isomerge.config.keys import PARTS
 from isomerge.errors import IsomergeError
-from isomerge.merging.merge_job import MergeJob
+from isomerge.merging.merge_request import MergeRequest
 from isomerge.models.model_inputs import Inputs
 from isomerge.models.quantised import dequantised
 from isomerge.models.references import open_model_ref
@@ -21,17 +21,17 @@ from isomerge.models.row_meanings import described, token_rows, unknown_tokens, 
 from isomerge.options.unused import note
 
 
-def opened(job: MergeJob, *, spec: Any = None, allow_pickle: bool = False) -> list[Any]:
-    """What a job merges, in the run's order, as `isomerge.models.recognised.recognise` takes it: with slices,
+def opened(request: MergeRequest, *, allow_pickle: bool = False) -> list[Any]:
+    """What a request merges, in the run's order, as `isomerge.models.recognised.recognise` takes it: with slices,
     stacks of layers; with a tokenizer, views of one vocabulary.
 
     Raises:
         IsomergeError: a model that cannot be opened, layers that it does not have, or vocabularies that do not fit.
     """
-    refs = _of_one_input(_opened(job, spec, allow_pickle), allow_pickle)
-    if job.chat_template is None:
+    refs = _of_one_input(_opened(request, allow_pickle), allow_pickle)
+    if request.chat_template is None:
         return refs
-    template, text = job.chat_template
+    template, text = request.chat_template
     donor = _open(refs[0], allow_pickle)
     if template == AUTO:
         common = common_template([donor, *(_open(model, allow_pickle) for model in refs[1:])])
@@ -55,53 +55,54 @@ def _of_one_input(refs: list[Any], allow_pickle: bool) -> list[Any]:
     return refs if all(view is model for view, model in zip(views, checkpoints, strict=True)) else views
 
 
-def _opened(job: MergeJob, spec: Any, allow_pickle: bool) -> list[Any]:
-    if not job.stacks:
-        models = _of_one_vocabulary(job, list(job.models), spec, allow_pickle)
-        return [_kept(_open(model, allow_pickle), job, spec) for model in models] if job.kept_layers else models
+def _opened(request: MergeRequest, allow_pickle: bool) -> list[Any]:
+    if not request.stacks:
+        models = _of_one_vocabulary(request, list(request.models), allow_pickle)
+        return [_kept(_open(model, allow_pickle), request) for model in models] if request.kept_layers else models
 
     # layers are stacked where a recipe has slices
     from isomerge.models.layers import Part, stack_layers
 
     # tokens belong to whole models: a stack may have its layers from models of several vocabularies
-    refs = list(dict.fromkeys(ref for stack in job.stacks for ref, _ in stack))
-    whole = _of_one_vocabulary(job, [_open(ref, allow_pickle) for ref in refs], spec, allow_pickle)
+    refs = list(dict.fromkeys(ref for stack in request.stacks for ref, _ in stack))
+    whole = _of_one_vocabulary(request, [_open(ref, allow_pickle) for ref in refs], allow_pickle)
     known = dict(zip(refs, whole, strict=True))
-    donor = known[job.stacks[0][0][0]]
-    part = Part(job.module, PARTS[job.module]) if job.module in PARTS else None
+    donor = known[request.stacks[0][0][0]]
+    part = Part(request.module, PARTS[request.module]) if request.module in PARTS else None
     return [
         _kept(
-            stack_layers([(known[ref], range(*layers)) for ref, layers in stack], donor, spec_file=spec, part=part),
-            job,
-            spec,
+            stack_layers(
+                [(known[ref], range(*layers)) for ref, layers in stack], donor, spec_file=request.spec, part=part
+            ),
+            request,
         )
-        for stack in job.stacks
+        for stack in request.stacks
     ]
 
 
-def _kept(model: Checkpoint, job: MergeJob, spec: Any) -> Checkpoint:
-    """A model with those layers of other modules that the job keeps."""
+def _kept(model: Checkpoint, request: MergeRequest) -> Checkpoint:
+    """A model with those layers of other modules that a request keeps."""
     from isomerge.models.layers import Part, stack_layers
 
-    for name, layers in job.kept_layers.items():
+    for name, layers in request.kept_layers.items():
         parts = [(model, range(*span)) for span in layers]
-        model = stack_layers(parts, model, spec_file=spec, part=Part(name, PARTS.get(name, ())))
+        model = stack_layers(parts, model, spec_file=request.spec, part=Part(name, PARTS.get(name, ())))
     return model
 
 
-def _of_one_vocabulary(job: MergeJob, models: list[Any], spec: Any, allow_pickle: bool) -> list[Any]:
-    """Models, the donor first, as they are or as views of the vocabulary that the job asks for."""
-    if job.tokenizer is None:
+def _of_one_vocabulary(request: MergeRequest, models: list[Any], allow_pickle: bool) -> list[Any]:
+    """Models, the donor first, as they are or as views of the vocabulary that is asked for."""
+    if request.tokenizer is None:
         return models
     from isomerge.models.vocabulary_views import with_vocabulary
 
-    base = 0 if job.base_named else None
+    base = 0 if request.base_named else None
     checkpoints = [_open(model, allow_pickle) for model in models]
-    views, _ = with_vocabulary(checkpoints, base=base, spec_file=spec, **job.tokenizer)
+    views, _ = with_vocabulary(checkpoints, base=base, spec_file=request.spec, **request.tokenizer)
     moved = next((x for x, view in zip(checkpoints, views, strict=True) if view.recipes != x.recipes), None)
     if moved is None and views[0] is checkpoints[0]:  # whose files are written
         note("tokenizer_source", "the models have one vocabulary")
-    if moved is not None and any(origin is not None for origin in job.source_bases):
+    if moved is not None and any(origin is not None for origin in request.source_bases):
         raise IsomergeError(
             f"{moved.ref}: another vocabulary moves the rows of its tokens, and not those of the models that "
             "--source-base names: give models of one vocabulary, or leave --source-base out"
@@ -111,57 +112,57 @@ def _of_one_vocabulary(job: MergeJob, models: list[Any], spec: Any, allow_pickle
 
 @dataclass(frozen=True)
 class ByToken:
-    """What becomes of models' tokens where a job does not say it."""
+    """What becomes of models' tokens where a request does not say it."""
 
-    job: MergeJob
+    request: MergeRequest
     decided: str = ""
     """What was decided; empty: nothing had to be."""
     notes: tuple[str, ...] = ()
     """What cannot be told, or is not done."""
 
 
-def by_token(job: MergeJob, *, spec: Any = None, allow_pickle: bool = False) -> ByToken:
-    """The job with the union of its models' tokens, where they have different numbers of them, or rows of one
+def by_token(request: MergeRequest, *, allow_pickle: bool = False) -> ByToken:
+    """The request with the union of its models' tokens, where they have different numbers of them, or rows of one
     number are of different tokens.
 
     Raises:
         IsomergeError: a model that cannot be opened, or rows of different tokens that cannot be brought together.
     """
-    if job.tokenizer is not None:
-        return ByToken(job)
-    refs, bases = job.every, any(base is not None for base in job.source_bases)
+    if request.tokenizer is not None:
+        return ByToken(request)
+    refs, bases = request.every, any(base is not None for base in request.source_bases)
     checkpoints = [_open(ref, allow_pickle) for ref in refs if not hasattr(ref, "save_pretrained")]
     models = list({checkpoint.ref: checkpoint for checkpoint in checkpoints}.values())
     sizes = [Inputs(checkpoint.config).vocabulary for checkpoint in models]
     whole = len(checkpoints) == len(refs)
-    union = ByToken(replace(job, tokenizer={"source": "union"}))
+    union = ByToken(replace(request, tokenizer={"source": "union"}))
     if len(set(sizes)) > 1:
         have_tokenizers = all("tokenizer.json" in checkpoint.companions() for checkpoint in models)
         if not (have_tokenizers and all(sizes) and whole) or bases:
-            return ByToken(job)  # refused, with the sizes
+            return ByToken(request)  # refused, with the sizes
         numbers = " and ".join(map(str, sizes))
         return replace(union, decided=f"the output has the tokens of all models, as they have {numbers}")
-    specs = {model.ref: described(model, spec) for model in models}
+    specs = {model.ref: described(model, request.spec) for model in models}
     if len({one.kin for one in specs.values() if one is not None}) > 1:
-        return ByToken(job)  # refused as they are
+        return ByToken(request)  # refused as they are
     known = {model.ref: token_rows(model, specs[model.ref]) for model in models}
     notes = tuple(unknown_tokens(known))
     differing = unlike_tokens(known)
     if not differing:
-        return ByToken(job, notes=notes)
+        return ByToken(request, notes=notes)
     apart = next((each for each in differing if each.how.opposed), differing[0])
     said = apart.said
     try:
         if not whole or bases:
             raise IsomergeError("models in memory, and what --source-base names, keep their rows")
-        _of_one_vocabulary(union.job, list(refs), spec, allow_pickle)
+        _of_one_vocabulary(union.request, list(refs), allow_pickle)
     except IsomergeError as error:
         if apart.how.opposed:
             raise IsomergeError(
                 f"{said}, and rows of other tokens cannot be merged: {error.sentence}: give models of one "
                 "vocabulary (isomerge transplant-tokenizer makes them so)"
             ) from None
-        return ByToken(job, notes=(*notes, f"{said}; rows are merged by their numbers"))
+        return ByToken(request, notes=(*notes, f"{said}; rows are merged by their numbers"))
     return replace(union, decided=f"rows are merged by their tokens, and the output has those of all, as {said}")
 
 
