@@ -114,7 +114,9 @@ MORE_TOYS: dict[str, Toy] = {
         1e-6,
     ),
     "bigbird_pegasus-decoder": (
-        lambda: tf.BigBirdPegasusForCausalLM(tf.BigBirdPegasusConfig(**{**SPARSE, **ALONE})),
+        lambda: tf.BigBirdPegasusForCausalLM(
+            tf.BigBirdPegasusConfig(**{**SPARSE, **ALONE}, tie_word_embeddings=False)
+        ),
         1e-9,
     ),
 }
