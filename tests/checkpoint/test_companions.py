@@ -1,11 +1,13 @@
 import json
 import re
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
 import transformers
 
 from isomerge.checkpoint.companions import COMPANIONS, companion_files, config_bytes
+from isomerge.checkpoint.opening import read_config
 from isomerge.errors import IsomergeError
 from raw_files import one_sentence
 
@@ -100,6 +102,29 @@ def test_config_bytes_keep_the_order_and_apply_changes():
     assert list(read) == ["z", "model_type", "a", "name", "dtype"]
     assert read == {**config, "z": 2, "dtype": "bfloat16"}
     assert config["z"] == 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {}, {"none": {}, "nothing": [], "pair": (1, 2)}, {"a": [1, 2.5, {"c": None}], "d": {"x": "y,\n  {z}", "q": "ü"}},
+        {"a": {2: 2, True: [3], None: float("nan"), 1.5: {}}, "e": [[1], [2, [3]], {}]}, {"d": OrderedDict(a=OrderedDict(b=[1]))},
+    ],
+)  # fmt: skip
+def test_configs_are_written_as_json_indents(value: dict):
+    """Flat parts are written in another way, which is quick for names of many classes."""
+    assert config_bytes(value).decode() == json.dumps(value, indent=2) + "\n"
+
+
+def test_a_config_that_was_read_may_be_changed(tmp_path: Path):
+    """The next reading of the same bytes does not see it."""
+    written = {"part": {"deep": [1, {"x": 2}], "id2label": {"0": "a"}}, "architectures": ["A"]}
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    config = read_config(tmp_path)
+    config["part"]["deep"][1]["x"], config["part"]["id2label"]["0"] = 3, "b"
+    config["part"]["deep"].append(4)
+    config["architectures"].clear()
+    assert read_config(tmp_path) == written
 
 
 def test_config_with_values_json_lacks():

@@ -11,7 +11,14 @@ import pytest
 from transformers import AutoConfig
 
 from isomerge.archs import spec_for
-from isomerge.config.agreement import Difference, as_transformers_reads, config_value, disagreement
+from isomerge.config import agreement
+from isomerge.config.agreement import (
+    Difference,
+    as_transformers_reads,
+    config_value,
+    disagreement,
+    undeclared_differences,
+)
 
 BODY: dict[str, Any] = {
     "vocab_size": 67, "hidden_size": 48, "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2, "intermediate_size": 40,
@@ -110,6 +117,20 @@ def test_what_transformers_cannot_read_is_compared_as_it_stands() -> None:
     assert disagreement(one, {**one, "act": "gelu"}, ["act"]) == ("act", "relu", "gelu")
     assert disagreement(one, {"model_type": "nobody's", "rope_theta": 5}, ["act", "rope"]) is None
     assert disagreement(one, {"model_type": "nobody's"}, ["act", "rope"]) is not None
+
+
+def test_names_of_classes_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers copies them word by word, and there may be very many; what else differs is told."""
+    one = {"model_type": "vit", "hidden_act": "relu", "id2label": {"0": "a"}, "label2id": {"a": 0}}
+    two = {**one, "hidden_act": "gelu", "id2label": {"0": "b", "1": "c"}, "label2id": {"b": 0, "c": 1}}
+    seen: list[Any] = []
+    monkeypatch.setattr(agreement, "as_transformers_reads", lambda c: seen.append(c) or as_transformers_reads(c))
+    assert disagreement(one, two, ["hidden_act"]) == ("hidden_act", "relu", "gelu")
+    (difference,) = undeclared_differences(one, two, [])
+    assert difference == ("hidden_act", "relu", "gelu")
+    assert undeclared_differences(one, {**two, "hidden_act": "relu"}, []) == []
+    assert len(seen) == 4
+    assert not any({"id2label", "label2id"} & config.keys() for config in seen)
 
 
 def test_long_values_are_cut() -> None:

@@ -16,6 +16,7 @@ import isomerge
 from isomerge.errors import IsomergeError
 from isomerge.fusion import registry
 from isomerge.fusion.fusion import fusion_of
+from isomerge.plug_ins.command import importing, used
 from solve.disguises import single
 from toys import tensors
 
@@ -80,6 +81,53 @@ def test_its_code_is_part_of_the_key(install) -> None:
     assert fusion_of(2, method="keyed").key() == one  # it is loaded
     registry._METHODS.pop("keyed"), sys.modules.pop("scratch_key")
     assert fusion_of(2, method="keyed").key() != one
+
+
+GIVEN = """
+from functools import partial
+from isomerge.fusion.linear import linear
+from isomerge.fusion.registry import merge_method, per_model
+
+def pulling(tensors, *, pull: float = 0.5, weight=per_model(1.0)):
+    \"\"\"The first model, pulled towards the last.\"\"\"
+    return weight[0] * tensors[0] + pull * (tensors[-1] - tensors[0])
+
+given = partial(partial(pulling, weight=2.0), pull=0.25)
+given.__name__ = "given"
+merge_method(given)
+"""
+
+
+def test_of_a_function_with_arguments_given(install) -> None:
+    """They are its defaults, and it says what the function says; their text is part of the key, also where the
+    function is isomerge's own."""
+    file = install("scratch_given", "given", GIVEN)
+    method, first, last = registry.method("given"), *torch.randn(2, 5, 3).unbind()
+    assert not method.built_in
+    assert method.summary == "The first model, pulled towards the last."
+    assert {name: (option.default, option.per_model) for name, option in method.options.items()} == {
+        "pull": (0.25, False),
+        "weight": (2.0, True),
+    }
+    assert "scratch_given 1.2" in registry.source(method)
+    assert torch.equal(method.fuse([first, last], {}), 2 * first + 0.25 * (last - first))
+    assert torch.equal(method.fuse([first, last], {"pull": 0.5, "weight": [1, 1]}), first + 0.5 * (last - first))
+    keys = []
+    for text in (GIVEN, GIVEN.replace("0.25", "0.75"), GIVEN.replace("pulling, weight", "linear, weight")):
+        registry._METHODS.pop("given"), sys.modules.pop("scratch_given")
+        file.write_text(text.replace(", pull=0.25", "") if "linear, weight" in text else text)
+        keys.append(fusion_of(2, method="given").key())
+        assert registry.method("given").built_in is False
+        with importing(None):
+            registry.method("given")
+            assert used()[0]["source"] == "scratch_given 1.2"
+    assert len({*map(str, keys)}) == 3
+
+
+def test_of_a_function_without_a_name(install) -> None:
+    install("scratch_unnamed", "given", GIVEN.replace('given.__name__ = "given"', ""))
+    with pytest.raises(IsomergeError, match=r"partial of module scratch_unnamed is registered and has no name"):
+        registry.method("given")
 
 
 @pytest.mark.parametrize(

@@ -257,6 +257,24 @@ def test_switches_of_parts_decide_as_well(tmp_path: Path) -> None:
     assert str(decision) == "text_config.attention_bias=true"
 
 
+def test_names_of_classes_are_one_question(tmp_path: Path) -> None:
+    """Of which there may be very many: what is read goes by their number. Others than transformers writes are asked
+    of as they stand."""
+    config = config_of(save_toy("vit", tmp_path / "a"))
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors(tmp_path / "a").items()}
+    labels = config["id2label"]
+    names = {number: f"name {number}" for number in labels}
+    renamed = {**config, "id2label": names, "label2id": {name: int(number) for number, name in names.items()}}
+    assert reading._question(renamed) == reading._question(config)
+    assert reading_of(renamed, shapes) == reading_of(config, shapes) != None  # noqa: E711
+    more = {**labels, str(len(labels)): "one more"}
+    longer = reading_of({**config, "id2label": more, "label2id": {x: int(n) for n, x in more.items()}}, shapes)
+    assert longer is not None
+    assert longer.reshaped
+    for odd in ({"zero": "a", "one": "b"}, {"0": None, "1": "b"}, ["a", "b"], 2):
+        assert reading._question({**config, "id2label": odd}) != reading._question(config)
+
+
 def test_an_answer_is_kept_between_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The class is built once for a config and its shapes; another run, with an empty memory, gives the same answer
     without it."""

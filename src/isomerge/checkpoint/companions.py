@@ -233,6 +233,10 @@ def ids_of_tokens(companions: Mapping[str, bytes | Path]) -> dict[str, int]:
     return ids | {token["content"]: int(at) for at, token in added}
 
 
+PLAIN = {str, int, float, bool, type(None)}
+"""Types of values that JSON writes in one line."""
+
+
 def config_bytes(config: Mapping[str, Any], **changes: Any) -> bytes:
     """``config`` with ``changes`` applied, as the bytes of a config.json.
 
@@ -241,6 +245,27 @@ def config_bytes(config: Mapping[str, Any], **changes: Any) -> bytes:
     """
     merged = {**config, **changes}
     try:
-        return (json.dumps(merged, indent=2) + "\n").encode()
-    except (TypeError, ValueError) as error:
+        return (_indented(merged) + "\n").encode()
+    except (TypeError, ValueError, RecursionError) as error:
         raise IsomergeError(f"config.json cannot be written: {error}; use plain JSON values only") from error
+
+
+def _indented(value: Any, edge: str = "\n") -> str:
+    """What ``json.dumps(value, indent=2)`` gives, which takes a hundred times as long for names of many classes:
+    indented text is spelt in Python, all other in C.
+
+    Args:
+        value: what JSON has a form for.
+        edge: the end of a line, and the indent of the line that ``value`` ends on.
+    """
+    if not value or not isinstance(value, (dict, list, tuple)):
+        return json.dumps(value)
+    below = f"{edge}  "
+    parts = [*value.values()] if isinstance(value, dict) else value
+    if {*map(type, parts)} <= PLAIN:
+        text = json.dumps(value, separators=(f",{below}", ": "))
+        return f"{text[0]}{below}{text[1:-1]}{edge}{text[-1]}"
+    keys = [f"{json.dumps({key: 0})[1:-4]}: " for key in value] if isinstance(value, dict) else [""] * len(value)
+    lines = [key + _indented(part, below) for key, part in zip(keys, parts, strict=True)]
+    left, right = "{}" if isinstance(value, dict) else "[]"
+    return f"{left}{below}{f',{below}'.join(lines)}{edge}{right}"

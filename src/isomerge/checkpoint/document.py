@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,20 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return seen
 
 
+@lru_cache(4)  # a command opens its models, and so their configs, several times
+def _read_once(raw: bytes) -> Any:
+    return json.loads(raw.decode())
+
+
+def _copied(value: Any) -> Any:
+    """A value of JSON that may be changed."""
+    if isinstance(value, dict) and {dict, list}.isdisjoint(map(type, value.values())):
+        return value.copy()  # of names of classes there may be many
+    if isinstance(value, dict):
+        return {key: _copied(part) for key, part in value.items()}
+    return [*map(_copied, value)] if isinstance(value, list) else value
+
+
 def parse_object(raw: bytes, where: str, *, remedy: str, unique: bool = True) -> dict[str, Any]:
     """The JSON object in ``raw`` (UTF-8).
 
@@ -49,7 +64,7 @@ def parse_object(raw: bytes, where: str, *, remedy: str, unique: bool = True) ->
     if (count := sum(map(raw.count, (b",", b"[", b"{")))) > MAX_VALUES:
         raise IsomergeError(f"{where} has about {count} values, more than the {MAX_VALUES} allowed; {remedy}")
     try:
-        value = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique if unique else None)
+        value = json.loads(raw.decode(), object_pairs_hook=_unique) if unique else _copied(_read_once(raw))
     except DuplicateKeyError as error:
         raise IsomergeError(f"{where} {error}, but every name may occur once; {remedy}") from error
     except (ValueError, RecursionError) as error:  # ValueError covers JSON, UTF-8 and over-long integers

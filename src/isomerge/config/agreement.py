@@ -78,12 +78,7 @@ def disagreements(one: Config, two: Config, keys: Iterable[str]) -> list[Differe
     not used became none), and what is a default may be left out. So what counts is what transformers reads in each
     of the two; where it cannot read one, keys that either leaves out are not compared.
     """
-    one, two = _plain(one), _plain(two)
-    if all(one.get(key) == two.get(key) for key in (set(one) | set(two)) - ASIDE):
-        return []
-    read = [as_transformers_reads(config) for config in (one, two)]
-    if (first := read[0]) is not None and (second := read[1]) is not None:
-        one, two = first, second
+    one, two, _ = _both(one, two)
     differences = []
     for key in keys:
         mine, theirs = config_value(one, key), config_value(two, key)
@@ -99,13 +94,20 @@ def undeclared_differences(one: Config, two: Config, keys: Iterable[str]) -> lis
     Both are taken as transformers reads them; where it cannot read one, keys that either leaves out are not
     compared. Keys of `ASIDE` and `UNSEEN` are left out.
     """
-    one, two = _plain(one), _plain(two)
-    read = [as_transformers_reads(config) for config in (one, two)]
-    if (first := read[0]) is not None and (second := read[1]) is not None:
-        one, two = first, second
+    one, two, are_read = _both(one, two)
     mine, theirs = dict(_leaves(one)), dict(_leaves(two))
-    both = mine.keys() | theirs.keys() if None not in read else mine.keys() & theirs.keys()
+    both = mine.keys() | theirs.keys() if are_read else mine.keys() & theirs.keys()
     return _unlike(mine, theirs, both, tuple(keys))
+
+
+def _both(one: Config, two: Config) -> tuple[Config, Config, bool]:
+    """Two configs as they are compared: without names of classes, of which there may be very many; as transformers
+    reads them, where they differ and it can read both; and whether it has."""
+    one, two = (_plain({key: x for key, x in config.items() if key not in LABELS}) for config in (one, two))
+    if all(one.get(key) == two.get(key) for key in (set(one) | set(two)) - ASIDE):
+        return {}, {}, False
+    first, second = map(as_transformers_reads, (one, two))
+    return (one, two, False) if first is None or second is None else (first, second, True)
 
 
 def _unlike(mine: Config, theirs: Config, paths: Iterable[str], declared: tuple[str, ...]) -> list[Difference]:
@@ -139,8 +141,10 @@ def _declared(keys: Iterable[str]) -> tuple[str, ...]:
 
 
 def _leaves(config: Config, at: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a config that are no groups of keys, by their paths."""
+    """The values of a config that are no groups of keys, by their paths; those of `ASIDE` are left out."""
     for key, value in config.items():
+        if key in ASIDE:
+            continue
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{at}{key}.")
         else:
@@ -155,7 +159,7 @@ def _is_declared(path: str, keys: tuple[str, ...]) -> bool:
 
 
 def _is_unseen(path: str) -> bool:
-    return any(part in ASIDE or UNSEEN.search(part) for part in path.split("."))
+    return any(map(UNSEEN.search, path.split(".")))
 
 
 def as_transformers_reads(config: Config) -> dict[str, Any] | None:

@@ -37,9 +37,10 @@ import isomerge.fusion as package
 from isomerge.errors import IsomergeError
 from isomerge.fusion.bounds import Bound, Inputs, Size
 from isomerge.fusion.method_options import KINDS, Option, Together, check_kind, limits_of
+from isomerge.plug_ins import entry_points
 from isomerge.plug_ins.command import use
 from isomerge.plug_ins.entry_points import METHODS, load, module_source, origin, package_of, plug_ins
-from isomerge.plug_ins.modules import code_digest, imported_as, is_one
+from isomerge.plug_ins.modules import called, imported_as, is_one, module_of, name_of
 
 PLACE = ("stacked", "depth")
 """What a method may ask of where its tensor stands: see ``stacked`` and ``depth``."""
@@ -118,12 +119,18 @@ class Method:
     def built_in(self) -> bool:
         """It is one of isomerge's own, which may be tried on any numbers: others may take their time, or want what
         is real."""
-        return self.function.__module__.partition(".")[0] == __name__.partition(".")[0]
+        own = self.module.partition(".")[0] == __name__.partition(".")[0]
+        return own and called(self.function) is self.function  # arguments are given by others
+
+    @property
+    def module(self) -> str:
+        """The module that its function is from."""
+        return module_of(self.function)
 
     @property
     def summary(self) -> str:
         """The first sentence of its docstring."""
-        text = inspect.getdoc(self.function) or self.name
+        text = inspect.getdoc(called(self.function)) or self.name
         return " ".join(text.partition("\n\n")[0].split())
 
     def check_value(self, name: str, value: Any, place: str) -> None:
@@ -294,8 +301,8 @@ def _module_of(method: Method) -> str:
     """What the module of a method is called where two register one name: its file, where it was imported as one."""
     if method.built_in:
         return "isomerge itself"
-    module = imported_as(method.function.__module__)
-    return method.function.__module__ if module is None else module.name
+    module = imported_as(method.module)
+    return method.module if module is None else module.name
 
 
 def scale_free(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -345,10 +352,11 @@ def forward_method(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def describe(function: Callable[..., Any], *, unit: bool = False, forward: bool = False) -> Method:
-    """What a function's signature says."""
-    parameters = inspect.signature(function).parameters
+    """What a function's signature says; of one with some arguments given, these are the defaults."""
+    method_name, inner = name_of(function), called(function)
+    parameters, whole = inspect.signature(function).parameters, inspect.signature(inner).parameters
     options: dict[str, Option] = {}
-    limits = limits_of(function)
+    limits = limits_of(inner)
     for key, parameter in parameters.items():
         if parameter.kind is not parameter.KEYWORD_ONLY or key in (
             "rng",
@@ -360,20 +368,21 @@ def describe(function: Callable[..., Any], *, unit: bool = False, forward: bool 
             continue
         name, default = key.rstrip("_"), parameter.default
         values = limits.values.get(name)
-        if isinstance(default, PerModel):
-            options[name] = Option(name, key, True, default.default, float, default.default is None, values)
+        if isinstance(whole[key].default, PerModel):
+            default = default.default if isinstance(default, PerModel) else default
+            options[name] = Option(name, key, True, default, float, default is None, values)
         else:
-            kind = kind_of(function, parameter)
+            kind = kind_of(inner, parameter)
             options[name] = Option(name, key, False, default, kind, default is parameter.empty, values)
         if not (options[name].required or options[name].default is None):
-            check_kind(options[name], options[name].default, f"{function.__name__}(..., {key})")
+            check_kind(options[name], options[name].default, f"{method_name}(..., {key})")
     if strange := sorted(limits.values.keys() - options.keys()):
-        raise TypeError(f"{function.__name__}: limits of {strange[0]}, which is no option")
+        raise TypeError(f"{method_name}: limits of {strange[0]}, which is no option")
     base = parameters.get("base")
     needs = "none" if base is None else ("optional" if "None" in str(base.annotation) else "required")
     statistics = next((key for key in STATISTICS if key in parameters), None)
     return Method(
-        function.__name__,
+        method_name,
         function,
         options,
         needs,
@@ -381,7 +390,7 @@ def describe(function: Callable[..., Any], *, unit: bool = False, forward: bool 
         statistics,
         unit,
         forward,
-        scale_free=getattr(function, "scale_free", False),
+        scale_free=getattr(inner, "scale_free", False),
         models=limits.models,
         together=limits.together,
         bound=limits.bound,
@@ -439,7 +448,7 @@ def method(name: str) -> Method:
     chosen = _looked_up(name)
     if not chosen.built_in:
         points = plug_ins(METHODS).get(name, ())
-        use("method", name, package_of(points[0]) if points else module_source(chosen.function.__module__))
+        use("method", name, package_of(points[0]) if points else module_source(chosen.module))
     return chosen
 
 
@@ -473,7 +482,7 @@ def source(method: Method) -> str:
     if method.built_in:
         return "isomerge"
     points = plug_ins(METHODS).get(method.name)
-    return origin(points[0]) if points else module_source(method.function.__module__)
+    return origin(points[0]) if points else module_source(method.module)
 
 
 def described() -> list[dict[str, Any]]:
@@ -499,6 +508,7 @@ def described() -> list[dict[str, Any]]:
 
 
 def code_of(method: Method) -> list[str]:
-    """What a run's key has of a method's code: nothing of isomerge's own, of others their source and a digest of
-    their module's code."""
-    return [] if method.built_in else [source(method), code_digest(method.function.__module__)]
+    """What a run's key has of a method's code: nothing of isomerge's own, of others their source and digests of
+    their modules' code."""
+    points = plug_ins(METHODS).get(method.name, [])
+    return [] if method.built_in else [source(method), *entry_points.code_of(method.function, points)]

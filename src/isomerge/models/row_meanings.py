@@ -132,7 +132,8 @@ def class_rows(model: Model) -> Names | None:
     listed = dict(enumerate(model.config.get("label_names") or ()))  # timm's key
     for names in (by_id, {row: name for name, row in by_name.items()}, listed):
         rows: dict[str, int] = {}
-        for row, name in sorted((int(row), str(name).strip().casefold()) for row, name in names.items()):
+        for row, name in sorted(zip(map(int, names), map(str, names.values()), strict=True)):
+            name = name.strip().casefold()
             rows[name if name not in rows else f"{name} ({row})"] = row
         if [*rows.values()] == [*range(len(rows))] and not any(map(UNNAMED.fullmatch, rows)) and len(rows) > 1:
             return rows

@@ -13,7 +13,7 @@ import contextlib
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from torch import nn
 
 from isomerge import remembered
 from isomerge.config.agreement import read_by_transformers
+from isomerge.config.keys import LABELS
 from isomerge.errors import IsomergeError
 from isomerge.models.transformers_classes import class_of
 from isomerge.progress import silent
@@ -57,6 +58,14 @@ class Reading:
     """Its tensors, by its own names, of which something is stored."""
 
 
+@dataclass(frozen=True)
+class _Question:
+    """A config, and its text, by which answers are kept."""
+
+    text: str
+    config: Config = field(compare=False)
+
+
 def reading_of(config: Config, shapes: Shapes) -> Reading | None:
     """What transformers reads of a checkpoint; None where it does not know the architecture or cannot build its
     class.
@@ -65,26 +74,42 @@ def reading_of(config: Config, shapes: Shapes) -> Reading | None:
         config: the parsed ``config.json``.
         shapes: of the stored tensors, by name.
     """
-    made = _asked(json.dumps(config, sort_keys=True, default=str), tuple(sorted(shapes.items())))
+    made = _asked(_question(config), tuple(sorted(shapes.items())))
     return made if isinstance(made, Reading) else None
 
 
 def refusal_of(config: Config, shapes: Shapes) -> str | None:
     """Why transformers, which knows the architecture of a config, does not make a model of it; None where it does,
     or is not known to."""
-    made = _asked(json.dumps(config, sort_keys=True, default=str), tuple(sorted(shapes.items())))
+    made = _asked(_question(config), tuple(sorted(shapes.items())))
     return made if isinstance(made, str) else None
 
 
+def _question(config: Config) -> _Question:
+    """Of classes with names their number counts, where they are named as transformers does it."""
+    by_id, by_name = (config.get(key) for key in LABELS)
+    if (
+        isinstance(by_id, dict)
+        and isinstance(by_name, dict)
+        and all(str(row).isdecimal() for row in by_id)
+        and {*map(type, by_id.values())} == {str}
+        and {*map(type, by_name.values())} == {int}
+    ):
+        told = {**config, **dict.fromkeys(LABELS, len(by_id))}
+    else:
+        told = config
+    return _Question(json.dumps(told, sort_keys=True, default=str), config)
+
+
 @lru_cache(64)  # models are recognised more than once in a run, and by the same config
-def _asked(config: str, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Reading | str | None:
+def _asked(asked: _Question, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Reading | str | None:
     """What is read, or why it is refused; kept between runs, for importing the code of a class takes seconds."""
-    question = [config, shapes]
+    question = [asked.text, shapes]
     if (kept := _decoded(remembered.recall(KEPT, question))) is not None:
         return kept
     stored, answer = dict(shapes), None
     with contextlib.suppress(IsomergeError):  # no such class, or a version of transformers that hides how it loads
-        module = skeleton(json.loads(config), stored)
+        module = skeleton(asked.config, stored)
         answer = _compared(module, stored) if module is not None and not isinstance(module, str) else module
     if answer is not None:  # another package may bring the class some day
         remembered.remember(KEPT, question, _encoded(answer))

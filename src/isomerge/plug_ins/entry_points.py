@@ -4,13 +4,13 @@ where code comes from."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points, packages_distributions, version
 from typing import Any
 
 from isomerge.errors import own_code
-from isomerge.plug_ins.modules import imported_as, is_file, is_installed
+from isomerge.plug_ins.modules import code_digest, imported_as, is_file, is_installed, module_of
 
 METHODS = "isomerge.methods"
 """The group of merge methods: ``NAME = "package.module"``, a module that registers the method NAME."""
@@ -48,6 +48,13 @@ def load(point: EntryPoint) -> Any:
     """
     with own_code(f"the plug-in of {origin(point)} cannot be imported", "mend or uninstall that package"):
         return point.load()
+
+
+def code_of(function: Any, points: Sequence[EntryPoint]) -> list[str]:
+    """Digests of a plug-in's code, for keys of runs: of the modules that entry points name, and of the one that the
+    function is from. The two differ where a package gives another's function some arguments."""
+    named = dict.fromkeys([*(point.module for point in points), module_of(function)])
+    return [code_digest(module) for module in named]
 
 
 @lru_cache(1)  # the files of every package are read, half a second's work

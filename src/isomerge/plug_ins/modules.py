@@ -263,19 +263,39 @@ def _imported_by(name: str, texts: Mapping[str, bytes]) -> set[str]:
     return {imported.partition(".")[0] for imported in names}
 
 
-def module_of(function: Any) -> str:
-    """The module that a function is from; of one with some arguments given (`functools.partial`) that of the
-    function that is called."""
+def called(function: Any) -> Any:
+    """The function that is called by one with some arguments given (`functools.partial`); any other itself."""
     while isinstance(function, partial):
         function = function.func
-    return function.__module__
+    return function
+
+
+def module_of(function: Any) -> str:
+    """The module that the function that is called is from."""
+    return called(function).__module__
+
+
+def name_of(function: Any) -> str:
+    """The name by which a function is registered.
+
+    Raises:
+        IsomergeError: it has none of its own.
+    """
+    if isinstance(name := getattr(function, "__name__", None), str):
+        return name
+    raise IsomergeError(
+        f"a {type(function).__name__} of module {module_of(function)} is registered and has no name: give it one "
+        "(its attribute __name__)"
+    )
 
 
 def is_one(first: Any, second: Any) -> bool:
     """Whether two functions come from one module or file, so that the later one takes the earlier one's place."""
     if module_of(first) == module_of(second):
         return True
-    files = [getattr(getattr(function, "__code__", None), "co_filename", None) for function in (first, second)]
+    files = [
+        getattr(getattr(called(function), "__code__", None), "co_filename", None) for function in (first, second)
+    ]
     return None not in files and os.path.realpath(str(files[0])) == os.path.realpath(str(files[1]))
 
 

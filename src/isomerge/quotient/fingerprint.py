@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from isomerge.config.agreement import as_transformers_reads, config_value
-from isomerge.config.keys import ASIDE
+from isomerge.config.keys import ASIDE, LABELS
 from isomerge.errors import OVERFLOW, IsomergeError
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import balance_powers, canonical_gauge, fold_biases
@@ -306,7 +306,8 @@ def _summed(parts: Sequence[tuple[str, Tensor]], salt: str) -> list[float]:
 def _function(model: Model) -> list[Any]:
     """What changes the function beside the weights: the sizes of the spec, and the keys of the config that it
     names, as transformers reads them."""
-    config = as_transformers_reads(model.config) or model.config
+    config = {key: value for key, value in model.config.items() if key not in LABELS}
+    config = as_transformers_reads(config) or config
     asked = {key: _plain(config_value(config, key)) for key in sorted(set(model.spec.config_keys))}
     return [dict(sorted(model.spec.sizes.items())), asked]
 

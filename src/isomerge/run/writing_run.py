@@ -83,13 +83,13 @@ class Output:
 def run_key(what: str, models: Sequence[Model], *settings: Any) -> str:
     """A digest of everything that determines an output: tool, inputs' files and dates, specs, settings, and the
     code of modules that were imported for it."""
-
     parts: list[Any] = [__version__, what, *settings]
     parts += [[module.name, module.sha256] for module in given_modules()]
     for model in models:
         parts += model.checkpoint.identity()
         spec = model.spec
-        parts += [model.config, repr((spec.spaces, spec.lines, spec.shifts, spec.sizes, spec.prefixes))]
+        said = (model.config, spec.spaces, spec.lines, spec.shifts, spec.sizes, spec.prefixes)
+        parts.append(repr(said))
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 

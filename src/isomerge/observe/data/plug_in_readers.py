@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from isomerge.errors import IsomergeError, own_code
 from isomerge.observe.data.examples import Examples
 from isomerge.plug_ins.command import use
-from isomerge.plug_ins.entry_points import DATA, load, module_source, origin, package_of, plug_ins
-from isomerge.plug_ins.modules import code_digest, is_one, module_of
+from isomerge.plug_ins.entry_points import DATA, code_of, load, module_source, origin, package_of, plug_ins
+from isomerge.plug_ins.modules import is_one, module_of, name_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 _READERS: dict[str, Callable[..., Any]] = {}
@@ -33,15 +33,14 @@ def data_reader(function: F) -> F:
     that are named ``NAME:...``, where NAME is the function's.
 
     Raises:
-        IsomergeError: another module has a reader of that name.
+        IsomergeError: another module has a reader of that name, or the function has no name.
     """
-    there = _READERS.get(function.__name__)
+    name = name_of(function)
+    there = _READERS.get(name)
     if there is not None and not is_one(function, there):
         takers = [module_source(module_of(one)) for one in (function, there)]
-        raise IsomergeError(
-            f"reader {function.__name__}: {' and '.join(takers)} both register that name; rename one"
-        )
-    _READERS[function.__name__] = function
+        raise IsomergeError(f"reader {name}: {' and '.join(takers)} both register that name; rename one")
+    _READERS[name] = function
     return function
 
 
@@ -78,7 +77,9 @@ def reader_of(ref: str) -> Reader | None:
 def reader_key(ref: str) -> list[str]:
     """What tells one reader's code from another's, for keys of runs; empty where no plug-in reads ``ref``."""
     reader = reader_of(ref)
-    return [] if reader is None else [reader.source, code_digest(module_of(reader.function))]
+    if reader is None:
+        return []
+    return [reader.source, *code_of(reader.function, plug_ins(DATA).get(ref.partition(":")[0], []))]
 
 
 def plug_in_examples(
