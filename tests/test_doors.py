@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -102,18 +102,31 @@ def test_the_order_names_every_package() -> None:
     assert {package(p) for p in FILES} == {*named, "__init__"}
 
 
-def test_files_form_no_circles() -> None:
-    """No file imports, over any way, one that imports it, inside functions and for type checkers included."""
-    names = {".".join(p.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): p for p in FILES}
-    graph: dict[Path, set[Path]] = {}
-    for path in FILES:
-        statements = [n for n in nodes(path) if isinstance(n, ast.ImportFrom) and n.module]
+def in_circles(modules: Mapping[str, Iterable[ast.AST]]) -> list[str]:
+    """The modules that import themselves over others, and those that import such; of their nodes by dotted names."""
+    graph: dict[str, set[str]] = {}
+    for name, tree in modules.items():
+        statements = [n for n in tree if isinstance(n, ast.ImportFrom) and n.module]
         dotted = [(f"{n.module}.{alias.name}", n.module or "") for n in statements for alias in n.names]
-        targets = {names.get(whole) or names.get(module) for whole, module in dotted}
-        graph[path] = {target for target in targets if target not in (None, path, ROOT / "__init__.py")}  # type: ignore[misc]
-    while ends := {path for path, targets in graph.items() if not targets & graph.keys()}:
-        graph = {path: targets for path, targets in graph.items() if path not in ends}
-    assert sorted(relative_name(path) for path in graph) == []
+        graph[name] = {whole if whole in modules else module for whole, module in dotted} & modules.keys() - {name}
+    while ends := {name for name, targets in graph.items() if not targets & graph.keys()}:
+        graph = {name: targets for name, targets in graph.items() if name not in ends}
+    return sorted(graph)
+
+
+def test_files_form_no_circles() -> None:
+    """No file imports, over any way, one that imports it, inside functions and for type checkers included; nor does one
+    of the benchmarks."""
+    top = Path(__file__).parents[1]
+    trees = {path: nodes(path) for path in FILES if path != ROOT / "__init__.py"}
+    trees |= {path: tuple(parsed(path.read_text())) for path in (top / "benchmarks").rglob("*.py")}
+    modules = {
+        ".".join(path.relative_to(ROOT.parent if ROOT in path.parents else top).with_suffix("").parts): tree
+        for path, tree in trees.items()
+    }
+    assert in_circles({name.removesuffix(".__init__"): tree for name, tree in modules.items()}) == []
+    late = {"a": "def f():\n    from b import x", "b": "from a import y", "c": "from a import b"}
+    assert in_circles({name: parsed(code) for name, code in late.items()}) == ["a", "b", "c"]
 
 
 BY_NAME = {
@@ -125,15 +138,15 @@ BY_NAME = {
 """Where the core names `research`, and why."""
 
 
-def names_research(tree: Iterable[ast.AST]) -> bool:
+def names_research(tree: Sequence[ast.AST]) -> bool:
     """Whether nodes import `isomerge.research`, or a string of theirs that is no docstring names it."""
-    return any(
-        "isomerge.research"
-        in (node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "")
-        for top in tree
-        for node in ast.iter_child_nodes(top)
-        if not isinstance(top, ast.Expr)
-    ) or any(target == "research" for target, _ in imports(tree))
+    texts = [
+        n
+        for n in tree
+        if isinstance(n, ast.Constant) and isinstance(n.value, str) and "isomerge.research" in n.value
+    ]
+    docstrings = {id(n.value) for n in tree if isinstance(n, ast.Expr)} if texts else set[int]()
+    return any(id(n) not in docstrings for n in texts) or any(target == "research" for target, _ in imports(tree))
 
 
 def private(tree: Sequence[ast.AST], own: Collection[str]) -> Iterator[tuple[int, str]]:

@@ -20,7 +20,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-Layer = dict[str, Tensor]
+from benchmarks.performance.pairs import Layer, layers_of, names_of
 
 
 def match(source: Sequence[Layer], anchor: Sequence[Layer], heads: int) -> list[Layer]:
@@ -99,8 +99,6 @@ def squared_distance(one: Sequence[Layer], two: Sequence[Layer]) -> float:
 def main(source: str, anchor: str, out: str) -> None:
     """Read two checkpoints, match the first, and write it with what nothing moves."""
     from safetensors.torch import load_file, save_file
-
-    from benchmarks.performance.pairs import layers_of, names_of
 
     stored = load_file(Path(source) / "model.safetensors")
     other = load_file(Path(anchor) / "model.safetensors")

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.performance.naive import Layer
-
+Layer = dict[str, Tensor]
+"""``{"q.weight": Tensor, "q.bias": ..., "i.weight": ...}``, weights [out, in]."""
 SPREAD = 0.03
 """The standard deviation of weights and biases."""
 NOISE = {"related": 0.05, "fine-tune": 0.01}
