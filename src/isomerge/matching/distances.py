@@ -36,11 +36,11 @@ def squared_norm(a: Tensor) -> float:
 def _squares(a: Tensor, b: Tensor | None = None) -> tuple[float, float]:
     """The squared distance of two tensors of one shape, and the first one's squared norm, piece by piece."""
     every = [t if t.is_floating_point() else t.double() for t in (a, *(() if b is None else (b,)))]
-    here = all(t.device.type == "cpu" for t in every)
-    if here and all(t.dtype == wide_dtype(every) for t in every):
+    on_cpu = all(t.device.type == "cpu" for t in every)
+    if on_cpu and all(t.dtype == wide_dtype(every) for t in every):
         norm, gap = squares(*every)
         return gap, norm
-    if here:
+    if on_cpu:
         reading = Pass(every, wide_dtype(every))
         reading.run()
         return reading.sums[-1].gap, reading.sums[0].square

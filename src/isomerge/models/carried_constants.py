@@ -54,31 +54,35 @@ class CarriedConstants:
 
 def carry_onto(anchor: Model, source: Model) -> None:
     """Have a source read with its anchor's constants from now on, where that is worth it."""
-    shared = {one.key: one for one in free_under_layer_norm(source).carried}
-    shared = {one.key: shared[one.key] for one in free_under_layer_norm(anchor).carried if one.key in shared}
+    shared = {c.key: c for c in free_under_layer_norm(source).carried}
+    shared = {c.key: shared[c.key] for c in free_under_layer_norm(anchor).carried if c.key in shared}
     if not shared:
         return
     forms = []
     for model in (anchor, source):  # what norms leave free hides how near constants are
         stored = cache(lambda block, model=model: model.assemble(block, torch.float64))
         forms.append((layer_norm_form(model), stored))
-    one, two = (form.uncarried(stored) for form, stored in forms)
-    shared = {key: c for key, c in shared.items() if not c.shape or _stands_alike((anchor, source), c, (one, two))}
+    of_anchor, of_source = (form.uncarried(stored) for form, stored in forms)
+    shared = {
+        key: c
+        for key, c in shared.items()
+        if not c.shape or _stands_alike((anchor, source), c, (of_anchor, of_source))
+    }
     if not shared:
         return
     wanted, held = (form.values(stored) for form, stored in forms)
     gaps = {key: wanted[key] - held[key] for key in shared}
     kept = [
-        one
-        for key, one in shared.items()
+        constant
+        for key, constant in shared.items()
         if float(gaps[key].square().sum()) > WORTH * float(wanted[key].square().sum())
     ]
     spec = norm_spec(source.declared)
-    moves = Alignment.of(norm_stages(spec, {one.key: gaps[one.key] for one in kept}), spec)
+    moves = Alignment.of(norm_stages(spec, {constant.key: gaps[constant.key] for constant in kept}), spec)
     constants = CarriedConstants(moves, tuple(kept))
-    plain = {block for one in kept for block in one.plainly}
-    before = sum(squared_distance(one(b), two(b)) for b in plain)
-    after = sum(squared_distance(one(b), constants.applied(b, two(b), two)) for b in plain)
+    plain = {block for constant in kept for block in constant.plainly}
+    before = sum(squared_distance(of_anchor(b), of_source(b)) for b in plain)
+    after = sum(squared_distance(of_anchor(b), constants.applied(b, of_source(b), of_source)) for b in plain)
     if kept and after <= (1 - WORTH) * before:
         source.carried = constants
 

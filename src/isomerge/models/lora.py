@@ -68,7 +68,7 @@ class _Merger:
         self.spec = known_spec(base.config)
         self.names = AdapterNames(base, adapter, self.spec)
         self.config: dict[str, Any] = dict(base.config)
-        self.found: dict[str, Derived] = {}
+        self.derived: dict[str, Derived] = {}
         self.copies: dict[str, str] = {}
         self.grown = False
         """Whether there are more tokens than the base has."""
@@ -92,8 +92,8 @@ class _Merger:
             if not has_language_head(self.config):
                 gone = [n for n in base.tensors if (line := line_of(self.spec, n)) is not None and line.tied]
         return base.derive(
-            self.found,
-            drop=[name for name in gone if name not in self.found],
+            self.derived,
+            drop=[name for name in gone if name not in self.derived],
             sources=(self.adapter.tensors,),
             origin=f"lora {self.adapter.tensors.folder.resolve()}",
             ref=f"{self.base.ref}+{self.adapter.ref}",
@@ -108,7 +108,7 @@ class _Merger:
         classes = line is not None and LABELS in line.names
         if target is None:
             twin = stand_in(self.base, self.spec, name)
-            if twin in self.found and self.adapter.config.get("ensure_weight_tying"):
+            if twin in self.derived and self.adapter.config.get("ensure_weight_tying"):
                 return  # the same as its table
             if twin is None and not self.adapter.wraps(name):
                 raise self.names.missing(name, key)
@@ -121,7 +121,7 @@ class _Merger:
         elif replacement.shape != stored.shape and not self.resized(replacement, stored):
             raise self.misfit(key, replacement, target, stored)
         info = self.described(replacement.shape, stored, name=target)
-        self.found[target] = Derived(info, lambda: _cast(self.adapter.tensors.read(key), info, self.adapter))
+        self.derived[target] = Derived(info, lambda: _cast(self.adapter.tensors.read(key), info, self.adapter))
 
     def resized(self, replacement: TensorInfo, stored: TensorInfo) -> bool:
         """Whether a table of all tokens got another number of rows; the config follows."""
@@ -154,14 +154,14 @@ class _Merger:
         read, stored = before.read, before.info
         layout = self.layout(update, target, stored)
         info = self.described(stored.shape, stored, name=target)
-        self.found[target] = Derived(info, lambda: _merged(read(), update, layout, info, self.adapter))
+        self.derived[target] = Derived(info, lambda: _merged(read(), update, layout, info, self.adapter))
         if "bias" in update.parts:
             self.update_bias(update, target)
 
     def changed(self, name: str) -> tuple[str, Derived] | None:
         """The tensor that the adapter calls ``name``, by its name in the result, as it is so far; a head that was
         tied becomes one. None where the base has none."""
-        target = self.names.find(name) or (name if name in self.found else None)
+        target = self.names.find(name) or (name if name in self.derived else None)
         source = target or stand_in(self.base, self.spec, name)
         if source is None:
             return None
@@ -172,7 +172,7 @@ class _Merger:
 
     def so_far(self, target: str, source: str) -> Derived:
         """A tensor of the result, as far as it is known: of floating point."""
-        before = self.found.get(target)
+        before = self.derived.get(target)
         if before is None:
             before = Derived(self.base.tensors[source], partial(self.base.read, source))
         if before.info.dtype not in FLOATS.values():
@@ -204,7 +204,7 @@ class _Merger:
             table[torch.tensor(numbers)] = _cast(self.adapter.tensors.read(key), info, self.adapter)
             return table
 
-        self.found[target] = Derived(info, replaced)
+        self.derived[target] = Derived(info, replaced)
 
     def update_live(self, update: Update) -> None:
         """The update of a parameter of the class that transformers builds, which files may store otherwise: in one
@@ -216,7 +216,7 @@ class _Merger:
             before = self.so_far(target, target)
             info = self.described(before.info.shape, before.info)
             add = partial(self.live_moved, before, parameter, piece, info)
-            self.found[target] = Derived(info, add)
+            self.derived[target] = Derived(info, add)
 
     def live_moved(
         self, before: Derived, parameter: LiveParameter, piece: Piece | None, info: TensorInfo
@@ -235,7 +235,7 @@ class _Merger:
         target, key = weight.removesuffix("weight") + "bias", update.parts["bias"]
         if target not in self.base.tensors:
             raise self.names.missing(f"{update.module}.bias", key)
-        before = self.found.get(target)
+        before = self.derived.get(target)
         read = before.read if before else partial(self.base.read, target)
         bias, stored = self.adapter.tensors.tensors[key], self.base.tensors[target]
         if bias.shape != stored.shape:
@@ -248,7 +248,7 @@ class _Merger:
                 read().to(work) + update.scaling * self.adapter.tensors.read(key).to(work), info, self.adapter
             )
 
-        self.found[target] = Derived(info, moved)
+        self.derived[target] = Derived(info, moved)
 
     def layout(self, update: Update, target: str, stored: TensorInfo) -> Layout:
         """How the base stores the weight, from the shapes; for square ones from the spec, else the adapter's
@@ -305,9 +305,9 @@ class _Merger:
         then."""
         plain = {}
         for name, stored in self.copies.items():
-            if stored in self.found:
-                before = self.found[stored]
-                self.found.setdefault(name, Derived(replace(before.info, name=name), before.read))
+            if stored in self.derived:
+                before = self.derived[stored]
+                self.derived.setdefault(name, Derived(replace(before.info, name=name), before.read))
             else:
                 plain[name] = stored
         return self.base.with_copies(plain)

@@ -58,7 +58,7 @@ class Layers:
                     layers[_flat(name)].add(Layer(tuple(modules), swapped))
         heights, depth = count_of(self.shapes, "down_blocks."), count_of(self.shapes, "down_blocks.0.resnets.")
         rules = list(unet_rules(heights, depth)) if depth else []
-        for known in [each for found in self.own.values() for each in found]:
+        for known in [layer for layers in self.own.values() for layer in layers]:
             name = f"{known.modules[0]}."
             for old, new in rules:
                 if name.startswith(new):
@@ -73,8 +73,8 @@ class Layers:
         """
         flat = _flat(module)
         for word in (flat, flat.removeprefix(BODY), BODY + flat):
-            if found := self.own.get(word) or self.original.get(word):
-                exact = [each for each in found if each.modules == (module,)] or list(found)
+            if named := self.own.get(word) or self.original.get(word):
+                exact = [layer for layer in named if layer.modules == (module,)] or list(named)
                 if len(exact) > 1:
                     raise IsomergeError(
                         f"{self.model.ref}: {' and '.join(sorted(each.modules[0] for each in exact))} are one name "

@@ -67,23 +67,23 @@ def descent(
         parameter.requires_grad_(True).grad = None
     for number, batch in enumerate(examples.batches(batch_size)):
         if objective == ENTROPY:
-            found, count = _entropy(module, kind, batch)
+            value, count = _entropy(module, kind, batch)
         else:
             if number == 0:
                 check_own_loss(module, batch, kind)
             logits = logits_of(module, batch)
-            found, count, correct = kind.loss(logits, targets_of(batch, logits, kind))
+            value, count, correct = kind.loss(logits, targets_of(batch, logits, kind))
             right = None if correct is None else (right or 0) + correct
             unit = kind.unit(tokens=logits.ndim == 3)
-        backward(found)
-        total, rows = total + float(found.detach()), rows + count
+        backward(value)
+        total, rows = total + float(value.detach()), rows + count
     if not rows:
         raise IsomergeError("the data leave nothing to predict: give longer texts, or labels")
-    found = {id(p): p.grad.div_(rows) for p in parameters if p.grad is not None}
+    gradients = {id(p): p.grad.div_(rows) for p in parameters if p.grad is not None}
     for parameter in parameters:
         parameter.grad = None
     accuracy = None if right is None else right / rows
-    return _checked(Measure(total / rows, accuracy, None, len(examples), unit)), found
+    return _checked(Measure(total / rows, accuracy, None, len(examples), unit)), gradients
 
 
 def _entropy(module: nn.Module, kind: Prediction, batch: Mapping[str, Tensor]) -> tuple[Tensor, int]:

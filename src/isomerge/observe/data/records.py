@@ -45,7 +45,7 @@ def named_classes(
         names: of the classes, by the columns that hold them.
         known: the classes of the checkpoint.
     """
-    known_names = {key: found for key, found in names.items() if found and set(found) <= set(known)}
+    known_names = {key: classes for key, classes in names.items() if classes and set(classes) <= set(known)}
     return {
         key: known_names[key][value]
         if key in known_names and isinstance(value, int) and 0 <= value < len(known_names[key])

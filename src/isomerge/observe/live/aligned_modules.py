@@ -57,9 +57,9 @@ def average(modules: Sequence[nn.Module], shares: Sequence[float]) -> nn.Module:
             the first one's.
         shares: one per module; they sum to one.
     """
-    found = copy.deepcopy(modules[0])
-    put_mean(found, [weights_of(module) for module in modules], shares)
-    return found
+    mean = copy.deepcopy(modules[0])
+    put_mean(mean, [weights_of(module) for module in modules], shares)
+    return mean
 
 
 def state_of(module: nn.Module, model: Model) -> dict[str, Tensor]:
@@ -80,12 +80,12 @@ def state_of(module: nn.Module, model: Model) -> dict[str, Tensor]:
     """
     places, own, shared = places_of(module, model), every_weight(module), tied_names(model, module)
     _check_places(module, own, places, model)
-    found = {}
+    state = {}
     for canonical, stored in model.names.items():
         name = canonical if canonical in places else shared.get(canonical) or _tied(model, stored)
         if name is not None and name in places:
-            found[stored] = places.read(own, name).detach()
-    return found
+            state[stored] = places.read(own, name).detach()
+    return state
 
 
 def _check_places(module: nn.Module, own: Mapping[str, Tensor], places: LivePlaces, model: Model) -> None:

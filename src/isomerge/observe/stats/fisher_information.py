@@ -94,7 +94,7 @@ def gather_fisher(
         samples += bool(terms)
     if samples == 0:
         raise IsomergeError("the data leave nothing to predict: give longer texts, or labels")
-    return sums.found(samples, labels, model.ref)
+    return sums.information(samples, labels, model.ref)
 
 
 class _Sums:
@@ -157,7 +157,7 @@ class _Sums:
                 g = grad.reshape(-1, grad.shape[-1]).double()
                 _accumulate(self.factors, key, g.mT @ g if self.full[key] else g.square().sum(0), share)
 
-    def found(self, samples: int, labels: str, ref: str) -> FisherInformation:
+    def information(self, samples: int, labels: str, ref: str) -> FisherInformation:
         """The means over samples, on the CPU; parameters without a gradient have zeros."""
 
         def mean(name: str) -> Tensor:
