@@ -6,10 +6,13 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import save_file
 
+import isomerge as library
+from isomerge.errors import IsomergeError
 from pipeline_models import save, stable_diffusion
 from solve.disguises import disguise
 from toys import tensors
@@ -48,6 +51,13 @@ def test_verify(isomerge: Callable, two: tuple[Path, Path], tmp_path: Path) -> N
     assert isomerge("verify", a, b / "unet").code == 2
 
 
+def refusal(call: Callable[[], Any]) -> str:
+    """What Python's door says."""
+    with pytest.raises(IsomergeError) as refused:
+        call()
+    return str(refused.value)
+
+
 def test_diff_and_fingerprint(isomerge: Callable, two: tuple[Path, Path], tmp_path: Path) -> None:
     """Every part has its verdict, and its hash, which the moved U-Net shares."""
     a, b = two
@@ -63,4 +73,11 @@ def test_diff_and_fingerprint(isomerge: Callable, two: tuple[Path, Path], tmp_pa
     assert prints["unet"]["compared"][0]["verdict"] == "same function"
     assert "vae: no fingerprint, as there is no spec for its class." in said.out
     assert isomerge("fingerprint", a, b / "unet").code == 2
-    assert isomerge("fingerprint", a, "--out", tmp_path / "p.json").code == 2
+    said = isomerge("fingerprint", a, "--out", tmp_path / "p.json")
+    assert said.code == 2
+    for refused in (
+        said.err,
+        *(refusal(f) for f in (lambda: library.fingerprint(a), lambda: library.similarity(a, b))),
+    ):
+        assert f"{a} is a pipeline, and a" in refused
+        assert f"name one of its parts, such as {a}" in refused

@@ -28,6 +28,12 @@ WAYS: dict[str, tuple[list[str], list[str]]] = {
     "another program's method": (["B", "--method", "add_difference"], ["did you mean task_arithmetic?"]),
     "another program's mean": (["B", "--method", "weighted_sum"], ["did you mean linear?"]),
     "a short dtype": (["B", "--dtype", "bf16"], ["did you mean bfloat16?"]),
+    "the beginning of an option": (["B", "--base", "A"], ["has no option --base: did you mean --base-model?"]),
+    "an option in Python's letters": (["B", "--base_model", "A"], ["did you mean --base-model?"]),
+    "more than an option": (["B", "--output", "x"], ["did you mean --out?"]),
+    "a key of recipes": (["B", "--merge-method", "ties"], ["did you mean --method?"]),
+    "a method's parameter": (["B", "--density", "0.5"], ["write --parameter density=VALUE"]),
+    "nothing alike": (["B", "--frobnicate"], ["no option --frobnicate; isomerge merge -h"]),
     "torch's dtype": (["B", "--dtype", "half"], ["did you mean float16?"]),
 }
 

@@ -83,6 +83,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no shards": ({"out_shard_size": 0}, "^0 is not a size"),
     "long": ({"heads": ["é" * 90]}, "^heads=.{80}…: give a text, such as"),
     "misspelt": ({"wieghts": [1]}, "^wieghts: merge has no such argument; did you mean weights$"),
+    "its beginning": ({"base": "a"}, "^base: merge has no such argument; did you mean base_model$"),
+    "a method's parameter": (
+        {"density": 0.5},
+        "^density: merge has no such argument; it is a parameter of merge methods: write parameters=",
+    ),
     "misspelt in matching": ({"stepps": 1}, "^stepps: merge has no such argument; did you mean steps$"),
 }
 

@@ -25,6 +25,7 @@ from isomerge.evidence.verify import (
     refute,
 )
 from isomerge.files import check_file, check_not_read
+from isomerge.models.references import check_one_model
 from isomerge.models.unit_plan import make_plan
 from isomerge.models.zero_gains import open_zero_gains
 from isomerge.observe.live.modules import on_disk
@@ -34,6 +35,7 @@ from isomerge.progress import Observer
 from isomerge.quotient.fingerprint import Fingerprint, read_fingerprint
 from isomerge.quotient.fingerprint import fingerprint as print_of
 from isomerge.quotient.orbit_distance import orbit_distance as distance_of
+from isomerge.quotient.record import is_print_file
 from isomerge.quotient.similarity import Similarity
 from isomerge.quotient.similarity import similarity as compare_prints
 from isomerge.run.arguments import checked
@@ -158,6 +160,9 @@ def _proof(solver: PairSolver, observer: Observer) -> tuple[dict[str, Any], Simi
     return reconsidered(solver, proof, prints.difference or 0.0) if prints.same else proof, prints
 
 
+A_PRINT = "a fingerprint"
+
+
 @checked(asked_for.Fingerprint)
 def fingerprint(asked: asked_for.Fingerprint, observer: Observer) -> Fingerprint:
     """What a model is modulo symmetry, in a file of some megabytes at most: equal for every disguise of it.
@@ -172,9 +177,10 @@ def fingerprint(asked: asked_for.Fingerprint, observer: Observer) -> Fingerprint
         The fingerprint: ``hash`` names the function (in float32 and float64), ``similarity`` compares two.
 
     Raises:
-        IsomergeError: a model that cannot be read, or that has no tensors.
+        IsomergeError: a model that cannot be read, or that has no tensors; a pipeline, whose parts have one each.
     """
 
+    check_one_model(asked.model, A_PRINT)
     path, opening = None if asked.out is None else Path(os.path.expanduser(asked.out)), asked.opening
     if path is not None:
         check_file(path, f"--out {path}", overwrite=True)
@@ -211,8 +217,9 @@ def similarity(asked: asked_for.Similarity, observer: Observer) -> dict[str, Any
     def print_or_file(model: Any) -> Fingerprint:
         if isinstance(model, Fingerprint):
             return model
-        if isinstance(model, (str, Path)) and Path(os.path.expanduser(model)).is_file():
+        if isinstance(model, (str, Path)) and is_print_file(model):
             return read_fingerprint(Path(os.path.expanduser(model)), salt=asked.salt or None)
+        check_one_model(model, A_PRINT)
         with recognised([model], asked.opening) as (opened,):
             return print_of(opened, observer, salt=asked.salt)
 

@@ -106,10 +106,10 @@ def run_fingerprint(voice: Voice, asked: asked_for.Fingerprint) -> dict[str, Any
     if not is_assembled(asked.model):
         return _fingerprints(voice, asked)
     from isomerge.archs import without_spec
-    from isomerge.models.references import open_assembled
+    from isomerge.models.references import check_one_model, open_assembled
 
     if asked.out is not None:
-        raise IsomergeError(f"{asked.model} is a pipeline, and a file has one model's fingerprint: name its part")
+        check_one_model(asked.model, "a file's fingerprint")
     sources = [asked.model, *(asked.others or ())]
     if (other := next((source for source in sources if not is_assembled(source)), None)) is not None:
         raise IsomergeError(f"{asked.model} is a pipeline and {other} none: compare pipelines, or models")
@@ -185,10 +185,9 @@ def tell_fingerprint(
 def _print_of(asked: asked_for.Fingerprint, observer: Observer) -> Any:
     """A fingerprint from a file, or of a model."""
     import isomerge
+    from isomerge.quotient.record import is_print_file, read_fingerprint
 
-    if Path(asked.model).is_file():
-        from isomerge.quotient.record import read_fingerprint
-
+    if is_print_file(asked.model):
         return read_fingerprint(Path(asked.model), salt=asked.salt or None)
     return call_of(isomerge.fingerprint)(asked, observer)
 

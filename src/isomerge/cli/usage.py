@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any
 
 from isomerge.cli.mergekit_options import in_place_of
 from isomerge.doors import COMMANDS
+from isomerge.options.nearest_names import nearest
 
 
 def misused(error: Any, name: str | None) -> str:
@@ -24,6 +23,9 @@ def misused(error: Any, name: str | None) -> str:
         known = [word for parameter in error.ctx.command.params for word in parameter.opts if word.startswith("--")]
         near = nearest(option.removeprefix("--"), (word[2:] for word in known))
         hint = f": did you mean --{near}?" if near else f"; {way}"
+        word = option.lstrip("-").replace("-", "_")
+        if near is None and "--parameter" in known and _is_parameter(word):
+            hint = f": it is a parameter of merge methods, so write --parameter {word}=VALUE"
         return in_place_of(option) or f"{name or 'isomerge'} has no option {option}{hint}"
     said = error.format_message().rstrip(".").replace("argument(s)", "argument")
     if (parameter := getattr(error, "param", None)) is not None:
@@ -43,8 +45,7 @@ def no_command(word: str) -> str:
     return f"isomerge has no command {word}; isomerge -h lists all"
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The name that was probably meant: one that the word begins, or that begins it, or one spelt much alike."""
-    names = [*known]
-    within = [name for name in names if word and (name.startswith(word) or word.startswith(name))]
-    return next(iter(within or get_close_matches(word, names, 1, 0.79)), None)
+def _is_parameter(word: str) -> bool:
+    from isomerge.fusion.registry import is_parameter
+
+    return is_parameter(word)

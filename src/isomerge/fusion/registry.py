@@ -438,6 +438,11 @@ def with_plug_ins() -> dict[str, Method]:
     return {name: _looked_up(name) for name in sorted({*methods(), *plug_ins(METHODS)})}
 
 
+def is_parameter(name: str) -> bool:
+    """Whether a method has a parameter of this name."""
+    return any(name in method.options for method in methods().values())
+
+
 def method(name: str) -> Method:
     """The method of that name: isomerge's own, a module's that was imported, or an installed package's; of a
     plug-in's the command notes that it uses it.

@@ -78,6 +78,23 @@ def is_assembled(ref: Any) -> bool:
     return any(is_pipeline(start) or is_single_file(start) for start in starts)
 
 
+def check_one_model(ref: Any, what: str) -> None:
+    """Refuse a model of several components where one model is asked for.
+
+    Args:
+        ref: as of `is_assembled`.
+        what: is of one model alone, for the message.
+
+    Raises:
+        IsomergeError: naming a component.
+    """
+    if is_assembled(ref):
+        parts = [part.ref for part in open_assembled(ref).components.values() if part.has_weights]
+        raise IsomergeError(
+            f"{ref} is a pipeline, and {what} is of one model: name one of its parts, such as {parts[0]}"
+        )
+
+
 def open_assembled(ref: str | Path) -> Pipeline:
     """It, opened, with its adapters' parts at the components that they are for.
 

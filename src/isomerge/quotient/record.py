@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from html import escape
@@ -189,6 +190,12 @@ class Fingerprint:
             raise IsomergeError(
                 f"{ref} is not a fingerprint: expected a file that `isomerge fingerprint MODEL -o FILE` wrote"
             ) from None
+
+
+def is_print_file(ref: str | Path) -> bool:
+    """Whether a reference names a file that is read as a fingerprint: one that has no weights."""
+    path = Path(os.path.expanduser(ref))
+    return path.is_file() and path.suffix != ".safetensors"
 
 
 def read_fingerprint(path: Path, *, salt: str | None = None) -> Fingerprint:

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import MISSING, replace
-from difflib import get_close_matches
 from functools import wraps
 from inspect import Parameter, Signature, cleandoc, signature
 from operator import index
@@ -70,8 +69,13 @@ def checked(request: type[Request]) -> Callable[[Callable[..., R]], Callable[...
             kinds = _kinds(function, full)
             for name in named:
                 if name not in kinds:
-                    near = get_close_matches(name, kinds, n=1)
-                    hint = f"did you mean {near[0]}" if near else f"there are {', '.join(kinds)}"
+                    from isomerge.fusion.registry import is_parameter
+                    from isomerge.options.nearest_names import nearest
+
+                    near, way = nearest(name, kinds), f"there are {', '.join(kinds)}"
+                    if near is None and "parameters" in kinds and is_parameter(name):
+                        way = f"it is a parameter of merge methods: write parameters={{{name!r}: ...}}"
+                    hint = way if near is None else f"did you mean {near}"
                     raise IsomergeError(f"{name}: {function.__name__} has no such argument; {hint}")
             try:
                 bound = full.bind(*args, **named)
