@@ -295,6 +295,18 @@ def test_what_has_no_relational_form_is_refused(name: str) -> None:
     assert not re.search(r"spec FILE|config line|update|\n", str(error.value))
 
 
+def test_a_tensor_of_another_kind_is_named_with_its_axes() -> None:
+    """YOLOS is a pre-norm model of attention and neurons as well: that its tokens for objects are none of what a
+    relational model has is what is said, and not what all such models are."""
+    config = tf.YolosConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=12, image_size=[8, 8],
+        patch_size=4, num_detection_tokens=3, num_channels=1,
+    )  # fmt: skip
+    words = r"embeddings.detection_tokens of yolos has no .* as its axes \(1 \w+ res\) are those of no query"
+    with pytest.raises(IsomergeError, match=words):
+        from_standard(tf.YolosForObjectDetection(config))
+
+
 def test_messages() -> None:
     """Other mistakes of a user."""
     llama, gpt2 = TOYS["llama"][0](), TOYS["gpt2"][0]()

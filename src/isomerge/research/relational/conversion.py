@@ -108,9 +108,9 @@ def _try_out(model: Any, relational: RelationalTransformer) -> None:
     apart = float((relational.eval()(ours) - wanted).norm() / wanted.norm().clamp_min(1e-300))
     if not apart <= (5e-2 if torch.finfo(first.dtype).bits < 32 else 1e-3):
         raise IsomergeError(
-            f"{model.config.model_type} does something that its tensors do not say (a multiplier, parallel "
-            "branches, layers without positions or with others, another pooling), as its relational form differs "
-            f"by {100 * apart:.2g} % on a trial: take a model such as GPT-2, ViT or Llama"
+            f"{model.config.model_type} does something that its tensors do not say (such as a multiplier, a "
+            "cap on scores, parallel branches, layers without positions or with others, another pooling), as its "
+            f"relational form differs by {100 * apart:.2g} % on a trial: take a model such as GPT-2, ViT or Llama"
         )
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.axes import Atom
+from isomerge.symmetry.axes import Atom, show
 from isomerge.symmetry.blocks import Block, gather_blocks, whole_leaves
 from isomerge.symmetry.groups import SCALES
 from isomerge.symmetry.language.spec import Spec, by_canonical, coverage
@@ -67,10 +67,10 @@ def parts_of(spec: Spec, tensors: Mapping[str, Tensor]) -> dict[Key, Part]:
     return _Reader(spec).read(tensors)
 
 
-def without_form(spec: Spec, why: str) -> IsomergeError:
-    """What to say of an architecture that cannot be relational here."""
+def without_form(spec: Spec, why: str, part: str = "") -> IsomergeError:
+    """What to say of an architecture, or a part of one, that cannot be relational here."""
     return IsomergeError(
-        f"{spec.model_type} has no relational form here, as {why}: take a model such as GPT-2, ViT or Llama"
+        f"{part}{spec.model_type} has no relational form here, as {why}: take a model such as GPT-2, ViT or Llama"
     )
 
 
@@ -136,10 +136,9 @@ class _Reader:
         return any(a.diag for a in atoms) or (bool(on_stream) and bool(others))
 
     def _refuse(self, block: Block, why: str = "") -> IsomergeError:
-        return IsomergeError(
-            f"tensor {block.key} of {self.spec.model_type} has no relational form here{why}: from_standard knows "
-            "pre-norm models of attention, neurons and one head"
-        )
+        axes = " ".join(map(show, block.axes or ()))
+        unknown = f"its axes ({axes}) are those of no query, key, value, output, neurons, embedding or head"
+        return without_form(self.spec, why or unknown, f"tensor {block.key} of ")
 
     # ------------------------------------------------------------------ weights
 
@@ -151,7 +150,7 @@ class _Reader:
         else:
             role = self._role(atoms)
         if not role and any(a.diag for a in atoms):
-            raise self._refuse(block, ", as it is a gain on the stream itself or on what a branch writes")
+            raise self._refuse(block, "it is a gain on the stream itself or on what a branch writes")
         if not role or len(names) != x.ndim or names.count(self.stream) != 1:
             raise self._refuse(block)
         if role == "start":
