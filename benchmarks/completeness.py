@@ -328,6 +328,20 @@ def class_table(cells: dict[str, Any]) -> str:
     return f"\n{words}\n\n{markdown(head, rows)}\n"
 
 
+def left_table(cells: dict[str, Any]) -> str:
+    """Of all that is not complete, what is left by the tensors that it moves."""
+    rows = []
+    for cell, report in sorted(cells.items()):
+        if (count := report["redundancy"]) is None or count["complete"]:
+            continue
+        parts = [
+            f"{left['dimensions']} {' and '.join(left['lines']) or 'of more than three lines at once'}"
+            for left in sorted(count["left"], key=lambda left: -left["dimensions"])
+        ]
+        rows.append([cell, f"{count['declared']} of {count['true']}", "; ".join(parts)])
+    return f"\n{markdown(['model type or class', 'declared', 'left, by what it moves'], rows)}\n"
+
+
 def cells(asked: argparse.Namespace) -> Cells:
     limits = {"seconds": asked.within, "gigabytes": asked.memory}
     names: list[str] = list(dict.fromkeys([*FIRST, *spec_texts()]))
@@ -362,6 +376,7 @@ BENCHMARK = Benchmark(
     sections=(
         Section("lab/completeness.md", "completeness", table),
         Section("lab/completeness.md", "completeness of classes", class_table),
+        Section("lab/completeness.md", "what is left", left_table),
     ),
     said=said, options=options, before=prepare,
 )  # fmt: skip

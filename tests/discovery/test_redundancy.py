@@ -16,13 +16,14 @@ from isomerge.checkpoint.in_memory import in_memory
 from isomerge.commands.proof import text_of
 from isomerge.discovery import redundancy
 from isomerge.discovery.bound_specimen import BoundSpecimen
-from isomerge.discovery.building import real_config
+from isomerge.discovery.building import make_specimen, real_config
 from isomerge.discovery.completeness import inner_axes, try_completeness
 from isomerge.discovery.redundancy import Redundancy, measure_redundancy, span_of, tiny_specimen
 from isomerge.discovery.redundancy_point import Point, form_of, form_tangents
 from isomerge.discovery.shrinking import Scale
 from isomerge.errors import IsomergeError
 from isomerge.evidence.inspection import inspection
+from isomerge.models.layer_norm_form import LayerNormForm
 from isomerge.models.recognised import Model
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.groups import GROUPS
@@ -184,12 +185,59 @@ def test_these_types_are_complete(kind: str) -> None:
     assert found.complete, found.report()
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "gpt_neo", "opt", "gpt_bigcode"])
-def test_heads_of_their_own_are_complete(kind: str) -> None:
-    """What words and positions trade is free once the words are no head: without `wp`, as many dimensions as the
-    stream has are missing. In tied models the tie takes it away, and nothing is missing either."""
-    config = tf.AutoConfig.for_model(kind, tie_word_embeddings=False).to_dict() | {"model_type": kind}
-    assert try_completeness(text_of(None)[1], config).complete
+OTHER_CLASSES = {
+    # what words and positions trade is free once the words are no head: without `wp`, as many dimensions as the stream
+    # has are missing
+    "gpt2 untied": ("gpt2", "GPT2LMHeadModel", False),
+    "gpt_neo untied": ("gpt_neo", "GPTNeoForCausalLM", False),
+    "opt untied": ("opt", "OPTForCausalLM", False),
+    "gpt_bigcode untied": ("gpt_bigcode", "GPTBigCodeForCausalLM", False),
+    # the same of words and types: without `wt` in this class, seven
+    "bert untied": ("bert", "BertForMaskedLM", False),
+    "roberta untied": ("roberta", "RobertaForMaskedLM", False),
+    # a body gives out what its last norm makes of the stream: without `returned` all that is written along the ones is
+    # missing, and where its embeddings are taken for a head, theirs is
+    "falcon's body": ("falcon", "FalconModel", True),
+    "gpt2's body": ("gpt2", "GPT2Model", True),
+}  # fmt: skip
+"""Classes of which a text that knows the default one alone misses something."""
+
+
+@thorough
+@pytest.mark.parametrize("case", OTHER_CLASSES)
+def test_other_classes_and_ties_are_complete(case: str) -> None:
+    """As docs/lab/completeness.md has it of many more."""
+    kind, architecture, tied = OTHER_CLASSES[case]
+    config = tf.AutoConfig.for_model(kind, tie_word_embeddings=tied).to_dict() | {"model_type": kind}
+    counted = try_completeness(text_of(None)[1], {**config, "architectures": [architecture]})
+    assert counted.complete, counted.report()
+
+
+@pytest.mark.parametrize(
+    ("kind", "architecture", "table", "free"),
+    [
+        ("gpt2", "GPT2Model", "wte.weight", True),
+        ("gpt2", "GPT2ForSequenceClassification", "wte.weight", True),
+        ("gpt2", "GPT2LMHeadModel", "wte.weight", False),
+        ("falcon", "FalconModel", "word_embeddings.weight", True),
+        ("falcon", "FalconForCausalLM", "word_embeddings.weight", False),
+    ],
+)
+def test_embeddings_are_a_head_only_where_a_class_has_one(
+    kind: str, architecture: str, table: str, free: bool
+) -> None:
+    """The config says tied in all five: in a body and in a classifier the last norm does not see what words have along
+    the ones; in a language model each word's is added to its logits."""
+    config = tf.AutoConfig.for_model(kind, tie_word_embeddings=True).to_dict() | {"model_type": kind}
+    config["architectures"] = [architecture]
+    seen = BoundSpecimen(text_of(None)[1], make_specimen(real_config(config), redundancy.TINY, 0, untied=False))
+    form = form_of(seen)
+    assert isinstance(form, LayerNormForm)
+    assert (table in {block.line.name for block in form.free.writers}) is free
+    (name,) = [stored for stored, match in seen.matches.items() if match.line.name == table]
+    weight = seen.specimen.stored[name]
+    along = torch.randn(len(weight), 1, dtype=torch.float64).expand_as(weight)
+    assert (seen.specimen.change({name: weight + along}) < 1e-12) is free
 
 
 SMALL = {

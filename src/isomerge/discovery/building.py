@@ -40,6 +40,8 @@ HEADS = (
 """Where the class of a config without ``architectures`` is looked up, in this order."""
 
 
+CLASSIFIER, PADDING = "SequenceClassification", "pad_token_id"
+"""What classes are called that may read the last token that does not pad, and take no batch without one that does."""
 LARGEST = 20_000_000
 """Parameters of a specimen: tiny models have a tenth of a million; one whose sizes were not made small would take
 hours."""
@@ -122,6 +124,8 @@ def _built(config: Any, kind: Any, scale: Scale, seed: int, untied: bool) -> Spe
     small = _settled(shrunk_whole(config.to_dict(), scale), untied)
     if scale.labels:
         small["num_labels"] = scale.labels
+    if CLASSIFIER in kind.__name__ and small.get(PADDING, 0) is None:
+        small[PADDING] = 0
     with silent(), torch.random.fork_rng(devices=[]), double_precision():
         torch.manual_seed(seed)
         made = type(config)(**{k: v for k, v in small.items() if k != "model_type"})

@@ -31,6 +31,7 @@ from isomerge.matching.norm_parts import (
 from isomerge.matching.reached_parts import reach_stages
 from isomerge.models.free_streams import given_out
 from isomerge.models.recognised import Model
+from isomerge.models.tied_tensors import has_language_head, is_body
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.bases import Basis
 from isomerge.symmetry.blocks import Block, Blocks
@@ -343,7 +344,8 @@ def _identifiable_under_layer_norm(model: Model) -> LayerNorms:
 
 def free_under_layer_norm(model: Model) -> LayerNorms:
     """What LayerNorm leaves free in a model; no weights are read."""
-    lines = [line for line in model.declared.lines if line.tied]
+    headed = has_language_head(model.config) and not is_body(model.config)
+    lines = [line for line in model.declared.lines if line.tied and headed]
     twice = {b for b in model.blocks if b.line.tied and is_tied(model.config, stored=True)}
     own = {block.line for block in model.blocks} - {block.line for block in twice}
     tied = [line for line in lines if line not in own]

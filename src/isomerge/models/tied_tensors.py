@@ -29,6 +29,12 @@ def has_language_head(config: Mapping[str, Any]) -> bool:
     return "For" not in name or any(mark in name.partition("For")[2] for mark in LANGUAGE_HEADS)
 
 
+def is_body(config: Mapping[str, Any]) -> bool:
+    """Whether the class that a config names is a base class: whatever it says of ties, its embeddings are no
+    head."""
+    return task_of(config) == "Model" and not ALWAYS.search(class_of(config)) and not parts_of(config)
+
+
 def tied_lines(spec: Spec, present: Iterable[str], config: Mapping[str, Any]) -> list[tuple[Line, Line]]:
     """The lines that are absent because another stands in, with that line.
 
@@ -72,8 +78,8 @@ def without_broken_ties(spec: Spec, present: Iterable[str], config: Mapping[str,
     """The spec without the spaces that would move a tied tensor in one of its places only, and the trades of tables
     that are heads as well."""
     broken = {name for _, names in broken_ties(spec, present, config).values() for name in names}
-    base = task_of(config) == "Model" and not ALWAYS.search(class_of(config)) and not parts_of(config)
-    tables = {stand_in.name for _, stand_in in ([] if base else _declared_ties(spec, set(present), config))}
+    ties = [] if is_body(config) else _declared_ties(spec, set(present), config)
+    tables = {stand_in.name for _, stand_in in ties}
     for shift in spec.shifts:
         broken |= {shift.name} if shift.trades and shift.against is None and shift.ends & tables else set()
     if not broken:
