@@ -41,7 +41,7 @@ HEADS = (
 
 
 CLASSIFIER, PADDING = "SequenceClassification", "pad_token_id"
-"""What classes are called that may read the last token that does not pad, and take no batch without one that does."""
+"""How classes are called that may read the last token that does not pad, and take no batch without such a token."""
 LARGEST = 20_000_000
 """Parameters of a specimen: tiny models have a tenth of a million; one whose sizes were not made small would take
 hours."""
