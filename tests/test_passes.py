@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
 from isomerge import loops, passes
-from isomerge.fusion.linear import linear
+from isomerge.fusion.linear import MIXED
 from isomerge.passes import BITS, NotFiniteError, Pass
 
 HALVES = (torch.bfloat16, torch.float16)
@@ -103,7 +102,7 @@ def test_sums_do_not_depend_on_what_else_is_read() -> None:
 def test_an_average_in_one_loop_is_that_of_the_method(bad: float | None, out: torch.dtype) -> None:
     """To the last bit, of every mixture of types, and so is all that is told; where sums are not finite as well.
 
-    Products and sums that are rounded together (``fastmath`` in `loops._mix`) fail here."""
+    Products and sums that are rounded together (``fastmath`` of loops with rules) fail here."""
     for seed in range(12):
         rng = np.random.default_rng(seed)
         dtypes = [STORED[k] for k in rng.integers(5, size=1 + seed % 4)]
@@ -111,14 +110,15 @@ def test_an_average_in_one_loop_is_that_of_the_method(bad: float | None, out: to
         if bad is not None:
             every[-1][500] = bad
         told, weight = [], rng.normal(size=len(every)).tolist()
-        for weights in (None, weight):
+        mixed = MIXED([[share] for share in weight])
+        for made in (lambda parts, mixed=mixed: mixed(parts), mixed):
             seen: list[object] = []
             reading = Pass(
                 every, torch.float32, anchor=seed % len(every), seen=lambda _, f, seen=seen: seen.append(f)
             )
             result, error = torch.zeros(1003, dtype=out), None
             try:
-                reading.run(partial(linear, weight=weight, normalize=False), result, weights=weights)
+                reading.run(made, result)
             except NotFiniteError as raised:
                 error = type(raised)
             told.append([result.view(torch.uint8).tolist(), str(reading.sums), str(reading.result), error, seen])

@@ -62,7 +62,7 @@ def _widen(kind: int, stored: Any, numbers: Any, x: Any, bits: Any) -> None:
             x[i] = stored[i]
 
 
-@numba.njit(inline="always")
+@numba.njit(**HOW)
 def _measure(x: Any, bits: Any, y: Any, zero: Any, mask: Any, sums: Any, top: Any) -> None:
     square = gap = zero
     most = bits[0] & mask
@@ -141,60 +141,40 @@ def _at(_: Any, address: Any) -> Any:
 _memory: Any = intrinsic(_at)
 
 
-@numba.njit(nogil=True, fastmath=False)
-def _mix(rows: Any, weights: Any, size: int) -> None:
-    """Rounded product by product and sum by sum, as no processor does otherwise; into the last row."""
-    out = rows[len(weights)]
-    for i in range(size):
-        out[i] = rows[0, i] * weights[0]
-    for m in range(1, len(weights)):
-        x, w = rows[m], weights[m]
-        for i in range(size):
-            out[i] += x[i] * w
+@numba.njit(inline="always")
+def _vector(address: Any, like: Any) -> Any:
+    """What is in memory there, of another vector's length and type."""
+    return carray(_memory(address), like.size, like.dtype)
 
 
-def average(
-    kinds: Any, places: Any, size: int, numbers: Any, weights: Any, halves: Any, anchor: int, sums: Any, tops: Any
-) -> None:
-    """Read vectors as they are stored, measure each as `read` does, add them up by weights in float32, measure the
-    sum and `write` it: one pass for all of that.
+@numba.njit(**HOW)
+def _load(kind: int, place: int, start: int, numbers: Any, x: Any, bits: Any) -> None:
+    """Widen some of what is stored from an address on."""
+    if kind == TABLE:
+        _widen(TABLE, carray(_memory(place + start), x.size, np.uint8), numbers, x, bits)
+    elif kind == FLOAT:
+        _widen(FLOAT, _vector(place + start * x.itemsize, x), numbers, x, bits)
+    else:
+        _widen(kind, carray(_memory(place + 2 * start), x.size, np.uint16), numbers, x, bits)
 
-    Args:
-        kinds, places: how each of n vectors and the result are stored, and their addresses, int64 [n + 1].
-        size: their entries.
-        numbers: float32 [n, all of a type].
-        weights: float32 [n].
-        halves: which of them, and of the result, are summed in float32, bool [n + 1].
-        anchor: which one distances are taken from.
-        sums, tops: see `read`, float64 [n + 1, 2] and int64 [n + 1, 1].
-    """
-    count, mask = len(weights), np.uint32(0x7FFFFFFF)
-    room = np.empty((count + 1, BLOCK), np.float32)
-    every = room.view(np.uint32)
-    for k in range(0, size, BLOCK):
-        n = min(BLOCK, size - k)
-        for m in range(count):
-            kind, x, bits = kinds[m], room[m, :n], every[m, :n]
-            if kind == TABLE:
-                _widen(kind, carray(_memory(places[m] + k), n, np.uint8), numbers[m], x, bits)
-            elif kind == FLOAT:
-                _widen(kind, carray(_memory(places[m] + 4 * k), n, np.float32), numbers[m], x, bits)
-            else:
-                _widen(kind, carray(_memory(places[m] + 2 * k), n, np.uint16), numbers[m], x, bits)
-        _mix(room, weights, n)
-        for m in range(count + 1):
-            x, y = room[m, :n], room[anchor if m < count else m, :n]
-            if halves[m]:
-                _measure(x, every[m, :n], y, np.float32(0), mask, sums[m], tops[m])
-            else:
-                _measure(x, every[m, :n], y, np.float64(0), mask, sums[m], tops[m])
-        x, kind = room[count, :n], kinds[count]
-        if kind == FLOAT:
-            out = carray(_memory(places[count] + 4 * k), n, np.float32)
-            for i in range(n):
-                out[i] = x[i]
-        else:
-            _round(kind, x, every[count, :n], carray(_memory(places[count] + 2 * k), n, np.uint16))
+
+@numba.njit(**HOW)
+def _store(kind: int, place: int, start: int, x: Any, bits: Any) -> None:
+    """Put it there, rounded as `write` does."""
+    if kind == FLOAT:
+        out = _vector(place + start * x.itemsize, x)
+        for i in range(x.size):
+            out[i] = x[i]
+    else:
+        _round(kind, x, bits, carray(_memory(place + 2 * start), x.size, np.uint16))
+
+
+@numba.njit(**HOW)
+def _measure_as(half: bool, x: Any, bits: Any, y: Any, mask: Any, sums: Any, top: Any) -> None:
+    if half:
+        _measure(x, bits, y, np.float32(0), mask, sums, top)
+    else:
+        _measure(x, bits, y, np.float64(0), mask, sums, top)
 
 
 @numba.njit(inline="always")
@@ -227,31 +207,27 @@ def count_low(x: Any, y: Any, high: Any, counts: Any) -> None:
                 counts[size & np.uint32(0x7FFF)] += 1
 
 
-def trim(x: Any, y: Any, low: Any, high: Any, stay: Any, seen: Any, delta: Any) -> None:
-    """Put the difference of two vectors into ``delta`` where its size is more than ``low`` and less than ``high``
-    (NaN: without end), of those of either size where its number is in ``stay`` [2, 2], from and to; zero elsewhere.
-    ``seen`` [2] were numbered before."""
+@numba.njit(nogil=True, error_model="numpy")
+def _cut(d: Any, low: Any, high: Any, factor: Any, stay: Any, seen: Any, mask: Any) -> None:
+    """See `cut`."""
     zero = low * 0
-    for k in range(0, delta.size, BLOCK):
-        d = delta[k : k + BLOCK]
-        _differ(x[k : k + BLOCK], y[k : k + BLOCK], d)
-        lows = highs = np.uint32(0)
+    lows = highs = np.uint32(0)
+    for i in range(d.size):
+        lows += np.uint32(abs(d[i]) == low)
+        highs += np.uint32(abs(d[i]) == high)
+    a, b = seen[0], seen[1]
+    seen[0], seen[1] = a + lows, b + highs
+    keep_low = stay[0, 0] <= a and seen[0] <= stay[0, 1]
+    keep_high = stay[1, 0] <= b and seen[1] <= stay[1, 1]
+    if (keep_low or seen[0] <= stay[0, 0] or a >= stay[0, 1]) and (
+        keep_high or seen[1] <= stay[1, 0] or b >= stay[1, 1]
+    ):
         for i in range(d.size):
-            lows += np.uint32(abs(d[i]) == low)
-            highs += np.uint32(abs(d[i]) == high)
-        a, b = seen
-        seen[0], seen[1] = a + lows, b + highs
-        keep_low = stay[0, 0] <= a and seen[0] <= stay[0, 1]
-        keep_high = stay[1, 0] <= b and seen[1] <= stay[1, 1]
-        if (keep_low or seen[0] <= stay[0, 0] or a >= stay[0, 1]) and (
-            keep_high or seen[1] <= stay[1, 0] or b >= stay[1, 1]
-        ):
-            for i in range(d.size):
-                size = abs(d[i])
-                kept = (size > low) | ((size == low) & keep_low)
-                d[i] = d[i] if kept & ~((size > high) | ((size == high) & ~keep_high)) else zero
-            continue
-        for i in range(d.size):  # a block where one of them begins or ends
+            size = abs(d[i])
+            kept = (size > low) | ((size == low) & keep_low)
+            d[i] = d[i] if kept & ~((size > high) | ((size == high) & ~keep_high)) else zero
+    else:  # a block where one of them begins or ends
+        for i in range(d.size):
             size = abs(d[i])
             kept = size > low or (size == low and stay[0, 0] <= a < stay[0, 1])
             if size > high or (size == high and not stay[1, 0] <= b < stay[1, 1]):
@@ -260,6 +236,27 @@ def trim(x: Any, y: Any, low: Any, high: Any, stay: Any, seen: Any, delta: Any) 
             b += size == high
             if not kept:
                 d[i] = zero
+    if factor != 1:
+        for i in range(d.size):
+            d[i] *= factor
+    if mask != 0:
+        stays = carray(_memory(mask + seen[2]), d.size, np.uint8)
+        for i in range(d.size):
+            d[i] = d[i] if stays[i] else factor * 0
+    seen[2] += d.size
+
+
+def cut(x: Any, y: Any, low: Any, high: Any, factor: Any, stay: Any, seen: Any, mask: int, delta: Any) -> None:
+    """Put what stays of the difference of two vectors, times a factor, into ``delta``; zero elsewhere.
+
+    It stays where its size is more than ``low`` and less than ``high`` (NaN: without end), of those of either size
+    where its number is in ``stay`` [2, 2], from and to; and where the ``mask`` at that address (0: none) is not
+    zero. ``seen`` [3] were numbered before, of either size and of all.
+    """
+    for k in range(0, delta.size, BLOCK):
+        d = delta[k : k + BLOCK]
+        _differ(x[k : k + BLOCK], y[k : k + BLOCK], d)
+        _cut(d, low, high, factor, stay, seen, mask)
 
 
 def masses(x: Any, y: Any, kept: Any, sums: Any) -> None:
@@ -272,12 +269,6 @@ def masses(x: Any, y: Any, kept: Any, sums: Any) -> None:
             some += np.float64(abs(w[i]))
         sums[0] += every
         sums[1] += some
-
-
-@numba.njit(inline="always")
-def _vector(address: Any, like: Any) -> Any:
-    """What is in memory there, of another vector's length and type."""
-    return carray(_memory(address), like.size, like.dtype)
 
 
 def variances(parts: Any, y: Any, out: Any) -> None:
@@ -298,13 +289,6 @@ def variances(parts: Any, y: Any, out: Any) -> None:
                 square[i] += step * (d - mean[i])
         for i in range(o.size):
             o[i] = square[i] / len(parts)
-
-
-def keep_masked(x: Any, y: Any, mask: Any, factor: Any, delta: Any) -> None:
-    """Put those differences of two vectors that a mask has, times a factor, into ``delta``; zero elsewhere."""
-    for i in range(delta.size):
-        d = (x[i] - y[i]) * factor
-        delta[i] = d if mask[i] else factor * 0
 
 
 def descend(x: Any, mean: Any, square: Any, slope: Any, rates: Any) -> None:
@@ -341,39 +325,75 @@ def keep_ranked(draws: Any, order: Any, limits: Any, mask: Any) -> None:
 
 
 def entrywise(vote: Rule, last: Rule, take: Rule | None) -> Callable[..., None]:
-    """A loop over entries of some vectors, made of functions of single ones: see `isomerge.passes.Entrywise`.
+    """One pass over vectors, made of functions of single entries (see `isomerge.passes.Entrywise`): they are read
+    as they are stored, measured as by `read`, cut as by `cut`, computed with; the result is measured and rounded.
 
-    Its arguments: where the vectors are in memory, int64 [n]; the origin, and whether it is subtracted from them;
-    two numbers for each vector [n, 2], three for all [3], of their type; the result.
+    Arguments of the loop that is made, for n vectors, perhaps a base, and the result (m in all):
+        stored: how each is stored, and its address, int64 [m] both; all numbers of types, float32 [m - 1, numbers].
+        size: their entries.
+        is_based, subtract: whether there is a base, and whether it is taken from the vectors.
+        own, common: two numbers of each vector [n, 2], and three of all [3].
+        cuts: of each vector low, high and factor [n, 3], and what stays, was seen and is masked [n, 2, 2], [n, 3]
+            and [n]: see `cut`; of no vectors: nothing is cut.
+        rooms: what is computed in, float32 or float64 [m + 4, BLOCK]; the same memory as unsigned integers; of
+            which all bits but the sign's.
+        measures: which are summed in float32, bool [m]; the number of the one that distances are taken from
+            (negative: nothing is measured); sums and largest sizes as of `read`, float64 [m, 2] and int64 [m, 1].
     """
     each, end = (register_jitable(inline="always")(rule) for rule in (vote, last))
     again, twice = (each, False) if take is None else (register_jitable(inline="always")(take), True)
     version = repr([(rule.__code__.co_code, rule.__code__.co_consts) for rule in (vote, last, again)])
 
-    def loop(parts: Any, origin: Any, subtract: bool, own: Any, common: Any, out: Any) -> None:
+    def loop(
+        stored: Any,
+        size: int,
+        is_based: bool,
+        subtract: bool,
+        own: Any,
+        common: Any,
+        cuts: Any,
+        rooms: Any,
+        measures: Any,
+    ) -> None:
         _ = version  # what is kept on disk is of these functions
-        nothing = out.dtype.type(-0.0)  # a sum of negative zeros is one
-        ground = np.zeros(BLOCK, out.dtype)
-        votes, total, count = np.empty(BLOCK, out.dtype), np.empty(BLOCK, out.dtype), np.empty(BLOCK, out.dtype)
-        p, q, r = common
-        for k in range(0, out.size, BLOCK):
-            mixed, z = out[k : k + BLOCK], origin[k : k + BLOCK]
-            g = z if subtract else ground[: z.size]
-            for i in range(z.size):
-                votes[i] = total[i] = count[i] = nothing
-            for m in range(len(parts)):
-                x = _vector(parts[m], out)[k : k + BLOCK]
-                a, b = own[m, 0], own[m, 1]
-                for i in range(z.size):
+        (kinds, places, numbers), (ends, stay, seen, masks) = stored, cuts
+        (room, bits, mask), (halves, anchor, sums, tops) = rooms, measures
+        models, count, (p, q, r) = len(own), len(kinds) - 1, common
+        votes, total, counted, ground = room[count + 1], room[count + 2], room[count + 3], room[count + 4]
+        ground[:] = 0
+        nothing = -ground[0]  # a sum of negative zeros is one
+        for k in range(0, size, BLOCK):
+            n = min(BLOCK, size - k)
+            for m in range(count):
+                _load(kinds[m], places[m], k, numbers[m], room[m, :n], bits[m, :n])
+            for m in range(count if anchor >= 0 else 0):
+                _measure_as(halves[m], room[m, :n], bits[m, :n], room[anchor, :n], mask, sums[m], tops[m])
+            z, out = (room[models] if is_based else ground)[:n], room[count, :n]
+            for m in range(len(masks)):
+                _differ(room[m, :n], z, room[m, :n])
+                _cut(room[m, :n], ends[m, 0], ends[m, 1], ends[m, 2], stay[m], seen[m], masks[m])
+            g = z if subtract and not len(masks) else ground[:n]
+            for i in range(n):
+                votes[i] = nothing
+            for m in range(models):
+                x, a, b = room[m, :n], own[m, 0], own[m, 1]
+                for i in range(n):
                     votes[i] = each(x[i] - g[i], a, b, votes[i])
             if twice:
-                for m in range(len(parts)):
-                    x = _vector(parts[m], out)[k : k + BLOCK]
-                    a, b = own[m, 0], own[m, 1]
-                    for i in range(z.size):
-                        total[i], count[i] = again(x[i] - g[i], a, b, votes[i], total[i], count[i])
-            for i in range(z.size):
-                mixed[i] = end(z[i], votes[i], total[i], count[i], p, q, r)
+                for i in range(n):
+                    total[i] = counted[i] = nothing
+                for m in range(models):
+                    x, a, b = room[m, :n], own[m, 0], own[m, 1]
+                    for i in range(n):
+                        total[i], counted[i] = again(x[i] - g[i], a, b, votes[i], total[i], counted[i])
+            for i in range(n):
+                if twice:
+                    out[i] = end(z[i], votes[i], total[i], counted[i], p, q, r)
+                else:
+                    out[i] = end(z[i], votes[i], nothing, nothing, p, q, r)
+            if anchor >= 0:
+                _measure_as(halves[count], out, bits[count, :n], out, mask, sums[count], tops[count])
+            _store(kinds[count], places[count], k, out, bits[count, :n])
 
     return loop
 
@@ -428,7 +448,7 @@ class _Kept(FunctionCache):
 def compiled(loop: Callable[..., Any], *rules: Rule | None) -> Callable[..., Any]:
     """A loop, or what it makes of some ``rules``, compiled for the arguments that it is called with; kept on disk
     unless nothing can be written there. Those of rules do as they say, rounding by rounding."""
-    how = {**HOW, "fastmath": False} if rules or loop in (trim, keep_masked, variances) else HOW
+    how = {**HOW, "fastmath": False} if rules or loop in (cut, variances) else HOW
     python = loop(*rules) if rules else loop
     run = numba.njit(**how)(python)
     try:

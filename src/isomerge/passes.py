@@ -8,9 +8,9 @@ and round it (`isomerge.loops`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
-from math import isfinite
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from math import isfinite, nan
 from typing import Any, Protocol
 
 import numpy as np
@@ -90,30 +90,23 @@ class Pass:
         self.result = Sums()
         """Of what was computed, before it is rounded."""
 
-    def run(
-        self,
-        function: Function | None = None,
-        out: Tensor | Places | None = None,
-        *,
-        weights: Sequence[float] | None = None,
-    ) -> None:
-        """Read all, and put what a function gives into ``out``, in memory or on its way to a file.
-
-        Args:
-            weights: the function gives the sum of the tensors by these weights, which is one loop where loops know
-                how all are stored.
+    def run(self, made: Function | Entries | None = None, out: Tensor | Places | None = None) -> None:
+        """Read all, and put what is made of a piece of every tensor into ``out``, in memory or on its way to a
+        file; in one loop where that is made of single entries, and loops know how all are stored.
 
         Raises:
             NotFiniteError: the result has NaN or infinite values in the dtype of ``out``.
         """
-        if function is None or out is None:
+        if made is None or out is None:
             for _ in self.pieces():
                 pass
             return
         places = out.view(-1).split(PIECE) if isinstance(out, Tensor) else out.places()
-        averaged = None if weights is None else self._average(weights, out.dtype)
+        is_one, function = None, made
+        if isinstance(made, Entries):
+            is_one, function = self._in_one_loop(made, out.dtype), partial(_of_piece, made)
         for place, stored in zip(places, self._stored(), strict=True):
-            if averaged is None or not averaged(stored, place):
+            if is_one is None or not is_one(stored, place):
                 self._put(function(self._read(stored, measure=True)), place)
         if not (isfinite(self.result.square) and fits(self.result.largest, out.dtype)):
             raise NotFiniteError
@@ -126,29 +119,24 @@ class Pass:
     def _stored(self) -> Iterator[Sequence[Tensor]]:
         return zip(*(x.split(PIECE) for x in self._flat), strict=True)
 
-    def _average(
-        self, weights: Sequence[float], dtype: torch.dtype
+    def _in_one_loop(
+        self, entries: Entries, dtype: torch.dtype
     ) -> Callable[[Sequence[Tensor], Tensor], bool] | None:
-        """What takes a piece of each tensor through `isomerge.loops.average`, and tells whether it could: not where
-        sums are not finite; None where loops do not read or write all types."""
+        """What takes a piece of each tensor through the loop of some entries, and tells whether it could: not where
+        sums are not finite; None where loops do not read, cut or write all."""
         written = dtype in (torch.float32, torch.bfloat16, torch.float16)
-        if self._wide != torch.float32 or not written or not all(x.dtype in BITS for x in self._flat):
+        known = all(x.dtype in BITS for x in self._flat) and all(isinstance(p, Part | None) for p in entries.parts)
+        if self._wide != torch.float32 or not written or not known:
             return None
-        from isomerge.loops import average, compiled, kind_of
-
-        dtypes, count = [*(x.dtype for x in self._flat), dtype], len(self._flat)
-        kinds = np.array([kind_of(each) for each in dtypes])
-        tables = [numbers_of(each) for each in dtypes[:count]]
-        numbers = np.stack([np.resize(table, max(map(len, tables))) for table in tables])
-        half = np.array([each.itemsize <= 2 for each in dtypes])
+        loop, count = Loop(entries, [*(x.dtype for x in self._flat), dtype], self._wide), len(self._flat)
+        half = np.array([each.itemsize <= 2 for each in (*(x.dtype for x in self._flat), dtype)])
         half[:count] &= half[self._anchor]
-        shares, loop = np.array(weights, np.float32), compiled(average)
 
-        def averaged(stored: Sequence[Tensor], place: Tensor) -> bool:
-            sums, tops = np.zeros((count + 1, 2)), np.zeros((count + 1, 1), np.int64)
-            places = np.array([x.data_ptr() for x in (*stored, place)])
-            loop(kinds, places, len(place), numbers, shares, half, self._anchor, sums, tops)
+        def is_one(stored: Sequence[Tensor], place: Tensor) -> bool:
+            sums, tops, before = np.zeros((count + 1, 2)), np.zeros((count + 1, 1), np.int64), loop.seen.copy()
+            loop(stored, place, (half, self._anchor, sums, tops))
             if not np.isfinite(sums).all():
+                loop.seen[:] = before
                 return False
             if self._seen is not None:
                 self._seen(stored, [True] * count)
@@ -157,7 +145,7 @@ class Pass:
                 each.add(square, gap, size)
             return True
 
-        return averaged
+        return is_one
 
     def _read(self, stored: Sequence[Tensor], measure: bool) -> list[Tensor]:
         wide, finite = list(stored), [True] * len(stored)
@@ -207,6 +195,30 @@ def squares(x: Tensor, anchor: Tensor | None = None) -> tuple[float, float]:
     return total.square, total.gap
 
 
+class Part:
+    """What stays of the difference of two vectors that come piece by piece, in order: entries by their sizes, or
+    those of a mask, times a factor."""
+
+    def __init__(self) -> None:
+        self.low, self.high, self.factor = -1.0, nan, 1.0
+        """Sizes that entries lie between, and what they are multiplied by."""
+        self.stay = np.zeros((2, 2), np.int64)
+        """Of the entries of the least and of the largest size that stay the first's number, and the last's."""
+        self.seen = np.zeros(3, np.int64)
+        """Those of either size in the pieces so far, and all."""
+        self.mask: np.ndarray | None = None
+        """Which of all entries stay; None: any."""
+
+    def __call__(self, part: Tensor, base: Tensor) -> Tensor:
+        """From the next piece of a model and of the base, vectors, to that of what stays of the task vector."""
+        from isomerge.loops import compiled, cut
+
+        delta, mask = torch.empty_like(part), 0 if self.mask is None else self.mask.ctypes.data
+        numbers = np.array([self.low, self.high, self.factor], delta.numpy().dtype)
+        compiled(cut)(part.numpy(), base.numpy(), *numbers, self.stay, self.seen, mask, delta.numpy())
+        return delta
+
+
 @dataclass(frozen=True)
 class Entrywise:
     """What becomes of one entry of some tensors: functions of numbers, compiled into one loop over all entries.
@@ -219,44 +231,105 @@ class Entrywise:
     vote: Callable[..., Any]
     """``votes = vote(d, a, b, votes)``, tensor by tensor; from -0."""
     last: Callable[..., Any]
-    """The result: ``last(z, votes, total, count, p, q, r)``, with the base's entry ``z``."""
+    """The result: ``last(z, votes, total, count, p, q, r)``, with the base's entry ``z`` (0: there is none)."""
     take: Callable[..., Any] | None = None
     """``total, count = take(d, a, b, votes, total, count)``, once all have voted; from -0."""
 
     def __call__(
         self,
-        tensors: Sequence[Tensor],
-        base: Tensor,
         own: Sequence[Sequence[float]],
         common: Sequence[float] = (),
         *,
         subtract: bool = True,
-    ) -> Tensor:
+        parts: Sequence[Callable[[Tensor, Tensor], Tensor] | None] = (),
+    ) -> Entries:
+        """With the numbers of every tensor, and those that all have: see `Entries`."""
+        return Entries(self, own, common, subtract, () if all(part is None for part in parts) else parts)
+
+
+@dataclass(frozen=True)
+class Entries:
+    """What becomes of the entries of some tensors, and of a base where there is one."""
+
+    rule: Entrywise
+    own: Sequence[Sequence[float]]
+    """Of every tensor ``a``, or ``a`` and ``b``."""
+    common: Sequence[float] = ()
+    """``p``, ``q`` and ``r``, or the first of them."""
+    subtract: bool = True
+    """Take the base, if there is one, from the tensors; else ``d`` is their own entry."""
+    parts: Sequence[Callable[[Tensor, Tensor], Tensor] | None] = ()
+    """What stays of every task vector, see `Part`; None: all; of no tensors: all of all."""
+
+    def __call__(self, tensors: Sequence[Tensor], base: Tensor | None = None) -> Tensor:
         """The result for all entries.
 
         Args:
-            tensors, base: of one shape, float32 or float64.
-            own: of every tensor ``a``, or ``a`` and ``b``.
-            common: ``p``, ``q`` and ``r``, or the first of them.
-            subtract: take the base from the tensors; else ``d`` is their own entry.
+            tensors, base: of one shape, float32 or float64; where there are parts, the next pieces.
 
         Raises:
             RuntimeError: a number of ``own`` or ``common`` is too large for the tensors' type.
         """
-        from isomerge.loops import compiled, entrywise
+        every = [*(t for t, _ in zip(tensors, self.own, strict=True)), *([] if base is None else [base])]
+        flat = [t.detach().reshape(-1).contiguous() for t in every]
+        out, entries = torch.empty(tensors[0].shape, dtype=flat[0].dtype), self
+        if self.parts:
+            cut = zip(flat, self.parts, strict=False)  # the base comes last
+            flat[: len(self.parts)] = [x - flat[-1] if part is None else part(x, flat[-1]) for x, part in cut]
+            entries = replace(self, parts=(), subtract=False)
+        loop = Loop(entries, [out.dtype] * (len(flat) + 1), out.dtype)
+        loop(flat, out.view(-1), (np.zeros(0, bool), -1, np.zeros((0, 2)), np.zeros((0, 1), np.int64)))
+        return out
 
-        out = torch.empty(base.shape, dtype=base.dtype)
-        *parts, origin = (t.detach().reshape(-1).contiguous() for t in (*tensors, base))
-        z = origin.numpy()
-        numbers = np.zeros((len(parts) + 1, 3), z.dtype)
-        for row, values in zip(numbers, [*own, common], strict=True):
+
+class Loop:
+    """The compiled loop of some entries (`isomerge.loops.entrywise`), for pieces of tensors and of the result.
+
+    Args:
+        entries: what is computed.
+        dtypes: of the tensors, a base if there is one, and the result.
+        wide: what is computed in.
+
+    Raises:
+        RuntimeError: a number of ``own`` or ``common`` is too large for ``wide``.
+    """
+
+    def __init__(self, entries: Entries, dtypes: Sequence[torch.dtype], wide: torch.dtype) -> None:
+        from isomerge.loops import BLOCK, compiled, entrywise, kind_of
+
+        own, number = entries.own, torch.empty(0, dtype=wide).numpy().dtype
+        numbers = np.zeros((len(own) + 1, 3), number)
+        for row, values in zip(numbers, [*own, entries.common], strict=True):
             with np.errstate(over="ignore"):
                 row[: len(values)] = values
             if not np.isfinite(row).all():
                 raise RuntimeError("a number cannot be converted without overflow")  # as torch says it
-        loop = compiled(entrywise, self.vote, self.last, self.take)
-        loop(addresses(parts), z, subtract, numbers[:-1], numbers[-1], out.view(-1).numpy())
-        return out
+        parts = [Part() if part is None else part for part in entries.parts]
+        self.seen = np.array([part.seen for part in parts], np.int64).reshape(-1, 3)
+        """Of every part that is cut out."""
+        for part, seen in zip(parts, self.seen, strict=True):
+            part.seen = seen
+        ends = np.array([[part.low, part.high, part.factor] for part in parts], number).reshape(-1, 3)
+        stay = np.array([part.stay for part in parts], np.int64).reshape(-1, 2, 2)
+        masks = np.array([0 if part.mask is None else part.mask.ctypes.data for part in parts], np.int64)
+        tables = [numbers_of(each) for each in dtypes]
+        self._numbers = np.stack([np.resize(table, max(map(len, tables))) for table in tables])
+        self._kinds = np.array([kind_of(each) for each in dtypes])
+        self._own, self._common, self._cuts = numbers[:-1], numbers[-1], (ends, stay, self.seen, masks)
+        room = np.empty((len(dtypes) + 4, BLOCK), number)
+        self._rooms, self._kept = (room, *_bits(room)), parts
+        rule, self._how = entries.rule, (len(dtypes) - 1 > len(own), entries.subtract)
+        self._loop = compiled(entrywise, rule.vote, rule.last, rule.take)
+
+    def __call__(self, stored: Sequence[Tensor], place: Tensor, measures: tuple[Any, ...]) -> None:
+        """The next piece of every tensor, contiguous, into a place."""
+        every = (self._kinds, addresses([*stored, place]), self._numbers)
+        self._loop(every, len(place), *self._how, self._own, self._common, self._cuts, self._rooms, measures)
+
+
+def _of_piece(entries: Entries, parts: list[Tensor]) -> Tensor:
+    count = len(entries.own)
+    return entries(parts[:count], *parts[count:])
 
 
 def addresses(tensors: Sequence[Tensor]) -> np.ndarray:

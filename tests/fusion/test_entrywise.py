@@ -205,7 +205,8 @@ def cases(name: str, count: int) -> Iterator[tuple[list[Tensor], Tensor, dict[st
 
 
 def worst(name: str, count: int) -> float:
-    """The largest difference from the plain form, in roundings of the largest entry; pieces must equal the whole."""
+    """The largest difference from the plain form, in roundings of the largest entry; pieces must equal the whole, and one
+    loop over what is stored give the bits and sums of all steps apart."""
     chosen, most = method(name), 0.0
     for tensors, base, options in cases(name, count):
         wide = torch.float64 if base.dtype == torch.float64 else torch.float32
@@ -218,14 +219,32 @@ def worst(name: str, count: int) -> float:
         whole = chosen.fuse(every, options, base=start, rng=rng())
         plain = FORMS[name](every, origin, options, rng()).to(wide)
         parts = [base] if start is not None else []
-        selection, out = chosen.selection(tensors, options, base, rng()), torch.empty(base.shape, dtype=wide)
-        Pass([*tensors, *parts], wide).run(
-            lambda pieces, selection=selection, parts=parts, options=options: chosen.fuse(
-                pieces[: len(pieces) - len(parts)], options, base=pieces[-1] if parts else None, selection=selection
-            ),
-            out,
-        )
-        assert torch.equal(out, whole), (name, options)
+        for stored in (wide, torch.bfloat16):
+            told = []
+            for in_one_loop in (False, True):
+                selection, out = (
+                    chosen.selection(tensors, options, base, rng()),
+                    torch.empty(base.shape, dtype=stored),
+                )
+                reading = Pass([*tensors, *parts], wide)
+
+                def merged(
+                    pieces: list[Tensor],
+                    *,
+                    n: int = len(tensors),
+                    options: dict[str, Any] = options,
+                    selection: Any = selection,
+                ) -> Tensor:
+                    return chosen.fuse(pieces[:n], options, base=[*pieces, None][n], selection=selection)
+
+                entries = chosen.entries_of(options, len(tensors), wide, selection)
+                assert entries is not None
+                reading.run(entries if in_one_loop else merged, out)
+                told.append(
+                    [out.view(torch.uint8).tolist() if out.ndim else float(out), reading.sums, reading.result]
+                )
+            assert str(told[0]) == str(told[1]), (name, options)
+            assert stored != wide or torch.equal(out, whole), (name, options)
         scale = max([float(t.abs().max()) for t in (*every, origin, plain) if t.numel()] or [0.0])
         unit = max(torch.finfo(wide).eps * scale, torch.finfo(wide).smallest_normal * torch.finfo(wide).eps)
         most = max([most, *((whole - plain).abs() / unit).flatten().tolist()])

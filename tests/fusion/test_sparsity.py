@@ -88,7 +88,7 @@ def test_rescaling() -> None:
 
     def sparse(x: torch.Tensor, mask: torch.Tensor, rescale: bool) -> list[float]:
         zeros = torch.zeros_like(x)
-        return Masked(Sizes(x, zeros, x.dtype), mask, rescale=rescale)(x, zeros).tolist()
+        return Masked(mask, Sizes(x, zeros, x.dtype) if rescale else None)(x, zeros).tolist()
 
     assert sparse(x, mask, False) == [1.0, 0.0, 0.0, -4.0]
     assert sparse(x, mask, True) == [2.0, 0.0, 0.0, -8.0]

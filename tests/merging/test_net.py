@@ -16,6 +16,7 @@ from torch import Tensor
 import isomerge
 from isomerge.errors import IsomergeError
 from isomerge.fusion import registry
+from isomerge.fusion.linear import MIXED
 from isomerge.fusion.registry import methods
 from isomerge.models.recognised import recognise
 from merging.test_merging import tokens
@@ -46,7 +47,7 @@ def broken(
             x.view(-1)[x.numel() // 2] = bad
         return out
 
-    monkeypatch.setitem(registry._METHODS, name, replace(method, function=spoilt, weights=None))
+    monkeypatch.setitem(registry._METHODS, name, replace(method, function=spoilt, entries=None))
 
 
 def refused(models: Sequence[Path], out: Path, name: str, **how: Any) -> str:
@@ -64,7 +65,7 @@ def test_streaming(
     models: list[Path], bad: str, align: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A weighted sum, a method of pieces, which go to their place in the file, and one of whole tensors."""
-    linear = replace(methods()["linear"], weights=lambda **how: [1.0, 1e9])
+    linear = replace(methods()["linear"], entries=lambda *_, **how: MIXED([[1.0], [1e9]]))
     monkeypatch.setitem(registry._METHODS, "linear", linear)
     refused(models[:2], tmp_path / "out", "linear", align=align)
     broken("linear", BAD[bad], monkeypatch, lambda t: t.numel() > 500)
@@ -80,7 +81,7 @@ def test_a_method_that_fills_files_itself(
     from isomerge.fusion import ties
 
     plain = ties.add_task_vectors
-    monkeypatch.setattr(ties, "add_task_vectors", lambda *a, **k: plain(*a, **k).mul_(1e9))
+    monkeypatch.setattr(ties, "add_task_vectors", lambda *a, **k: plain(*a, **{**k, "lambda_": 1e9}))
     refused(models[1:3], tmp_path / "out", "ties", base_model=models[0], align=False)
     refused(models[1:3], tmp_path / "out", "ties", base_model=models[0])
 

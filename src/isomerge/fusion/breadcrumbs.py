@@ -9,10 +9,11 @@ from torch import Tensor
 
 from isomerge.fusion.bounds import task_vectors
 from isomerge.fusion.method_options import CONSENSUS, SHARE, limited
-from isomerge.fusion.registry import elementwise_method, per_model
+from isomerge.fusion.registry import entries_method, per_model
 from isomerge.fusion.sparsity import check_share
 from isomerge.fusion.task_vectors import add_task_vectors
-from isomerge.fusion.trimming import Part, Sizes, Trim, parts_of
+from isomerge.fusion.trimming import Sizes, Trim, parts_of
+from isomerge.passes import Entries, Part
 
 
 def middle(
@@ -48,7 +49,7 @@ def middle(
     return parts_of(tensors, base, density, part, gamma)
 
 
-@elementwise_method(select=middle)
+@entries_method(select=middle)
 @limited(density=SHARE, gamma=SHARE, bound=task_vectors)
 def breadcrumbs(
     tensors: Sequence[Tensor],
@@ -62,7 +63,7 @@ def breadcrumbs(
     lambda_: float = 1.0,
     int8_mask: bool = False,
     selection: Sequence[Part | None] | None = None,
-) -> Tensor:
+) -> Entries:
     """Outliers and small entries dropped: ``base + lambda sum_m w_m (b_m * delta_m)``.
 
     The mask ``b_m`` drops the share ``gamma`` of the largest magnitudes, and of the smallest as many as leave
@@ -84,10 +85,10 @@ def breadcrumbs(
         IsomergeError: a density or gamma outside of [0, 1].
     """
     parts = selection or middle(tensors, base, density=density, gamma=gamma, rescale=rescale)
-    return add_task_vectors(tensors, base, weight, normalize=normalize, lambda_=lambda_, parts=parts)
+    return add_task_vectors(weight, base.dtype, normalize=normalize, lambda_=lambda_, parts=parts)
 
 
-@elementwise_method(select=middle)
+@entries_method(select=middle)
 @limited(density=SHARE, gamma=SHARE, consensus_method=CONSENSUS, bound=task_vectors)
 def breadcrumbs_ties(
     tensors: Sequence[Tensor],
@@ -102,7 +103,7 @@ def breadcrumbs_ties(
     consensus_method: str = "sum",
     int8_mask: bool = False,
     selection: Sequence[Part | None] | None = None,
-) -> Tensor:
+) -> Entries:
     """Breadcrumbs' task vectors, with TIES' election of signs.
 
     Args:
@@ -115,5 +116,5 @@ def breadcrumbs_ties(
     """
     parts = selection or middle(tensors, base, density=density, gamma=gamma, rescale=rescale)
     return add_task_vectors(
-        tensors, base, weight, normalize=normalize, lambda_=lambda_, consensus=consensus_method, parts=parts
+        weight, base.dtype, normalize=normalize, lambda_=lambda_, consensus=consensus_method, parts=parts
     )

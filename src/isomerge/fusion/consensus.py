@@ -10,10 +10,10 @@ from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.fusion.bounds import in_directions
+from isomerge.fusion.linear import weighted
 from isomerge.fusion.method_options import NOT_NEGATIVE, Range, limited
-from isomerge.fusion.registry import elementwise_method, per_model
-from isomerge.fusion.task_vectors import weighted
-from isomerge.passes import Entrywise
+from isomerge.fusion.registry import entries_method, per_model
+from isomerge.passes import Entries, Entrywise
 
 
 def _needs(d: Any, a: Any, b: Any, votes: Any, total: Any, count: Any) -> Any:
@@ -28,7 +28,7 @@ def _together(z: Any, votes: Any, total: Any, count: Any, p: Any, q: Any, r: Any
 NEEDED = Entrywise(weighted, _together, _needs)
 
 
-@elementwise_method
+@entries_method
 @limited(models=(2, None), tall_lambda=NOT_NEGATIVE, agreeing=Range(least=0), bound=in_directions)
 def consensus(
     tensors: Sequence[Tensor],
@@ -38,7 +38,7 @@ def consensus(
     tall_lambda: Sequence[float] = per_model(0.4),
     agreeing: int = 2,
     lambda_: float = 1.0,
-) -> Tensor:
+) -> Entries:
     """The sum of task vectors where enough tasks need it: what none needs, or one alone, is left out.
 
     ``base + lambda M tau`` with ``tau = sum_m w_m delta_m``; a model needs the entries of its TALL mask, and ``M``
@@ -60,7 +60,7 @@ def consensus(
         raise IsomergeError(
             f"`agreeing` is {agreeing:g}, but {len(tensors)} models are merged, so nothing would stay: choose less"
         )
-    return NEEDED(tensors, base, list(zip(weight, tall_lambda, strict=True)), (lambda_, agreeing))
+    return NEEDED(list(zip(weight, tall_lambda, strict=True)), (lambda_, agreeing))
 
 
 def tall_mask(delta: Tensor, together: Tensor, threshold: float) -> Tensor:

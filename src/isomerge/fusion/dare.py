@@ -9,10 +9,11 @@ from torch import Generator, Tensor
 
 from isomerge.fusion.bounds import task_vectors
 from isomerge.fusion.method_options import CONSENSUS, SHARE, limited
-from isomerge.fusion.registry import elementwise_method, per_model
+from isomerge.fusion.registry import entries_method, per_model
 from isomerge.fusion.sparsity import random_entries
 from isomerge.fusion.task_vectors import add_task_vectors
-from isomerge.fusion.trimming import Masked, Part, parts_of
+from isomerge.fusion.trimming import Masked, parts_of
+from isomerge.passes import Entries, Part
 
 
 def thinned(
@@ -37,11 +38,11 @@ def thinned(
         tensors,
         base,
         density,
-        lambda sizes, share: Masked(sizes, random_entries(base, share, rng), rescale=rescale),
+        lambda sizes, share: Masked(random_entries(base, share, rng), sizes if rescale else None),
     )
 
 
-@elementwise_method(select=thinned)
+@entries_method(select=thinned)
 @limited(density=SHARE, bound=task_vectors)
 def dare_linear(
     tensors: Sequence[Tensor],
@@ -55,7 +56,7 @@ def dare_linear(
     int8_mask: bool = False,
     rng: Generator,
     selection: Sequence[Part | None] | None = None,
-) -> Tensor:
+) -> Entries:
     """Drop and rescale: ``base + lambda sum_m w_m c_m (b_m * delta_m)`` with random masks ``b_m``.
 
     Every entry of a task vector is kept with probability ``density``. The factor ``c_m`` restores the sum of
@@ -77,10 +78,10 @@ def dare_linear(
         IsomergeError: a density outside of [0, 1].
     """
     parts = selection or thinned(tensors, base, density=density, rescale=rescale, rng=rng)
-    return add_task_vectors(tensors, base, weight, normalize=normalize, lambda_=lambda_, parts=parts)
+    return add_task_vectors(weight, base.dtype, normalize=normalize, lambda_=lambda_, parts=parts)
 
 
-@elementwise_method(select=thinned)
+@entries_method(select=thinned)
 @limited(density=SHARE, consensus_method=CONSENSUS, bound=task_vectors)
 def dare_ties(
     tensors: Sequence[Tensor],
@@ -95,7 +96,7 @@ def dare_ties(
     int8_mask: bool = False,
     rng: Generator,
     selection: Sequence[Part | None] | None = None,
-) -> Tensor:
+) -> Entries:
     """DARE's random task vectors, with TIES' election of signs.
 
     Args:
@@ -108,5 +109,5 @@ def dare_ties(
     """
     parts = selection or thinned(tensors, base, density=density, rescale=rescale, rng=rng)
     return add_task_vectors(
-        tensors, base, weight, normalize=normalize, lambda_=lambda_, consensus=consensus_method, parts=parts
+        weight, base.dtype, normalize=normalize, lambda_=lambda_, consensus=consensus_method, parts=parts
     )

@@ -10,10 +10,11 @@ from torch import Generator, Tensor
 
 from isomerge.fusion.bounds import task_vectors
 from isomerge.fusion.method_options import CONSENSUS, SHARE, Together, limited
-from isomerge.fusion.registry import elementwise_method, per_model
+from isomerge.fusion.registry import entries_method, per_model
 from isomerge.fusion.sparsity import check_window, ranked_entries
 from isomerge.fusion.task_vectors import add_task_vectors
-from isomerge.fusion.trimming import Masked, Part, Sizes, parts_of
+from isomerge.fusion.trimming import Masked, Sizes, parts_of
+from isomerge.passes import Entries, Part
 from isomerge.pieces import PIECE
 
 
@@ -54,12 +55,12 @@ def pruned(
             for x, y, place in zip(*rows, mask.split(some), strict=True):
                 delta = x.to(sizes.wide) - y.to(sizes.wide)
                 place.copy_(ranked_entries(delta, share, window, rng))
-        return Masked(sizes, mask, rescale=rescale)
+        return Masked(mask, sizes if rescale else None)
 
     return parts_of(tensors, base, density, part, epsilon)
 
 
-@elementwise_method(select=pruned)
+@entries_method(select=pruned)
 @limited(density=SHARE, consensus_method=CONSENSUS, together=WINDOWS, bound=task_vectors)
 def della(
     tensors: Sequence[Tensor],
@@ -75,7 +76,7 @@ def della(
     int8_mask: bool = False,
     rng: Generator,
     selection: Sequence[Part | None] | None = None,
-) -> Tensor:
+) -> Entries:
     """MagPrune, then TIES' election: large entries of task vectors are kept more often than small ones.
 
     Within its row, the entry of rank r of n by magnitude is kept with probability
@@ -102,11 +103,11 @@ def della(
     """
     parts = selection or pruned(tensors, base, density=density, epsilon=epsilon, rescale=rescale, rng=rng)
     return add_task_vectors(
-        tensors, base, weight, normalize=normalize, lambda_=lambda_, consensus=consensus_method, parts=parts
+        weight, base.dtype, normalize=normalize, lambda_=lambda_, consensus=consensus_method, parts=parts
     )
 
 
-@elementwise_method(select=pruned)
+@entries_method(select=pruned)
 @limited(density=SHARE, together=WINDOWS, bound=task_vectors)
 def della_linear(
     tensors: Sequence[Tensor],
@@ -121,7 +122,7 @@ def della_linear(
     int8_mask: bool = False,
     rng: Generator,
     selection: Sequence[Part | None] | None = None,
-) -> Tensor:
+) -> Entries:
     """MagPrune without an election: ``base + lambda sum_m w_m c_m (b_m * delta_m)``.
 
     Args:
@@ -132,4 +133,4 @@ def della_linear(
         IsomergeError: a density outside of [0, 1], or probabilities outside of (0, 1).
     """
     parts = selection or pruned(tensors, base, density=density, epsilon=epsilon, rescale=rescale, rng=rng)
-    return add_task_vectors(tensors, base, weight, normalize=normalize, lambda_=lambda_, parts=parts)
+    return add_task_vectors(weight, base.dtype, normalize=normalize, lambda_=lambda_, parts=parts)

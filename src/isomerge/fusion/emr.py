@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from isomerge.fusion.bounds import in_directions
+from isomerge.fusion.linear import weighted
 from isomerge.fusion.method_options import limited
-from isomerge.fusion.registry import elementwise_method, per_model
-from isomerge.fusion.task_vectors import weighted
-from isomerge.passes import Entrywise
+from isomerge.fusion.registry import entries_method, per_model
+from isomerge.passes import Entries, Entrywise
 
 
 def _largest(d: Any, a: Any, b: Any, votes: Any, total: Any, count: Any) -> Any:
@@ -27,7 +27,7 @@ def _signed(z: Any, votes: Any, total: Any, count: Any, p: Any, q: Any, r: Any) 
 LARGEST = Entrywise(weighted, _signed, _largest)
 
 
-@elementwise_method
+@entries_method
 @limited(bound=in_directions)
 def emr(
     tensors: Sequence[Tensor],
@@ -35,7 +35,7 @@ def emr(
     *,
     weight: Sequence[float] = per_model(1.0),
     lambda_: float = 1.0,
-) -> Tensor:
+) -> Entries:
     """Elect, mask and rescale: the unified model, from which a light mask and a factor give each task's model.
 
     ``base + lambda tau``: per entry the sign of ``sum_m w_m delta_m``, with the largest magnitude among the task
@@ -49,7 +49,7 @@ def emr(
         lambda_: scales what is added.
     """
 
-    return LARGEST(tensors, base, [[share] for share in weight], [lambda_])
+    return LARGEST([[share] for share in weight], [lambda_])
 
 
 def same_direction(delta: Tensor, unified: Tensor) -> Tensor:

@@ -50,9 +50,11 @@ def knots(
     for share in density:
         check_share("density", share)
 
+    added = add_task_vectors(weight, base.dtype, normalize=normalize, consensus="sum")
+
     def ties(parts: list[Tensor]) -> Tensor:
         trimmed = [trim(part, share) for part, share in zip(parts, density, strict=True)]
-        return add_task_vectors(trimmed, torch.zeros_like(parts[0]), weight, normalize=normalize, consensus="sum")
+        return added(trimmed, torch.zeros_like(parts[0]))
 
     def mix(deltas: list[Tensor]) -> Tensor:
         basis = left_directions(deltas)

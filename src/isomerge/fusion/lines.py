@@ -8,11 +8,12 @@ from torch import Tensor
 
 from isomerge.fusion.bounds import by_depth
 from isomerge.fusion.method_options import limited
-from isomerge.fusion.registry import elementwise_method, per_model
+from isomerge.fusion.registry import entries_method, per_model
 from isomerge.fusion.task_vectors import add_task_vectors
+from isomerge.passes import Entries
 
 
-@elementwise_method
+@entries_method
 @limited(bound=by_depth)
 def lines(
     tensors: Sequence[Tensor],
@@ -22,7 +23,7 @@ def lines(
     alpha: float | None = None,
     beta: float | None = None,
     depth: float = 0.0,
-) -> Tensor:
+) -> Entries:
     """Task vectors scaled up with their layer: ``base + (alpha + beta l / (L - 1)) sum_m w_m delta_m`` in layer
     ``l`` of ``L``.
 
@@ -42,7 +43,7 @@ def lines(
 
     first, slope = factors(alpha, beta, len(tensors))
     factor = first + slope * depth
-    return add_task_vectors(tensors, base, weight, normalize=False, lambda_=factor)
+    return add_task_vectors(weight, base.dtype, normalize=False, lambda_=factor)
 
 
 def factors(alpha: float | None, beta: float | None, count: int) -> tuple[float, float]:

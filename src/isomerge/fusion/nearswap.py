@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from isomerge.fusion.bounds import convex
+from isomerge.fusion.linear import weighted
 from isomerge.fusion.method_options import check_number, limited
-from isomerge.fusion.registry import elementwise_method
-from isomerge.fusion.task_vectors import weighted
-from isomerge.passes import Entrywise
+from isomerge.fusion.registry import entries_method
+from isomerge.passes import Entries, Entrywise
 
 NEAREST = 1e-6
 """Smallest difference that is divided by (mergekit's)."""
@@ -27,9 +27,9 @@ def _swapped(z: Any, votes: Any, total: Any, count: Any, p: Any, q: Any, r: Any)
 SWAPPED = Entrywise(weighted, _swapped)
 
 
-@elementwise_method
+@entries_method
 @limited(models=(1, 1), bound=convex)
-def nearswap(tensors: Sequence[Tensor], base: Tensor, *, t: float) -> Tensor:
+def nearswap(tensors: Sequence[Tensor], base: Tensor, *, t: float) -> Entries:
     """Every entry moves from the base to the other model by ``min(1, t / |theta - base|)`` of the way.
 
     So it moves by at most ``t``: entries that differ by less are swapped, others are moved by ``t``.
@@ -43,4 +43,4 @@ def nearswap(tensors: Sequence[Tensor], base: Tensor, *, t: float) -> Tensor:
         IsomergeError: there is not exactly one model beside the base.
     """
     check_number(tensors, nearswap)
-    return SWAPPED(tensors, base, [[1.0]], (t, NEAREST), subtract=False)
+    return SWAPPED([[1.0]], (t, NEAREST), subtract=False)

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from isomerge.fusion.bounds import scaled
+from isomerge.fusion.linear import MIXED
 from isomerge.fusion.method_options import check_number, limited
-from isomerge.fusion.registry import elementwise_method, per_model, scale_free
+from isomerge.fusion.registry import entries_method, per_model, scale_free
+from isomerge.passes import Entries
 
 
-@elementwise_method
+@entries_method
 @limited(models=(1, 1), bound=scaled)
 @scale_free
-def passthrough(tensors: Sequence[Tensor], *, scale: Sequence[float] = per_model(1.0)) -> Tensor:
+def passthrough(tensors: Sequence[Tensor], *, scale: Sequence[float] = per_model(1.0)) -> Entries:
     """``scale theta``.
 
     Args:
@@ -25,4 +27,4 @@ def passthrough(tensors: Sequence[Tensor], *, scale: Sequence[float] = per_model
         IsomergeError: there is not exactly one model.
     """
     check_number(tensors, passthrough)
-    return tensors[0] * scale[0]
+    return MIXED([scale])

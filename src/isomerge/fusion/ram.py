@@ -9,8 +9,8 @@ from torch import Tensor
 
 from isomerge.fusion.bounds import changes
 from isomerge.fusion.method_options import limited
-from isomerge.fusion.registry import elementwise_method
-from isomerge.passes import Entrywise, Pass
+from isomerge.fusion.registry import entries_method
+from isomerge.passes import Entries, Entrywise, Pass
 from isomerge.pieces import wide_dtype
 
 
@@ -44,9 +44,9 @@ def gains(
         tensors, base: as they are stored, of one shape.
         r, alpha, epsilon: as of `ramplus_tl`.
     """
-    every, unique = [0] * len(tensors), [0] * len(tensors)
+    every, unique, counted = [0] * len(tensors), [0] * len(tensors), COUNTED([[1.0, epsilon]] * len(tensors))
     for *parts, origin in Pass([*tensors, base], wide_dtype([base, *tensors])).pieces(measure=False):
-        alone = COUNTED(parts, origin, [[1.0, epsilon]] * len(parts)) == 1
+        alone = counted(parts, origin) == 1
         for k, part in enumerate(parts):
             delta = part - origin
             changed = delta.abs().gt_(epsilon).logical_and_(delta)
@@ -57,9 +57,9 @@ def gains(
     return [1 + r * min(max(rho, 0.0), alpha) for rho in rhos]
 
 
-@elementwise_method
+@entries_method
 @limited(bound=changes)
-def ram(tensors: Sequence[Tensor], base: Tensor, *, epsilon: float = 1e-5) -> Tensor:
+def ram(tensors: Sequence[Tensor], base: Tensor, *, epsilon: float = 1e-5) -> Entries:
     """The base plus, entry by entry, the mean task vector of the models that change it.
 
     A model changes an entry when its task vector there is larger than ``epsilon``. Where one model does, its change
@@ -70,10 +70,10 @@ def ram(tensors: Sequence[Tensor], base: Tensor, *, epsilon: float = 1e-5) -> Te
         base: the base's tensor.
         epsilon: largest magnitude that counts as no change.
     """
-    return UNIQUE(tensors, base, [[1.0, epsilon]] * len(tensors))
+    return UNIQUE([[1.0, epsilon]] * len(tensors))
 
 
-@elementwise_method(select=gains)
+@entries_method(select=gains)
 @limited(bound=changes)
 def ramplus_tl(
     tensors: Sequence[Tensor],
@@ -83,7 +83,7 @@ def ramplus_tl(
     alpha: float = 0.2,
     epsilon: float = 1e-5,
     selection: Sequence[float] | None = None,
-) -> Tensor:
+) -> Entries:
     """RAM with unique changes scaled up: by ``1 + r clamp(rho, 0, alpha)``, what a model loses where it is
     averaged.
 
@@ -97,4 +97,4 @@ def ramplus_tl(
         selection: what `gains` gave for the whole tensors that these are pieces of.
     """
     gained = gains(tensors, base, r=r, alpha=alpha, epsilon=epsilon) if selection is None else selection
-    return UNIQUE(tensors, base, [[gain, epsilon] for gain in gained])
+    return UNIQUE([[gain, epsilon] for gain in gained])

@@ -28,15 +28,17 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import cache, cached_property, partial
+from functools import cache, cached_property, partial, wraps
 from typing import Any
 
+import torch
 from torch import Generator, Tensor
 
 import isomerge.fusion as package
 from isomerge.errors import IsomergeError
 from isomerge.fusion.bounds import Bound, Inputs, Size
 from isomerge.fusion.method_options import KINDS, Option, Together, check_kind, limits_of
+from isomerge.passes import Entries
 from isomerge.plug_ins import entry_points
 from isomerge.plug_ins.command import use
 from isomerge.plug_ins.entry_points import METHODS, load, module_source, origin, package_of, plug_ins
@@ -94,8 +96,8 @@ class Method:
     """Every entry of the result depends on that entry of the models alone, so that tensors are merged in pieces."""
     select: Callable[..., Any] | None = None
     """Of an elementwise method, what it is to know of whole tensors: see `elementwise_method`."""
-    weights: Callable[..., Sequence[float]] | None = None
-    """Of one that is a weighted sum, its weights."""
+    entries: Callable[..., Entries] | None = None
+    """Of one that is made of single entries, what tells of these: see `entries_method`."""
     scale_free: bool = False
     """It commutes with factors of coordinates, so that the gauge of gains does not count: see `scale_free`."""
     models: tuple[int, int | None] = (1, None)
@@ -257,9 +259,19 @@ class Method:
         call = self.select if self.built_in else self._calls.selection(self.select)
         return call(*operands, **options)
 
-    def weights_of(self, parameters: Mapping[str, Any], count: int) -> Sequence[float] | None:
-        """What each of ``count`` tensors is multiplied by, where the method is no more than the sum of that."""
-        return None if self.weights is None else self.weights(**self._keywords(parameters, count))
+    def entries_of(
+        self, parameters: Mapping[str, Any], count: int, dtype: torch.dtype, selection: Any = None
+    ) -> Entries | None:
+        """What becomes of single entries of ``count`` tensors that are computed with in a dtype; None where it is
+        told by a function of pieces alone."""
+        if self.entries is None or not self.built_in:
+            return None
+        options = self._keywords(parameters, count)
+        options |= {"selection": selection} if self.select is not None else {}
+        options |= {"rng": None} if self.random else {}
+        options.update((asked, parameters[asked]) for asked in self.placed if asked in parameters)
+        like = torch.empty(0, dtype=dtype)
+        return self.entries([like] * count, *([like] if self.base != "none" else []), **options)
 
     def _keywords(self, parameters: Mapping[str, Any], count: int) -> dict[str, Any]:
         values = self.values(parameters, count)
@@ -321,7 +333,6 @@ def elementwise_method(
     function: Callable[..., Any] | None = None,
     *,
     select: Callable[..., Any] | None = None,
-    weights: Callable[..., Sequence[float]] | None = None,
 ) -> Callable[..., Any]:
     """Register a function of aligned tensors whose result depends, entry by entry, on that entry of the models
     alone; it is given pieces of tensors, flattened, in order.
@@ -329,13 +340,26 @@ def elementwise_method(
     What it is to know of whole tensors (thresholds) comes from ``select(tensors, [base], **options)``, which is
     given them once, as they are stored, half precision too; the function takes it as the keyword parameter
     ``selection`` (None: ``tensors`` are whole). It may keep count of the pieces.
-
-    A method without a base that is no more than a weighted sum has ``weights(**options)``, one for each tensor: to
-    the last bit, all products are rounded, and the others added to the first one by one.
     """
     if function is None:
-        return partial(elementwise_method, select=select, weights=weights)
-    return _register(replace(describe(function), elementwise=True, select=select, weights=weights))
+        return partial(elementwise_method, select=select)
+    return _register(replace(describe(function), elementwise=True, select=select))
+
+
+def entries_method(
+    function: Callable[..., Entries] | None = None, *, select: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    """Register an `elementwise_method` that is told by what becomes of single entries: one compiled loop does
+    that from file to file. Of tensors it asks number and dtype alone, unless it is to ``select`` first."""
+    if function is None:
+        return partial(entries_method, select=select)
+
+    @wraps(function)
+    def merged(tensors: Sequence[Tensor], base: Tensor | None = None, **options: Any) -> Tensor:
+        given = [] if base is None else [base]
+        return function(tensors, *given, **options)(tensors, *given)
+
+    return _register(replace(describe(merged), elementwise=True, select=select, entries=function))
 
 
 def unit_method(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,18 +9,19 @@ import torch
 from torch import Tensor
 
 from isomerge.fusion.bounds import changes
+from isomerge.fusion.linear import weighted
 from isomerge.fusion.method_options import SHARE, limited
-from isomerge.fusion.registry import elementwise_method
+from isomerge.fusion.registry import entries_method
 from isomerge.fusion.sparsity import check_share, lowest
-from isomerge.fusion.task_vectors import weighted
-from isomerge.passes import Entrywise, Pass, addresses, squares
+from isomerge.fusion.trimming import Masked
+from isomerge.passes import Entries, Entrywise, Part, Pass, addresses, squares
 from isomerge.pieces import wide_dtype
 
 NEGLIGIBLE = 1e-6
 """Sum of the models' mean squares below which they weigh alike, and the smallest sum of weights that is divided
 by."""
-Selection = tuple["Selected | None", list[float]]
-"""Which entries stay (None: all), and how much each model counts."""
+Selection = tuple[list[Part], list[float]]
+"""What stays of task vectors (of none: all), and how much each model counts."""
 
 
 def _agree(d: Any, a: Any, b: Any, votes: Any, total: Any, count: Any) -> Any:
@@ -34,19 +35,6 @@ def _mean(z: Any, votes: Any, total: Any, count: Any, p: Any, q: Any, r: Any) ->
 
 
 MEAN = Entrywise(weighted, _mean, _agree)
-
-
-class Selected:
-    """A mask of the entries that stay, taken in pieces, in order."""
-
-    def __init__(self, mask: Tensor) -> None:
-        self._mask, self._start = mask, 0
-
-    def __call__(self, tensors: Sequence[Tensor], base: Tensor) -> list[Tensor]:
-        """The next pieces of the task vectors, zero where nothing stays."""
-        mask = self._mask[self._start : self._start + base.numel()].view(base.shape)
-        self._start += base.numel()
-        return [(t - base).mul_(mask) for t in tensors]
 
 
 def selected(tensors: Sequence[Tensor], base: Tensor, *, select_topk: float, **_: Any) -> Selection:
@@ -65,14 +53,15 @@ def selected(tensors: Sequence[Tensor], base: Tensor, *, select_topk: float, **_
     if select_topk < 1:
         spread = torch.cat([_variance(parts, origin) for *parts, origin in reading.pieces(measure=False)])
         mask = lowest(spread.neg_(), int(int(spread.count_nonzero()) * select_topk))
-    chosen = None if mask is None else Selected(mask)
+    chosen = [] if mask is None else [Masked(mask) for _ in tensors]
     for *parts, origin in reading.pieces(measure=False):
-        kept = parts if chosen is None else chosen(parts, origin)
-        for k, part in enumerate(kept):
-            sums[k] += squares(part, origin)[1] if chosen is None else squares(part)[0]
+        for k, part in enumerate(parts):
+            sums[k] += squares(chosen[k](part, origin))[0] if chosen else squares(part, origin)[1]
     total = sum(sums) / max(1, base.numel())
     shares = [1 / len(sums) if total < NEGLIGIBLE else own / sum(sums) for own in sums]
-    return None if mask is None else Selected(mask), shares
+    for part in chosen:
+        part.seen[:] = 0
+    return chosen, shares
 
 
 def _variance(tensors: Sequence[Tensor], base: Tensor) -> Tensor:
@@ -84,7 +73,7 @@ def _variance(tensors: Sequence[Tensor], base: Tensor) -> Tensor:
     return out
 
 
-@elementwise_method(select=selected)
+@entries_method(select=selected)
 @limited(select_topk=SHARE, bound=changes)
 def sce(
     tensors: Sequence[Tensor],
@@ -93,7 +82,7 @@ def sce(
     select_topk: float = 1.0,
     int8_mask: bool = False,
     selection: Selection | None = None,
-) -> Tensor:
+) -> Entries:
     """Select entries on which the models differ, calculate the models' weights, erase minority signs.
 
     Of the task vectors only the entries of largest variance over the models stay: ``floor(select_topk N)`` of the N
@@ -112,5 +101,4 @@ def sce(
         IsomergeError: a share outside of [0, 1].
     """
     chosen, shares = selected(tensors, base, select_topk=select_topk) if selection is None else selection
-    kept = tensors if chosen is None else chosen(tensors, base)
-    return MEAN(kept, base, [[1.0, share] for share in shares], [NEGLIGIBLE], subtract=chosen is None)
+    return MEAN([[1.0, share] for share in shares], [NEGLIGIBLE], parts=chosen)

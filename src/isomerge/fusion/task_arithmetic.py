@@ -8,11 +8,12 @@ from torch import Tensor
 
 from isomerge.fusion.bounds import task_vectors
 from isomerge.fusion.method_options import limited
-from isomerge.fusion.registry import elementwise_method, per_model, scale_free
+from isomerge.fusion.registry import entries_method, per_model, scale_free
 from isomerge.fusion.task_vectors import add_task_vectors
+from isomerge.passes import Entries
 
 
-@elementwise_method
+@entries_method
 @limited(bound=task_vectors)
 @scale_free
 def task_arithmetic(
@@ -23,7 +24,7 @@ def task_arithmetic(
     normalize: bool = False,
     lambda_: float = 1.0,
     int8_mask: bool = False,
-) -> Tensor:
+) -> Entries:
     """The base plus the weighted task vectors: ``base + lambda sum_m w_m (theta_m - base)``.
 
     Args:
@@ -34,4 +35,4 @@ def task_arithmetic(
         lambda_: scales what is added.
         int8_mask: accepted for mergekit's recipes; there are no masks here.
     """
-    return add_task_vectors(tensors, base, weight, normalize=normalize, lambda_=lambda_)
+    return add_task_vectors(weight, base.dtype, normalize=normalize, lambda_=lambda_)

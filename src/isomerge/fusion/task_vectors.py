@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from isomerge.errors import IsomergeError
-from isomerge.passes import Entrywise
-
-if TYPE_CHECKING:
-    from isomerge.fusion.trimming import Part
+from isomerge.fusion.linear import weighted
+from isomerge.passes import Entries, Entrywise, Part
 
 NO_WEIGHT = 1e-8
 """Sum of weights that nothing is divided by (mergekit's)."""
@@ -22,11 +19,6 @@ def check_consensus(consensus: str) -> None:
     """Raises IsomergeError where this is no way to elect signs."""
     if consensus not in ("sum", "count"):
         raise IsomergeError(f"`consensus_method` is {consensus}, but it is one of: sum, count")
-
-
-def weighted(d: Any, a: Any, b: Any, votes: Any) -> Any:
-    """A sum, every entry times a weight ``a``."""
-    return votes + d * a
 
 
 def _scaled(z: Any, votes: Any, total: Any, count: Any, p: Any, q: Any, r: Any) -> Any:
@@ -57,15 +49,14 @@ ELECTED = Entrywise(_vote, _elected, _agree)
 
 
 def add_task_vectors(
-    tensors: Sequence[Tensor],
-    base: Tensor,
     weight: Sequence[float],
+    dtype: torch.dtype,
     *,
     normalize: bool,
     lambda_: float = 1.0,
     consensus: str | None = None,
     parts: Sequence[Part | None] = (),
-) -> Tensor:
+) -> Entries:
     """``base + lambda sum_m w_m delta_m``, divided by the sum of weights when ``normalize``.
 
     With ``consensus`` (TIES' election) an entry of a model counts, in both sums, only where its weighted task
@@ -73,9 +64,8 @@ def add_task_vectors(
     tie is positive. Where the weights that agree cancel, nothing is divided.
 
     Args:
-        tensors: one per model.
-        base: the base's tensor.
         weight: one weight per model.
+        dtype: what is computed in.
         normalize: divide. Where the weights sum to zero, nothing is divided.
         lambda_: scales what is added.
         consensus: see above; None: no election.
@@ -84,17 +74,12 @@ def add_task_vectors(
     Raises:
         IsomergeError: another word for ``consensus``.
     """
-    subtract = all(part is None for part in parts)
-    if not subtract:
-        origin = base.reshape(-1).contiguous()
-        flat = [t.reshape(-1).contiguous() for t in tensors]
-        tensors = [t - origin if part is None else part(t, origin) for t, part in zip(flat, parts, strict=True)]
     if consensus is None:
         total = sum(weight)
         divisor = total if normalize and abs(total) >= NO_WEIGHT else 1.0
-        return SUM(tensors, base, [[w] for w in weight], (lambda_, divisor), subtract=subtract)
+        return SUM([[w] for w in weight], (lambda_, divisor), parts=parts)
     check_consensus(consensus)
     # where all weights are positive, sums of them are no less than the least, but for one that the dtype has not
-    least = max(min(weight), torch.finfo(base.dtype).tiny) if normalize and min(weight) > 0 else 0.0
+    least = max(min(weight), torch.finfo(dtype).tiny) if normalize and min(weight) > 0 else 0.0
     votes = [[w, float(consensus == "count")] for w in weight]
-    return ELECTED(tensors, base, votes, (lambda_, float(normalize), least), subtract=subtract)
+    return ELECTED(votes, (lambda_, float(normalize), least), parts=parts)

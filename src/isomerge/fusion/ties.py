@@ -8,12 +8,13 @@ from torch import Tensor
 
 from isomerge.fusion.bounds import task_vectors
 from isomerge.fusion.method_options import CONSENSUS, SHARE, limited
-from isomerge.fusion.registry import elementwise_method, per_model
+from isomerge.fusion.registry import entries_method, per_model
 from isomerge.fusion.task_vectors import add_task_vectors
-from isomerge.fusion.trimming import Part, largest
+from isomerge.fusion.trimming import largest
+from isomerge.passes import Entries, Part
 
 
-@elementwise_method(select=largest)
+@entries_method(select=largest)
 @limited(density=SHARE, consensus_method=CONSENSUS, bound=task_vectors)
 def ties(
     tensors: Sequence[Tensor],
@@ -27,7 +28,7 @@ def ties(
     consensus_method: str = "sum",
     int8_mask: bool = False,
     selection: Sequence[Part | None] | None = None,
-) -> Tensor:
+) -> Entries:
     """Trim, elect, merge: task vectors keep their largest entries, and of these only those of the elected sign.
 
     ``base + lambda (sum_m w_m d_m [sign(w_m d_m) = s]) / (sum_m w_m [sign(w_m d_m) = s])`` with the trimmed task
@@ -50,5 +51,5 @@ def ties(
     """
     parts = largest(tensors, base, density=density, rescale=rescale) if selection is None else selection
     return add_task_vectors(
-        tensors, base, weight, normalize=normalize, lambda_=lambda_, consensus=consensus_method, parts=parts
+        weight, base.dtype, normalize=normalize, lambda_=lambda_, consensus=consensus_method, parts=parts
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import nan
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from isomerge.fusion.sparsity import check_share, kth_smallest
-from isomerge.passes import Pass
+from isomerge.passes import Part, Pass
 from isomerge.pieces import wide_dtype
 
 NEGLIGIBLE = 1e-7
@@ -46,10 +45,6 @@ class Sizes:
     def pairs(self) -> Iterator[list[Tensor]]:
         """The tensor and the base, piece by piece; in memory that is lent until the next."""
         return Pass(self.tensors, self.wide).pieces(measure=False)
-
-
-Part = Callable[[Tensor, Tensor], Tensor]
-"""From the next piece of a model and of the base, vectors, to that of what stays of the task vector."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +86,7 @@ def _place(counts: Any, k: int) -> tuple[int, int]:
     return place, int(ends[place] - counts[place])
 
 
-class Trim:
+class Trim(Part):
     """The entries whose places are in a range, by magnitude from the smallest on.
 
     Args:
@@ -102,66 +97,40 @@ class Trim:
     """
 
     def __init__(self, sizes: Sizes, start: int, end: int, *, rescale: bool = False, earlier: bool = False) -> None:
-        n = len(sizes)
-        self._low, self._high, self.factor = -1.0, nan, 1.0 if start < end else 0.0
-        self._stay = np.array([[0, 0], [0, 0]])
-        """Of the entries of the least and of the largest magnitude that stay the first's number, and the last's."""
-        self._seen = np.zeros(2, np.int64)
+        super().__init__()
+        n, self.factor = len(sizes), 1.0 if start < end else 0.0
         if start == end:
             return
         ks = [*([start + 1] if start else []), *([end] if end < n else [])]
         ranks = ranks_of(sizes, ks) if ks else []
         if start:
             rank = ranks[0]
-            self._low, out = rank.value, start - rank.less
-            self._stay[0] = (0, rank.equal - out) if earlier else (out, rank.equal)
+            self.low, out = rank.value, start - rank.less
+            self.stay[0] = (0, rank.equal - out) if earlier else (out, rank.equal)
         if end < n:
             rank = ranks[-1]
-            self._high = rank.value
-            if rank.value == self._low:  # all that stays is of one magnitude
-                self._stay[0, 1], self._stay[1] = end - rank.less, (0, n)
+            self.high = rank.value
+            if rank.value == self.low:  # all that stays is of one magnitude
+                self.stay[0, 1], self.stay[1] = end - rank.less, (0, n)
             else:
-                self._stay[1, 1] = end - rank.less
+                self.stay[1, 1] = end - rank.less
         if rescale:
             self.factor = factor_of(self, sizes)
-            self._seen[:] = 0
-
-    def __call__(self, part: Tensor, base: Tensor) -> Tensor:
-        """See `Part`."""
-        from isomerge.loops import compiled, trim
-
-        delta = torch.empty_like(part)
-        x, y, out = part.numpy(), base.numpy(), delta.numpy()
-        low, high = out.dtype.type(self._low), out.dtype.type(self._high)
-        compiled(trim)(x, y, low, high, self._stay, self._seen, out)
-        return delta if self.factor == 1 else delta.mul_(self.factor)
 
 
-class Masked:
+class Masked(Part):
     """The entries of a mask.
 
     Args:
-        sizes: the magnitudes of the task vector.
-        mask: which entries stay, booleans of its shape.
-        rescale: as of `Trim`.
+        mask: which entries stay, booleans of the task vector's shape.
+        rescaled: the magnitudes of the task vector, where what stays is scaled to their sum.
     """
 
-    def __init__(self, sizes: Sizes, mask: Tensor, *, rescale: bool = False) -> None:
-        self._mask, self._start, self.factor = mask.reshape(-1).numpy(), 0, 1.0
-        if rescale:
-            self.factor = factor_of(self, sizes)
-            self._start = 0
-
-    def __call__(self, part: Tensor, base: Tensor) -> Tensor:
-        """See `Part`."""
-        from isomerge.loops import compiled, keep_masked
-
-        delta = torch.empty_like(part)
-        mask = self._mask[self._start : self._start + len(part)]
-        self._start += len(part)
-        out = delta.numpy()
-        compiled(keep_masked)(part.numpy(), base.numpy(), mask, out.dtype.type(self.factor), out)
-        return delta
+    def __init__(self, mask: Tensor, rescaled: Sizes | None = None) -> None:
+        super().__init__()
+        self.mask = mask.reshape(-1).numpy()
+        if rescaled is not None:
+            self.factor = factor_of(self, rescaled)
 
 
 def factor_of(part: Part, sizes: Sizes) -> float:
@@ -171,6 +140,7 @@ def factor_of(part: Part, sizes: Sizes) -> float:
     sums = np.zeros(2)
     for x, y in sizes.pairs():
         compiled(masses)(x.numpy(), y.numpy(), part(x, y).numpy(), sums)
+    part.seen[:] = 0
     before, after = sums.tolist()
     return before / after if before >= NEGLIGIBLE and after >= NEGLIGIBLE else 1.0
 

@@ -305,7 +305,7 @@ class Fuser:
             return method.fuse(parts, parameters, base=origin, selection=selection, name=name)
 
         with suppress(*([] if finite else [NotFiniteError])):
-            reading.run(merged, out, weights=method.weights_of(parameters, len(tensors)))
+            reading.run(method.entries_of(parameters, len(tensors), self.dtype, selection) or merged, out)
         if first is not None:
             first.took(reading)
         if name is not None:
