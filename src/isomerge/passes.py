@@ -123,10 +123,9 @@ class Pass:
         self, entries: Entries, dtype: torch.dtype
     ) -> Callable[[Sequence[Tensor], Tensor], bool] | None:
         """What takes a piece of each tensor through the loop of some entries, and tells whether it could: not where
-        sums are not finite; None where loops do not read, cut or write all."""
+        sums are not finite; None where loops do not read or write all."""
         written = dtype in (torch.float32, torch.bfloat16, torch.float16)
-        known = all(x.dtype in BITS for x in self._flat) and all(isinstance(p, Part | None) for p in entries.parts)
-        if self._wide != torch.float32 or not written or not known:
+        if self._wide != torch.float32 or not written or not all(x.dtype in BITS for x in self._flat):
             return None
         loop, count = Loop(entries, [*(x.dtype for x in self._flat), dtype], self._wide), len(self._flat)
         half = np.array([each.itemsize <= 2 for each in (*(x.dtype for x in self._flat), dtype)])
@@ -241,7 +240,7 @@ class Entrywise:
         common: Sequence[float] = (),
         *,
         subtract: bool = True,
-        parts: Sequence[Callable[[Tensor, Tensor], Tensor] | None] = (),
+        parts: Sequence[Part | None] = (),
     ) -> Entries:
         """With the numbers of every tensor, and those that all have: see `Entries`."""
         return Entries(self, own, common, subtract, () if all(part is None for part in parts) else parts)
@@ -258,7 +257,7 @@ class Entries:
     """``p``, ``q`` and ``r``, or the first of them."""
     subtract: bool = True
     """Take the base, if there is one, from the tensors; else ``d`` is their own entry."""
-    parts: Sequence[Callable[[Tensor, Tensor], Tensor] | None] = ()
+    parts: Sequence[Part | None] = ()
     """What stays of every task vector, see `Part`; None: all; of no tensors: all of all."""
 
     def __call__(self, tensors: Sequence[Tensor], base: Tensor | None = None) -> Tensor:

@@ -54,8 +54,7 @@ def combination(
 
     most = torch.finfo(tensors[0].dtype).max
     if all((not isinstance(c, Tensor) or c.numel() == 1) and abs(float(c)) <= most for c in coefficients):
-        base = torch.zeros_like(tensors[0]) if origin is None else origin
-        return SUM(tensors, base, [[float(c)] for c in coefficients], (1.0, 1.0), subtract=origin is not None)
+        return SUM([[float(c)] for c in coefficients], (1.0, 1.0))(tensors, origin)
     total = torch.zeros_like(tensors[0])
     for tensor, coefficient in zip(tensors, coefficients, strict=True):
         total += (tensor if origin is None else tensor - origin) * coefficient

@@ -20,7 +20,7 @@ from isomerge.pieces import wide_dtype
 NEGLIGIBLE = 1e-6
 """Sum of the models' mean squares below which they weigh alike, and the smallest sum of weights that is divided
 by."""
-Selection = tuple[list[Part], list[float]]
+Selection = tuple[Sequence[Part], list[float]]
 """What stays of task vectors (of none: all), and how much each model counts."""
 
 
