@@ -45,7 +45,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     from isomerge.matching.rows import rows
     from isomerge.passes import Pass
 
-    x, ties = torch.ones(2, 3), method("ties")
+    x, ties, linear = torch.ones(2, 3), method("ties"), method("linear")
     for dtype in (torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.float64):
         y, wide = x.to(dtype), torch.float64 if dtype == torch.float64 else torch.float32
         Pass([y], wide).run(lambda parts: parts[0], torch.empty_like(y))
@@ -53,6 +53,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         if y.dtype == wide:
             rows(y, y, columns=True)
             ties.fuse([2 * y, 3 * y], {"density": [0.5, 0.5]}, base=y)
+            linear.fuse([y, y], {})
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
