@@ -40,7 +40,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_has_every_file_of_the_package(wheel: Path) -> None:
-    """Modules, and the data that they read: specs, chat templates, the marker of types, the digits of the demo."""
+    """Modules, and the data that they read: specs, chat templates, the marker of types, the digits of the demo and what it leaves for the guides."""
     names = set(zipfile.ZipFile(wheel).namelist())
     package = ROOT / "src" / "isomerge"
     expected = {
@@ -50,12 +50,13 @@ def test_the_wheel_has_every_file_of_the_package(wheel: Path) -> None:
     }
     assert {Path(name).suffix for name in expected} >= {".py", ".spec", ".typed"}
     assert expected <= names
-    digits = {
-        f"isomerge/examples/digits/{path.name}"
-        for path in (ROOT / "examples" / "digits").iterdir()
+    examples = {
+        f"isomerge/examples/{folder}/{path.name}"
+        for folder in ("digits", "guide")
+        for path in (ROOT / "examples" / folder).iterdir()
         if path.is_file()
     }
-    assert digits <= names
+    assert examples <= names
     assert not any(name.startswith(("tests/", "benchmarks/", "docs/")) for name in names)
 
 

@@ -15,6 +15,8 @@ from safetensors.torch import save_file
 from docs.markdown import ROOT
 from fusion.test_example_recipes import llama, texts, tuned, with_word
 from image_loras import lora
+from isomerge.cli.showing import leave_for_guides
+from isomerge.evidence.digits import example_models
 from pipeline_models import made, save, stable_diffusion, styled
 from single_file_models import single_file
 from unet_models import UNETS
@@ -62,7 +64,7 @@ class StandIns:
             "examples/digits": _copied("examples/digits"),
             "vit-a": _copied("examples/digits/vit-a"),
             "vit-b": _copied("examples/digits/vit-b"),
-            "docs/examples": _copied("docs/examples"),
+            "demo-out": _left_by_demo,
             "recipe.yml": lambda path: path.write_text(RECIPE),
         }  # fmt: skip
 
@@ -101,6 +103,12 @@ def disguised(source: Path, path: Path) -> None:
     model = recognise(source)
     spec = select_spaces(model.spec, "default").spec
     isomerge.apply(random_alignment(spec, model.blocks, torch.Generator().manual_seed(6)), source, out=path)
+
+
+def _left_by_demo(path: Path) -> None:
+    """What the guides use of it."""
+    path.mkdir()
+    leave_for_guides(*example_models(), path)
 
 
 def _texts_folder(path: Path) -> None:

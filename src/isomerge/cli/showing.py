@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,16 @@ def run_demo(voice: Voice, asked: Demo) -> dict[str, Any]:
     )
     report = {"twin": twin, **_pair(voice, a, b, out, evaluate)}
     page = isomerge.report(out / "vit-b-learned", data=TEST).save(out / PAGE)
+    leave_for_guides(a, b, out)
     voice.say(_plain_words(out, page))
     return report
+
+
+def leave_for_guides(a: Path, b: Path, out: Path) -> None:
+    """Copy the two models, and the scripts that the guides run, which ship beside them."""
+    for folder in (a, b):
+        shutil.copytree(folder, out / folder.name, dirs_exist_ok=True)
+    shutil.copytree(a.parents[1] / "guide", out, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def _single_thread() -> None:
@@ -129,5 +138,6 @@ def _plain_words(out: Path, page: Path) -> str:
         "to the models themselves, in the same architecture, and the aligned model is still exactly\nvit-b's "
         f"function: distance goes up while the barrier goes away.\n\nPicture: {out / 'loss-line.png'}\nReport of "
         f"the learned match: {page} (open it in a browser)\nMerged model: {out / 'merge-learned'} "
-        "(ViTForImageClassification.from_pretrained loads it)"
+        "(ViTForImageClassification.from_pretrained loads it)\nFor the guides: vit-a, vit-b "
+        f"and scripts, in {out}"
     )

@@ -1,6 +1,6 @@
 """How well digit classifiers read 450 digits that none of them has seen.
 
-python docs/examples/score.py [--flipped] MODEL ...     # --flipped: mirrored and upside down as well
+python demo-out/score.py [--flipped] MODEL ...     # --flipped: mirrored and upside down as well
 """
 
 from __future__ import annotations

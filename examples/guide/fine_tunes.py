@@ -1,6 +1,6 @@
 """Two fine-tunes of one digit classifier, for the guide "Merge two fine-tunes": seconds on one core.
 
-    python docs/examples/fine_tunes.py     # trains `mirrored` and `upside-down` from vit-a (examples/digits)
+    python demo-out/fine_tunes.py     # trains `mirrored` and `upside-down` from vit-a, which stands beside it
 
 Each sees half of its images as they are, and half flipped in its own way.
 """

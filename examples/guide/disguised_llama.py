@@ -1,6 +1,6 @@
 """Two checkpoints of one function, for the guide "Prepare models for mergekit": a second on one core.
 
-    python docs/examples/disguised_llama.py     # writes `llama` (small, random weights) and `disguised`
+    python demo-out/disguised_llama.py     # writes `llama` (small, random weights) and `disguised`
 
 `disguised` is what it says: heads and neurons in another order, rotary pairs turned, values in another basis.
 """
