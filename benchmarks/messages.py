@@ -173,7 +173,8 @@ def more(stand_ins: StandIns) -> dict[str, Callable[[Path], object]]:
         return Path(shutil.copytree(stand_ins["A"], path, ignore=shutil.ignore_patterns(*left_out)))
 
     def run(path: Path) -> None:
-        copied(path / "checkpoint-500"), copied(path / "checkpoint-1000")
+        for name in ("checkpoint-500", "checkpoint-1000"):
+            copied(path / name)
 
     def weights(path: Path, content: bytes, name: str = "model.safetensors") -> None:
         (copied(path, "*.safetensors") / name).write_bytes(content)
