@@ -31,7 +31,7 @@ COMMANDS = {
     "task-mask": ("adapting", "Write the mask that gives one task its model back."),
     "restore-task": ("adapting", "Write one task's model, from its mask."),
     "surgery": ("adapting", "Correct what a task's head reads in a merged model."),
-    "inspect": ("comparing", "Show architecture, symmetries and work units."),
+    "inspect": ("comparing", "Show architecture, symmetries and redundant dimensions."),
     "discover": ("proving", "Derive the spec of an unknown architecture, proven."),
     "prove": ("proving", "Prove a spec text by the law, on tiny random models."),
     "demo": ("showing", "Align and merge two small classifiers of digits."),

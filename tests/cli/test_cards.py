@@ -93,7 +93,26 @@ def test_an_adapter_is_a_parent(copies: Callable, tmp_path: Path) -> None:
     data = card_of(tmp_path / "out")
     assert (data.license, data.license_name) == ("other", "gpl-and-mit")
     assert data.base_model == ["org/a"]
-    assert f"- `{lora}`: gpl" in (tmp_path / "out" / "README.md").read_text()
+    assert "- `lora`: gpl" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_cards_name_no_folders_of_this_machine(copies: Callable, tmp_path: Path) -> None:
+    """In prose, recipe and licenses, for models and adapters, by whatever path they were given; the recipe's own file has what replays
+    it. Models of one last part are told apart by the part before it. Fails where `_without_folders` returns its text."""
+    a, b = copies("gpt2")
+    lora = tmp_path / "lora"
+    library.extract_lora(b, a, out=lora, rank=2)
+    for folder in ("one", "two"):
+        shutil.copytree(a, tmp_path / folder / "model")
+    models = [f"{a}+{lora}", str(tmp_path / "one" / "model"), str(tmp_path / "two" / "model")]
+    library.merge(models, out=tmp_path / "out", align=True)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert str(tmp_path) not in card
+    assert str(a.parent) not in card
+    for name in (f"{a.name}+lora", "one/model", "two/model"):
+        assert f"`{name}`" in card
+        assert f"model: {name}" in card
+    assert str(tmp_path / "one" / "model") in (tmp_path / "out" / "isomerge_recipe.yml").read_text()
 
 
 def test_measures_stand_in_the_card(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:

@@ -410,12 +410,14 @@ def test_dry_run(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
     said = isomerge("merge", a, b, "-o", tmp_path / "x" / "out", "--dry-run")
     assert (said.code, "are unrelated" in said.err) == (0, True)
     # per layer an attention unit and an MLP unit are matched
-    assert "6 matched over h, qk, ov, ff" in said.out
+    assert (
+        "6 of them aligned (attention heads, queries and keys, values and output, feed-forward neurons)" in said.out
+    )
     assert "Nothing was written" in said.out
     assert isomerge("align", b, "--onto", a, "-o", tmp_path / "out", "--dry-run", "--layers", "tail:1").code == 0
     assert list(tmp_path.iterdir()) == []
     said = isomerge("merge", a, b, "-o", tmp_path / "out", "--dry-run", "--no-align")
-    assert "0 matched over nothing" in said.out
+    assert "0 of them aligned; about" in said.out
     said = isomerge("merge", a, b, "-o", tmp_path / "out", "--dry-run", "-q", "--json", tmp_path / "report.json")
     assert said.out == ""
     report = read(tmp_path / "report.json")

@@ -100,8 +100,8 @@ def test_dry_run(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("llama", "residual stream res: O once the gains over it are folded"),
-        ("vit", "residual stream res: OFixingOnes once the gains over it are folded"),
+        ("llama", "residual stream res: O once norms' gains are folded into what reads them"),
+        ("vit", "residual stream res: OFixingOnes once norms' gains are folded into what reads them"),
         ("bert", "residual stream res: Perm as it is, with --spaces all\n"),
         ("gpt2", f"residual stream res: Perm as it is, with --spaces all (res keeps to Perm: the final norm's gain cannot be "
                  f"folded into a head that is tied to the embeddings, and OFixingOnes needs that; {UNTIE})"),

@@ -51,8 +51,9 @@ def test_front_matter(command: str) -> None:
     assert found["base_model"] == ["org/base", "org/tuned"]
     assert found.get("base_model_relation") == ("merge" if command == "merge" else None)
     assert "mergekit" not in card
+    named = {"/tmp/folder/model": "model", "~/x": "x"}
     for number, model in enumerate(models, 1):
-        assert f"{number}. `{model}`" in card
+        assert f"{number}. `{named.get(model, model)}`" in card
 
 
 def test_no_base_model_of_local_folders() -> None:

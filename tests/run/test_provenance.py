@@ -89,7 +89,7 @@ def test_doors_and_records_agree(method: str, base: str, models: dict[str, Path]
     assert roles[str(models[donor])].count("config") == 1
     assert sum("config" in given for given in roles.values()) == 1
     card = (tmp_path / "out" / "README.md").read_text()
-    assert all((f"`{models[name]}`: merged" in card) == (str(models[name]) in fused) for name in models)
+    assert all((f"`{models[name].name}`: merged" in card) == (str(models[name]) in fused) for name in models)
 
 
 @pytest.mark.parametrize("onto", [None, "b"])

@@ -231,6 +231,7 @@ def _tell_pair(voice: Voice, pair: dict[str, Any]) -> None:
 def tell_inspect(voice: Voice, asked: asked_for.Inspect, report: dict[str, Any]) -> None:
     """What a checkpoint is and what of it is redundant; or its spec text alone."""
     from isomerge.archs import spec_texts
+    from isomerge.evidence.report.spaces import ROLES
     from isomerge.symmetry.layer_norms import NORMS
 
     if asked.print_spec:
@@ -246,22 +247,23 @@ def tell_inspect(voice: Voice, asked: asked_for.Inspect, report: dict[str, Any])
     )
     rows = [
         [
-            s["name"], s["role"], s["group"] + (f"({s['size']})" if s["size"] > 1 else ""), ", ".join(s["index"]),
+            s["words"], s["name"], s["group"] + (f"({s['size']})" if s["size"] > 1 else ""),
             f"{s['elements']:,}", f"{s['dimension']:,}",
-            f"{s['log10_permutations']:.0f}" if s["log10_permutations"] else "",
-            "yes" if s["matched"] else "with all",
+            f"10^{s['log10_permutations']:.0f}" if s["log10_permutations"] else "",
+            "yes" if s["matched"] else "with --spaces all",
         ]
         for s in report["spaces"]
     ]  # fmt: skip
-    rows += [[name, "bias", "translation", "", "", f"{n:,}", "", "yes"] for name, n in report["shifts"].items()]
-    if norms := report["norms"]:
-        rows.append([NORMS, NORMS, "translation", "", "", f"{norms:,}", "", "yes"])
-    voice.table("", ["space", "role", "group", "per", "elements", "dimensions", "log10 perms", "matched"], rows)
+    shifts = [(ROLES["bias"], name, n) for name, n in report["shifts"].items()]
+    shifts += [(ROLES[NORMS], NORMS, report["norms"])] if report["norms"] else []
+    rows += [[words, name, "translation", "", f"{n:,}", "", "yes"] for words, name, n in shifts]
+    head = ["what symmetry moves", "its name", "group", "times", "dimensions", "permutations", "is matched"]
+    voice.table("", head, rows)
     warn_fixed(voice, report["fixed"])
     for stream in report["streams"]:
         voice.say(_stream_text(stream))
     voice.say(
-        f"{report['units']} work units, {report['units_matched']} of them with symmetries; "
+        f"{report['units']} parts that are aligned one by one, {report['units_matched']} of them with symmetries; "
         f"{report['redundant_dimensions']:,} continuous dimensions are redundant{_parts_text(report['redundant'])}"
     )
     if voice.verbose:
@@ -269,11 +271,11 @@ def tell_inspect(voice: Voice, asked: asked_for.Inspect, report: dict[str, Any])
 
 
 PARTS = {
-    "spaces": "of spaces inside the layers",
+    "spaces": "inside the layers",
     "shifts": "of shifts",
     "norms": "that LayerNorm leaves free",
-    "gains": "of gains over the streams",
-    "streams": "of the streams",
+    "gains": "of norms' gains",
+    "streams": "of the residual streams",
 }
 """What is said of the parts of a model's redundant dimensions."""
 
@@ -290,5 +292,5 @@ def _stream_text(stream: dict[str, Any]) -> str:
     name, group, why = stream["name"], stream["group"], stream["why"]
     if group is None:
         return f"residual stream {name}: stays as it is ({why})"
-    how = "once the gains over it are folded" if stream["folded"] else "as it is"
+    how = "once norms' gains are folded into what reads them" if stream["folded"] else "as it is"
     return f"residual stream {name}: {group} {how}, with --spaces all" + (f" ({why})" if why else "")

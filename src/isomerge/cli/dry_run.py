@@ -142,17 +142,20 @@ def _record(plan: Plan) -> dict[str, Any]:
 
 def _say(voice: Voice, plan: Plan, cost: dict[str, float], left_out: list[str]) -> None:
     """The plan and its cost in words."""
-    record = _record(plan)
+    from isomerge.evidence.report.spaces import plain_names
+
+    record, spec = _record(plan), plan.selection.spec
+    names = plain_names(spec)
     for note in record["notes"]:
         voice.say(f"Note: {note}.")
     for name, group in record["streams"].items():
         voice.say(f"Residual stream {name}: {group}, in sweeps over both models before anything is written.")
     if left_out:
         voice.say(f"Not estimated, and not in the time below: what {', '.join(left_out)} will take.")
+    moved = ", ".join(dict.fromkeys(names[name] for name in spec.spaces))
     voice.say(
-        f"{record['units']} work units, {record['matched']} matched over "
-        f"{', '.join(plan.selection.spec.spaces) or 'nothing'}; about {size_text(cost['memory'])} of memory, "
-        f"{_time_text(cost)} on one core. Nothing was written."
+        f"{record['units']} parts in turn, {record['matched']} of them aligned{moved and f' ({moved})'}; about "
+        f"{size_text(cost['memory'])} of memory, {_time_text(cost)} on one core. Nothing was written."
     )
 
 

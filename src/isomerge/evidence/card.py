@@ -6,16 +6,18 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
 
+from isomerge.checkpoint.hub import snapshot_of
 from isomerge.evidence.markdown import cell, code, fenced
 from isomerge.evidence.parents import Parent
 from isomerge.evidence.pictures import PICTURE, is_moved, layer_distances
+from isomerge.evidence.report.facts import last_parts
 from isomerge.plug_ins.command import sentences
 
 RECIPE = "isomerge_recipe.yml"
@@ -26,8 +28,9 @@ REPORT = "isomerge.json"
 """The file of an output that says what was done, with the checksums of all others."""
 
 ELSEWHERE = (
-    " Where you have the models elsewhere, write their folders, or their ids on the Hub, over those below: their "
-    "weights are compared with `checksums`, and a difference is told. A checksum is the CRC-32 of a model's "
+    " The file has the folders of whoever made it, which are called by their last parts below: where you have the "
+    "models elsewhere, write your folders, or their ids on the Hub, over them. Their weights are compared with "
+    "`checksums`, and a difference is told. A checksum is the CRC-32 of a model's "
     "weights files, one after the other in the order of their names (`cat *.safetensors | crc32 /dev/stdin`)."
 )
 OTHER = "other"
@@ -91,7 +94,7 @@ def model_card(
         roles: all inputs and what each gave, in words; without them the models are listed alone.
     """
     front = front_matter(parents, report, name=name, architectures=architectures)
-    lines = [*front, "", f"# {title}", "", text, ""]
+    lines = ["", f"# {title}", "", text, ""]
     if folders := report.get("head_folders"):
         lines += ["Heads, each with the merged body: " + ", ".join(map(code, folders)) + ".", ""]
     listed = [f"{code(model)}: {text}" for model, text in roles] or list(map(code, models))
@@ -107,7 +110,32 @@ def model_card(
         ]
         lines += [*fenced(recipe, "yaml"), ""]
     lines += license_lines(parents)
-    return "\n".join([*lines, *_verdict(report), *_measured(report), *_figures(report), ""])
+    body = "\n".join([*lines, *_verdict(report), *_measured(report), *_figures(report), ""])
+    named = [*models, *(model for model, _ in roles), *(parent.name for parent in parents), *_texts_of(recipe)]
+    return "\n".join([*front, _without_folders(body, named)])
+
+
+def _texts_of(recipe: str | None) -> Iterator[str]:
+    """The texts of a recipe that may name models or data; code is named as it is found."""
+    content = yaml.safe_load(recipe or "{}")
+    waiting: list[Any] = [value for key, value in content.items() if key != "import"]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict | list):
+            waiting += value.values() if isinstance(value, dict) else value
+
+
+def _without_folders(text: str, refs: Iterable[str]) -> str:
+    """A text in which what lies on this machine has a name: its id on the Hub, where it was loaded from there, else
+    the last part of its path. Whom the card is for has other folders."""
+    paths = {piece for ref in refs for piece in ref.split("+") if piece.startswith(("/", "~"))}
+    ordered = sorted(paths, key=lambda path: (-len(path), path))
+    for path, name in zip(ordered, last_parts(ordered), strict=True):
+        snapshot = snapshot_of(Path(path))
+        text = text.replace(path, name if snapshot is None else snapshot[0])
+    return text
 
 
 def _verdict(report: dict[str, Any]) -> list[str]:

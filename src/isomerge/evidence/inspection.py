@@ -11,6 +11,7 @@ from __future__ import annotations
 from math import lgamma, log, prod
 from typing import Any
 
+from isomerge.evidence.report.spaces import plain_names
 from isomerge.matching.stream_groups import choose_frame
 from isomerge.models.free_streams import given_out, why_given_out, without_streams
 from isomerge.models.layer_norm_form import free_under_layer_norm
@@ -28,10 +29,10 @@ def inspection(model: Model) -> dict[str, Any]:
     """A report from headers and config alone.
 
     ``spaces`` lists, per space, the group, the number of elements, the length of the axis, and the continuous
-    dimensions in all; ``redundant_dimensions`` are the parameters that symmetry removes, those of the whole
-    declared group, and ``redundant`` its parts (`isomerge.evidence.inspection`). ``streams`` lists the residual
-    streams with the group that ``--spaces all`` takes (None: it must keep its basis), whether gains are folded for
-    it, and why it is no larger. ``fixed`` are the parts that alignment leaves as they are
+    dimensions in all, and in words what it is; ``redundant_dimensions`` are the parameters that symmetry removes,
+    those of the whole declared group, and ``redundant`` its parts (`isomerge.evidence.inspection`). ``streams``
+    lists the residual streams with the group that ``--spaces all`` takes (None: it must keep its basis), whether
+    gains are folded for it, and why it is no larger. ``fixed`` are the parts that alignment leaves as they are
     (`isomerge.symmetry.fixed`); ``norms`` the dimensions that LayerNorm leaves free
     (`isomerge.symmetry.layer_norms`).
     """
@@ -71,7 +72,7 @@ def inspection(model: Model) -> dict[str, Any]:
 
 def _spaces(model: Model) -> list[dict[str, Any]]:
     """Every space with elements in the model: how many, and how large its group is."""
-    spec = model.spec
+    spec, words = model.spec, plain_names(model.spec)
     elements: dict[str, set[str]] = {}
     for block in model.blocks:
         for key, space in elements_of(spec, block).items():
@@ -85,7 +86,7 @@ def _spaces(model: Model) -> list[dict[str, Any]]:
             {
                 "name": name, "role": space.role, "group": space.group_name, "index": list(space.index), "size": n,
                 "elements": count, "dimension": count * space.group.dimension(n), "log10_permutations": discrete,
-                "matched": name not in spec.residual_names,
+                "matched": name not in spec.residual_names, "words": words[name],
             }
         )  # fmt: skip
     return rows

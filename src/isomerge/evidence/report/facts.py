@@ -176,21 +176,24 @@ class Facts:
 
 
 def short_names(refs: Iterable[str]) -> list[str]:
-    """The last part of every reference, with as many before it as tell them apart."""
-    refs = list(refs)
-    parts = [[p for p in PurePath(ref).parts if p not in ("/", "")] or [ref] for ref in refs]
-    deepest = max(map(len, parts), default=0)
-    for take in range(1, deepest + 1):
-        names = ["/".join(p[-take:]) for p in parts]
-        if len(set(names)) == len(names):
-            return _fitting(names)
-    return _fitting([f"{name} ({k})" for k, name in enumerate(refs, 1)])  # a model merged with itself
-
-
-def _fitting(names: list[str]) -> list[str]:
-    """The names, those that fill a line without their middles."""
+    """The last part of every reference, with as many before it as tell them apart; without the middles of those
+    that fill a line."""
+    names = last_parts(refs)
     shorter = [clipped(name, NAME) for name in names]
     return shorter if len(set(shorter)) == len(names) else [f"{name} ({k})" for k, name in enumerate(shorter, 1)]
+
+
+def last_parts(refs: Iterable[str]) -> list[str]:
+    """The last part of every reference, with as many before it as tell it from the others."""
+    refs = list(refs)
+    parts = [[p for p in PurePath(ref).parts if p not in ("/", "")] or [ref] for ref in refs]
+    names = []
+    for own in parts:
+        alike = [sum(other[-take:] == own[-take:] for other in parts) for take in range(1, len(own) + 1)]
+        names.append("/".join(own[-1 - alike.index(1) :] if 1 in alike else own))
+    if len(set(names)) == len(names):
+        return names
+    return [f"{name} ({k})" for k, name in enumerate(refs, 1)]  # a model merged with itself
 
 
 def facts_of(report: Mapping[str, Any], *, file: str = "the report") -> Facts:

@@ -87,7 +87,7 @@ class OrbitDistance(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class Inspect(Request):
-    """Show architecture, symmetry spaces, work units and redundant dimensions; reads headers only."""
+    """Show architecture, symmetries and redundant dimensions; reads headers only."""
 
     model: Any = argument(MODEL)
     opening: OpeningOptions = group(OpeningOptions)
