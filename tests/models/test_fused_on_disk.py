@@ -14,6 +14,7 @@ from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 from transformers.core_model_loading import WeightConverter
 
 import isomerge
+from depth import more
 from families import TOYS
 from isomerge.models.recognised import recognise
 from toys import outputs, randomise, tensors
@@ -100,6 +101,17 @@ def test_merge_of_both_layouts(name: str, tmp_path: Path) -> None:
     isomerge.merge([one, fused], out=tmp_path / "mixed")
     assert tensors(tmp_path / "mixed").keys() == tensors(one).keys()
     assert torch.equal(outputs(tmp_path / "mixed"), outputs(tmp_path / "alike"))
+
+
+@pytest.mark.parametrize("name", ["qwen3_5_moe_text", *more("qwen3_5_moe")])
+def test_the_layout_decides_no_match(name: str, tmp_path: Path) -> None:
+    """Strangers, streams turned: of an architecture that is read as it is stored, gates and ups count as much in one
+    tensor as in two. Weighed as one they counted less, and another basis was found."""
+    (one, fused_one), (two, fused_two) = saved(name, tmp_path), saved(name, tmp_path, seed=1)
+    assert recognise(one).names.keys() != recognise(fused_one).names.keys()
+    isomerge.merge([one, two], out=tmp_path / "apart", spaces="all")
+    isomerge.merge([fused_one, fused_two], out=tmp_path / "fused", spaces="all")
+    assert torch.equal(outputs(tmp_path / "apart"), outputs(tmp_path / "fused"))
 
 
 def test_layers_stored_either_way(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from isomerge.solve.canonical.canonical_frame import folding, read_moved
 from isomerge.solve.match_options import SHARES
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom
-from isomerge.symmetry.blocks import Block, Blocks, leaves
+from isomerge.symmetry.blocks import Block, Blocks, leaves, stacked_axes
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.units import Unit
 
@@ -53,6 +53,15 @@ def moved(g: Alignment, tensors: Mapping[Key, Tensor]) -> Tensors:
 def weights_of(tensors: Mapping[Key, Tensor]) -> Blocks:
     """A unit without its activations."""
     return {key: t for key, t in tensors.items() if isinstance(key, Block)}
+
+
+def parts_of(spec: Spec, key: Key, tensor: Tensor) -> list[Tensor]:
+    """The parts of a block that are weighed alone: of one that numbers experts those that files store as tensors of
+    their own as well (gates and ups), so that a match does not depend on how; of any other, and of taps, the whole.
+    """
+    if isinstance(key, Tap) or not stacked_axes(key, spec):
+        return [tensor]
+    return [part for (part,), _, _ in leaves(spec, key, tensor)] or [tensor]
 
 
 def leaves_of(spec: Spec, key: Key, *tensors: Tensor) -> Iterator[tuple[tuple[Tensor, ...], tuple[Atom, ...]]]:
@@ -104,7 +113,8 @@ class CanonicalUnits:
         self.folds = [folding(model, self.frame, blocks, dtype, unread) for model in models]
         self.activations = activations
         self.evidence = SHARES[evidence] if activations else SHARES["weights"]
-        self.weights: dict[str, float] = {}
+        self.weights: dict[str, tuple[float, ...]] = {}
+        """By block, for each of its parts (see `parts_of`), and by tap."""
         self.norms: dict[str, list[float]] = {}
         """Squared norms of every block in the canonical gauge, by model: the same all over an orbit."""
         self.dead: set[str] = set()
@@ -172,11 +182,13 @@ class CanonicalUnits:
         for block in every[0]:
             if block.key in self.weights:
                 continue
-            norms = [squared_norm(tensors[block]) for tensors in every]
-            mean = self._mean([norm**0.5 for norm in norms])
-            self.norms[block.key] = norms
+            parts = [[squared_norm(x) for x in parts_of(self.frame, block, tensors[block])] for tensors in every]
+            self.norms[block.key] = [fsum(norms) for norms in parts]
+            means = [self._mean([norm**0.5 for norm in norms]) for norms in zip(*parts, strict=True)]
             even = not self.plan.selection.streams and self.activations is None
-            self.weights[block.key] = 1.0 if even else self.evidence[0] / mean if mean > 0 else 0.0
+            self.weights[block.key] = tuple(
+                1.0 if even else self.evidence[0] / mean if mean > 0 else 0.0 for mean in means
+            )
 
     def _add_taps(self, unit: Unit, units: list[Tensors], gauges: Sequence[Alignment]) -> None:
         """The activations that belong to a unit, in the frame of its blocks; each counts as much as its weight
@@ -193,31 +205,40 @@ class CanonicalUnits:
             values = [a.values[key] for a in every if key in a.values]
             if len(values) == len(every) and (mean := self._mean([squared_norm(x) for x in values])) > 0:
                 size = self._mean([norm**0.5 for norm in norms[tap.block]])
-                self.weights[tap.key] = self.evidence[1] * size / mean
+                self.weights[tap.key] = (self.evidence[1] * size / mean,)
                 for tensors, x in zip(units, values, strict=True):
                     tensors[tap] = x.to(self.device)
 
     # ------------------------------------------------------------------ measures
 
-    def weight(self, key: Key) -> float:
-        """How much the squared distances of a block or tap count."""
-        return self.weights.get(key.key, 0.0)
+    def _weighted(self, key: Key, *tensors: Tensor) -> Iterator[tuple[list[Tensor], float]]:
+        """The parts of tensors of one block or tap, and how much their squared distances count; those that count
+        nothing are left out."""
+        of_each = [parts_of(self.frame, key, tensor) for tensor in tensors]
+        for *parts, weight in zip(*of_each, self.weights.get(key.key, ()), strict=False):
+            if weight:
+                yield parts, weight
 
     def distance(self, x: Mapping[Key, Tensor], y: Mapping[Key, Tensor]) -> float:
         """The weighted squared distance of one unit of two models."""
-        return sum(w * squared_distance(t, y[key]) for key, t in x.items() if (w := self.weight(key)))
+        return sum(
+            weight * squared_distance(a, b)
+            for key, t in x.items()
+            for (a, b), weight in self._weighted(key, t, y[key])
+        )
 
     def leaves(
         self, x: Mapping[Key, Tensor], y: Mapping[Key, Tensor], *, shared: bool = False
     ) -> Iterator[WeightedLeaf]:
         """The weighted atom views of one unit of two models; ``shared``: of what means the same in all models."""
         for key, t in x.items():
-            weight = self.weight(key)
-            if weight and (
+            weights = self.weights.get(key.key, ())
+            if any(weights) and (
                 not shared or not isinstance(key, Block) or has_shared_meaning(self.frame, key, vectors=True)
             ):
-                for (u, v), atoms in leaves_of(self.frame, key, t, y[key]):
-                    yield u, v, atoms, weight
+                for number, ((u, v), atoms) in enumerate(leaves_of(self.frame, key, t, y[key])):
+                    if weight := weights[number if len(weights) > 1 else 0]:
+                        yield u, v, atoms, weight
 
     def canonical_order(self) -> list[int]:
         """The models in an order that their orbits decide, wherever they were given: by norms in canonical
@@ -247,7 +268,8 @@ class CanonicalUnits:
         a, b = (self._rooted(x, of_blocks) for x in (aim, turned))
         more: list[Leaf] = []
         for key, t in aim.items():
-            if isinstance(key, Tap) and (root := (self.weight(key) * of_taps) ** 0.5):
+            root = (self.weights.get(key.key, (0.0,))[0] * of_taps) ** 0.5 if isinstance(key, Tap) else 0.0
+            if isinstance(key, Tap) and root:
                 more += [(u * root, v * root, atoms) for (u, v), atoms in key.leaves(spec, t, turned[key])]
         return compact_solution(spec, a, b, votes, more)
 
@@ -258,6 +280,11 @@ class CanonicalUnits:
     def _rooted(self, tensors: Mapping[Key, Tensor], factor: float = 1.0) -> Blocks:
         """The blocks of a unit times the roots of their weights, as local solvers take them; those that count
         nothing as they are."""
-        blocks = weights_of(tensors)
-        roots = {block: (self.weight(block) * factor) ** 0.5 for block in blocks}
-        return {block: t if roots[block] in (0.0, 1.0) else t * roots[block] for block, t in blocks.items()}
+        rooted = weights_of(tensors)
+        for block, t in rooted.items():
+            roots = [(weight * factor) ** 0.5 for weight in self.weights.get(block.key, ())]
+            if not {*roots} <= {0.0, 1.0}:
+                rooted[block] = t.clone()
+                for part, root in zip(parts_of(self.frame, block, rooted[block]), roots, strict=True):
+                    part *= root or 1.0
+        return rooted
