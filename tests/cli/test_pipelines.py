@@ -216,6 +216,39 @@ def test_later_steps_are_checked_before_the_first_is_written(
         assert not (tmp_path / "out.steps").exists()
 
 
+def test_a_step_of_models_is_known_to_a_step_of_pipelines(
+    two: tuple[Path, Path], pipelines: Callable, tmp_path: Path
+) -> None:
+    """What a step of plain models writes stands in a later pipeline: before anything is merged it is seen that it is
+    of another class than the component. (It was seen when that was there.)"""
+    a, b = two
+    wide, _ = pipelines("sdxl")
+    whole = {
+        "merge_method": "linear",
+        "models": [{"model": str(a)}, {"model": str(b)}],
+        "vae": "keep",
+        "unet": "keep",
+    }
+    for parts, kind in (
+        ((a / "vae", b / "vae"), "AutoencoderKL"),
+        ((wide / "text_encoder_2",) * 2, "CLIPTextModelWithProjection"),
+    ):
+        first = {"name": "part", "merge_method": "linear", "models": [{"model": str(part)} for part in parts]}
+        first |= {"align": False}
+        (tmp_path / "recipe.yml").write_text(yaml.safe_dump_all([first, {**whole, "text_encoder": "keep:part"}]))
+        with pytest.raises(IsomergeError) as error:
+            door.merge(tmp_path / "recipe.yml", out=tmp_path / "out")
+        one_sentence(error.value, "the step without a name", f"gives a {kind}", "is a CLIPTextModel")
+        assert not (tmp_path / "out.steps").exists()
+    encoders = [{"model": str(folder / "text_encoder")} for folder in two]
+    first = {"name": "part", "merge_method": "linear", "models": encoders, "align": False}
+    (tmp_path / "recipe.yml").write_text(yaml.safe_dump_all([first, {**whole, "text_encoder": "keep:part"}]))
+    door.merge(tmp_path / "recipe.yml", out=tmp_path / "out")
+    merged, one, other = (tensors(f / "text_encoder") for f in (tmp_path / "out", a, b))
+    for key, tensor in merged.items():
+        assert torch.allclose(tensor, (one[key] + other[key]) / 2, atol=1e-6), key
+
+
 def test_plans(isomerge: Callable, two: tuple[Path, Path], tmp_path: Path) -> None:
     """A dry run plans every component and writes nothing; without a folder there is no pipeline."""
     said = isomerge("merge", *two, "-o", tmp_path / "out", "--dry-run", "--no-align")

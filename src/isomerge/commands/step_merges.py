@@ -20,6 +20,7 @@ from isomerge.merging.recipe.recipe_steps import Step, first_name, steps_of
 from isomerge.merging.recipe.yaml_text import read_documents
 from isomerge.models.compatible import check_compatible, check_kin
 from isomerge.models.recognised import Model
+from isomerge.models.references import open_model_ref
 from isomerge.options import OpeningOptions, OutputOptions
 from isomerge.options.unused import note
 from isomerge.symmetry.axes import LABELS, VOCABULARY
@@ -93,21 +94,26 @@ def step_merges(
             f"{out} would be the last step's folder and another one's: choose another output folder"
         )
     merges: list[StepMerge] = []
-    assembled: dict[str, str] = {}
-    """Steps that merge pipelines, and one that has the components of the output; empty: that is seen later."""
+    assembled: set[str] = set()
+    """Steps that merge pipelines."""
+    like: dict[str, str] = {}
+    """By steps, a pipeline that has the components of the output, or a model of its class; empty: seen later."""
     stand_ins: dict[str, Model] = {}
     """By folders of earlier outputs, the model that gives each its architecture."""
     for step in steps:
         last = step is steps[-1]
         asked = step.reading(folders)
-        if pipelines_of(asked.content) or assembled.keys() & {*step.needs}:
-            known = all(map(assembled.get, step.needs))
-            assembled[str(step.name)] = _checked_pipelines(step.reading(assembled), opening) if known else ""
-        else:
-            stand_ins[str(folders.get(str(step.name)))] = _checked(
-                asked, request_of_recipe(asked), stand_ins, opening
-            )
         name = str(step.name)
+        if pipelines_of(asked.content) or assembled & {*step.needs}:
+            assembled.add(name)
+            known = all(map(like.get, step.needs))
+            like[name] = _checked_pipelines(step.reading(like), opening) if known else ""
+        else:
+            model = _checked(asked, request_of_recipe(asked), stand_ins, opening)
+            stand_ins[str(folders.get(name))] = model
+            stored = open_model_ref(model.ref, allow_pickle=opening.allow_pickle)
+            # what brings vocabularies together, of earlier outputs too, is not known before it is done
+            like[name] = model.ref if not step.needs and stored.shapes == model.checkpoint.shapes else ""
         said = {
             "recipe": dict(asked.content),
             "options": {key: str(value) for key, value in sorted(options.items())},
