@@ -170,7 +170,8 @@ def outputs(folder: Path) -> torch.Tensor:
 
 
 def relative(new: torch.Tensor, old: torch.Tensor) -> float:
-    """The largest change relative to the largest output; infinite where one is no number, or of another shape."""
+    """The largest change relative to the largest output; infinite where the new one is no number, or of another shape."""
+    assert not old.isnan().any(), "what is compared with is no number"
     return differences({"": old}, {"": new})[""]
 
 
