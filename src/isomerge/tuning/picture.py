@@ -33,9 +33,15 @@ def search_picture(report: Mapping[str, Any]) -> bytes:
         axes = [figure.add_subplot(rows, columns, k + 1) for k in range(panels)]
         _over_trials(axes[0], report)
         for place, dimension in zip(axes[1:], shown, strict=True):
-            _by_value(place, report, dimension)
+            _by_value(place, report, dimension, label="best values" if place is axes[1] else None)
+        most = len(report["searched"])
+        which = f"; the first {MOST} of {most} parameters" if most > MOST else ""
+        figure.suptitle(f"What was tried: {len(report['trials'])} trials{which}", fontsize=11)
+        figure.legend(
+            frameon=False, fontsize="small", loc="outside lower center", ncols=4
+        )  # it covers no point there
 
-    return drawn(draw, (3.2 * columns, 2.7 * rows))
+    return drawn(draw, (max(3.2 * columns, 6.4), 2.7 * rows + 0.6))
 
 
 def figure_of(report: Mapping[str, Any]) -> str:
@@ -58,17 +64,24 @@ def _over_trials(axes: Any, report: Mapping[str, Any]) -> None:
     axes.axhline(start, color=OWN, linestyle=":", label="the recipe's own")
     axes.set_xlabel("trial")
     axes.set_ylabel(SCORE if key == SCORE else f"loss ({report['search_unit']})")
-    axes.legend(frameon=False, fontsize="small")
 
 
-def _by_value(axes: Any, report: Mapping[str, Any], dimension: Mapping[str, Any]) -> None:
+def _by_value(axes: Any, report: Mapping[str, Any], dimension: Mapping[str, Any], label: str | None = None) -> None:
     """The losses by the values of one parameter, its own and the best marked."""
     name, words, key = dimension["name"], "choices" in dimension, figure_of(report)
     rows = [row for row in report["trials"] if row[key] is not None]
     shown = [str(row["values"][name]) if words else row["values"][name] for row in rows]
     best = report["best"]["values"][name]
     axes.scatter(shown, [row[key] for row in rows], s=12, color=TRIAL)
-    axes.scatter([str(best) if words else best], [report["best"]["search"]], s=40, color=BEST, marker="*", zorder=3)
+    axes.scatter(
+        [str(best) if words else best],
+        [report["best"]["search"]],
+        s=40,
+        color=BEST,
+        marker="*",
+        zorder=3,
+        label=label,
+    )
     if dimension.get("log"):
         axes.set_xscale("log")
-    axes.set_xlabel(name)
+    axes.set_xlabel(name, fontsize="small")
