@@ -67,7 +67,7 @@ def diff(asked: asked_for.Diff, observer: Observer) -> dict[str, Any]:
         if plan.selection.frame is not None:
             open_zero_gains(pair, plan.selection.frame.gains)
         notes = [*plan.selection.notes, *told, *notes]
-        solver.plan = replace(plan, selection=replace(plan.selection, notes=tuple(notes)))
+        solver = replace(solver, plan=replace(plan, selection=replace(plan.selection, notes=tuple(notes))))
         report = {"command": "diff", "models": [m.ref for m in pair], "spaces": chosen, **compare(solver, observer)}
         (measured_pair,) = measured(pairs_of(standing, pair), report)
         proof = {True: Proof.SAME, False: Proof.OTHER, None: Proof.OPEN}[report["same"]]

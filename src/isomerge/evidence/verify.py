@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -20,7 +21,7 @@ from isomerge.progress import Observer
 from isomerge.solve.pairs.in_place import nearest_in_place
 from isomerge.solve.pairs.pair import PairSolver, rows_of
 from isomerge.solve.pairs.product_residuals import judge
-from isomerge.solve.pairs.residuals import every_residual, frame_residual_stream, is_turned, row_between
+from isomerge.solve.pairs.residuals import comparing, every_residual, is_turned, row_between, with_framed_stream
 from isomerge.solve.pairs.stream_descent import StreamSolver
 from isomerge.solve.pairs.written_gains import with_common_gains
 from isomerge.symmetry.blocks import Block
@@ -61,12 +62,13 @@ def compare(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     if solver.plan.selection.frame is not None:
         found_streams = StreamSolver(solver, observer).solve()
         if solver.plan.selection.streams:
-            solver.given = with_common_gains(solver, found_streams.alignment, observer)
+            given = with_common_gains(solver, found_streams.alignment, observer)
         else:
-            solver.given, _ = nearest_in_place(solver, found_streams.alignment, observer)
+            given, _ = nearest_in_place(solver, found_streams.alignment, observer)
+        solver = replace(solver, given=given)
         streams = [found_streams.report]
     elif solver.plan.votes:
-        solver.collect_votes()
+        solver = replace(solver, votes=solver.collect_votes())
     results = []
     for unit in units:
         observer(unit.key, seen, total)
@@ -74,8 +76,6 @@ def compare(solver: PairSolver, observer: Observer) -> dict[str, Any]:
         results.append(solver.solve(unit, anchor, source)[0])
         seen += unit_bytes(solver.anchor, unit)
     rows = rows_of(results)
-    if streams:
-        solver.votes = {}
     report = prove(solver, observer)
     doubt = doubt_of_configs(solver.anchor, solver.source) if report["same"] else None
     report = doubted(report, doubt)
@@ -98,18 +98,19 @@ def prove(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     ``same`` is None where what differs may be rounding of the stored numbers; ``reason`` says so in a sentence.
     """
 
-    solver.closes, models = True, (solver.anchor, solver.source)
+    solver, models = replace(solver, closes=True), (solver.anchor, solver.source)
     returned = frozenset() if any(map(has_no_head, models)) else given_out_by_any(models)
-    proof, turned = _residual(solver, observer), frozenset[str]()
+    ready, turned = comparing(solver), frozenset[str]()
+    proof = _residual(ready, observer)
     for streams in dict.fromkeys((turned, returned)):
         if proof["same"]:
             break
-        frame_residual_stream(solver, observer, streams)
-        if solver.frames:
-            framed = _residual(solver, observer)
+        ready = with_framed_stream(ready, observer, streams)
+        if ready.frames:
+            framed = _residual(comparing(ready), observer)
             turned = streams if framed["same"] else turned
             proof = min(proof, framed, key=_favour) if framed["same"] or not streams else proof
-        solver.frames, solver.votes = {}, {}
+        ready = solver
     same = proof.pop("same")
     return {
         "same": same,
@@ -270,7 +271,7 @@ def refute(solver: PairSolver, difference: float, tensor: str, tolerance: float)
 
 def _residual(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     """The largest relative residual (against its own tolerance), its tensor, the largest of every layer, and the
-    verdict.
+    verdict, by a solver that is `comparing`.
 
     What decides comes first: a unit that differs for certain, then one that cannot be told, then the largest
     residual. Where something cannot be told and a rotation of the residual stream was found with it, a smaller

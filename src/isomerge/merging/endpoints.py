@@ -30,34 +30,34 @@ from isomerge.symmetry.units import Unit
 
 def write_endpoints(
     stream: StreamWriter, solvers: Sequence[WholeSolver], key: str, *, name: str = "aligned"
-) -> tuple[list[Model], list[list[UnitResult]]]:
-    """Write every source where its solver moves it; returns the aligned models, the anchor first, and what was
-    found.
+) -> tuple[list[Model], list[list[UnitResult]], list[Alignment | None]]:
+    """Write every source where its solver moves it; returns the aligned models, the anchor first, what was found,
+    and the alignment of every source; None of a transport that is none.
 
-    ``name`` is what their folders are called. Every solver has its alignment as ``given`` from then on; a transport
-    that is none has none.
+    ``name`` is what their folders are called.
     """
     if not solvers:
-        return [stream.donor], []
-    anchor, aligned, results = solvers[0].anchor, [], []
+        return [stream.donor], [], []
+    anchor, aligned, results, moves = solvers[0].anchor, [], [], []
     for k, solver in enumerate(solvers):
         folder, patch = stream.writer.blob(f"{name}-{k}"), stream.writer.blob(f"{name}-{k}.safetensors")
         record = stream.done(f"{name} {k}")
         if record is None:
             output = intermediate_output(stream.output, folder, solver.dtype)
             solved = _write_one(solver, anchor, output, [key, k])
-            solver.given = solver.alignment_as_read(elements_of_results(solved))
-            if solver.given is not None:
-                solver.given.save(patch)
+            moved = solver.alignment_as_read(elements_of_results(solved))
+            if moved is not None:
+                moved.save(patch)
             stream.writer.commit(f"{name} {k}", {"results": [r.record() for r in solved]})
         else:
             solved = [UnitResult.restored(r) for r in record["results"]]
-            solver.given = Alignment.load(patch, solver.source.declared) if patch.is_file() else None
+            moved = Alignment.load(patch, solver.source.declared) if patch.is_file() else None
         model = recognise(folder, spec_file=solver.source.spec_file)
         model.checkpoint.ref, model.checkpoint.own = solver.source.ref, solver.source.checkpoint.own
         aligned.append(model)
         results.append(solved)
-    return [anchor, *aligned], results
+        moves.append(moved)
+    return [anchor, *aligned], results, moves
 
 
 def intermediate_output(output: Output, folder: Path, dtype: torch.dtype) -> Output:

@@ -4,7 +4,6 @@ method."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +15,7 @@ from isomerge.fusion.registry import STATISTICS
 from isomerge.merging.endpoints import write_endpoints, write_fused
 from isomerge.merging.fusing import Fuser
 from isomerge.merging.fusion_statistics import FusionStatistics
+from isomerge.merging.merge_plan import MergePlan
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import make_plan
 from isomerge.observe.data.examples import Examples
@@ -25,43 +25,40 @@ from isomerge.run.streaming import UnitSolver, stream_units
 from isomerge.run.unit_work import WholeSolver
 from isomerge.run.writing_run import StreamWriter
 from isomerge.solve.match_inputs import open_given
-from isomerge.solve.match_options import Matching
 from isomerge.solve.pairs.pair import PairSolver, UnitResult
+from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 
 
 def fuse_forward(
-    stream: StreamWriter,
-    used: Sequence[UnitSolver],
-    fuser: Fuser,
-    matching: Matching,
-    key: str,
-    *,
-    aligned: bool,
-    repair: Any = None,
-) -> list[list[UnitResult]]:
-    """Fuse by running the aligned models, and write the result; returns what moved the sources.
+    plan: MergePlan, stream: StreamWriter, used: Sequence[UnitSolver], key: str
+) -> tuple[list[list[UnitResult]], list[Alignment | None]]:
+    """Fuse by running the aligned models, and write the result; returns what moved the sources, unit by unit, and
+    as a whole where they were.
 
     Methods of statistics gather them on the aligned models; others give the merged parameters themselves.
-    ``repair`` are the data of REPAIR, which then has the last word. Of what is ``used`` to bring units together,
-    those count that move whole models.
+    REPAIR, where it has data, has the last word. Of what is ``used`` to bring units together, those count that move
+    whole models.
     """
+    fuser, matching, repair = plan.fuser, plan.matching, plan.request.repair
     solvers = [solver for solver in used if isinstance(solver, WholeSolver)]
     fusion, donor = fuser.fusion, stream.donor
     device = matching.settings.device if matching.settings else "cpu"
     stored = [solvers[0].anchor, *(solver.source for solver in solvers)] if solvers else [donor]
     stored = [stored[k] for k in fuser.places]
-    models, results = stored, [[] for _ in solvers]
-    if aligned:
-        models, results = write_endpoints(stream, solvers, key)
+    models, results, moves = stored, [[] for _ in solvers], list[Alignment | None]()
+    if plan.matches:
+        models, results, moves = write_endpoints(stream, solvers, key)
         models = [models[k] for k in fuser.places]
-        by = [None, *(solver.given for solver in solvers)]
+        by = [None, *moves]
         fuser.moved_by = None if fuser.statistics is None else [by[k] for k in fuser.places]
     fuser.places = []  # models are in the run's order from here on
     first = models[0]  # the donor, which is moved as well where another model is the anchor
     option = "--repair" if matching.data is None else "--data"
     examples = open_given(repair if matching.data is None else matching.data, donor, matching, option=option)
-    run = Forward(models[fusion.start :], stored[fusion.start :], examples, device, stream.output.observer, aligned)
+    run = Forward(
+        models[fusion.start :], stored[fusion.start :], examples, device, stream.output.observer, plan.matches
+    )
     if fusion.method.forward:
         module, fuser.report = fusion.method.run_models(run, {o.keyword: v for o, v in fuser.options(None)})
     else:
@@ -71,7 +68,7 @@ def fuse_forward(
         again = [PairSolver(first, model, still, fuser.dtype, guard=False) for model in models[1:]]
         if repair is None:
             fuser.take_notes(stream_units(stream, again, still, fuser.fuse, first))
-            return results
+            return results, moves
         fused = write_fused(stream, first, again, still, fuser.fuse, fuser.dtype, key)
         fuser.told += map(tuple, (stream.done("fused") or {}).get("notes", []))
         module = load_module(fused, run.dtype, device)
@@ -79,7 +76,7 @@ def fuse_forward(
         weights = fusion.weights(len(models))[fusion.start :]
         _repair(module, run, fuser, weights, open_given(repair, donor, matching, option="--repair"))
     _write_module(stream, models[fusion.start :], first, fuser, module, repaired=repair is not None)
-    return results
+    return results, moves
 
 
 def _repair(module: nn.Module, run: Forward, fuser: Fuser, weights: Sequence[float], examples: Examples) -> None:

@@ -4,6 +4,7 @@ by those of a common mean, or by published ones."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from isomerge.evidence.distance import summarise
@@ -21,24 +22,26 @@ from isomerge.solve.pairs.solutions import prepare_solutions
 
 def match_models(
     plan: MergePlan, stream: StreamWriter
-) -> tuple[Sequence[UnitSolver], list[dict[str, Any]], dict[str, Any] | None]:
+) -> tuple[MergePlan, Sequence[UnitSolver], list[dict[str, Any]], dict[str, Any] | None]:
     """Match the models of a plan in which any is matched.
 
     Returns:
-        What brings the units together; a report per source, where streams (or all, by other ways) were matched; and
-        the report of the common mean, of a merge without an anchor.
+        The plan with what its solvers are given; what brings the units together; a report per source, where streams
+        (or all, by other ways) were matched; and the report of the common mean, of a merge without an anchor.
     """
     matching, solvers = plan.matching, plan.solvers
     if plan.request.anchor == "none":
         _carry(plan)
         weights = plan.fusion.weights(len(plan.models))
-        return solvers, [], prepare_mean(stream, solvers, matching, [weights[k] for k in plan.bearings.order])
+        solvers, mean = prepare_mean(stream, solvers, matching, [weights[k] for k in plan.bearings.order])
+        return replace(plan, solvers=solvers), solvers, [], mean
     if matching.match in SOFT:
         solvers, before = _moved_first(plan, stream)
         used, maps = published().prepare_transport(stream, solvers, matching)
-        return used, [{**report, **more} for report, more in zip(maps, before, strict=True)], None
+        return plan, used, [{**report, **more} for report, more in zip(maps, before, strict=True)], None
     _carry(plan)
-    return solvers, prepare_solutions(stream, solvers, matching), None
+    solvers, streams = prepare_solutions(stream, solvers, matching)
+    return replace(plan, solvers=solvers), solvers, streams, None
 
 
 def _carry(plan: MergePlan) -> None:
@@ -56,7 +59,7 @@ def _moved_first(plan: MergePlan, stream: StreamWriter) -> tuple[Sequence[PairSo
         return plan.solvers, [{} for _ in plan.solvers]
     how: dict[str, Any] = {"guard": False, "device": plan.matching.matching_device}
     pairs = [PairSolver(plan.target, source, plan.first, plan.dtype, **how) for source in plan.sources]
-    models, results = write_endpoints(stream, pairs, plan.key(), name="first")
+    models, results, _ = write_endpoints(stream, pairs, plan.key(), name="first")
     moved = [PairSolver(plan.target, model, plan.plan, plan.dtype, **how) for model in models[1:]]
     reports = [
         {"first": {"spaces": plan.bearings.spaces, "distance": summarise(rows_of(rows))}} for rows in results

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -161,7 +162,7 @@ class MergePlan:
         return self.fusion.method.forward or self.gathers or self.request.repair is not None
 
     @cached_property
-    def _needs(self) -> dict[str, Any]:
+    def needs(self) -> dict[str, Any]:
         """What decides how much memory the run takes, for `isomerge.run.cost`."""
         fusing = fusing_memory(
             self.models,
@@ -174,11 +175,6 @@ class MergePlan:
         needs = {"guard": False, "piecewise": self.fusion.method.elementwise, "fusing": fusing}
         return {**needs, "anchor": self.request.anchor, "matching": self.matching} if self.matches else needs
 
-    @property
-    def room(self) -> int:
-        """Bytes of units that passes over whole models may keep (`isomerge.run.cost.room_for_units`)."""
-        return room_for_units(self.plan, self.models, self.output.max_memory, **self._needs)
-
     def cost(self) -> dict[str, float]:
         """What it will take in memory and time; output and data are looked at.
 
@@ -187,7 +183,7 @@ class MergePlan:
         """
         self.output.check([*self.models, *self.read])
         check_data(self.matching, self.donor)
-        return estimate(self.plan, self.models, limit=self.output.max_memory, **self._needs)
+        return estimate(self.plan, self.models, limit=self.output.max_memory, **self.needs)
 
     def decided(self) -> list[str]:
         """What was decided, and how to decide otherwise, in a line each; none where all was said."""
@@ -425,12 +421,10 @@ def _solvers(plan: MergePlan) -> list[PairSolver]:
 
     They are unguarded: the merge must be a function of the orbits, whatever gauges the checkpoints are stored in.
     """
-    room = plan.room
+    room = room_for_units(plan.plan, plan.models, plan.output.max_memory, **plan.needs)
     how: dict[str, Any] = {"guard": False, "device": plan.matching.matching_device, "room": room}
-    solvers = [
-        PairSolver(plan.target, origin or source, plan.plan, plan.dtype, **how)
-        for source, origin in zip(plan.sources, plan.bearings.origins, strict=True)
+    sources = zip(plan.sources, plan.bearings.origins, plan.bearings.left or repeat(False), strict=False)
+    return [
+        PairSolver(plan.target, origin or source, plan.plan, plan.dtype, left=left, **how)
+        for source, origin, left in sources
     ]
-    for solver, left in zip(solvers, plan.bearings.left, strict=False):
-        solver.left = left
-    return solvers

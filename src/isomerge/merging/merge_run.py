@@ -24,7 +24,7 @@ from isomerge.run.writing_run import StreamWriter
 from isomerge.solve.match_inputs import check_data, with_generated
 from isomerge.solve.match_names import SOFT
 from isomerge.solve.match_options import OURS
-from isomerge.solve.pairs.pair import UnitResult
+from isomerge.solve.pairs.pair import CommonGains, UnitResult
 from isomerge.symmetry.alignment import Alignment
 
 
@@ -71,16 +71,11 @@ def run_plan(plan: MergePlan, choose: Choice | None = None) -> dict[str, Any]:
             # few methods run the models
             from isomerge.merging.forward_fusion import fuse_forward
 
-            results = fuse_forward(
-                stream,
-                used,
-                fuser,
-                plan.matching,
-                key,
-                aligned=plan.matches,
-                repair=plan.request.repair,
-            )
+            results, moves = fuse_forward(plan, stream, used, key)
             how |= {"forward": fuser.report}
+            if moves and plan.matching.match not in SOFT:
+                solvers = [replace(solver, given=g) for solver, g in zip(plan.solvers, moves, strict=True)]
+                plan = replace(plan, solvers=solvers)
         else:
             fuse = partial(fuser.fuse, form=stream.form)
             pieces = plan.fusion.method.elementwise
@@ -132,10 +127,13 @@ def _matched(plan: MergePlan, stream: StreamWriter) -> tuple[MergePlan, Sequence
         # every solver there is: a merge of models as they are stored does without
         from isomerge.merging.matched_models import match_models
 
-        used, streams, mean = match_models(plan, stream)
+        plan, used, streams, mean = match_models(plan, stream)
     if not streams and mean is None:
-        prepare_votes(stream, plan.solvers)
-    plan = _with_gains(plan, stream)
+        used = prepare_votes(stream, plan.solvers)
+        plan = replace(plan, solvers=used)
+    if (gains := _gains(plan, stream)) is not None:
+        used = [replace(solver, gains=gains) for solver in plan.solvers]
+        plan = replace(plan, solvers=used, gains=gains)
     if any(origins := plan.bearings.origins):
         from isomerge.merging.transplant import TransplantSolver
 
@@ -154,17 +152,14 @@ def _matched(plan: MergePlan, stream: StreamWriter) -> tuple[MergePlan, Sequence
     return plan, used, how
 
 
-def _with_gains(plan: MergePlan, stream: StreamWriter) -> MergePlan:
-    """The plan, where streams were turned with the gains that all models have in common, in which they are written.
+def _gains(plan: MergePlan, stream: StreamWriter) -> CommonGains | None:
+    """Where streams were turned: the gains that all models have in common, in which they are fused and written.
 
     Methods that run the aligned models are given them with the anchor's.
     """
     if plan.runs or plan.matching.match != OURS or plan.plan.selection.frame is None:
-        return plan
+        return None
     # where streams are turned, which is rare where nothing is matched
     from isomerge.solve.pairs.written_gains import prepare_gains
 
-    gains = prepare_gains(stream, plan.solvers)
-    for solver in plan.solvers:
-        solver.gains = gains
-    return replace(plan, gains=gains)
+    return prepare_gains(stream, plan.solvers)

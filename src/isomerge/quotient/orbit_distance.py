@@ -16,7 +16,7 @@ from typing import Any
 from isomerge.models.unit_plan import unit_layer
 from isomerge.progress import Observer
 from isomerge.solve.pairs.pair import PairSolver
-from isomerge.solve.pairs.residuals import every_residual, frame_residual_stream
+from isomerge.solve.pairs.residuals import comparing, every_residual, with_framed_stream
 from isomerge.symmetry.units import elements_of
 
 
@@ -32,8 +32,7 @@ def orbit_distance(solver: PairSolver, observer: Observer, *, streams: bool = Fa
         and per layer under ``layers``, and ``dead`` (elements without a balanced point, which are compared in their
         own gauge).
     """
-    if streams:
-        frame_residual_stream(solver, observer)
+    solver = comparing(with_framed_stream(solver, observer) if streams else solver)
     spec = solver.plan.selection.spec
     squares: dict[str, dict[str, list[float]]] = {"all": {}, "spaces": {}, "layers": {}}
     dead: list[str] = []

@@ -132,8 +132,8 @@ def plan_align(
     plan = replace(plan, selection=replace(plan.selection, notes=(*plan.selection.notes, *rows.notes, *notes)))
     plan = none_matched(plan) if left else plan
     room = room_for_units(plan, [source, anchor], output.max_memory, guard=True, matching=matching)
-    solver = PairSolver(anchor, source, plan, dtype, guard=True, device=matching.matching_device, room=room)
-    solver.left = left
+    how = {"device": matching.matching_device, "room": room, "left": left}
+    solver = PairSolver(anchor, source, plan, dtype, guard=True, **how)
     return AlignPlan(stored, rows, solver, chosen, standing[0], layers, matching, output)
 
 
@@ -182,10 +182,10 @@ def run_planned(planned: AlignPlan) -> tuple[Alignment, dict[str, Any]]:
     )
     with StreamWriter(planned.stored, output, key, others=[anchor]) as stream:
         matching = with_generated(matching, [anchor, source], stream)
-        solver.rounding = RoundingOf(source, stream.form, dtype)
-        streams = prepare_solutions(stream, [solver], matching)
+        solver = replace(solver, rounding=RoundingOf(source, stream.form, dtype))
+        (solver,), streams = prepare_solutions(stream, [solver], matching)
         if not streams:
-            prepare_votes(stream, [solver])
+            (solver,) = prepare_votes(stream, [solver])
         results = stream_units(stream, [solver], plan, planned.as_stored, anchor, guard=True)
         write_alone(stream, plan, planned.stored, dtype, solver.given)
         alignment = solver.alignment(elements_of_results(results[0]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -108,18 +109,20 @@ def write_alone(
             stream.writer.commit(key, {})
 
 
-def prepare_votes(stream: StreamWriter, solvers: Sequence[PairSolver]) -> None:
-    """The stack-wide spaces of every source, kept across a resume."""
-
+def prepare_votes(stream: StreamWriter, solvers: Sequence[PairSolver]) -> list[PairSolver]:
+    """The solvers with the stack-wide spaces of every source, which are kept across a resume."""
+    voted = list(solvers)
     for k, solver in enumerate(solvers):
         if solver.left or not solver.plan.votes:
             continue
         path = stream.writer.blob(f"votes-{k}.safetensors")
         if stream.done(f"votes {k}") is not None:
-            solver.votes = {key: aligned(x) for key, x in load_file(path).items()}
+            votes = {key: aligned(x) for key, x in load_file(path).items()}
         else:
-            _save_elements(path, solver.collect_votes())
+            _save_elements(path, votes := solver.collect_votes())
             stream.writer.commit(f"votes {k}", {})
+        voted[k] = replace(solver, votes=votes)
+    return voted
 
 
 def _save_elements(path: Path, elements: Mapping[str, Tensor]) -> None:

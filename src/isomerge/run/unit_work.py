@@ -79,13 +79,22 @@ class UnitSolver(Protocol):
 
 @runtime_checkable
 class WholeSolver(UnitSolver, Protocol):
-    """One that moves the whole of a model by what its units' results and ``given`` say, and nothing else."""
+    """One that moves the whole of a model by what its units' results say, and nothing else."""
 
-    anchor: Model
-    plan: Plan
-    dtype: torch.dtype
-    given: Alignment | None
-    """What moves it, where that is an element of the group and known."""
+    @property
+    def anchor(self) -> Model:
+        """What the source is brought to."""
+        ...
+
+    @property
+    def plan(self) -> Plan:
+        """Over the blocks that both have."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The working dtype."""
+        ...
 
     def alignment_as_read(self, elements: dict[str, Tensor]) -> Alignment | None:
         """The element that moves the source as it is read; None where what moves it is none."""

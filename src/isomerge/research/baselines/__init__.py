@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from isomerge.progress import Observer
@@ -19,22 +20,25 @@ from isomerge.symmetry.alignment import Alignment
 __all__ = ["METHODS", "changed", "prepare_baseline", "prepare_transport"]
 
 
-def prepare_baseline(run: UnfinishedRun, solvers: Sequence[PairSolver], matching: Matching) -> list[dict[str, Any]]:
-    """Match every source by an exact baseline, once; ``given`` of every solver is set. Returns a report per
+def prepare_baseline(
+    run: UnfinishedRun, solvers: Sequence[PairSolver], matching: Matching
+) -> tuple[list[PairSolver], list[dict[str, Any]]]:
+    """Match every source by an exact baseline, once; the solvers with what is ``given`` by it, and a report per
     source."""
-    reports = []
+    reports, solved = [], []
     evidence = MatchEvidence(matching, solvers[0].anchor, run.observer)
     for k, pair in enumerate(solvers):
         path, key = run.blob(f"solution-{k}.safetensors"), f"solution {k}"
         record = run.done(key)
         if record is None:
-            pair.given, record = _solve(pair, evidence, run.observer, k)
-            pair.given.save(path)
+            given, record = _solve(pair, evidence, run.observer, k)
+            given.save(path)
             run.commit(key, record)
         else:
-            pair.given = Alignment.load(path, pair.source.spec)
+            given = Alignment.load(path, pair.source.spec)
+        solved.append(replace(pair, given=given))
         reports.append(record)
-    return reports
+    return solved, reports
 
 
 def _solve(

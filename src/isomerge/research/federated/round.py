@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite, sqrt
 from pathlib import Path
 from typing import Any
@@ -109,9 +109,9 @@ class Round:
             for solver in solvers:
                 read_onto(solver.anchor, solver.source)
         if together and solvers:
-            _solve_mean(solvers, [weights[k] for k in order], seen, how)
+            solvers = _solve_mean(solvers, [weights[k] for k in order], seen, how)
         else:
-            _solve_pairs(solvers, seen, how.evidence)
+            solvers = _solve_pairs(solvers, seen, how.evidence)
         places = [order.index(k) for k in range(len(each) - len(updates), len(each))]
         return cls(models, places, plan, dtype, solvers, [[] for _ in solvers])
 
@@ -199,16 +199,19 @@ def _paired(
     return [activations[k].centred() for k in order]
 
 
-def _solve_pairs(solvers: Sequence[PairSolver], seen: Sequence[Activations] | None, evidence: str) -> None:
-    """Solve every source by passes over it and the donor, where one unit at a time does not do."""
-
+def _solve_pairs(
+    solvers: Sequence[PairSolver], seen: Sequence[Activations] | None, evidence: str
+) -> list[PairSolver]:
+    """The solvers of all sources, solved by passes over each and the donor where one unit at a time does not do."""
+    solved = list(solvers)
     for k, solver in enumerate(solvers, 1):
         if solver.plan.selection.frame is not None or seen is not None:
             pair = None if seen is None else (seen[0], seen[k])
             looked = solver.undisguised() if seen is None else solver
-            solver.given = StreamSolver(looked, quiet, pair, evidence).solve().alignment
+            solved[k - 1] = replace(solver, given=StreamSolver(looked, quiet, pair, evidence).solve().alignment)
         elif solver.plan.votes:
-            solver.collect_votes()
+            solved[k - 1] = replace(solver, votes=solver.collect_votes())
+    return solved
 
 
 def _solve_mean(
@@ -216,8 +219,8 @@ def _solve_mean(
     shares: Sequence[float],
     seen: Sequence[Activations] | None,
     how: Matching,
-) -> None:
-    """Solve all sources at once, towards the common mean."""
+) -> list[PairSolver]:
+    """The solvers of all sources, solved at once, towards the common mean."""
 
     if how.spaces.startswith("paper"):
         raise IsomergeError(
@@ -230,5 +233,4 @@ def _solve_mean(
     units = CanonicalUnits(models, first.plan, first.dtype, shares_of(shares), seen, how.evidence)
     many = ManySolver(units, quiet)
     many.solve()
-    for m, solver in enumerate(solvers, 1):
-        solver.given = many.alignment(m)
+    return [replace(solver, given=many.alignment(m)) for m, solver in enumerate(solvers, 1)]

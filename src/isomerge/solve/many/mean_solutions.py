@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from isomerge.errors import IsomergeError
@@ -33,8 +34,8 @@ def shares_of(weights: Sequence[float]) -> list[float]:
 
 def prepare_mean(
     run: UnfinishedRun, solvers: Sequence[PairSolver], matching: Matching, weights: Sequence[float]
-) -> dict[str, Any]:
-    """Solve all sources at once, or take the solution of an interrupted run; ``given`` of every solver is set.
+) -> tuple[list[PairSolver], dict[str, Any]]:
+    """Solve all sources at once, or take the solution of an interrupted run.
 
     Args:
         run: the unfinished output.
@@ -43,22 +44,21 @@ def prepare_mean(
         weights: of the merge.
 
     Returns:
-        A report: the objective by pass, of every anchor and of the usual sequence, and the gains over them.
+        The solvers with what is ``given`` by it, and a report: the objective by pass, of every anchor and of the
+        usual sequence, and the gains over them.
     """
     paths = [run.blob(f"solution-{k}.safetensors") for k in range(len(solvers))]
     report = run.done(DONE)
     if report is None:
         report, alignments = _solve(run, solvers, matching, weights)
-        for solver, path, alignment in zip(solvers, paths, alignments, strict=True):
+        for path, alignment in zip(paths, alignments, strict=True):
             alignment.save(path)
-            solver.given = alignment
         run.commit(DONE, report)
     else:
-        for solver, path in zip(solvers, paths, strict=True):
-            solver.given = Alignment.load(path, solver.source.spec)
-    for solver in solvers:
-        solver.norms_stay = "learned" in report
-    return report
+        alignments = [Alignment.load(path, s.source.spec) for s, path in zip(solvers, paths, strict=True)]
+    stay = "learned" in report
+    solved = [replace(s, given=g, norms_stay=stay) for s, g in zip(solvers, alignments, strict=True)]
+    return solved, report
 
 
 def undisguised(solvers: Sequence[PairSolver]) -> list[Model]:

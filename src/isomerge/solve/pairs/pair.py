@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -62,53 +63,51 @@ class UnitResult:
         return cls(record["unit"], record["layer"], record["blocks"], record["dead"], elements or {}, notes)
 
 
+@dataclass(frozen=True, eq=False)
 class PairSolver:
     """Matches the units of a source to those of an anchor.
 
-    Args:
-        anchor, source: compatible models.
-        plan: the plan over their shared blocks.
-        dtype: the working dtype.
-        guard: see `isomerge.matching.local.move_unit`.
-        device: where units are matched; inputs and solutions are in main memory.
-        room: bytes of units that passes over both models may keep (`isomerge.run.cost.room_for_units`).
+    What passes over both models find is given to another solver (`dataclasses.replace`).
     """
 
-    def __init__(
-        self,
-        anchor: Model,
-        source: Model,
-        plan: Plan,
-        dtype: torch.dtype,
-        *,
-        guard: bool,
-        device: str = CPU,
-        room: int = CACHE,
-    ) -> None:
-        self.anchor, self.source, self.plan, self.dtype, self.guard = anchor, source, plan, dtype, guard
-        self.device, self.room = device, room
-        if gains := (plan.selection.frame or plan.selection.spec).gains:
-            open_zero_gains([anchor, source], gains)
-        self.votes: dict[str, Tensor] = {}
-        self._there: tuple[Alignment, Alignment] | None = None
-        self.frames: dict[Model, Alignment] = {}
-        """What is applied to a model's blocks as they are loaded; nothing by default."""
-        self.given: Alignment | None = None
-        """The element of the whole source, where global passes have found it already; `alignment` then ignores its
-        argument."""
-        self.rounding: RoundingOf | None = None
-        """What rounding does to the moved source, where it is written: no element is taken that its dtype cannot
-        carry."""
-        self.gains: CommonGains | None = None
-        """The gains in which a merge measures and writes, where streams were turned; what is solved comes with the
-        anchor's."""
-        self.left = False
-        """Whether the source is left as it is, because it is aligned already."""
-        self.norms_stay = False
-        """Whether what LayerNorm leaves free stays: where what was found is learned for the weights as they are."""
-        self.closes = False
-        """Whether rank-deficient blocks, which have no gauge, are replaced by the balanced factors of their
-        products: to compare functions; no alignment follows."""
+    anchor: Model
+    source: Model
+    plan: Plan
+    """Over the blocks that both have."""
+    dtype: torch.dtype
+    """The working dtype."""
+    _: KW_ONLY
+    guard: bool
+    """See `isomerge.matching.local.move_unit`."""
+    device: str = CPU
+    """Where units are matched; inputs and solutions are in main memory."""
+    room: int = CACHE
+    """Bytes of units that passes over both models may keep (`isomerge.run.cost.room_for_units`)."""
+    votes: Mapping[str, Tensor] = field(default_factory=dict)
+    """The stack-wide spaces, where they are decided (`collect_votes`)."""
+    frames: Mapping[Model, Alignment] = field(default_factory=dict)
+    """What is applied to a model's blocks as they are loaded; nothing by default."""
+    given: Alignment | None = None
+    """The element of the whole source, where global passes have found it already; `alignment` then ignores its
+    argument."""
+    rounding: RoundingOf | None = None
+    """What rounding does to the moved source, where it is written: no element is taken that its dtype cannot
+    carry."""
+    gains: CommonGains | None = None
+    """The gains in which a merge measures and writes, where streams were turned; what is solved comes with the
+    anchor's."""
+    left: bool = False
+    """Whether the source is left as it is, because it is aligned already."""
+    norms_stay: bool = False
+    """Whether what LayerNorm leaves free stays: where what was found is learned for the weights as they are."""
+    closes: bool = False
+    """Whether rank-deficient blocks, which have no gauge, are replaced by the balanced factors of their products:
+    to compare functions; no alignment follows."""
+
+    def __post_init__(self) -> None:
+        """Both models are read without gains of zero from now on, where gains are folded."""
+        if gains := (self.plan.selection.frame or self.plan.selection.spec).gains:
+            open_zero_gains([self.anchor, self.source], gains)
 
     def load(self, model: Model, unit: Unit, *, dtype: torch.dtype | None = None, mapped: bool = False) -> Blocks:
         """A unit's blocks of one model in the working dtype, or another (integers as they are). With ``mapped``, in
@@ -156,8 +155,7 @@ class PairSolver:
                 for name in unit.votes:
                     profit = vote(spec, a, b, name).to(CPU)
                     profits[name] = profits.get(name, 0) + profit
-        self.votes = {name: spec.spaces[name].group.solve(p)[0] for name, p in profits.items()}
-        return self.votes
+        return {name: spec.spaces[name].group.solve(p)[0] for name, p in profits.items()}
 
     def solve(self, unit: Unit, anchor: Blocks, source: Blocks) -> tuple[UnitResult, Blocks]:
         """Match one unit; the source's blocks come back moved, and the given ones are let go."""
@@ -177,7 +175,7 @@ class PairSolver:
             return result, source
         there = _There(source)
         if self.given is not None:
-            there = self._given_moved(self._given_there(self.given), source)
+            there = self._given_moved(self._given_there, source)
         elif self.plan.is_matched(unit):
             apart = sum(before for before, _ in squares.values())
             with overflow_told(self, unit):
@@ -275,9 +273,8 @@ class PairSolver:
         a, b = in_layer_norm_form(self.anchor), in_layer_norm_form(self.source)
         if a.form is None or b.form is None:
             return None
-        pair = PairSolver(a, b, self.plan, self.dtype, guard=self.guard, device=self.device, room=self.room)
-        pair.rounding = self.rounding
-        return pair
+        how: dict[str, Any] = {"device": self.device, "room": self.room, "rounding": self.rounding}
+        return PairSolver(a, b, self.plan, self.dtype, guard=self.guard, **how)
 
     def undisguised(self) -> PairSolver:
         """The solver that passes over both models are made with: `in_form` where some unit differs by much of what
@@ -321,13 +318,11 @@ class PairSolver:
             result.blocks.append(row)
         return result
 
-    def _given_there(self, alignment: Alignment) -> Alignment:
+    @cached_property
+    def _given_there(self) -> Alignment:
         """The given element where units are moved; it is sent to a device once."""
-        if self.device == CPU:
-            return alignment
-        if self._there is None or self._there[0] is not alignment:
-            self._there = alignment, alignment.to(self.device)
-        return self._there[1]
+        assert self.given is not None
+        return self.given if self.device == CPU else self.given.to(self.device)
 
     def alignment(self, elements: dict[str, Tensor]) -> Alignment:
         """The group element of the whole model, as it is stored."""

@@ -69,7 +69,7 @@ def solve_again(
 
 def voted_elements(solver: StreamSolver, unit: Unit) -> dict[str, Tensor]:
     """The stack-wide elements that act in a unit."""
-    return {name: solver.pair.votes[name] for name in unit.votes}
+    return {name: solver.votes[name] for name in unit.votes}
 
 
 def activations_of(module: nn.Module) -> list[Activation]:

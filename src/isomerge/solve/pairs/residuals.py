@@ -6,7 +6,6 @@ Where norms have gains, or a residual stream may have been turned, the two are b
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -30,14 +29,18 @@ from isomerge.symmetry.units import Unit
 SWEEPS = 12
 
 
+def comparing(solver: PairSolver) -> PairSolver:
+    """The solver that `every_residual` takes: gains are folded, and the stack-wide spaces decided."""
+    if solver.plan.selection.spec.gains and not solver.frames:
+        blocks = [block for unit in solver.plan.units for block in unit.blocks]
+        solver = _fold(solver, solver.plan.selection.spec, blocks)
+    return replace(solver, votes=solver.collect_votes()) if solver.plan.votes and not solver.votes else solver
+
+
 def every_residual(
     solver: PairSolver, observer: Observer
 ) -> Iterator[tuple[Unit, list[dict[str, Any]], list[str]]]:
-    """Every unit with its `residuals`, once the stack-wide spaces are decided."""
-    if solver.plan.selection.spec.gains and not solver.frames:
-        _fold(solver, solver.plan.selection.spec, [block for unit in solver.plan.units for block in unit.blocks])
-    if solver.plan.votes and not solver.votes:
-        solver.collect_votes()
+    """Every unit with its `residuals`."""
     total, seen = sum(unit_bytes(solver.anchor, unit) for unit in solver.plan.units), 0
     for unit in solver.plan.units:
         observer(unit.key, seen, total)
@@ -92,8 +95,8 @@ def peak(a: Tensor) -> float:
 # ----------------------------------------------------------------------- frames
 
 
-def frame_residual_stream(solver: PairSolver, observer: Observer, turned: Collection[str] = ()) -> None:
-    """From now on, the solver loads both models with gains folded, the source's streams in the anchor's basis.
+def with_framed_stream(solver: PairSolver, observer: Observer, turned: Collection[str] = ()) -> PairSolver:
+    """A solver that loads both models with gains folded, the source's streams in the anchor's basis.
 
     Streams from embeddings and heads, then from all tensors in a few sweeps. Streams that a model gives out
     keep their bases, but for those ``turned``. Where what reads a gain is not compared, a difference there
@@ -104,13 +107,13 @@ def frame_residual_stream(solver: PairSolver, observer: Observer, turned: Collec
     blocks = [block for unit in solver.plan.units for block in unit.blocks]
     unread = unread_gains(models[:1]) & unread_gains(models[1:])
     if full is None or lonely_gains(full, blocks) - unread:
-        _fold_gains(solver, blocks)
+        framed = _fold(solver, with_gains(solver.plan.selection.spec, models), blocks)  # no output shows these
     else:
-        _frame_both(solver, full, observer)
-    solver.votes = {}
+        framed = _frame_both(solver, full, observer)
+    return replace(framed, votes={})
 
 
-def _frame_both(solver: PairSolver, full: Spec, observer: Observer) -> None:
+def _frame_both(solver: PairSolver, full: Spec, observer: Observer) -> PairSolver:
     """Fold all gains, and find the source's streams in the anchor's basis."""
     try:
         search = _stream_search(solver, full, observer)
@@ -118,26 +121,22 @@ def _frame_both(solver: PairSolver, full: Spec, observer: Observer) -> None:
         search = _stream_search(solver, solver.anchor.spec.turning_latents(), observer)
     search.solve(SWEEPS)
     of_anchor, of_source = search.units.folds
-    solver.frames = {solver.anchor: of_anchor, solver.source: search.turn @ of_source}
+    return replace(solver, frames={solver.anchor: of_anchor, solver.source: search.turn @ of_source})
 
 
-def _fold_gains(solver: PairSolver, blocks: Sequence[Block]) -> None:
-    """Fold the gains that no output shows: the streams keep their bases."""
-    _fold(solver, with_gains(solver.plan.selection.spec, (solver.anchor, solver.source)), blocks)
-
-
-def _fold(solver: PairSolver, spec: Spec, blocks: Sequence[Block]) -> None:
-    """Fold the gains of a spec, where what reads them is compared."""
+def _fold(solver: PairSolver, spec: Spec, blocks: Sequence[Block]) -> PairSolver:
+    """Fold the gains of a spec, where what reads them is compared; the streams keep their bases."""
     models = (solver.anchor, solver.source)
-    with suppress(IsomergeError):  # a gain of zero, which cannot be folded
-        solver.frames = {model: inner_folding(model, spec, blocks, solver.dtype) for model in models}
+    try:
+        return replace(solver, frames={model: inner_folding(model, spec, blocks, solver.dtype) for model in models})
+    except IsomergeError:  # a gain of zero, which cannot be folded
+        return solver
 
 
 def _stream_search(solver: PairSolver, frame: Spec, observer: Observer) -> StreamSolver:
     plan = replace(solver.plan, selection=replace(solver.plan.selection, frame=frame))
-    pair = PairSolver(solver.anchor, solver.source, plan, solver.dtype, guard=False, device=solver.device)
-    pair.closes = solver.closes
-    return StreamSolver(pair, observer)
+    how: dict[str, Any] = {"guard": False, "device": solver.device, "closes": solver.closes}
+    return StreamSolver(PairSolver(solver.anchor, solver.source, plan, solver.dtype, **how), observer)
 
 
 def is_turned(solver: PairSolver) -> bool:

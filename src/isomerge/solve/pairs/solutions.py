@@ -8,7 +8,7 @@ output, so that an interrupted run goes on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -115,16 +115,17 @@ class Solver:
 
 def prepare_solutions(
     run: UnfinishedRun, solvers: Sequence[PairSolver], matching: Matching
-) -> list[dict[str, Any]]:
-    """Solve every source whose match takes more than one unit at a time, once; returns a report per source.
+) -> tuple[list[PairSolver], list[dict[str, Any]]]:
+    """Solve every source whose match takes more than one unit at a time, once; the solvers with what is ``given``,
+    and a report per source that was solved.
 
     Without residual streams, data or learning there is nothing to do: units are then matched as they are written.
     """
     if not solvers:  # one model alone
-        return []
+        return [], []
     if matching.match != OURS:
         return published().prepare_baseline(run, solvers, matching)
-    reports = []
+    reports, solved = [], list(solvers)
     evidence = MatchEvidence(matching, solvers[0].anchor, run.observer)
     for k, pair in enumerate(solvers):
         if pair.left or (pair.plan.selection.frame is None and not matching.needs_models):
@@ -135,14 +136,14 @@ def prepare_solutions(
             state = run.blob(f"learning-{k}.safetensors")
             looked = pair if matching.needs_models else pair.undisguised()
             solver = Solver(looked, evidence, state, run.observer, k)
-            pair.given = solver.solve()
-            pair.given.save(path)
+            given = solver.solve()
+            given.save(path)
             run.commit(key, record := solver.report)
         else:
-            pair.given = Alignment.load(path, pair.source.spec)
-        pair.norms_stay = "learned" in record
+            given = Alignment.load(path, pair.source.spec)
+        solved[k] = replace(pair, given=given, norms_stay="learned" in record)
         reports.append(record)
-    return reports
+    return solved, reports
 
 
 def save_places(path: Path, solver: StreamSolver, report: dict[str, Any]) -> None:

@@ -92,6 +92,7 @@ class StreamSolver:
         self.frame, self.local = self.units.frame, self.units.local
         self.turn = Alignment(self.frame)
         self.inner: dict[str, dict[str, Tensor]] = {}
+        self.votes: dict[str, Tensor] = {}
 
     # ------------------------------------------------------------------ passes
 
@@ -143,7 +144,7 @@ class StreamSolver:
         turned = self.turned_unit(unit)
         if not self.pair.plan.is_matched(unit):
             return turned
-        votes = {name: self.pair.votes[name] for name in unit.votes}
+        votes = {name: self.votes[name] for name in unit.votes}
         matched = self.units.solution(turned.anchor, turned.source, votes).elements
         best, distance = turned, float("inf")
         for elements in (matched, self.inner.get(unit.key)):
@@ -163,7 +164,7 @@ class StreamSolver:
 
     def _inner(self, elements: Mapping[str, Tensor]) -> Alignment:
         """A unit's elements; stack-wide ones replace what an older solution had of them."""
-        votes = self.pair.votes
+        votes = self.votes
         return Alignment(self.local, {**elements, **{name: votes[name] for name in elements if name in votes}})
 
     def _vote(self) -> None:
@@ -175,7 +176,7 @@ class StreamSolver:
             turned = self.turned_unit(unit)
             for name in unit.votes:
                 profits[name] = profits.get(name, 0) + self.units.vote(turned.anchor, turned.source, name)
-        self.pair.votes = {n: self.local.spaces[n].group.solve(p)[0] for n, p in profits.items()}
+        self.votes = {n: self.local.spaces[n].group.solve(p)[0] for n, p in profits.items()}
 
     # ------------------------------------------------------------------ descent
 
@@ -198,11 +199,11 @@ class StreamSolver:
         self.units.go(device)
         self.turn = self.turn.to(device)
         self.inner = {unit: on(device, elements) for unit, elements in self.inner.items()}
-        self.pair.votes = on(device, self.pair.votes)
+        self.votes = on(device, self.votes)
 
     def _state(self) -> tuple[Alignment, dict[str, dict[str, Tensor]], dict[str, Tensor]]:
         """Where the source is; elements are never changed in place."""
-        return self.turn, dict(self.inner), dict(self.pair.votes)
+        return self.turn, dict(self.inner), dict(self.votes)
 
     def _descended(self, sweeps: int) -> dict[str, Any]:
         """The descent of `solve`; the report."""
@@ -212,7 +213,7 @@ class StreamSolver:
             value, after, steps = self.sweep(f"residual stream, start {kind}: ")
             starts[kind] = (after, value, steps, self._state())
         kind = min(starts, key=lambda k: starts[k][0])
-        after, value, steps, (self.turn, self.inner, self.pair.votes) = starts[kind]
+        after, value, steps, (self.turn, self.inner, self.votes) = starts[kind]
         rounding = ROUNDING_IN_FLOAT64 if self.pair.dtype.itemsize > 4 else ROUNDING_IN_FLOAT32
         began = max(start[1] for start in starts.values())
         objective, nothing = [value, after], rounding * began
@@ -229,7 +230,7 @@ class StreamSolver:
             label = f"residual stream, sweep {number}, objective {objective[-1]:.5g}: "
             value, after, steps = self.sweep(label, near=near)
             if value > objective[-2]:  # rounding, once nothing is left to gain
-                self.turn, self.inner, self.pair.votes = kept
+                self.turn, self.inner, self.votes = kept
                 break
             # what was expected of the step is a difference of sums, rounded as these are: what is measured counts
             objective[-1] = max(objective[-1], value)
