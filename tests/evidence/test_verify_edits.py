@@ -9,7 +9,7 @@ import torch
 
 import isomerge
 from isomerge.evidence.law import random_alignment
-from isomerge.evidence.verify import reconsidered
+from isomerge.evidence.verify import Comparison, Residual, reconsidered
 from isomerge.matching.selection import select_spaces
 from isomerge.models.recognised import recognise
 from isomerge.models.unit_plan import make_plan
@@ -96,8 +96,7 @@ def test_only_streams_of_which_embeddings_tell_no_basis_are_reconsidered(
     solver = PairSolver(model, model, make_plan(model, [model], "none"), torch.float32, guard=False)
 
     def told(tensor: str, largest: float, tolerance: float = 1e-9) -> bool | None:
-        found = {"same": False, "residual": {"tensor": tensor, "largest": largest, "tolerance": tolerance}}
-        return reconsidered(solver, found, 1e-8)["same"]
+        return reconsidered(solver, Comparison(False, residual=Residual(largest, tensor, tolerance)), 1e-8).same
 
     assert told(inside, 0.8) is None
     assert told(inside, 0.1) is False

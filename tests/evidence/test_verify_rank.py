@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import isomerge
 from depth import more
 from isomerge.cli.program import app
-from isomerge.evidence.verify import contradiction
+from isomerge.evidence.verify import Comparison, Residual, contradiction
 from isomerge.matching.products import Sides, close_orbits, tied
 from isomerge.models.recognised import recognise
 from isomerge.models.unit_plan import make_plan
@@ -130,9 +130,7 @@ def test_outputs_may_contradict(tmp_path: Path) -> None:
     """A sentence where algebra and outputs disagree, which leaves the verdict open, and none where they agree."""
 
     def said(same: bool | None, outputs: float, tolerance: float) -> str | None:
-        return contradiction(
-            {"same": same, "residual": {"largest": 0.5, "tensor": "x", "tolerance": tolerance}}, outputs
-        )
+        return contradiction(Comparison(same, residual=Residual(0.5, "x", tolerance)), outputs)
 
     assert "may not be what its config.json" in (said(True, 0.1, 1e-4) or "")
     assert "rare tokens" in (said(False, 0.0, 1e-4) or "")

@@ -15,6 +15,7 @@ from isomerge.evidence.outputs import compare_outputs, predictions
 from isomerge.evidence.relation import Proof
 from isomerge.evidence.report.notebook import Report
 from isomerge.evidence.verify import (
+    Comparison,
     compare,
     contradiction,
     doubt_of_configs,
@@ -106,7 +107,7 @@ def verify(asked: asked_for.Verify, observer: Observer) -> dict[str, Any]:
     with pair_solver(asked.one, asked.two, "default", None, asked.opening, **how) as (solver, notes):
         refs = [solver.anchor.ref, solver.source.ref]
         if (other := other_function(solver.anchor, solver.source)) is not None:
-            proof = refute(solver, 0.0, "", 0.0)
+            proof = refute(0.0, "", 0.0).document(solver)
             return Report(
                 {"command": "verify", "models": refs, **proof, "reason": other, "algebra": None, "refuted": False}
                 | {"notes": notes, "layer_norm_form": False, "model_type": solver.anchor.spec.model_type}
@@ -121,18 +122,19 @@ def verify(asked: asked_for.Verify, observer: Observer) -> dict[str, Any]:
             with on_disk(solver.anchor.checkpoint) as left, on_disk(solver.source.checkpoint) as right:
                 apart = compare_outputs(left, right)
         proof, prints = _proof(solver, observer)
-        formed = None if proof["same"] or prints.apart else solver.in_form()
+        formed = None if proof.same or prints.apart else solver.in_form()
         if formed is not None:
             again, agreeing = _proof(formed, observer)
-            nearer = again["same"] or (again["same"] is None and proof["same"] is False)
+            nearer = again.same or (again.same is None and proof.same is False)
             formed = formed if nearer else None
             proof, prints = (proof, prints) if formed is None else (again, agreeing)
-        counted = (predictions(apart) if proof["turned"] else apart) or {"": 0.0}
+        counted = (predictions(apart) if proof.turned else apart) or {"": 0.0}
         output = max(counted, key=counted.__getitem__)
         contradicted = contradiction(proof, counted[output]) if asked.run else None
-        outcome = doubted(proof, doubt_of_configs(solver.anchor, solver.source) if proof["same"] else None)
-        report = {"command": "verify", "models": refs, **doubted(outcome, contradicted), "notes": notes}
-        report |= {"algebra": proof["same"], "refuted": prints.apart, "fingerprints": prints.document()}
+        outcome = doubted(proof, doubt_of_configs(solver.anchor, solver.source) if proof.same else None)
+        document = doubted(outcome, contradicted).document(solver)
+        report = {"command": "verify", "models": refs, **document, "notes": notes}
+        report |= {"algebra": proof.same, "refuted": prints.apart, "fingerprints": prints.document()}
         report["layer_norm_form"] = formed is not None
         report["model_type"] = solver.anchor.spec.model_type
         if asked.run:
@@ -151,11 +153,11 @@ def _by_parts(function: Any, command: str, asked: Any, observer: Observer) -> di
     return None if report is None else Report(report)
 
 
-def _proof(solver: PairSolver, observer: Observer) -> tuple[dict[str, Any], Similarity]:
+def _proof(solver: PairSolver, observer: Observer) -> tuple[Comparison, Similarity]:
     """Whether two models are the same function, by what they are read as, and their fingerprints."""
     prints = compare_prints(*(print_of(model, observer) for model in (solver.anchor, solver.source)))
     if prints.apart:
-        return refute(solver, prints.difference or 0.0, prints.tensor, prints.tolerance), prints
+        return refute(prints.difference or 0.0, prints.tensor, prints.tolerance), prints
     proof = prove(solver, observer)
     return reconsidered(solver, proof, prints.difference or 0.0) if prints.same else proof, prints
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -46,6 +46,45 @@ AGREEING = 1e-6
 """Outputs of float32 that are this near are equal but for the order of sums."""
 
 
+@dataclass(frozen=True)
+class Residual:
+    """What is left between two models where it is largest against what rounding explains."""
+
+    largest: float
+    """A relative difference."""
+    tensor: str
+    tolerance: float
+    """What the rounding of the coarsest stored dtype explains."""
+    rounding: float = 0.0
+    """What rounding explains of products, where these decide."""
+    layers: Mapping[str, float] = field(default_factory=dict)
+    """The largest of every layer, and of what is ``outside``."""
+
+    @property
+    def share(self) -> float:
+        """Of its tolerance."""
+        return self.largest / self.tolerance
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Whether two models are one function, and what of their weights says so."""
+
+    same: bool | None
+    """None: it cannot be told, and ``reason`` says why."""
+    turned: Sequence[str] = field(default_factory=list)
+    """The outputs that had to be turned, in a sentence each."""
+    reason: str | None = None
+    dead_blocks: Sequence[str] = field(default_factory=list)
+    """The elements of blocks without a canonical gauge."""
+    residual: Residual = field(kw_only=True)
+
+    def document(self, solver: PairSolver) -> dict[str, Any]:
+        """The form in reports, with how many blocks of a solver's models are compared."""
+        compared = sum(len(unit.blocks) for unit in solver.plan.units)
+        return {**asdict(self), "compared": compared, "only_in_one": _only_in_one(solver)}
+
+
 def compare(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     """Distances before and after alignment, the residual that no symmetry explains, and whether both are one
     function.
@@ -76,9 +115,9 @@ def compare(solver: PairSolver, observer: Observer) -> dict[str, Any]:
         results.append(solver.solve(unit, anchor, source)[0])
         seen += unit_bytes(solver.anchor, unit)
     rows = rows_of(results)
-    report = prove(solver, observer)
-    doubt = doubt_of_configs(solver.anchor, solver.source) if report["same"] else None
-    report = doubted(report, doubt)
+    proof = prove(solver, observer)
+    doubt = doubt_of_configs(solver.anchor, solver.source) if proof.same else None
+    report = doubted(proof, doubt).document(solver)
     report["distance"] = summarise(rows, plain_names(solver.anchor.declared))
     report["streams"], report["notes"] = streams, list(solver.plan.selection.notes)
     report["notes"] += risen_note(report["distance"], why_risen(report))
@@ -86,7 +125,7 @@ def compare(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     return report
 
 
-def prove(solver: PairSolver, observer: Observer) -> dict[str, Any]:
+def prove(solver: PairSolver, observer: Observer) -> Comparison:
     """Whether two models are the same function modulo the symmetries of their spec, algebraically.
 
     Both are moved to their canonical gauges and matched; what is left over must be within the rounding of the
@@ -103,33 +142,25 @@ def prove(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     ready, turned = comparing(solver), frozenset[str]()
     proof = _residual(ready, observer)
     for streams in dict.fromkeys((turned, returned)):
-        if proof["same"]:
+        if proof.same:
             break
         ready = with_framed_stream(ready, observer, streams)
         if ready.frames:
             framed = _residual(comparing(ready), observer)
-            turned = streams if framed["same"] else turned
-            proof = min(proof, framed, key=_favour) if framed["same"] or not streams else proof
+            turned = streams if framed.same else turned
+            proof = min(proof, framed, key=_favour) if framed.same or not streams else proof
         ready = solver
-    same = proof.pop("same")
-    return {
-        "same": same,
-        "turned": [turned_outputs(solver.source, stream) for stream in sorted(turned)],
-        "reason": _reason(proof) if same is None else None,
-        "dead_blocks": proof.pop("dead_blocks"),
-        "residual": proof,
-        "compared": sum(len(unit.blocks) for unit in solver.plan.units),
-        "only_in_one": _only_in_one(solver),
-    }
+    outputs = [turned_outputs(solver.source, stream) for stream in sorted(turned)]
+    return replace(proof, turned=outputs, reason=_reason(proof.residual) if proof.same is None else None)
 
 
-def _favour(proof: dict[str, Any]) -> tuple[int, float]:
+def _favour(proof: Comparison) -> tuple[int, float]:
     """The order of comparisons in different bases: what is least certain to differ, then what is left of it, which
     in a basis that does not fit says nothing about the models."""
-    return (True, None, False).index(proof["same"]), proof["largest"] / proof["tolerance"]
+    return (True, None, False).index(proof.same), proof.residual.share
 
 
-def reconsidered(solver: PairSolver, proof: dict[str, Any], difference: float) -> dict[str, Any]:
+def reconsidered(solver: PairSolver, proof: Comparison, difference: float) -> Comparison:
     """What `prove` found of models whose fingerprints, which no basis changes, are equal but for a relative
     ``difference``.
 
@@ -138,25 +169,24 @@ def reconsidered(solver: PairSolver, proof: dict[str, Any], difference: float) -
     That says nothing about the functions. Nor does what is left where fingerprints agree within the tolerance, and
     all tensors to `SETTLING`, of models stored in float64.
     """
-    residual = proof["residual"]
-    if proof["same"] is False and difference <= residual["tolerance"] < residual["largest"] <= SETTLING:
+    residual = proof.residual
+    if proof.same is False and difference <= residual.tolerance < residual.largest <= SETTLING:
         reason = (
-            f"fingerprints agree to {difference:.2g}, and {residual['tensor']} to {residual['largest']:.2g}: the "
+            f"fingerprints agree to {difference:.2g}, and {residual.tensor} to {residual.largest:.2g}: the "
             "search for the basis of a residual stream may have ended too early"
         )
-        return {**proof, "same": None, "reason": reason}
-    if proof["same"] is not False or residual["largest"] <= FOREIGN:
+        return doubted(proof, reason)
+    if proof.same is not False or residual.largest <= FOREIGN:
         return proof
-    block = next(
-        (b for b in solver.anchor.blocks if b.key == residual["tensor"] or residual["tensor"] in b.canonical), None
-    )
+    tensor = residual.tensor
+    block = next((b for b in solver.anchor.blocks if b.key == tensor or tensor in b.canonical), None)
     if block is None or not _untold(solver.anchor) & block.names:
         return proof
     reason = (
         f"fingerprints, which no basis changes, agree to {difference:.2g}, but no basis of the residual streams "
-        f"was found in which {residual['tensor']} does"
+        f"was found in which {residual.tensor} does"
     )
-    return {**proof, "same": None, "reason": reason}
+    return doubted(proof, reason)
 
 
 def _untold(model: Model) -> set[str]:
@@ -171,7 +201,7 @@ def _untold(model: Model) -> set[str]:
     return {name for name, count in rows.items() if count < spec.sizes[name]}
 
 
-def contradiction(proof: dict[str, Any], outputs: float) -> str | None:
+def contradiction(proof: Comparison, outputs: float) -> str | None:
     """A sentence where outputs on random inputs speak against the verdict of algebra; None where they do not.
 
     Args:
@@ -179,25 +209,25 @@ def contradiction(proof: dict[str, Any], outputs: float) -> str | None:
         outputs: their largest difference, as a share of the largest output; of predictions alone where a stream
             that is returned was ``turned``.
     """
-    residual = proof["residual"]
-    if proof["same"] and outputs > max(OUTPUTS_APART * residual["tolerance"], ROUNDED_OUTPUTS):
+    residual = proof.residual
+    if proof.same and outputs > max(OUTPUTS_APART * residual.tolerance, ROUNDED_OUTPUTS):
         return (
             f"algebra says that the functions are the same, but outputs on random inputs differ by {outputs:.2g} "
             "of the largest, more than rounding explains: one of the models may not be what its config.json and "
             "the spec say, or its weights amplify rounding"
         )
-    if proof["same"] is False and outputs <= AGREEING:
+    if proof.same is False and outputs <= AGREEING:
         return (
-            f"algebra says that {residual['tensor']} differs by {residual['largest']:.2g}, but outputs on random "
+            f"algebra says that {residual.tensor} differs by {residual.largest:.2g}, but outputs on random "
             "inputs agree: the difference may lie where these inputs do not reach, such as in rare tokens, or be a "
             "symmetry that the spec does not declare"
         )
     return None
 
 
-def doubted(proof: dict[str, Any], reason: str | None) -> dict[str, Any]:
+def doubted(proof: Comparison, reason: str | None) -> Comparison:
     """What `prove` found, with a ``reason`` why it cannot be told after all; unchanged where there is none."""
-    return proof if reason is None else {**proof, "same": None, "reason": reason}
+    return proof if reason is None else replace(proof, same=None, reason=reason)
 
 
 def other_function(first: Model, second: Model) -> str | None:
@@ -243,33 +273,19 @@ def doubt_of_configs(first: Model, second: Model) -> str | None:
     return None
 
 
-def _reason(residual: dict[str, Any]) -> str:
+def _reason(residual: Residual) -> str:
     return (
-        f"{residual['tensor']} differs by {residual['largest']:.2g}, but rounding of the stored numbers "
-        f"may explain {residual['rounding']:.2g}: its factors nearly cancel or lack rank"
+        f"{residual.tensor} differs by {residual.largest:.2g}, but rounding of the stored numbers "
+        f"may explain {residual.rounding:.2g}: its factors nearly cancel or lack rank"
     )
 
 
-def refute(solver: PairSolver, difference: float, tensor: str, tolerance: float) -> dict[str, Any]:
+def refute(difference: float, tensor: str, tolerance: float) -> Comparison:
     """What `prove` returns for models that their fingerprints tell apart as a whole; nothing is matched."""
-    return {
-        "same": False,
-        "turned": [],
-        "reason": None,
-        "dead_blocks": [],
-        "residual": {
-            "largest": difference,
-            "tensor": tensor,
-            "tolerance": tolerance,
-            "rounding": 0.0,
-            "layers": {},
-        },
-        "compared": sum(len(unit.blocks) for unit in solver.plan.units),
-        "only_in_one": _only_in_one(solver),
-    }
+    return Comparison(False, residual=Residual(difference, tensor, tolerance))
 
 
-def _residual(solver: PairSolver, observer: Observer) -> dict[str, Any]:
+def _residual(solver: PairSolver, observer: Observer) -> Comparison:
     """The largest relative residual (against its own tolerance), its tensor, the largest of every layer, and the
     verdict, by a solver that is `comparing`.
 
@@ -278,9 +294,7 @@ def _residual(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     difference elsewhere is no certain one; so all units are looked at then.
     """
 
-    worst_of: dict[bool | None, dict[str, Any]] = {
-        True: {"largest": 0.0, "tensor": "", "tolerance": SAME["F64"], "rounding": 0.0}
-    }
+    worst_of: dict[bool | None, Residual] = {True: Residual(0.0, "", SAME["F64"])}
     layers: dict[str, float] = {}
     dead: list[str] = []
     turned, certain, left_open = is_turned(solver), 0.0, 0.0
@@ -294,8 +308,7 @@ def _residual(solver: PairSolver, observer: Observer) -> dict[str, Any]:
             same, rounding, difference = judgement.same, judgement.rounding, judgement.residual
             if (beside := judgement if same is None else judgement.beside) is not None:
                 left_open = max(left_open, beside.rounding)
-                open_row = {"largest": beside.residual, "tensor": beside.place, "tolerance": tolerance}
-                worst_of.setdefault(None, {**open_row, "rounding": beside.rounding})
+                worst_of.setdefault(None, Residual(beside.residual, beside.place, tolerance, beside.rounding))
             # where gauges hold, the tensor that is furthest between them tells more than a product
             if same is not False or dead_here:
                 largest, tensor = judgement.residual, judgement.place
@@ -304,12 +317,12 @@ def _residual(solver: PairSolver, observer: Observer) -> dict[str, Any]:
         certain = max(certain, difference) if same is False else certain
         layer = "outside" if unit_layer(unit) is None else str(unit_layer(unit))
         layers[layer] = max(largest, layers.get(layer, 0.0))
-        worst = worst_of.get(same, {"largest": 0.0, "tolerance": 1.0})
-        if largest / tolerance >= worst["largest"] / worst["tolerance"]:
-            worst_of[same] = {"largest": largest, "tensor": tensor, "tolerance": tolerance, "rounding": rounding}
+        worst = Residual(largest, tensor, tolerance, rounding)
+        if same not in worst_of or worst.share >= worst_of[same].share:
+            worst_of[same] = worst
     open_too = turned and None in worst_of and certain <= left_open
     same = None if open_too else next(said for said in (False, None, True) if said in worst_of)
-    return {**worst_of[same], "layers": layers, "dead_blocks": dead, "same": same}
+    return Comparison(same, dead_blocks=dead, residual=replace(worst_of[same], layers=layers))
 
 
 def _unmoved_change(solver: PairSolver, unit: Unit, largest: float, roundoff: float) -> tuple[float, str] | None:
