@@ -91,6 +91,15 @@ def test_what_can_mean_one_thing_is_done() -> None:
             request_of_models([alone])
 
 
+def test_of_one_model_no_distances_are_told(isomerge: Callable, stored: Callable, tmp_path: Path) -> None:
+    """Nothing is compared where one is written alone, and nothing aligned, so that nothing is left fixed. Fails where
+    the table of a merge is printed in any case."""
+    said = isomerge("merge", stored("dpt", 0), "--method", "passthrough", "-o", tmp_path / "out")
+    assert said.code == 0
+    assert "Wrote " in said.out
+    assert not [word for word in ("Frobenius", "left fixed") if word in said.out + said.err]
+
+
 @pytest.mark.parametrize("name", [n for n, method in methods().items() if "density" in method.options])
 def test_a_method_that_leaves_nothing_out_says_so(name: str, stored: Callable, tmp_path: Path) -> None:
     """Where its density is 1, whether by default or not."""

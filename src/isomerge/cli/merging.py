@@ -272,10 +272,12 @@ def _tell(voice: Voice, merge: MergeRequest, report: dict[str, Any], out: Path) 
             f"--match {report['match']['name']} does not preserve functions: the transported models are other "
             f"models"
         )
-    if report["align"]:
+    several = len(report["models"]) > 1  # one alone is moved onto nothing, and far from nothing
+    if report["align"] and several:
         warn_fixed(voice, report["fixed"])
     stream_table(voice, {**report, "notes": [note for note in report["notes"] if note not in warned]})
-    distance_table(voice, report["distance"])
+    if several:
+        distance_table(voice, report["distance"])
     tell_lines(voice, evidence_lines(report))
     tell_verdict(voice, report["verdict"])
     if "layer_scan" in report:
