@@ -250,7 +250,8 @@ def row(mistake: Mistake, sentence: str) -> str:
     shown = f"`isomerge {mistake.command}`"
     if mistake.command == "merge r.yml -o out":
         shown = f"`{' ⏎ '.join(mistake.recipe.strip().expandtabs(2).splitlines())}`"
-    return f"| {mistake.what}: {shown} | {sentence} |\n"
+    shown_sentence = sentence.replace("<", "\\<")  # no tag
+    return f"| {mistake.what}: {shown} | {shown_sentence} |\n"
 
 
 def main() -> None:
