@@ -3,11 +3,12 @@
     python -m benchmarks.barrier.baselines            # what is missing, a few minutes on one core
     python -m benchmarks.barrier.baselines --page     # the table, in the guide and on the page of barriers
 
-A cell is a pair. Everything that learns takes 300 steps of 128 of the same 1347 training images, shifted at random in
-the same way: the match (`isomerge merge --learn`), and AdamW on all weights (the rate and the decay that the models
-were trained with, a tenth of the steps to warm up, then a cosine) from the plain mean, from the learned merge and
-from the first model alone; onto labels, or without them onto the mean of both models' probabilities, softened as the
-match softens them. The weights of the last step count; test images choose nothing.
+A cell is a pair, of models that were trained for 300 epochs or for 40. Everything that learns takes 300 steps of 128
+of the same 1347 training images, shifted at random in the same way: the match (`isomerge merge --learn`), and AdamW on
+all weights (the rate and the decay that the models were trained with, a tenth of the steps to warm up, then a cosine)
+from the plain mean, from the learned merge and from the first model alone; onto labels, or without them onto the mean
+of both models' probabilities, softened as the match softens them. The weights of the last step count; test images
+choose nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -36,6 +38,8 @@ from isomerge.solve.learn.settings import LearnSettings, shifted
 
 STUDY = next(study for study in STUDIES if study.name == "vit-digits")
 STEPS, BATCH, WARMUP = 300, 128, 0.1
+TRAINED = {None: "300 epochs", 880: "40 epochs"}
+"""In how many steps the models were trained: the family's number, and a seventh of it."""
 SETTINGS = LearnSettings()
 LABELS, ENSEMBLE = "onto labels", "onto the ensemble, no labels"
 MATCH = "learned match, no labels"
@@ -91,11 +95,11 @@ def learned(folders: Sequence[Path], out: Path) -> Any:
     return load_module(out)
 
 
-def measure(pair: str) -> dict[str, dict[str, float]]:
-    """Every way of a pair: loss, accuracy and processor seconds."""
+def measure(pair: str, steps: int | None) -> dict[str, dict[str, float]]:
+    """Every way of a pair of models, trained in so many steps: loss, accuracy and processor seconds."""
     rows: dict[str, dict[str, float]] = {}
     seeds = [int(seed) for seed in pair.split("-")]
-    runs = [train.plan(*model) for model in STUDY.models if model[1] in seeds]
+    runs = [train.plan(*model, steps) for model in STUDY.models if model[1] in seeds]
     for run in runs:
         train.make(run)
     folders = [run.folder for run in runs]
@@ -127,24 +131,28 @@ def measure(pair: str) -> dict[str, dict[str, float]]:
     return {way: rows[way] for way in WAYS}
 
 
+def cell_of(pair: str, steps: int | None) -> str:
+    """The name of a pair of models that were trained in so many steps."""
+    return f"{steps}-steps/{pair}" if steps else pair
+
+
 def table(cells: Mapping[str, Any]) -> str:
-    """Mean and spread over the pairs."""
+    """Mean and spread over the pairs; seconds are those of the first models."""
     rows = []
     for way in WAYS:
-        figures = [cell[way] for cell in cells.values()]
-        accuracy, loss = (
-            mean_spread(scale * f[key] for f in figures) for key, scale in (("accuracy", 100), ("loss", 1))
-        )
-        spent = [f["seconds"] for f in figures if "seconds" in f]
-        took = f"{fmean(spent):.0f}" if spent else ""
-        rows.append([way, f"{accuracy[0]:.1f} ± {accuracy[1]:.1f}", f"{loss[0]:.3f} ± {loss[1]:.3f}", took])
-    return markdown(["model", "accuracy, %", "loss, nats", "processor seconds"], rows)
+        row, spent = [way], [cells[pair][way].get("seconds") for pair in ALL_PAIRS]
+        for steps, (key, scale, digits) in product(TRAINED, (("accuracy", 100, 1), ("loss", 1, 3))):
+            mean, spread = mean_spread(scale * cells[cell_of(pair, steps)][way][key] for pair in ALL_PAIRS)
+            row.append(f"{mean:.{digits}f} ± {spread:.{digits}f}")
+        rows.append([*row, f"{fmean(spent):.0f}" if all(spent) else ""])
+    figures = [f"{figure} ({trained})" for trained in TRAINED.values() for figure in ("accuracy, %", "loss, nats")]
+    return markdown(["model", *figures, "processor seconds"], rows)
 
 
 SECTIONS = tuple(Section(page, "baselines", table) for page in ("lab/measured-barriers.md", "guide/learned.md"))
 BENCHMARK = Benchmark(
     "barrier/baselines",
-    lambda asked: {pair: {"pair": pair} for pair in ALL_PAIRS},
+    lambda asked: {cell_of(p, n): {"pair": p, "steps": n} for n, p in product(TRAINED, ALL_PAIRS)},
     measure,
     settings={"steps": STEPS, "batch": BATCH, "warmup": WARMUP, "temperature": SETTINGS.temperature},
     sections=SECTIONS,
