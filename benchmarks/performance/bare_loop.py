@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 from zlib_ng.zlib_ng import crc32
 
-from isomerge.checkpoint.disk import map_private
 from isomerge.checkpoint.header import TensorInfo, read_header
+from isomerge.checkpoint.mapped_files import map_private
 from isomerge.checkpoint.stored_tensor import content_of
 from isomerge.models.peak_memory import map_large_blocks
 from isomerge.pieces import PIECE
