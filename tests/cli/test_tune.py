@@ -103,6 +103,11 @@ def test_a_planted_weight_is_found(here: Path, isomerge: Callable) -> None:
     }
     assert Path("out/tune.png").read_bytes().startswith(b"\x89PNG")
     assert "in 20 trials" in Path("out/README.md").read_text()
+    assert isomerge("report", "out", "-o", "r.html").code == 0
+    assert (
+        f"of 20 trials on the {found['data']['search']['examples']} examples of the search"
+        in Path("r.html").read_text()
+    )
     again = isomerge("merge", "out/isomerge_recipe.yml", "-o", "again")
     assert again.code == 0, again.err
     for name in ("model.safetensors", "config.json", "isomerge_recipe.yml"):

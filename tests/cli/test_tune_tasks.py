@@ -167,6 +167,7 @@ def test_the_score_is_the_harness_own(here: Path, isomerge: Callable) -> None:
     assert "On the held-out documents the values found give a score of" in said.out
     assert "30 documents searched on" in said.out
     assert Path("out/tune.png").read_bytes().startswith(b"\x89PNG")
+    assert "documents of the search; more is better" in library.report("out").html
     library.merge("out/isomerge_recipe.yml", out="again")
     assert Path("again/model.safetensors").read_bytes() == Path("out/model.safetensors").read_bytes()
 

@@ -50,6 +50,16 @@ def plane(name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def tune(*figures: float | None, name: str = "lambda", key: str = "loss") -> dict[str, Any]:
+    """What `isomerge.tune` reports of a search: of the recipe's own values, and of trials, some of them refused."""
+    rows = [{"values": {name: k / 8}, key: x} for k, x in enumerate(figures)]
+    return {
+        "objective": "tasks" if key == "score" else "loss", "search_unit": "score" if key == "score" else "nats",
+        "start": {"values": rows[0]["values"], "search": figures[0]}, "trials": rows[1:],
+        "data": {"search": {"examples": 24}}, "sentence": "On the held-out examples it is no better.",
+    }  # fmt: skip
+
+
 def pages() -> dict[str, Page]:
     """One of every kind."""
     three = run(models=["a", "b", "c"])
@@ -60,6 +70,7 @@ def pages() -> dict[str, Page]:
         del layer["spaces"]
     hostile = run(models=[HOSTILE, f"x/{HOSTILE}"], notes=[HOSTILE], method=HOSTILE, kept_from_first=[HOSTILE])
     hostile |= {"versions": {HOSTILE: HOSTILE}, "parameters": {HOSTILE: HOSTILE}, "architecture": HOSTILE}
+    hostile["tune"] = tune(0.5, None, 0.4, name=HOSTILE)
     hostile["distance"] = distances(1, 0.5, spaces=[HOSTILE, "ff"])
     hostile["head_folders"], hostile["heads"], hostile["spaces"] = [HOSTILE], HOSTILE, HOSTILE
     losses = [measured(models=(HOSTILE, "two"))]
@@ -67,6 +78,8 @@ def pages() -> dict[str, Page]:
     return {
         "plain": page_of(written()),
         "measured": page_of(written(streams=[{"groups": {"res": "O"}, "learned": LEARNED}]), [measured()]),
+        "searched": page_of(written(tune=tune(0.5, 0.7, None, 0.4, 0.45))),
+        "scored": page_of(written(tune=tune(0.5, 0.7, None, 0.9, 0.85, key="score"))),
         "three": page_of(Written(facts_of(three)), [flat]),
         "old": page_of(Written(facts_of(old))),
         "bare": page_of(
@@ -234,6 +247,48 @@ def test_values_in_the_figures() -> None:
         "two, step 5: 0.400 nats",
         "two, step 9: −0.010 nats",
     ]
+
+
+@pytest.mark.parametrize(
+    ("figures", "key", "better"),
+    [
+        ((0.5, 0.7, None, 0.4, 0.45), "loss", [0, 3, 4]),
+        ((0.5, 0.7, None, 0.9, 0.85), "score", [0, 1, 3, 4]),
+        ((0.5, 0.7, 0.6), "loss", [0, 2]),
+        ((0.5, None, 0.5, 0.5), "loss", [0, 3]),
+        ((2.0, 1e30, 1.9, 1.8, 1.7), "loss", [0, 2, 3, 4]),
+        ((-3.0, -1e30, -2.0, -4.0, -1.0), "score", [0, 2, 4]),
+    ],
+)
+def test_a_search_is_drawn(figures: tuple[float | None, ...], key: str, better: list[int]) -> None:
+    """A mark for every trial that was not refused, with its values; steps of the best so far, which go down for a
+    loss and up for a score; a trial that is far worse than the others takes none of their room. A notebook has the
+    same figure."""
+    report = run(tune=tune(*figures, key=key))
+    page = parsed(page_of(Written(facts_of(report))).html)[0]
+    assert [e.attributes["href"] for e in page.all("nav")[0].all("a")].count("#search") == 1
+    search = next(e for e in page.all("section") if e.attributes.get("id") == "search")
+    drawn = search.all("figure")[0]
+    assert drawn.words() in parsed(Report(report)._repr_html_() or "")[0].words()
+    plot = next(svg for svg in drawn.all("svg") if svg.attributes.get("role") == "img")
+    tips = [mark.all("title")[0].words() for mark in plot.all("g")]
+    for k, x in enumerate(figures):
+        told = [tip for tip in tips if tip.startswith(f"trial {k}, lambda {k / 8:.4g}: ")]
+        assert bool(told) == (x is not None and k > 0)
+    assert sum("refused" in row.words() for row in drawn.all("tr")) == figures.count(None)
+    assert "On the held-out examples it is no better." in drawn.words()
+    label = "Score" if key == "score" else "Loss (nats)"
+    assert f"{label} of {sum(x is not None for x in figures[1:])} trials on the 24" in drawn.words()
+    assert [li.words().strip() for li in drawn.all("li")] == ["trials", "best so far", "the recipe's own values"]
+    (path,) = [p.attributes["d"] or "" for p in plot.all("path") if "curve" in (p.attributes["class"] or "")]
+    ys = [float(y) for y in re.findall(r"[ V]([\d.]+)", path)]
+    xs = [float(x) for x in re.findall(r"[MH]([\d.]+)", path)]
+    room = (xs[-1] - xs[0]) / (len(figures) - 1)
+    assert xs == pytest.approx([xs[0] + k * room for k in better], abs=0.1)
+    assert ys == sorted(ys, reverse=key == "score")
+    if max(x for x in map(abs, filter(None, figures))) > 1e9:
+        assert max(ys) - min(ys) > 40
+        assert "at the edge" in drawn.words()
 
 
 def _classes(root: Element) -> set[str]:

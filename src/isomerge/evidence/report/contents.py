@@ -151,15 +151,9 @@ def settings_of(written: Written) -> list[tuple[str, str]]:
 
 
 def _plain(value: object) -> str:
-    return (
-        "yes"
-        if value is True
-        else "no"
-        if value is False
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _alignment(facts: Facts) -> str:

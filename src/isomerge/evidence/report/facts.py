@@ -108,6 +108,38 @@ class Taught:
 
 
 @dataclass(frozen=True)
+class Search:
+    """What a search for the parameters of a merge measured: of the recipe's own values, then of every trial."""
+
+    values: tuple[Mapping[str, Any], ...]
+    """Of the parameters, by name."""
+    figures: tuple[float | None, ...]
+    """Losses, or scores of tasks; None of trials that were refused."""
+    scored: bool
+    """Whether they are scores, more of which is better."""
+    label: str
+    """What they are, with their unit."""
+    read: int
+    """On how many examples, or documents of tasks."""
+    sentence: str
+    """What those say that were held out."""
+
+    @property
+    def measured(self) -> list[tuple[int, float]]:
+        """Numbers and figures of all that were not refused, the recipe's own values as number 0."""
+        return [(number, x) for number, x in enumerate(self.figures) if x is not None]
+
+    @property
+    def gains(self) -> list[tuple[int, float]]:
+        """Those that were better than all before them."""
+        better: list[tuple[int, float]] = []
+        for number, x in self.measured:
+            if not better or (x > better[-1][1] if self.scored else x < better[-1][1]):
+                better.append((number, x))
+        return better
+
+
+@dataclass(frozen=True)
 class Facts:
     """A run."""
 
@@ -163,6 +195,8 @@ class Facts:
     heads: str = ""
     dead_blocks: int = 0
     versions: tuple[tuple[str, str], ...] = ()
+    search: Search | None = None
+    """Where the parameters were searched for."""
 
     @property
     def moved(self) -> bool:
@@ -270,6 +304,7 @@ def _facts(command: str, report: Mapping[str, Any]) -> Facts:
         heads=str(report.get("heads") or ""),
         dead_blocks=len(report.get("dead_blocks") or ()),
         versions=tuple(sorted((str(k), str(v)) for k, v in (report.get("versions") or {}).items())),
+        search=search_of(report["tune"]) if report.get("tune") else None,
     )
 
 
@@ -306,4 +341,20 @@ def _taught(learned: Mapping[str, Any]) -> Taught:
         int(learned.get("held_out", 0)),
         str(learned.get("target", "")),
         str(learned.get("unit", "nats")),
+    )
+
+
+def search_of(tune: Mapping[str, Any]) -> Search:
+    """What `isomerge.tune` reports as ``tune``."""
+    scored, start = tune["objective"] == "tasks", tune["start"]
+    figures = [start["search"], *(row["score" if scored else "loss"] for row in tune["trials"])]
+    if not all(x is None or isfinite(x) for x in figures) or start["search"] is None:
+        raise ValueError(f"what was measured of trials is {figures}")
+    return Search(
+        tuple(dict(row["values"]) for row in (start, *tune["trials"])),
+        tuple(figures),
+        scored,
+        "score" if scored else f"loss ({tune['search_unit']})",
+        int(tune["data"]["search"]["examples"]),
+        str(tune["sentence"]),
     )

@@ -1,4 +1,4 @@
-"""Curves: loss and accuracy on the line between two models, and the barrier while a match is learned."""
+"""Curves: loss and accuracy on the line between two models, the barrier while a match is learned, a search."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ class Curve:
     tips: tuple[str, ...]
     style: int
     """0 is drawn as what was before, 1 in the accent colour."""
+    joined: str = "L"
+    """How its points are: ``L`` by straight lines, ``H`` by steps, empty not at all."""
 
 
 @dataclass(frozen=True)
@@ -38,18 +40,17 @@ class Level:
 
 @dataclass(frozen=True)
 class Frame:
-    """The axes of a plot: their ends, the ticks of the first one, and how figures are written."""
+    """The axes of a plot: their ends (the first one begins at 0), its ticks, and how figures are written."""
 
     low: float
     high: float
     places: tuple[tuple[float, str], ...]
     write: Callable[[float], str] = lambda value: figure(value, 3)
-    low_x: float = 0.0
     high_x: float = 1.0
 
     def x(self, at: float) -> float:
         """In pixels."""
-        return LEFT + (WIDTH - LEFT - RIGHT) * (at - self.low_x) / ((self.high_x - self.low_x) or 1.0)
+        return LEFT + (WIDTH - LEFT - RIGHT) * at / (self.high_x or 1.0)
 
     def y(self, value: float) -> float:
         """In pixels, downwards."""
@@ -66,7 +67,7 @@ def line_plot(curves: Sequence[Curve], frame: Frame, words: str, levels: Sequenc
         parts.append(text(frame.write(value), LEFT - 7, y + 4, class_="tick end"))
     for at, name in frame.places:
         x = frame.x(at)
-        where = "beg" if at <= frame.low_x else "end" if at >= frame.high_x else "mid"
+        where = "beg" if at <= 0 else "end" if at >= frame.high_x else "mid"
         parts.append(tag("line", x1=x, x2=x, y1=HEIGHT - BOTTOM, y2=HEIGHT - BOTTOM + 4, class_="axis"))
         parts.append(text(clipped(name, 19), x, HEIGHT - BOTTOM + 19, class_=f"tick {where}"))
     bottom = HEIGHT - BOTTOM
@@ -87,8 +88,10 @@ def line_plot(curves: Sequence[Curve], frame: Frame, words: str, levels: Sequenc
 def _curve(curve: Curve, frame: Frame) -> list[str]:
     style = f"l{curve.style % STYLES}"
     at = [(frame.x(x), frame.y(y)) for x, y in curve.points]
-    path = "M" + "L".join(f"{short(x)} {short(y)}" for x, y in at)
-    parts = [tag("path", d=path, class_=f"curve {style}")]
+    middle = "V" if curve.joined == "H" else " "
+    path = "M{} {}".format(*map(short, at[0]))
+    path += "".join(f"{curve.joined}{short(x)}{middle}{short(y)}" for x, y in at[1:])
+    parts = [tag("path", d=path, class_=f"curve {style}")] if curve.joined else []
     for (x, y), tip in zip(at, curve.tips, strict=True):
         shapes = (
             tag("circle", cx=x, cy=y, r=9, class_="hit"),
@@ -106,8 +109,10 @@ def legend(curves: Sequence[Curve], levels: Sequence[Level]) -> list[tuple[Plot,
     """Swatches, and what they stand for."""
     entries = []
     for curve in curves:
-        line = tag("line", x1=0, x2=30, y1=8, y2=8, class_=f"curve l{curve.style % STYLES}")
-        entries.append((swatch(line, 30), curve.name))
+        style = f"l{curve.style % STYLES}"
+        line = tag("line", x1=0, x2=30, y1=8, y2=8, class_=f"curve {style}")
+        dot = tag("circle", cx=15, cy=8, r=2.6, class_=f"dot {style}")
+        entries.append((swatch(line if curve.joined else dot, 30), curve.name))
     for level in levels:
         shape = tag("line", x1=0, x2=30, y1=8, y2=8, class_="level") if level.at is None else _diamond(15, 8)
         entries.append((swatch(shape, 30), level.name))

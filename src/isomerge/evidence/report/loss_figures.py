@@ -1,16 +1,20 @@
-"""The figures of loss: on a line, on a plane, and while a match was learned."""
+"""The figures of loss: on a line, on a plane, while a match was learned, and of the trials of a search."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from isomerge.evidence.report import line_plot
-from isomerge.evidence.report.facts import Taught, short_names
+from isomerge.evidence.report.facts import Search, Taught, short_names
 from isomerge.evidence.report.figure import Figure, Table
 from isomerge.evidence.report.heatmap import plane_map, scale_bar
 from isomerge.evidence.report.line_plot import Curve, Frame, Level, ends_of
 from isomerge.evidence.report.loss_facts import STORED, Losses, LossLine, Point
 from isomerge.evidence.report.numerals import count, figure, nats, percent
+
+SAID = 6
+"""Parameters of a trial that are written out."""
 
 
 def loss_figure(losses: Losses) -> Figure:
@@ -113,7 +117,7 @@ def plane_figure(losses: Losses) -> Figure:
     low = min(min(min(row) for row in plane.losses) for plane in losses.planes)
     top = max(max(point.loss for _, _, point in plane.corners) for plane in losses.planes)
     highest = max(max(max(row) for row in plane.losses) for plane in losses.planes)
-    top = min(highest, max(3 * (top - low) + low, plane_middle(losses)))
+    top = min(highest, max(3 * (top - low) + low, *(plane.centroid.loss for plane in losses.planes)))
     plots = [(plane.name.capitalize(), plane_map(plane, names, losses.unit, top, low)) for plane in losses.planes]
     plots.append(("", scale_bar(top, capped=highest > top, low=low, unit=losses.unit)))
     rows = []
@@ -128,11 +132,6 @@ def plane_figure(losses: Losses) -> Figure:
     return Figure(
         "Loss on the plane", lead, tuple(plots), (), Table(f"Loss ({losses.unit})", head, tuple(rows)), wide=True
     )
-
-
-def plane_middle(losses: Losses) -> float:
-    """The highest loss of an average of three."""
-    return max(plane.centroid.loss for plane in losses.planes)
 
 
 def learning_figure(taught: Sequence[Taught], names: Sequence[str]) -> Figure | None:
@@ -160,12 +159,44 @@ def learning_figure(taught: Sequence[Taught], names: Sequence[str]) -> Figure | 
     rows = tuple((n, str(s), nats(b)) for n, t in shown for s, b in zip(t.steps, t.barriers, strict=True))
     table = Table("Barrier by step", ("model", "step", f"barrier ({unit})"), rows)
     legend = line_plot.legend(curves, ()) if len(curves) > 1 else []
-    return Figure(
-        "While the match was learned",
-        lead,
-        (("", plot),),
-        tuple(legend),
-        table,
-        wide=True,
-        open_table=len(rows) < 13,
+    pictures, brief = (("", plot),), len(rows) < 13
+    return Figure("While the match was learned", lead, pictures, tuple(legend), table, wide=True, open_table=brief)
+
+
+def search_figure(search: Search | None) -> Figure | None:
+    """What the trials of a search measured, in their order, and the best so far."""
+    if search is None or not any(x is not None for x in search.figures[1:]):
+        return None
+    own = "the recipe's own values"
+    rows = tuple(
+        (f"trial {k}" if k else own, _values(values), "refused" if x is None else f"{x:.4g}")
+        for k, (values, x) in enumerate(zip(search.values, search.figures, strict=True))
     )
+    tips, made, gains = [f"{name}, {values}: {x}" for name, values, x in rows], search.measured, search.gains
+    last, (best, reached) = len(rows) - 1, gains[-1]
+    steps = tuple((k, x, tips[k]) for k, x in gains) + ((last, reached, tips[best]),) * (best < last)
+    curves = (
+        Curve("trials", tuple(made[1:]), tuple(tips[k] for k, _ in made[1:]), 0, joined=""),
+        Curve("best so far", tuple((k, x) for k, x, _ in steps), tuple(tip for *_, tip in steps), 1, joined="H"),
+    )
+    levels = [Level(own, made[0][1], tips[0])]
+    # far worse ones would leave no room for the others
+    worse = sorted(abs(x - reached) for _, x in made)
+    usual = 4 * worse[3 * len(made) // 4] or worse[-1]
+    low, high = ends_of([x for _, x in made if abs(x - reached) <= usual])
+    edge = " Marks at the edge lie beyond it." if worse[-1] > usual else ""
+    frame = Frame(low, high, ((0.0, "start"), (last, f"trial {last}")), lambda x: f"{x:.3g}", high_x=last)
+    label, read = f"{search.label[0].upper()}{search.label[1:]}", "documents" if search.scored else "examples"
+    plot = line_plot.line_plot(curves, frame, f"{label} by trial; best: {tips[best]}", levels)
+    lead = (
+        f"{label} of {count(len(made) - 1)} trials on the {count(search.read)} {read} of the search; "
+        f"{'more' if search.scored else 'less'} is better. {search.sentence}{edge}"
+    )
+    table, legend = Table("What was tried", ("", "values", search.label), rows), line_plot.legend(curves, levels)
+    return Figure("The search", lead, ((f"{label} by trial", plot),), tuple(legend), table, wide=True)
+
+
+def _values(values: Mapping[str, Any]) -> str:
+    """The first of a trial's parameters."""
+    said = [f"{name} {x:.4g}" if isinstance(x, float) else f"{name} {x}" for name, x in values.items()]
+    return ", ".join([*said[:SAID], *([f"and {len(said) - SAID} more"] if len(said) > SAID else [])])

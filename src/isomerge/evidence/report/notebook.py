@@ -114,11 +114,12 @@ def fragment(report: Mapping[str, Any]) -> str:
 
 def _of_distances(report: Mapping[str, Any]) -> str:
     from isomerge.evidence.report.contents import subtitle_of, title_of
+    from isomerge.evidence.report.loss_figures import search_figure
     from isomerge.evidence.report.page import distance_figures, fragment_of, loss_figures
 
     facts = facts_of(report)
     written = Written(facts, earlier=earlier_alignment(facts))
-    figures = [*loss_figures(written, ()), *distance_figures(written)]
+    figures = [*filter(None, [search_figure(facts.search)]), *loss_figures(written, ()), *distance_figures(written)]
     return fragment_of(title_of(facts), subtitle_of(written), verdict_of(written), figures)
 
 

@@ -32,7 +32,7 @@ from isomerge.evidence.report.facts import FIXED
 from isomerge.evidence.report.figure import Figure
 from isomerge.evidence.report.folder import Written
 from isomerge.evidence.report.loss_facts import Losses
-from isomerge.evidence.report.loss_figures import learning_figure, loss_figure, plane_figure
+from isomerge.evidence.report.loss_figures import learning_figure, loss_figure, plane_figure, search_figure
 from isomerge.evidence.report.verdict import Verdict, verdict_of
 from isomerge.files import write_whole
 
@@ -85,12 +85,15 @@ def page_of(written: Written, losses: Sequence[Losses] = (), *, measured: Sequen
     distances, curves = distance_figures(written), loss_figures(written, losses)
     script, style = _file("tooltip.js"), _file("page.css")
     sections = [("verdict", "Verdict"), ("merged", "Models")]
+    search = search_figure(written.facts.search)
+    sections += [("search", "Search")] if search else []
     sections += [("loss", "Loss")] if curves else []
     sections += [("distance", "Distance"), *([("again", "Recipe")] if written.recipe.strip() else [])]
     context = _words(written, losses) | {
         "verdict": verdict,
         "distances": distances,
         "losses": curves,
+        "search": search,
         "sections": sections,
         "interactive": True,
         "style": _markup(style),
@@ -98,7 +101,8 @@ def page_of(written: Written, losses: Sequence[Losses] = (), *, measured: Sequen
         "script": _markup(script),
         "script_hash": _hash(script),
     }
-    fragment = fragment_of(context["title"], context["subtitle"], verdict, [*curves, *distances])
+    figures = [*filter(None, [search]), *curves, *distances]
+    fragment = fragment_of(context["title"], context["subtitle"], verdict, figures)
     return Page(render("page.html.jinja", context), verdict, fragment, tuple(measured))
 
 
