@@ -192,7 +192,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "no tasks": (genome(), {}, ["--data DATA, or --task TASK"]),
     "a misspelt key": (genome(layer_granularty=2), TASKS, ["`genome.layer_granularty`", "did you mean `layer_granularity`"]),
     "a key of the document": (genome(), {"task": []}, ["unknown key `task`", "did you mean `tasks`"]),
-    "a task without a name": (genome(), {"tasks": [{"weight": 1}]}, ["`tasks.0.name`", "required"]),
+    "a task without a name": (genome(), {"tasks": [{"weight": 1}]}, ["`tasks.0.name`", "it is missing"]),
     "no model": (genome(models=[]), TASKS, ["`genome.models`", "at least 1"]),
     "a method without weights": (genome(merge_method="model_stock"), TASKS, ["model_stock", "none of `weight`, `density` and `t`"]),
     "slerp of three": (genome(models=["base", "code", "math"], merge_method="slerp"), TASKS, ["names 3 models", "merges two"]),

@@ -77,7 +77,6 @@ DIRECT: dict[tuple[str, str], tuple[dict[str, Any], Any]] = {
     ("transplant_tokenizer", "limit"): ({"out": "x"}, 3),
     ("tune", "rate"): ({"sampler": "tpe"}, 0.5),
     ("tune", "judge_share"): ({"judge_data": "x"}, 0.2),
-    ("tune", "task_path"): ({"data": "x"}, "own"),
     ("tune", "length"): ({"tasks": ["x"]}, 9),
     ("prove", "inputs"): ({"model": "x"}, (1,)),
     ("prove", "forward"): ({"model": "x"}, print),
@@ -103,7 +102,7 @@ ELSEWHERE = {
     ("stats", "tokenizer"),
     ("surgery", "length"),
     ("surgery", "tokenizer"),
-    *(("tune", name) for name in ("layer_groups", "address")),  # tests/cli/test_tune.py, as of barrier and merge
+    *(("tune", name) for name in ("layer_groups", "task_path", "address")),  # tests/cli/test_tune.py, as of barrier and merge
 }  # fmt: skip
 
 

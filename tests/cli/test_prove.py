@@ -106,7 +106,7 @@ def test_the_verdict_says_what_is_left_at_every_door(
     axes = tuple(InnerAxis("a", "b", 3, "Perm") for _ in range(inner))
     counted = Completeness(count, None if count else "too large", axes)
     monkeypatch.setattr(proving, "try_completeness", lambda *args, **more: counted)
-    law = Law("ff", "ff", "Perm", (), 1e-15)
+    law = Law("ff", "ff", "Perm", (), 1e-15, 1e-9)
     monkeypatch.setattr(proving, "try_spec", lambda *args: Trial("own", "TorchTransformer", (law,), (), (), ()))
     monkeypatch.setenv("ISOMERGE_CACHE", str(plain / "cache"))
     said = isomerge(

@@ -267,13 +267,20 @@ def test_time_may_run_out(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"{len(found['trials'])} of 50 trials were made: --timeout was over" in found["notes"]
 
 
-def test_layer_groups_without_numbers_are_noted(here: Path) -> None:
+def test_what_a_search_does_not_use_is_noted(here: Path) -> None:
     """They would change nothing."""
     text = recipe(RECIPE % "1" + "")
     report = library.tune(
-        text, out="out", data="data.safetensors", search={"normalize": "true,false"}, layer_groups=3, sampler="grid"
+        text,
+        out="out",
+        data="data.safetensors",
+        search={"normalize": "true,false"},
+        layer_groups=3,
+        sampler="grid",
+        task_path="own",
     )
-    assert any(note.startswith("--layer-groups is not used") for note in report["notes"])
+    for word in ("--layer-groups", "--task-path"):
+        assert any(note.startswith(f"{word} is not used") for note in report["notes"])
     assert [row["values"]["normalize"] for row in report["tune"]["trials"]] == [True, False]
 
 

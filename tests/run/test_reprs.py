@@ -59,7 +59,7 @@ NAMES = [
 ]  # fmt: skip
 SAID = {
     "align": "isomerge align of ", "merge": "isomerge merge of ", "verify": "same: yes", "similarity": "independent",
-    "evaluate": "1.825, 1.899", "inspect": "8301 parameters", "prove": "proven: yes", "diff": "same: yes",
+    "evaluate": "1.825, 1.899", "inspect": "8301 parameters", "prove": ": proven; ", "diff": "same: yes",
     "examples": "<3 examples, labelled: input_ids [3, 7] int64>", "barrier": "barrier ", "stats": "48 examples",
     "open": "gpt2", "in memory": "<MemoryCheckpoint <mine>: ", "orbit_distance": "distance 31.85",
 }  # fmt: skip

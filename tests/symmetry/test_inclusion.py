@@ -116,7 +116,7 @@ def test_a_symmetry_can_be_left_out() -> None:
     [
         ("include part as", {}, r"line 1: include 'part as' is not understood: write GROUP"),
         ("include other", {}, r"line 1: config.json: other has no model_type.*include other of MODEL"),
-        ("include part", {"model_type": "mamba"}, r"part is a 'mamba', for which there is no spec.*none of the 1 of"),
+        ("include part", {"model_type": "mamba"}, r"part is a 'mamba', for which there is no spec.*none of the 1 that"),
         ("include part without x", {}, r"include part without x: tower.spec has no space x"),
         ("size e = 2\ninclude part", {}, r"line 2: include part: e is declared already: include it `as NAME`"),
         ("size l = 2\ninclude part as t", {}, r"line 2: include part: l is declared already"),
