@@ -105,3 +105,13 @@ def test_only_streams_of_which_embeddings_tell_no_basis_are_reconsidered(
     assert told(elsewhere, 1e-6, 1e-7) is None
     assert told(elsewhere, 1e-6, 1e-9) is False
     assert told(elsewhere, 1e-3, 1e-7) is False
+
+
+def test_a_basis_that_is_not_found_is_no_difference(tmp_path: Path) -> None:
+    """A disguise whose class returns a turned stream, which fingerprints tell as another basis, and of which embeddings tell
+    none: that the search for it ends too early says nothing. It was told to be another function."""
+    onto, source = (save_toy("got_ocr2", tmp_path / name, seed=seed) for name, seed in (("a", 0), ("b", 5)))
+    isomerge.align(source, onto=onto, spaces="default,residual", align=True, out=tmp_path / "out")
+    report = isomerge.verify(source, tmp_path / "out")
+    assert report["same"] is None
+    assert "no basis of the residual streams was found" in report["reason"]

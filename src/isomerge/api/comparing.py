@@ -159,7 +159,8 @@ def _proof(solver: PairSolver, observer: Observer) -> tuple[Comparison, Similari
     if prints.apart:
         return refute(prints.difference or 0.0, prints.tensor, prints.tolerance), prints
     proof = prove(solver, observer)
-    return reconsidered(solver, proof, prints.difference or 0.0) if prints.same else proof, prints
+    agree = prints.equal and not prints.conflict  # whatever basis returned streams are in
+    return reconsidered(solver, proof, prints.difference or 0.0) if agree else proof, prints
 
 
 A_PRINT = "a fingerprint"
