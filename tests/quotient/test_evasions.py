@@ -298,6 +298,24 @@ def test_what_was_done_and_which_way(subject: Subject) -> None:
             assert found.source == source, what
 
 
+def test_a_body_is_no_fine_tune(tmp_path: Path) -> None:
+    """Of a language model and its own body nothing says that weights moved: their relations are of other forms."""
+    import transformers as tf
+
+    torch.manual_seed(0)
+    model = tf.GPT2LMHeadModel(tf.GPT2Config(n_embd=32, n_head=2, n_layer=2, vocab_size=200, n_positions=16))
+    for weight in model.parameters():
+        if weight.ndim == 1:
+            weight.data += 0.05 * torch.randn_like(weight)
+    model.save_pretrained(tmp_path / "model")
+    model.transformer.save_pretrained(tmp_path / "body")
+    mine, theirs = (fingerprint(recognise(tmp_path / name)) for name in ("model", "body"))
+    for found in (similarity(mine, theirs), similarity(theirs, mine)):
+        assert found.verdict == "derived from one base"
+        assert "weights moved (" not in words(found)
+        assert "one of them returns a stream as it is" in words(found)
+
+
 def test_noise_has_no_direction(subject: Subject) -> None:
     """Weights that moved say that they did, and not which were there first."""
     rng = torch.Generator().manual_seed(1)

@@ -209,7 +209,7 @@ def test_unrelated_models(llamas: dict[str, Path], tmp_path: Path, caplog: pytes
         assert words[1][words[1].index("--learn") + 1] == "generate"
         card = (tmp_path / f"out-{align}" / "README.md").read_text()
         assert found["sentence"] in card
-        assert all(step["command"] in card for step in found["next"])
+        assert all(re.sub(r"\S*/", "", step["command"]) in card for step in found["next"]), "cards name no folders"
 
 
 def test_advice_against_no_align_helps(llamas: dict[str, Path], tmp_path: Path) -> None:

@@ -103,14 +103,17 @@ def relation_of(
         before, after: alignment, over the tensors that it can move; sqrt(2) is uncorrelated.
         tolerance: what rounding explains.
         kin: whether fingerprints, which no basis hides from, have a common base. Where they have none, only a
-            distance that relatives have says otherwise: a match in many dimensions brings strangers nearer, too.
+            distance that relatives have, and that a match has halved, says otherwise: a match in many dimensions
+            brings strangers nearer, too, and gains of norms that are all near 1 are most of small models.
         in_place: whether most rows of their matrices have counterparts where they stand, as those of fine-tunes
             have and those of strangers have not, however near their norms bring them.
     """
     if after <= tolerance:
         return Relation.SAME
-    if in_place and before < FAR and after > 0.5 * before:
+    if in_place and before < FAR and after >= 0.5 * before:
         return Relation.NEAR
+    if kin is False and not in_place and after >= 0.5 * before:
+        return Relation.UNRELATED
     if after < (NEAR if kin is False or not (in_place or kin) else FAR):
         return Relation.RELATED
     return Relation.DERIVED if kin else Relation.UNRELATED
@@ -221,6 +224,11 @@ def _share(x: float | None) -> str:
     return "" if x is None else f"{x:.2g}" if x < 0.1 else f"{x:.2f}"
 
 
+def _stored(pair: Pair) -> float | None:
+    """How far apart they are stored; over all tensors where only those differ that no symmetry moves."""
+    return pair.before or (pair.look.distance() if pair.look.tensors else pair.before)
+
+
 def _same(pair: Pair, a: str, b: str) -> str:
     if pair.look.same:
         return f"{b} has the weights of {a}: all {len(pair.look.tensors)} tensors are equal"
@@ -229,7 +237,7 @@ def _same(pair: Pair, a: str, b: str) -> str:
 
 def _near(pair: Pair, a: str, b: str) -> str:
     said = (
-        f"{b} and {a} have the same weights but for {but} ({_share(pair.before)} of the norm apart)"
+        f"{b} and {a} have the same weights but for {but} ({_share(_stored(pair))} of the norm apart)"
         if (but := pair.look.but)
         else f"{b} and {a} are fine-tunes of one base, or one of the other, and aligned already "
         f"({_share(pair.before)} of the norm apart)"
@@ -245,9 +253,13 @@ def _related(pair: Pair, a: str, b: str) -> str:
     if pair.look.but:
         said = (
             f"{b} and {a} have the same weights but for {pair.look.but}, which are in another order or basis, or "
-            f"other weights ({_share(pair.before)} of the norm apart as stored"
+            f"other weights ({_share(_stored(pair))} of the norm apart as stored"
         )
-        return f"{said})" if pair.after is None else f"{said}, {_share(pair.after)} after alignment)"
+        return (
+            f"{said}, {_share(pair.after)} after alignment)"
+            if pair.before and pair.after is not None
+            else f"{said})"
+        )
     if not pair.align:
         where = "lies in other coordinates" if pair.same_basis else "its residual stream is in another basis"
         known = ": leave --no-align out" if pair.helps else ""
@@ -281,6 +293,9 @@ def _unrelated(pair: Pair, a: str, b: str) -> str:
             f"{a} is no base of {b}: they are {apart}, so that the task vector is as large as the model, and "
             "merging it will most likely not work"
         )
+    if pair.kin is False and pair.before and far is not None and far < NEAR:
+        apart = f"fingerprints tell no common base, and they are {_share(far)} of the norm apart {when}"
+        apart += f" ({_share(pair.before)} as stored)" if pair.after is not None else ""
     return f"{b} and {a} are unrelated: {apart}, so that their average will most likely not work"
 
 

@@ -30,6 +30,11 @@ MOVED = 10.0
 """Times the tolerance: what weights moved by more than rounding."""
 UNMOVED = 0.98
 """What circuits of weights that did not move agree to, where vocabularies or depths are others."""
+OTHER_OUTPUTS = (
+    "one of them returns a stream as it is, the other what a head makes of it: whether weights moved as well does "
+    "not show here (isomerge diff tells)"
+)
+"""What is said instead of how far weights moved."""
 MOST = 0.9
 """The share of relations that changed where weights moved everywhere."""
 ROUNDED_AWAY = 0.3
@@ -109,7 +114,14 @@ def changes(first: Fingerprint, second: Fingerprint, evidence: Evidence) -> Iter
     yield from stored
     if not stored:
         deep = first.depths() != second.depths()
-        yield from _moved(evidence, deep=deep, layers=bool(layers), tables=bool(tables))
+        moved = list(_moved(evidence, deep=deep, layers=bool(layers), tables=bool(tables)))
+        # A body's stream has coordinates of its own, a head's reader folds its norm: relations are of other forms.
+        yield from [Change(OTHER_OUTPUTS)] if moved and _given_out(first) != _given_out(second) else moved
+
+
+def _given_out(model: Fingerprint) -> set[str]:
+    """The streams that a model returns as they are."""
+    return {r.kind for r in model.relations if r.draw == BASIS}
 
 
 def _moved(evidence: Evidence, *, deep: bool, layers: bool, tables: bool) -> Iterator[Change]:
@@ -272,7 +284,8 @@ def _stored(first: Fingerprint, second: Fingerprint, evidence: Evidence) -> Iter
         )
     if levels:
         made = int(a.bits is None or (b.bits is not None and b.bits < a.bits))
-        yield Change(f"quantised to {(a, b)[made].bits} bits", made)
+        # windows seldom reach the outermost levels
+        yield Change(f"quantised to {(a, b)[made].bits} bits or a little more", made)
     elif a.precision != b.precision and all(x.precision in PRECISIONS for x in (a, b)):
         coarse = int(PRECISIONS.index(b.precision) < PRECISIONS.index(a.precision))
         name = (a, b)[coarse].precision
