@@ -104,7 +104,9 @@ def test_a_relative_is_turned_and_not_learned(llamas: dict[str, Path], texts: Pa
     assert report["spaces"] == "all"
     assert "another basis" in report["decided"]["why"]
     assert "learned" not in report["streams"][0]
-    assert any(note.startswith("--steps is not used: nothing is learned") for note in report["notes"])
+    assert any(
+        note.startswith("--steps is not used: nothing is learned, as nothing shows") for note in report["notes"]
+    )
     assert relative(outputs(tmp_path / "out"), outputs(llamas["a"])) <= 1e-4
 
 

@@ -402,8 +402,9 @@ def _look(
     if learns(matching, standing, models[0]) and not any(origins):
         matching = learning(matching)
     elif matching.learn is None:
+        why = "" if any(s.strange for s in standing) else ", as nothing shows that models were trained apart"
         for name in matching.of_learning:
-            unused.note(name, "nothing is learned, as no models were trained apart; --learn DATA asks for it")
+            unused.note(name, f"nothing is learned{why}; --learn DATA asks for it")
     decided = decision(
         align=request.align,
         asked=asked,

@@ -130,6 +130,14 @@ def textual(path: Path) -> None:
     (path / "x.txt").write_text("hello")
 
 
+def test_arrays_of_numpy_are_refused_with_a_way_for_images(tmp_path: Path) -> None:
+    """Nobody is told to write images as text."""
+    numpy.savez(tmp_path / "x.npz", pixel_values=numpy.zeros((2, 1, 4, 4)))
+    with pytest.raises(IsomergeError, match=r"x\.npz is not read: save its arrays as \.safetensors, by") as caught:
+        open_data(str(tmp_path / "x.npz"), tmp_path, config=IMAGES)
+    assert "text" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [

@@ -108,9 +108,12 @@ def open_data(
         mask, special = mask_of(folder, inputs, length)
         return finish(read_tensors(path, limit), inputs, where, mask=mask, special=special)
     if suffix in PACKED:
-        raise IsomergeError(
-            f"{where} is no text: write it as JSON lines, with the text or the input_ids of an example on each"
+        way = (
+            "is not read: save its arrays as .safetensors, by the names of the model's inputs (pixel_values, labels)"
+            if not inputs.vocabulary
+            else "is no text: write it as JSON lines, with the text or the input_ids of an example on each"
         )
+        raise IsomergeError(f"{where} {way}")
     reader = Reader(folder, inputs, length)
     rows = reader.images(path) if inputs.images else reader.texts(path)
     if rows is None:
