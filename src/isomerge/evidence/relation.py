@@ -224,9 +224,9 @@ def _share(x: float | None) -> str:
     return "" if x is None else f"{x:.2g}" if x < 0.1 else f"{x:.2f}"
 
 
-def _stored(pair: Pair) -> float | None:
+def _stored(pair: Pair) -> float:
     """How far apart they are stored; over all tensors where only those differ that no symmetry moves."""
-    return pair.before or (pair.look.distance() if pair.look.tensors else pair.before)
+    return pair.before or pair.look.distance()
 
 
 def _same(pair: Pair, a: str, b: str) -> str:

@@ -109,7 +109,7 @@ def open_data(
         return finish(read_tensors(path, limit), inputs, where, mask=mask, special=special)
     if suffix in PACKED:
         way = (
-            "is not read: save its arrays as .safetensors, by the names of the model's inputs (pixel_values, labels)"
+            "is not read: save its arrays as .safetensors, by the names of the inputs (pixel_values, labels)"
             if not inputs.vocabulary
             else "is no text: write it as JSON lines, with the text or the input_ids of an example on each"
         )
