@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,10 @@ def test_task_vectors_are_on_the_first_channels(whole: bool, three: list[str], t
     out = tmp_path / "out" / "unet" if whole else tmp_path / "out"
     notes = report["components"]["unet"]["report"]["notes"] if whole else report["notes"]
     assert any("has 4 input channels and" in note and "on the first 4" in note for note in notes)
+    if not whole:  # the base, which has inpaint's further channels, keeps its own files' checksum
+        files = (Path(three[k]) / "diffusion_pytorch_model.safetensors" for k in (0, 2, 1))
+        sums = [f"crc32:{zlib.crc32(file.read_bytes()):08x}" for file in files]
+        assert [row["checksum"] for row in report["checksums"]] == sums
     merged = tensors(out)
     wanted = inpaint["conv_in.weight"].clone()
     wanted[:, :4] += anime["conv_in.weight"] - base["conv_in.weight"]

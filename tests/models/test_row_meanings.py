@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,18 @@ def test_other_tokens_have_rows_of_their_own(tmp_path: Path) -> None:
         assert torch.equal(merged[name][ids["w4"]], mine[name][5])
         assert torch.equal(merged[name][ids["other"]], theirs[name][5])
         assert torch.allclose(merged[name][ids["w9"]], (mine[name][10] + theirs[name][10]) / 2)
+
+
+@pytest.mark.parametrize("tokens", [WORDS, [*WORDS[:5], "other", *WORDS[6:]]])
+def test_a_model_keeps_its_checksum_among_lenders(tokens: list[str], tmp_path: Path) -> None:
+    """The checksums of a recipe are those of each model's own files, also where it gets rows of others or their
+    tokenizer, and the report has every file once. Fails where files of lenders count as the model's."""
+    models = [llama(tmp_path / "one"), llama(tmp_path / "two", 1, tokens), llama(tmp_path / "three", 2)]
+    report = library.merge(models, out=tmp_path / "out", align=False, tokenizer_source="union")
+    wanted = [f"crc32:{zlib.crc32((model / 'model.safetensors').read_bytes()):08x}" for model in models]
+    assert [row["checksum"] for row in report["checksums"]] == wanted
+    names = ("config.json", "model.safetensors")
+    assert [(row["model"], row["file"]) for row in report["inputs"]] == [(str(m), n) for m in models for n in names]
 
 
 def test_a_row_that_is_a_token_of_one_model_alone(tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ class Checkpoint:
     """Of the tensors that were read; shared with the copies and views of this checkpoint."""
     _lent: tuple[Mapping[tuple[Path, int], Checksum], ...] = field(default=(), repr=False)
     """The same of the sources of a view, which sum what its recipes read."""
+    _borrowed: frozenset[Path] = frozenset()
     own: OwnClass | None = field(default=None, repr=False)
     """What runs the tensors, where that is a module of one's own; None: what transformers builds."""
     lent: Lent | None = field(default=None, repr=False)
@@ -132,6 +133,7 @@ class Checkpoint:
         derived: Mapping[str, Derived],
         *,
         sources: Iterable[Checkpoint] = (),
+        lenders: Iterable[Checkpoint] = (),
         origin: str,
         ref: str | None = None,
         config: Mapping[str, Any] | None = None,
@@ -144,6 +146,7 @@ class Checkpoint:
         Args:
             derived: the tensors that are new or take the place of a stored one, which keeps its position.
             sources: the checkpoints whose tensors the recipes read: their files are then among `files`.
+            lenders: the same of other models, whose files are not among `own_files`.
             origin: how they were made, complete: with `files` it must tell two views apart.
             ref: what to call the view; what this one is called when None.
             config: the parsed config.json of the view; this one's when None.
@@ -154,10 +157,12 @@ class Checkpoint:
         gone = set(drop)
         infos = {**self.tensors, **{name: replace(d.info, name=name, offset=-1) for name, d in derived.items()}}
         recipes = {**self.recipes, **{name: d.read for name, d in derived.items()}}
-        stamps, theirs = dict(self._stamps), list(self._lent)
-        for source in sources:
+        stamps, theirs, own = dict(self._stamps), list(self._lent), set(self.own_files)
+        sources = list(sources)
+        for source in (*sources, *lenders):
             stamps |= source._stamps
             theirs += [source._sums, *source._lent]
+        own.update(*(source.own_files for source in sources))
         same = not derived and not gone and (config is None or dict(config) == self.config)
         return replace(
             self,
@@ -171,12 +176,18 @@ class Checkpoint:
             _lent=tuple({id(sums): sums for sums in theirs if sums is not self._sums}.values()),
             _companions=self._companions if companions is None else companions,
             lent=lent or self.lent,
+            _borrowed=frozenset(stamps) - own,
         )
 
     @property
     def files(self) -> list[Path]:
         """Every file that the tensors depend on, sorted; for a view, those of adapters and other models as well."""
         return sorted(self._stamps)
+
+    @property
+    def own_files(self) -> list[Path]:
+        """Those of `files` that are the model's (its adapters', its slices'), and not of one that lends it rows."""
+        return [file for file in self.files if file not in self._borrowed]
 
     def identity(self) -> list[Any]:
         """What determines the tensors, in JSON: path, size and date (ns) of every file when it was opened, and

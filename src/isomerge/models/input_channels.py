@@ -59,7 +59,7 @@ def _widened(model: Checkpoint, wide: Checkpoint) -> Checkpoint:
         f"{model.ref} has {few} input channels and {wide.ref} {many}: it is merged on the first {few}, {ORIGIN} "
         f"{wide.ref} behind them"
     )
-    return model.derive(derived, sources=[wide], origin=said, config={**model.config, KEY: many})
+    return model.derive(derived, lenders=[wide], origin=said, config={**model.config, KEY: many})
 
 
 def _joined(model: Checkpoint, wide: Checkpoint, name: str) -> Tensor:

@@ -196,7 +196,7 @@ def _view(model: int, every: Sequence[_Tables], vocabulary: Vocabulary, own_file
     derived = {} if stays else {t.name: _derived(model, t, every, vocabulary) for t in tables.tables.values()}
     return checkpoint.derive(
         derived,
-        sources=[other.checkpoint for other in every],
+        lenders=[other.checkpoint for other in every],
         origin=f"vocabulary {digest(vocabulary, model)} of {[other.checkpoint.identity() for other in every]}",
         config=config,
         companions={**companions, **vocabulary.files},

@@ -20,7 +20,7 @@ FORM = re.compile(r"crc32:[0-9a-f]{8}")
 
 
 def weights_checksums(checkpoints: Iterable[Checkpoint], rows: Iterable[Mapping[str, Any]]) -> list[str | None]:
-    """Of each checkpoint the CRC-32 of its weights files, one after the other in the order of their names, as
+    """Of each checkpoint the CRC-32 of its own weights files, one after the other in the order of their names, as
     ``cat *.safetensors | crc32 /dev/stdin`` tells it wherever they are; None for tensors in memory.
 
     Args:
@@ -34,12 +34,14 @@ def weights_checksums(checkpoints: Iterable[Checkpoint], rows: Iterable[Mapping[
 
 
 def _weights_checksum(checkpoint: Checkpoint, known: Mapping[tuple[str, str], list[Checksum]]) -> str | None:
-    places = [_named(checkpoint, file) for file in checkpoint.files]
+    files = checkpoint.own_files
+    places = [_named(checkpoint, file) for file in files]
     sums = [known.get((place["model"], place["file"]), []) for place in places]
     own = [matching[0] for matching in sums if len(matching) == 1]
     if len(own) < len(sums):  # live modules of one class, which have one name
-        own = list(checkpoint.checksums().values())
-    parts = sorted(zip((file.name for file in checkpoint.files), own, strict=True), key=_by_name)
+        sums_of = checkpoint.checksums()
+        own = [sums_of[file] for file in files]
+    parts = sorted(zip((file.name for file in files), own, strict=True), key=_by_name)
     return f"crc32:{joined(part for _, part in parts).crc32:08x}" if parts else None
 
 
@@ -58,9 +60,11 @@ def input_rows(checkpoints: Iterable[Checkpoint]) -> list[dict[str, Any]]:
     Raises:
         IsomergeError: a file changed since it was opened, or cannot be read.
     """
-    rows = []
+    rows, checkpoints = [], list(checkpoints)
+    owned = {file for checkpoint in checkpoints for file in checkpoint.own_files}
     for checkpoint in checkpoints:
-        sums = checkpoint.checksums()
+        elsewhere = owned.difference(checkpoint.own_files)  # in the rows of the model that lends it
+        sums = {file: checksum for file, checksum in checkpoint.checksums().items() if file not in elsewhere}
         config = checkpoint.folder / CONFIG
         if sums and config.is_file():
             sums[config] = file_checksum(config)
