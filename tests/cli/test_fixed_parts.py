@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from safetensors.torch import load_file
 
 import isomerge as api
 from solve.disguises import disguise
+from toys import overwrite, tensors
 
 
 def test_every_command_that_aligns_says_so(isomerge: Callable, stored: Callable, tmp_path: Path) -> None:
@@ -29,6 +31,10 @@ def test_every_command_that_aligns_says_so(isomerge: Callable, stored: Callable,
         assert (said.code, said.err.count("\n")) == (0, 1), name
         assert said.err.startswith(warning), name
         assert "(13 tensors: the inside of a gated delta rule" in said.err, name
+    tuned = shutil.copytree(a, tmp_path / "tuned")
+    overwrite(tuned, {name: tensor * 1.001 for name, tensor in tensors(a).items()})
+    left = isomerge("merge", a, tuned, "-o", tmp_path / "left")  # aligned already
+    assert ("nothing is matched" in left.out, left.code, left.err) == (True, 0, "")
     plain = isomerge("merge", a, a, "-o", tmp_path / "plain", "--no-align")
     assert (plain.code, plain.err) == (0, "")
     assert isomerge("inspect", stored("gpt2", 0)).err == ""

@@ -91,6 +91,9 @@ def test_aligned_with_a_moved_copy_it_is_the_same_pipeline(two: tuple[Path, Path
     for key, tensor in tensors(a / "unet").items():
         assert torch.allclose(tensors(tmp_path / "out" / "unet")[key], tensor, atol=1e-4), key
     assert relative(picture(tmp_path / "out"), picture(a)) < 1e-3
+    with pytest.raises(IsomergeError, match=r"is a pipeline, of which every merged component .* such as .*unet"):
+        door.fsck(tmp_path / "out")
+    assert door.fsck(tmp_path / "out" / "unet")["sound"]
 
 
 @pytest.mark.parametrize("way", ["beside", "modules"])
@@ -330,6 +333,8 @@ def test_equal_parts_of_another_calling_class_merge(two: tuple[Path, Path], tmp_
     ("own", "says"),
     [
         ({"modules": {"unett": {"merge_method": "ties"}}}, "`modules.unett`: the pipelines have no such component"),
+        ({"unett": {"merge_method": "ties"}}, "`unett`: the pipelines have no such component; there are"),
+        ({"autoencoder": "keep:x"}, "`autoencoder`: the pipelines have no such component; there are"),
         ({"unet": {}, "modules": {"unet": {}}}, "`unet` stands beside `modules.unet`"),
         ({"vae": "drop"}, "`vae` is 'drop': write a mapping"),
         ({"vae": "keep:C"}, "`vae` is keep:C: name a pipeline that has it, or the folder of a AutoencoderKL"),

@@ -75,6 +75,9 @@ def test_a_moved_file_comes_back(tmp_path: Path) -> None:
     how = {name: row["how"] for name, row in report["components"].items()}
     assert how == {"unet": "merged", "text_encoder": "copied", "rest": "copied"}
     assert (tmp_path / "out" / "reports" / "unet" / "isomerge.json").is_file()
+    for folder in ("out", "out/reports/unet"):  # whose weights are elsewhere, which is no damage
+        with pytest.raises(IsomergeError, match="no report has the checksum of what is in one file"):
+            door.fsck(tmp_path / folder)
 
 
 def test_parts_by_methods_of_their_own(isomerge: Callable, tmp_path: Path) -> None:

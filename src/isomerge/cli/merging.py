@@ -262,6 +262,7 @@ def _parameters_of(texts: Any) -> dict[str, Any]:
 
 
 def _tell(voice: Voice, merge: MergeRequest, report: dict[str, Any], out: Path) -> None:
+    from isomerge.evidence.pictures import is_moved
     from isomerge.merging.finishing import other_models
 
     warned = [*merge.fusion.notes, *other_models(report["checksums"])]
@@ -273,7 +274,7 @@ def _tell(voice: Voice, merge: MergeRequest, report: dict[str, Any], out: Path) 
             f"models"
         )
     several = len(report["models"]) > 1  # one alone is moved onto nothing, and far from nothing
-    if report["align"] and several:
+    if several and is_moved(report):
         warn_fixed(voice, report["fixed"])
     stream_table(voice, {**report, "notes": [note for note in report["notes"] if note not in warned]})
     if several:

@@ -30,14 +30,11 @@ from isomerge.models.compatible import check_compatible
 from isomerge.models.references import is_assembled, model_type_of, open_assembled, open_model_ref
 from isomerge.models.row_meanings import stored_ids, unlike_tokens
 from isomerge.options import FusingOptions, OpeningOptions, OutputOptions, SpacesOptions
+from isomerge.run.report_file import REPORTS
 
 if TYPE_CHECKING:
     from isomerge.commands.language_merges import Inside
 
-PIPELINE_REPORT = "isomerge_pipeline.json"
-"""What became of each component; how it was merged is told in its own folder."""
-REPORTS = "reports"
-"""Where the reports on the parts of a single file are, whose weights are in one file."""
 ONLY_ONE = ("stats", "tokenizer_source", "select_layers")
 """Options that are about one model: a pipeline has several."""
 

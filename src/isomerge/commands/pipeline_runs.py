@@ -15,11 +15,11 @@ from typing import Any
 from isomerge.checkpoint.output_folder import PartialFolder
 from isomerge.checkpoint.pushing import check_push, push
 from isomerge.checkpoint.weights import find_weights
-from isomerge.commands.pipeline_merges import PIPELINE_REPORT, REPORTS, ComponentMerge, PipelineMerge
+from isomerge.commands.pipeline_merges import ComponentMerge, PipelineMerge
 from isomerge.errors import IsomergeError, UnfinishedError
 from isomerge.files import disk_errors, write_whole
 from isomerge.options import OutputOptions
-from isomerge.run.report_file import report_bytes
+from isomerge.run.report_file import PIPELINE_REPORT, REPORTS, report_bytes
 
 MERGED, COPIED = "merged", "copied"
 

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from isomerge.commands.opening import recognised
-from isomerge.commands.pipeline_merges import PIPELINE_REPORT, pipelines_of_recipe
+from isomerge.commands.pipeline_merges import pipelines_of_recipe
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors, write_whole
 from isomerge.merging.merge_request import MergeRequest
@@ -23,6 +23,7 @@ from isomerge.models.recognised import Model
 from isomerge.models.references import open_model_ref
 from isomerge.options import OpeningOptions, OutputOptions
 from isomerge.options.unused import note
+from isomerge.run.report_file import PIPELINE_REPORT
 from isomerge.symmetry.axes import LABELS, VOCABULARY
 
 DEFAULT_OPENING = OpeningOptions()

@@ -29,7 +29,7 @@ from isomerge.models.recognised import recognise
 from isomerge.pieces import all_finite
 from isomerge.progress import Observer
 from isomerge.run.provenance import input_states
-from isomerge.run.report_file import report_state
+from isomerge.run.report_file import PIPELINE_REPORT, REPORTS, report_state
 
 PIECE = 1 << 22
 """Bytes that are in memory at a time; a multiple of every element size."""
@@ -152,6 +152,27 @@ class _Check:
         return strangers
 
 
+def _check_alone(folder: Path) -> None:
+    """Refuse what has a report for each of its parts, and a report on a part of a single file.
+
+    Raises:
+        IsomergeError: it says where to look.
+    """
+    above = folder.absolute().parent
+    whole = above.parent if above.name == REPORTS else folder
+    if not (whole / PIPELINE_REPORT).is_file():
+        return
+    if whole == folder and (components := sorted(folder.glob(f"*/{REPORT}"))):
+        raise IsomergeError(
+            f"{folder} is a pipeline, of which every merged component has a report: give the folder of one, such "
+            f"as {components[0].parent}"
+        )
+    raise IsomergeError(
+        f"{whole}: no report has the checksum of what is in one file, or was copied whole: to see whether it is "
+        "still what was written, merge once more into another folder, and compare the files"
+    )
+
+
 def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer) -> dict[str, Any]:
     """Check a finished output against its report, in one pass over its files.
 
@@ -168,11 +189,13 @@ def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer)
         the output.
 
     Raises:
-        IsomergeError: no folder, no readable report, or one without checksums: there is nothing to check against.
+        IsomergeError: no folder, no readable report, or one without checksums: there is nothing to check against;
+            or a pipeline, whose components are checked one by one.
     """
     folder = Path(os.path.expanduser(out))
     if not folder.is_dir():
         raise IsomergeError(f"{out}: no such folder; {_REMEDY}")
+    _check_alone(folder)
     report = read_object(folder / REPORT, remedy=_REMEDY)
     own_spec = report.get("spec")
     if spec is None and isinstance(own_spec, str) and os.path.isfile(own_spec):

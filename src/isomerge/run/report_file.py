@@ -7,6 +7,10 @@ import json
 import re
 from typing import Any
 
+PIPELINE_REPORT = "isomerge_pipeline.json"
+"""What became of each component; how it was merged is told in its own folder."""
+REPORTS = "reports"
+"""Where the reports on the parts of a single file are, whose weights are in one file."""
 KEY = "digest"
 _LINE = re.compile(rb'(?m)^  "%s": "([0-9a-f]*)"' % KEY.encode())
 """At the depth of the report's own keys: no line within a text or an object of it begins so."""

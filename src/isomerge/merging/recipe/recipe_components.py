@@ -18,6 +18,8 @@ from isomerge.merging.recipe.recipe_steps import Step, named_models
 from isomerge.models.references import is_assembled
 
 KEEP = "keep"
+OF_ONE = frozenset(("merge_method", "parameters", "base_model", "models", "slices", "align"))
+"""What a component may have of its own."""
 
 
 @dataclass(frozen=True)
@@ -49,23 +51,35 @@ def own_words(path: str, content: Mapping[str, Any], components: Collection[str]
     modules = content.get("modules")
     if modules is not None and not isinstance(modules, Mapping):
         raise IsomergeError(f"{path}: `modules` is a mapping from components to what each has")
-    beside = {name: value for name, value in content.items() if name in components}
+    beside = {
+        name: value
+        for name, value in content.items()
+        if name in components or (name != "name" and _is_of_one(value))
+    }
     if both := sorted(beside.keys() & (modules or {}).keys()):
         raise IsomergeError(f"{path}: `{both[0]}` stands beside `modules.{both[0]}`: give one of them")
     said = {**beside, **(modules or {})}
     for name, value in said.items():
         if name not in components:
             raise IsomergeError(
-                f"{path}: `modules.{name}`: the pipelines have no such component; there are "
-                f"{', '.join(sorted(components))}"
+                f"{path}: `{'' if name in beside else 'modules.'}{name}`: the pipelines have no such component; "
+                f"there are {', '.join(sorted(components))}"
             )
-        keeps = isinstance(value, str) and (value == KEEP or value.startswith(f"{KEEP}:"))
-        if not keeps and not isinstance(value, Mapping):
+        if not _is_kept(value) and not isinstance(value, Mapping):
             raise IsomergeError(
                 f"{path}: `{name}` is {value!r:.100}: write a mapping (`merge_method`, `parameters`, ...), `keep` "
                 f"or `keep:MODEL`"
             )
     return said
+
+
+def _is_kept(value: Any) -> bool:
+    return isinstance(value, str) and (value == KEEP or value.startswith(f"{KEEP}:"))
+
+
+def _is_of_one(value: Any) -> bool:
+    """Whether a component is given this, and no key of a recipe but a step's name."""
+    return _is_kept(value) or (isinstance(value, Mapping) and not OF_ONE.isdisjoint(value))
 
 
 def component_step(
