@@ -270,6 +270,18 @@ def test_adapters_are_inputs(made: Path, tmp_path: Path) -> None:
     assert states["adapter_model.safetensors"] == "changed"
 
 
+def test_inputs_of_slices_are_there(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of models that are sliced are looked for where they are, whatever the stack of them is called. Fails where
+    its name is taken for the first one's folder."""
+    monkeypatch.chdir(made)
+    slices = [{"sources": [{"model": name, "layer_range": [0, 1]}]} for name in ("a", str(made / "b"))]
+    (tmp_path / "r.yml").write_text(json.dumps({"merge_method": "passthrough", "slices": slices}))
+    isomerge.merge(tmp_path / "r.yml", out=tmp_path / "slices")
+    inputs = isomerge.fsck(tmp_path / "slices")["inputs"]
+    assert [Path(row["file"]).name for row in inputs].count("model.safetensors") == 2
+    assert {row["state"] for row in inputs} == {"unchanged"}
+
+
 BAD_REPORTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "none": (lambda o: (o / "isomerge.json").unlink(), "does not exist"),
     "no JSON": (lambda o: (o / "isomerge.json").write_text("{"), "not valid JSON"),

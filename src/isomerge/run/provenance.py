@@ -18,6 +18,9 @@ from isomerge.run.absolute_names import absolute_path
 FORM = re.compile(r"crc32:[0-9a-f]{8}")
 """How a recipe writes a checksum: the word keeps readers of YAML from taking the digits for a number."""
 
+_ID = re.compile(r"[\w.-]+(/[\w.-]+(@[^\s,]+)?)?")
+"""Hub ids, and classes of live modules."""
+
 
 def weights_checksums(checkpoints: Iterable[Checkpoint], rows: Iterable[Mapping[str, Any]]) -> list[str | None]:
     """Of each checkpoint the CRC-32 of its own weights files, one after the other in the order of their names, as
@@ -74,8 +77,10 @@ def input_rows(checkpoints: Iterable[Checkpoint]) -> list[dict[str, Any]]:
 
 def _named(checkpoint: Checkpoint, file: Path) -> dict[str, str]:
     """``{model, file}``, without what tells only where this machine keeps its files."""
-    if file.is_relative_to(checkpoint.folder):
-        return {"model": _full(_parts(checkpoint.ref)[0]), "file": file.relative_to(checkpoint.folder).as_posix()}
+    first = _parts(checkpoint.ref)[0]
+    named = _ID.fullmatch(first) or os.path.exists(os.path.expanduser(first))  # not a stack's slices, nor a part
+    if named and file.is_relative_to(checkpoint.folder):
+        return {"model": _full(first), "file": file.relative_to(checkpoint.folder).as_posix()}
     for part in _parts(checkpoint.ref):
         folder = Path(os.path.expanduser(part))
         if file.is_relative_to(folder):
