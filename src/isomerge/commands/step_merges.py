@@ -110,11 +110,14 @@ def step_merges(
             known = all(map(like.get, step.needs))
             like[name] = _checked_pipelines(step.reading(like), opening) if known else ""
         else:
-            model = _checked(asked, request_of_recipe(asked), stand_ins, opening)
-            stand_ins[str(folders.get(name))] = model
-            stored = open_model_ref(model.ref, allow_pickle=opening.allow_pickle)
+            request = request_of_recipe(asked)
+            model = stand_ins[str(folders.get(name))] = _checked(asked, request, stand_ins, opening)
             # what brings vocabularies together, of earlier outputs too, is not known before it is done
-            like[name] = model.ref if not step.needs and stored.shapes == model.checkpoint.shapes else ""
+            ref = "" if step.needs else request.models[0]
+            stored = (
+                open_model_ref(ref, allow_pickle=opening.allow_pickle) if ref and isinstance(ref, str) else None
+            )
+            like[name] = str(ref) if stored is not None and stored.shapes == model.checkpoint.shapes else ""
         said = {
             "recipe": dict(asked.content),
             "options": {key: str(value) for key, value in sorted(options.items())},
