@@ -99,6 +99,8 @@ def step_merges(
     """Steps that merge pipelines."""
     like: dict[str, str] = {}
     """By steps, a pipeline that has the components of the output, or a model of its class; empty: seen later."""
+    plain: dict[str, tuple[Any, Model]] = {}
+    """Steps that take no other's output: the first model as it is named, and as the output has its architecture."""
     stand_ins: dict[str, Model] = {}
     """By folders of earlier outputs, the model that gives each its architecture."""
     for step in steps:
@@ -107,17 +109,14 @@ def step_merges(
         name = str(step.name)
         if pipelines_of(asked.content) or assembled & {*step.needs}:
             assembled.add(name)
+            like |= {need: _unchanged(*plain[need], opening) for need in step.needs if need in plain}
             known = all(map(like.get, step.needs))
             like[name] = _checked_pipelines(step.reading(like), opening) if known else ""
         else:
             request = request_of_recipe(asked)
             model = stand_ins[str(folders.get(name))] = _checked(asked, request, stand_ins, opening)
-            # what brings vocabularies together, of earlier outputs too, is not known before it is done
-            ref = "" if step.needs else request.models[0]
-            stored = (
-                open_model_ref(ref, allow_pickle=opening.allow_pickle) if ref and isinstance(ref, str) else None
-            )
-            like[name] = str(ref) if stored is not None and stored.shapes == model.checkpoint.shapes else ""
+            if not step.needs:
+                plain[name] = request.models[0], model
         said = {
             "recipe": dict(asked.content),
             "options": {key: str(value) for key, value in sorted(options.items())},
@@ -127,6 +126,13 @@ def step_merges(
         kept = not last and _is_made(record, text, folders[name]) and _all_kept(step.needs, merges)
         merges.append(StepMerge(asked, whole if last else folders[name], last, record, text, kept))
     return merges
+
+
+def _unchanged(ref: Any, model: Model, opening: OpeningOptions) -> str:
+    """A model's name, where an output of its architecture has its tensors as they are stored; else empty: what
+    brings vocabularies together is not known before it is done."""
+    stored = open_model_ref(ref, allow_pickle=opening.allow_pickle) if isinstance(ref, str) else None
+    return str(ref) if stored is not None and stored.shapes == model.checkpoint.shapes else ""
 
 
 def _checked_pipelines(step: Step, opening: OpeningOptions) -> str:

@@ -244,7 +244,7 @@ class MergePlan:
         )
         return run_key("merge", self.read, *self.fusion.key(), *settings)
 
-    @property
+    @cached_property
     def recipe(self) -> str | None:
         """The YAML that is kept with the output; spaces stand in it where they were not a matter of course."""
         if not self.named:
