@@ -19,6 +19,7 @@ import isomerge as library
 from harness_at_hand import HARNESS, harness_at_hand
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.errors import IsomergeError
+from isomerge.evidence.report.facts import Search
 from isomerge.observe.live.modules import load_module
 from isomerge.tuning.harness import load_tasks, requests_of, run_tasks
 from isomerge.tuning.picture import _over_trials
@@ -377,11 +378,13 @@ def test_without_the_harness(
 @pytest.mark.parametrize(("objective", "best"), [("tasks", [0.2, 0.2, 0.6, 0.6]), ("loss", [0.2, 0.1, 0.1, 0.1])])
 def test_the_picture_follows_the_best(objective: str, best: list[float]) -> None:
     """Which is the highest score, or the lowest loss."""
-    key = {"tasks": "score", "loss": "loss"}[objective]
-    rows = [{key: 0.1}, {key: 0.6}, {key: None}, {key: 0.3}]
-    axes = MagicMock()
-    _over_trials(axes, {"objective": objective, "search_unit": "nats", "start": {"search": 0.2}, "trials": rows})
-    assert list(axes.step.call_args.args[1]) == best
+    figures, axes = (0.2, 0.1, 0.6, None, 0.3), MagicMock()
+    _over_trials(axes, Search(({},) * 5, figures, objective == "tasks", "score", 9, ""))
+    assert axes.step.call_args.kwargs["where"] == "post"
+    places, steps = axes.step.call_args.args
+    so_far = [[y for x, y in zip(places, steps, strict=True) if x <= trial][-1] for trial in (0, 1, 2, 4)]
+    assert so_far == best
+    assert places[-1] == 4
 
 
 def test_words_of_a_task() -> None:
