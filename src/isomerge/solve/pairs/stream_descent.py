@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from isomerge.matching.frame import (
@@ -30,6 +29,7 @@ from isomerge.matching.frame import (
     streams_beside,
     streams_by_grams,
     streams_by_norms,
+    unknown_directions,
 )
 from isomerge.models.unit_plan import unit_bytes
 from isomerge.observe.live.accelerator import CPU, computing_on, on
@@ -54,9 +54,6 @@ ROUNDING_IN_FLOAT32, ROUNDING_IN_FLOAT64 = 1e-12, 1e-28
 NEAR = 1e-12
 # A search whose objective falls to this part of itself in a sweep is on its way to a twin.
 FALLS = 0.5
-# A direction of a stream is known from a cross-Gram where it has this much of the largest one's: far above what
-# float32 leaves of nothing.
-KNOWN = 1e-5
 
 
 @dataclass
@@ -96,12 +93,13 @@ class StreamSolver:
 
     # ------------------------------------------------------------------ passes
 
-    def begin(self, kind: str) -> None:
-        """Start from what has a shared meaning (``shared``, see `shared_start`) or from the streams as they are
-        (``identity``)."""
-        self.inner, self.turn = {}, Alignment(self.frame)
-        if kind == "shared":
-            self.turn = shared_start(self.units, self.pair.plan.units, self.pair.anchor.blocks)
+    def starts(self) -> dict[str, Alignment]:
+        """Turns of the streams from which to begin: from what has a shared meaning (see `shared_starts`), and the
+        streams as they are (``identity``)."""
+        starts = {"identity": Alignment(self.frame)}
+        if not self.frame.streams:
+            return starts
+        return shared_starts(self.units, self.pair.plan.units, self.pair.anchor.blocks) | starts
 
     def sweep(self, label: str = "", *, near: bool = False) -> tuple[float, float, dict[str, Tensor]]:
         """One pass: block-local elements of every unit; returns f before and after the streams would follow, and
@@ -181,7 +179,7 @@ class StreamSolver:
     # ------------------------------------------------------------------ descent
 
     def solve(self, sweeps: int | None = None) -> StreamSolution:
-        """Descend from both starts for one sweep, then from the lower one until f settles, for so many sweeps at
+        """Descend from every start for one sweep, then from the lower one until f settles, for so many sweeps at
         most (`SWEEPS`); where f is nearly nothing, or falls fast, for `SWEEPS`.
 
         On the pair's device; all that is kept comes home at the end.
@@ -208,8 +206,8 @@ class StreamSolver:
     def _descended(self, sweeps: int) -> dict[str, Any]:
         """The descent of `solve`; the report."""
         starts = {}
-        for kind in ("shared", "identity") if self.frame.streams else ("identity",):
-            self.begin(kind)
+        for kind, turn in self.starts().items():
+            self.turn, self.inner = turn, {}
             value, after, steps = self.sweep(f"residual stream, start {kind}: ")
             starts[kind] = (after, value, steps, self._state())
         kind = min(starts, key=lambda k: starts[k][0])
@@ -262,15 +260,19 @@ class StreamSolver:
         return whole_alignment(self.frame, self.local, units, self.turn, self.units.folds, learned)
 
 
-def shared_start(canonical: CanonicalUnits, units: Sequence[Unit], blocks: Sequence[Block]) -> Alignment:
-    """The turn of the source's streams with which the search starts.
+def shared_starts(
+    canonical: CanonicalUnits, units: Sequence[Unit], blocks: Sequence[Block]
+) -> dict[str, Alignment]:
+    """The turns of the source's streams with which the search starts: ``shared``, and where embeddings and heads
+    tell few directions of some stream, ``grams``, which takes the rest of that stream from the lengths in all
+    tensors.
 
     Args:
         canonical: the units of the anchor and of the source, in their canonical gauges.
         units: all units of the plan.
         blocks: of the anchor.
     """
-    return _Start(canonical, units).alignment(blocks)
+    return _Start(canonical, units).alignments(blocks)
 
 
 @dataclass
@@ -283,8 +285,8 @@ class _Start:
     uncertain: dict[str, Tensor] = field(default_factory=dict)
     """Of streams of which what has a shared meaning tells few directions: taken where no neighbour tells more."""
 
-    def alignment(self, blocks: Sequence[Block]) -> Alignment:
-        """See `shared_start`."""
+    def alignments(self, blocks: Sequence[Block]) -> dict[str, Alignment]:
+        """See `shared_starts`."""
         frame, units = self.canonical.frame, self.units
         if self.canonical.activations is None:
             units = [unit for unit in units if not all(block.scope for block in unit.blocks)]
@@ -293,15 +295,19 @@ class _Start:
         bare = streams_alone(frame, blocks) if self.canonical.activations is None else set()
         solved = {name: frame.spaces[name].group.solve(c)[0] for name, c in crosses.items() if name not in bare}
         turning = {name for name in solved if frame.spaces[name].group.compact in ("O", "OFixingOnes")}
-        self.uncertain = {name: solved[name] for name in turning if _unknown(crosses[name]) > 1}
-        if self.uncertain.keys() == solved.keys():
-            self.uncertain = {}
-        self.elements = {name: g for name, g in solved.items() if name not in self.uncertain}
-        if alone := [name for name in frame.streams if name not in solved]:
-            self.elements |= streams_by_norms(frame, self._leaves(self.units), alone)
+        few = {name: solved.pop(name) for name in sorted(turning) if unknown_directions(crosses[name]) > 1}
+        known, uncertain = (solved, few) if solved else (few, {})
+        alone = [name for name in frame.streams if name not in solved and name not in few]
+        by_norms = streams_by_norms(frame, self._leaves(self.units), alone) if alone else {}
+        starts = {"shared": self._completed(known | by_norms, uncertain)}
+        return starts | {"grams": self._completed(solved | by_norms, {})} if few else starts
+
+    def _completed(self, known: dict[str, Tensor], uncertain: dict[str, Tensor]) -> Alignment:
+        """The elements of all streams, from those of some."""
+        self.elements, self.uncertain = known, uncertain
         while further := self._next_between():
-            self.elements |= further
-        return Alignment(frame, self.elements)
+            self.elements = self.elements | further
+        return Alignment(self.canonical.frame, self.elements)
 
     def _next_between(self) -> dict[str, Tensor]:
         """The elements of one more stream, or of all that are left, from the streams on the other sides of their
@@ -317,7 +323,7 @@ class _Start:
             return {}
         units = [unit for unit in self.units if any(alone & block.names for block in unit.blocks)]
         crosses = streams_beside(frame, self._turned_leaves(units), self.elements)
-        unknown = {name: _unknown(c) for name, c in sorted(crosses.items())}
+        unknown = {name: unknown_directions(c) for name, c in sorted(crosses.items())}
         first = min(unknown, key=unknown.__getitem__, default=None)
         if (
             first is not None and unknown[first] <= 1
@@ -338,11 +344,6 @@ class _Start:
         """Those of units of both models as they are."""
         read = self.canonical
         return chain.from_iterable(read.leaves(*read.canonical(unit), shared=shared) for unit in units)
-
-
-def _unknown(cross: Tensor) -> int:
-    """The directions of a stream that a cross-Gram says nothing of."""
-    return len(cross) - int(torch.linalg.matrix_rank(cross, rtol=KNOWN))
 
 
 @dataclass(frozen=True)
