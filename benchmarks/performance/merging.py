@@ -77,6 +77,7 @@ def rows_of(method: str) -> dict[str, Callable[[], Run]]:
     if method == "linear":
         aligned = str(write_recipe(method, align=True))
         commands |= {
+            "isomerge, as typed": (PROGRAM, "merge", one, two, "--out", "{out}"),
             "isomerge, the work alone": (sys.executable, "-c", WORK, one, two, "{out}"),
             "the bare loop": (sys.executable, "-m", "benchmarks.performance.bare_loop", one, two, "{out}"),
             "cp of one model": ("cp", "-r", one, "{out}"),
@@ -127,12 +128,14 @@ def measured(method: str) -> dict[str, Any]:
             print(runs[-1], flush=True)
     apart = isomerge.diff(FOLDER / "out" / "isomerge", FOLDER / "out" / "mergekit", spaces="none")["distance"]
     gap = {"relative": apart["before"] / apart["norm"]}
-    ratios = {slow: ratio(runs, slow, "isomerge") for slow in ("mergekit", "mergekit, 500M shards")}
+    pairs = [("mergekit", "isomerge"), ("mergekit, 500M shards", "isomerge")]
+    if method == "linear":
+        pairs += [("mergekit", "isomerge, as typed"), ("isomerge", "the bare loop")]
+    ratios = {f"{slow} / {fast}": ratio(runs, slow, fast) for slow, fast in pairs}
     if method == "linear":
         work = "isomerge, the work alone"
-        ratios |= {
-            copy: ratio(runs, work, copy, "work_seconds") for copy in ("cp of one model", "cp of both models")
-        }
+        for copy in ("cp of one model", "cp of both models"):
+            ratios[f"{work} / {copy}"] = ratio(runs, work, copy, "work_seconds")
     shutil.rmtree(FOLDER / "out")
     return {"summary": summaries(runs), "against_mergekit": gap, "runs": runs, "ratios": ratios}
 
@@ -145,8 +148,7 @@ def table(cells: dict[str, Any]) -> str:
             seconds = f"{row['seconds']:.1f} ({row['range'][0]:.1f}–{row['range'][1]:.1f})"
             memory = f"{row['peak_anonymous_bytes'] / 1e6:.0f}"
             rows.append([f"`{method}`", name, str(row["runs"]), seconds, f"{row['cpu_seconds']:.1f}", memory])
-        for name, r in entry["ratios"].items():
-            words = f"isomerge's work / {name}" if name.startswith("cp") else f"{name} / isomerge"
+        for words, r in entry["ratios"].items():
             ratios.append([f"`{method}`", words, f"{r['median']:.1f}", f"{r['least']:.1f}–{r['most']:.1f}"])
     gaps = ", ".join(f"`{m}` {e['against_mergekit']['relative']:.1g}" for m, e in cells.items())
     head = ["method", "command", "runs", "seconds", "processor seconds", "memory (MB)"]
@@ -169,7 +171,6 @@ BENCHMARK = Benchmark(
     about=lambda cells: {"parameters": MODEL.parameters, "threads": THREADS, "cores": os.cpu_count()},
     sections=(Section("lab/performance.md", "merging", table),), said=lambda entry: str(entry["ratios"]),
     ratios=lambda entry: {
-        f"isomerge against {name}": r["median"] if name.startswith("cp") else 1 / r["median"]
-        for name, r in entry["ratios"].items()
+        words: r["median"] if words.startswith("isomerge") else 1 / r["median"] for words, r in entry["ratios"].items()
     },
 )  # fmt: skip
