@@ -307,7 +307,7 @@ def unknown_options(tree: Sequence[ast.AST]) -> set[str]:
         for n in tree
         if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in docstrings
     ]
-    words = {word for text in texts for word in OPTION.findall(text)}
+    words = {match["word"] for text in texts for match in OPTION.finditer(text)}
     return {word for word in words if word.replace("-", "_") not in arguments() and word not in IN_PYTHON}
 
 

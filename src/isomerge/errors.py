@@ -11,8 +11,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*)")
-"""An option of the command line in a sentence."""
+OPTION = re.compile(r"(?<![\w-])--(?P<word>[a-z][a-z-]*)(?: (?P<value>[^\s,;:)]+(?:[,:][^\s,;:)]+)*))?")
+"""An option of the command line in a sentence, and the word behind it, which may be its value."""
+NO_VALUES = {
+    "a", "adds", "aligns", "and", "are", "as", "at", "belong", "belongs", "but", "by", "chooses", "could",
+    "counts", "does", "draws", "for", "from", "gives", "go", "goes", "has", "if", "in", "instead", "is", "it",
+    "leaves", "lets", "makes", "matches", "moves", "names", "needs", "no", "not", "of", "on", "or", "out",
+    "reads", "replaces", "says", "takes", "tells", "that", "the", "to", "was", "where", "which", "with",
+    "would",
+}  # fmt: skip
+"""Words behind an option that are none of its values."""
 IN_PYTHON = {
     "align": "align=True",
     "exclude-regex": "exclude",
@@ -53,7 +61,8 @@ class IsomergeError(Exception):
     def __str__(self) -> str:
         if self.in_python:
             return self.in_python
-        named = dict.fromkeys(IN_PYTHON[word] for word in OPTION.findall(self.sentence) if word in IN_PYTHON)
+        words = (match["word"] for match in OPTION.finditer(self.sentence))
+        named = dict.fromkeys(IN_PYTHON[word] for word in words if word in IN_PYTHON)
         return f"{self.sentence} (in Python: {', '.join(named)})" if named else self.sentence
 
 

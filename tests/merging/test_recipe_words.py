@@ -15,7 +15,11 @@ BLOCK = AlignBlock(data="x", search=1.0, learn_permutations=True, stats=["a", "b
     ("sentence", "wanted"),
     [
         ("--search nan: give a time", "`align.search` nan: give a time"),
-        ("--steps -1: at least one", "--steps -1: at least one"),  # it does not stand there
+        ("--max-memory 1: more is needed", "--max-memory 1: more is needed"),  # of the command line alone
+        ("add --learn DATA, or say --spaces all", "add `align: {learn: DATA}`, or say `align: {spaces: all}`"),
+        ("left as they are (--align matches them)", "left as they are (`align.enabled: true` matches them)"),
+        ("--no-merge-base takes its config", "`align: {merge_base: false}` takes its config"),
+        ("leave --no-align out, or say --method ties", "say `align.enabled: true`, or say `merge_method: ties`"),
         ("--learn-permutations is for learning", "`align.learn_permutations` is for learning"),
         ("--stats-src and --data: choose one", "`align.stats` and `align.data`: choose one"),
         (
@@ -28,7 +32,7 @@ BLOCK = AlignBlock(data="x", search=1.0, learn_permutations=True, stats=["a", "b
     ],
 )
 def test_keys(sentence: str, wanted: str) -> None:
-    """Only of options that the recipe says; commands stay as they are."""
+    """Of options that a recipe says, and of those that it may say; commands stay as they are."""
     assert in_keys(sentence, BLOCK, {}) == wanted
 
 
@@ -36,12 +40,13 @@ def test_a_recipe_that_aligns_nothing() -> None:
     """What it is told to add does not make it align."""
     wanted = "`align: {enabled: false, untie: true}` gives a head of its own"
     assert in_keys("--untie gives a head of its own", AlignBlock(enabled=False), {}) == wanted
-    assert in_keys("nothing is aligned (--no-align), so", BLOCK, {}) == "nothing is aligned (`align: false`), so"
+    assert in_keys("nothing is aligned (--no-align)", AlignBlock(), {}) == "nothing is aligned (`align: false`)"
 
 
 def test_options_that_count() -> None:
     """What the command line says otherwise keeps its name."""
     assert in_keys("--data y: lost", BLOCK, {"data": "y"}) == "--data y: lost"
+    assert in_keys("--steps -1: too few", BLOCK, {"steps": -1}) == "--steps -1: too few"
     assert in_keys("--data x: lost", BLOCK, {"data": "x"}) == "`align.data` x: lost"
 
 

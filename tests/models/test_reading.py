@@ -239,6 +239,42 @@ def test_a_head_that_one_model_lacks_leaves_no_verdict(toy: Callable[..., Toy], 
     assert isomerge.verify(body, body)["same"]
 
 
+@pytest.mark.parametrize(
+    ("name", "other", "head"),
+    [
+        ("llama-tied", "LlamaModel", ()),
+        ("llama", "LlamaModel", ("lm_head",)),
+        ("bert", "BertModel", ("cls.", "classifier")),
+        ("llama", "LlamaForSequenceClassification", ("lm_head",)),
+    ],
+)
+def test_models_of_other_kinds_are_no_one_function(
+    name: str, other: str, head: tuple[str, ...], toy: Callable[..., Toy], tmp_path: Path
+) -> None:
+    """A model and its body, or its body under another head, whose weights are the same as far as both have them:
+    what each gives out is named, also where the head is the embeddings, so that no tensor is lacking (without that
+    they were one function). No barrier between them is advised, nor anything learned."""
+    whole, part = (
+        copied(toy(name), tmp_path / "whole", {}),
+        copied(toy(name), tmp_path / "part", {"architectures": [other]}),
+    )
+    weights = {key: t for key, t in tensors(part).items() if not key.startswith(head or "-")}
+    if other.endswith("Classification"):
+        weights["score.weight"] = torch.randn(2, config_of(part)["hidden_size"], dtype=torch.float64)
+    overwrite(part, weights)
+    for pair in ((whole, part), (part, whole)):
+        told = isomerge.verify(*pair)
+        assert (told["same"], told["algebra"]) == (None, True)
+        assert other in told["reason"]
+        assert "give out other things" in told["reason"]
+        assert ("lm_head is its" in told["reason"] or "lm_head.weight is its" in told["reason"]) == (not head)
+    apart = isomerge.diff(part, whole)["verdict"]
+    assert apart["code"] == "unknown"
+    assert told["reason"] in apart["sentence"]
+    assert apart["next"] == []
+    assert isomerge.verify(part, part)["same"]
+
+
 def test_switches_of_parts_decide_as_well(tmp_path: Path) -> None:
     """A key inside a group is told by its path; what the config leaves out counts with its default."""
     folder = save_toy("llava", tmp_path / "llava")

@@ -212,6 +212,35 @@ def test_unrelated_models(llamas: dict[str, Path], tmp_path: Path, caplog: pytes
         assert all(re.sub(r"\S*/", "", step["command"]) in card for step in found["next"]), "cards name no folders"
 
 
+@pytest.mark.parametrize(
+    ("other", "align", "told"),
+    [("tuned", "auto", "`align: true`"), ("stranger", "auto", "learn: DATA"), ("twin", None, "`align: true`")],
+)
+def test_a_recipe_is_told_in_its_keys(
+    other: str, align: str | None, told: str, llamas: dict[str, Path], tmp_path: Path
+) -> None:
+    """Whoever wrote a recipe reads of its keys: verdicts, advice, notes and cards name no option of the command
+    line, as those of the same models merged by options do; commands to run beside it stay as they are."""
+    pair = [llamas["a"], llamas[other]]
+    listed = "".join(f"  - model: {model}\n" for model in pair)
+    recipe = tmp_path / "r.yml"
+    recipe.write_text(f"models:\n{listed}merge_method: linear\nparameters:\n  weight: 0.5\n")
+    if align is not None:
+        recipe.write_text(f"{recipe.read_text()}align: {align}\n")
+    found = isomerge.merge(recipe, out=tmp_path / "out")
+    by_options = isomerge.merge(pair, out=tmp_path / "o", align=align or False)
+    said = [
+        [m["verdict"]["sentence"], *m["notes"], *(pair["sentence"] for pair in m["verdict"]["pairs"])]
+        + [text for step in m["verdict"]["next"] for text in (step["text"], step["command"])]
+        for m in (found, by_options)
+    ]
+    ours, theirs = (" ".join(t for t in texts if not t.startswith("isomerge barrier")) for texts in said)
+    assert told in ours
+    assert "--" not in ours
+    assert "--" in theirs
+    assert found["verdict"]["sentence"] in (tmp_path / "out" / "README.md").read_text()
+
+
 def test_advice_against_no_align_helps(llamas: dict[str, Path], tmp_path: Path) -> None:
     """Where alignment would bring the models together it is advised, and obeying does bring them together."""
     for name in ("twin", "turned"):

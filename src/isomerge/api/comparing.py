@@ -20,10 +20,11 @@ from isomerge.evidence.verify import (
     contradiction,
     doubt_of_configs,
     doubted,
-    other_function,
     prove,
     reconsidered,
     refute,
+    unlike_kinds,
+    unlike_settings,
 )
 from isomerge.files import check_file, check_not_read
 from isomerge.models.references import check_one_model
@@ -49,8 +50,9 @@ from isomerge.solve.standing import chosen_spaces, standings
 def diff(asked: asked_for.Diff, observer: Observer) -> dict[str, Any]:
     """Raw distance and distance after alignment of ``two`` onto ``one``, per space and layer, with a verdict; and
     what their fingerprints say of them, which do not depend on any alignment. ``spaces`` are by default those
-    inside the layers, and the residual stream as well where it is a relative's in another basis. Of two pipelines
-    ``parts`` has what there is to say of each (`isomerge.commands.pipeline_parts`)."""
+    inside the layers, and the residual stream as well where it is a relative's in another basis. What their configs
+    say otherwise of the function is named in ``reason``. Of two pipelines ``parts`` has what there is to say of
+    each (`isomerge.commands.pipeline_parts`)."""
 
     if (parts := _by_parts(diff, "diff", asked, observer)) is not None:
         return parts
@@ -103,13 +105,11 @@ def verify(asked: asked_for.Verify, observer: Observer) -> dict[str, Any]:
 
     if (parts := _by_parts(verify, "verify", asked, observer)) is not None:
         return parts
-    how: dict[str, Any] = {"guard": False, "settings": False}
-    with pair_solver(asked.one, asked.two, "default", None, asked.opening, **how) as (solver, notes):
+    with pair_solver(asked.one, asked.two, "default", None, asked.opening, guard=False) as (solver, notes):
         refs = [solver.anchor.ref, solver.source.ref]
-        if (other := other_function(solver.anchor, solver.source)) is not None:
-            proof = refute(0.0, "", 0.0).document(solver)
+        if (unlike := unlike_settings(solver.anchor, solver.source)) is not None:
             return Report(
-                {"command": "verify", "models": refs, **proof, "reason": other, "algebra": None, "refuted": False}
+                {"command": "verify", "models": refs, **unlike.document(solver), "algebra": None, "refuted": False}
                 | {"notes": notes, "layer_norm_form": False, "model_type": solver.anchor.spec.model_type}
             )
         apart: dict[str, float] = {}
@@ -130,13 +130,14 @@ def verify(asked: asked_for.Verify, observer: Observer) -> dict[str, Any]:
             proof, prints = (proof, prints) if formed is None else (again, agreeing)
         counted = (predictions(apart) if proof.turned else apart) or {"": 0.0}
         output = max(counted, key=counted.__getitem__)
-        contradicted = contradiction(proof, counted[output]) if asked.run else None
+        kinds = unlike_kinds(solver.anchor, solver.source)
+        contradicted = contradiction(proof, counted[output]) if asked.run and kinds is None else None
         outcome = doubted(proof, doubt_of_configs(solver.anchor, solver.source) if proof.same else None)
         document = doubted(outcome, contradicted).document(solver)
         report = {"command": "verify", "models": refs, **document, "notes": notes}
         report |= {"algebra": proof.same, "refuted": prints.apart, "fingerprints": prints.document()}
         report["layer_norm_form"] = formed is not None
-        report["model_type"] = solver.anchor.spec.model_type
+        report |= {"model_type": solver.anchor.spec.model_type, "kinds": kinds}
         if asked.run:
             report |= {"outputs": counted[output], "output": output, "outputs_by_name": apart}
             report["contradiction"] = contradicted

@@ -37,6 +37,7 @@ def tell_diff(voice: Voice, asked: asked_for.Diff, report: dict[str, Any]) -> No
             f"Tensors that symmetry moves: {relative['before']:.3g} of their norm apart as stored, "
             f"{relative['after']:.3g} modulo {modulo} (1.41 is uncorrelated)."
         )
+    _tell_alone(voice, report["only_in_one"])
     prints = report["fingerprints"]
     if prints["score"] is not None:
         voice.say(
@@ -68,7 +69,8 @@ def tell_verify(voice: Voice, asked: asked_for.Verify, report: dict[str, Any]) -
     for note in report["notes"]:
         voice.say(f"Note: {note}.")
     if report["same"] is None:
-        voice.say(f"Cannot tell: {report['reason']}.{'' if asked.run else ' --run compares outputs.'}")
+        more = "" if asked.run or report["kinds"] else " --run compares outputs."
+        voice.say(f"Cannot tell: {report['reason']}.{more}")
     elif report["same"]:
         taken = ", and without what LayerNorm takes away by itself" if report["layer_norm_form"] else ""
         what = "predictions" if report["turned"] else "function"
@@ -82,13 +84,18 @@ def tell_verify(voice: Voice, asked: asked_for.Verify, report: dict[str, Any]) -
     if voice.verbose:
         rows = [[f"layer {n}" if n != "outside" else n, f"{r:.2g}"] for n, r in residual["layers"].items()]
         voice.table("", ["largest relative residual", ""], rows)
-    if report["only_in_one"]:
-        names = ", ".join(report["only_in_one"][:4])
-        voice.say(f"Not compared, as only one model has them: {names}.")
+    _tell_alone(voice, report["only_in_one"])
     if "outputs" in report:
         place = f", in {report['output']}" if report["outputs"] > AGREEING else ""
         voice.say(f"Outputs on random inputs differ by {report['outputs']:.2g} of the largest output{place}.")
     return code
+
+
+def _tell_alone(voice: Voice, names: list[str]) -> None:
+    """What tensors were not compared."""
+    if names:
+        more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+        voice.say(f"Not compared, as only one model has them: {', '.join(names[:4])}{more}.")
 
 
 def _tell_parts(voice: Voice, report: dict[str, Any], tell: Callable[[dict[str, Any]], Any]) -> None:

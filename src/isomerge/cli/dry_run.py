@@ -26,7 +26,7 @@ def tell_merge(voice: Voice, plan: MergePlan) -> dict[str, Any]:
     decision = plan.bearings.decision
     decided: dict[str, Any] = {"decided": None if decision is None else decision.document()}
     decided |= {"vocabulary": plan.vocabulary} if plan.vocabulary else {}
-    how: dict[str, Any] = {"moved": plan.matches, "verdict": plan.expected(), "more": decided}
+    how: dict[str, Any] = {"moved": plan.matches, "verdict": plan.verdict(), "more": decided}
     return _tell(voice, plan.models, plan.plan, cost, looked, **how)
 
 
@@ -46,7 +46,7 @@ def tell_tuning(voice: Voice, planned: Tuning) -> dict[str, Any]:
         "trials": tuner.how.trials,
         "examples": {"search": len(data.search), "judge": len(data.judge)},
     }
-    how: dict[str, Any] = {"moved": plan.matches, "verdict": plan.expected(), "more": more}
+    how: dict[str, Any] = {"moved": plan.matches, "verdict": plan.verdict(), "more": more}
     return _tell(voice, plan.models, plan.plan, cost, looked, **how)
 
 

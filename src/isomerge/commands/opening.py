@@ -155,10 +155,9 @@ def pair_solver(
     opening: OpeningOptions,
     *,
     guard: bool,
-    settings: bool = True,
 ) -> Iterator[tuple[PairSolver, list[str]]]:
     """Two models recognised, their rows in one order (`isomerge.models.row_meanings`): what solves their units, and
-    what is to be told of rows; ``settings``: see `check_compatible`."""
+    what is to be told of rows. What their configs say of the function may differ."""
 
     with recognised([one, two], opening) as (a, b):
         # a model and its copy that was moved with untie: nothing is written here
@@ -166,7 +165,7 @@ def pair_solver(
             check_tie(a)
             check_tie(b)
             a, b = (recognise(m.checkpoint, spec_file=opening.spec, untie=True) for m in (a, b))
-        check_compatible(a, [b], settings=settings)
+        check_compatible(a, [b], settings=False)
         rows = in_order([a, b])
         a, b = rows.models
         plan = make_plan(a, [b], spaces, layers)

@@ -150,7 +150,7 @@ class Pair:
     proof: Proof | None = None
     """Whether they are one function; None where nothing has asked."""
     doubt: str = ""
-    """Why the proof is open."""
+    """Why the proof is open, or what else than weights makes them two functions."""
     first: Relation | None = None
     """What they seemed to be before they were matched; None where that was not known."""
 
@@ -187,6 +187,7 @@ class Pair:
         if self.is_mutual:  # what does not depend on the order is said in one order
             a, b = sorted((a, b))
         said = _unknown(self, a, b) if relation is None else _WORDS[relation](self, a, b)
+        said += f"; {self.doubt}" if self.doubt and relation is not None else ""
         strange = [each is not None and each >= Relation.DERIVED for each in (self.first, relation)]
         if self.first is None or relation is None or strange[0] == strange[1]:
             return said
@@ -229,15 +230,21 @@ def _stored(pair: Pair) -> float:
     return pair.before or pair.look.distance()
 
 
+def _equal(pair: Pair, a: str, b: str) -> str:
+    return f"{b} has the weights of {a}: all {len(pair.look.tensors)} tensors are equal"
+
+
 def _same(pair: Pair, a: str, b: str) -> str:
     if pair.look.same:
-        return f"{b} has the weights of {a}: all {len(pair.look.tensors)} tensors are equal"
+        return _equal(pair, a, b)
     return f"{b} is the same function as {a} in other weights ({_share(pair.before)} of the norm apart as stored)"
 
 
 def _near(pair: Pair, a: str, b: str) -> str:
     said = (
-        f"{b} and {a} have the same weights but for {but} ({_share(_stored(pair))} of the norm apart)"
+        _equal(pair, a, b)
+        if pair.look.same
+        else f"{b} and {a} have the same weights but for {but} ({_share(_stored(pair))} of the norm apart)"
         if (but := pair.look.but)
         else f"{b} and {a} are fine-tunes of one base, or one of the other, and aligned already "
         f"({_share(pair.before)} of the norm apart)"

@@ -15,6 +15,7 @@ from isomerge.evidence.report.spaces import plain_names
 from isomerge.matching.frame import has_shared_meaning, reads_once
 from isomerge.models.free_streams import given_out_by_any, has_no_head, turned_outputs
 from isomerge.models.recognised import Model
+from isomerge.models.tied_tensors import is_body, tied_lines
 from isomerge.models.transformers_reading import reading_of, refusal_of
 from isomerge.models.unit_plan import unit_bytes, unit_layer
 from isomerge.progress import Observer
@@ -26,6 +27,7 @@ from isomerge.solve.pairs.stream_descent import StreamSolver
 from isomerge.solve.pairs.written_gains import with_common_gains
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.fixed import fixed_parts
+from isomerge.symmetry.returned import class_of, task_of
 from isomerge.symmetry.units import Unit
 
 OUTPUTS_APART = 10.0
@@ -115,7 +117,7 @@ def compare(solver: PairSolver, observer: Observer) -> dict[str, Any]:
         results.append(solver.solve(unit, anchor, source)[0])
         seen += unit_bytes(solver.anchor, unit)
     rows = rows_of(results)
-    proof = prove(solver, observer)
+    proof = unlike_settings(solver.anchor, solver.source) or prove(solver, observer)
     doubt = doubt_of_configs(solver.anchor, solver.source) if proof.same else None
     report = doubted(proof, doubt).document(solver)
     report["distance"] = summarise(rows, plain_names(solver.anchor.declared))
@@ -230,21 +232,36 @@ def doubted(proof: Comparison, reason: str | None) -> Comparison:
     return proof if reason is None else replace(proof, same=None, reason=reason)
 
 
-def other_function(first: Model, second: Model) -> str | None:
-    """Why two models are no one function whatever their weights are: their configs differ in what decides it; None
-    where they do not."""
+def unlike_settings(first: Model, second: Model) -> Comparison | None:
+    """What `prove` need not ask of two models that are no one function whatever their weights are, as their configs
+    differ in what decides it, which ``reason`` names; None where they do not."""
     decided = decisive_differences(first.config, second.config, first.spec.config_keys)
     if not decided:
         return None
     each = "; ".join(d.sentence for d in decided)
-    return f"config.json differs in what decides the function: {each}"
+    return replace(refute(0.0, "", 0.0), reason=f"config.json differs in what decides the function: {each}")
+
+
+def unlike_kinds(first: Model, second: Model) -> str | None:
+    """That two models give out other things, as a body and a model with a head upon it do, in a sentence that says
+    where a head is the embeddings; None of models of one kind, and where a config names no class."""
+    tasks = [task_of(model.config) for model in (first, second)]
+    if not all(tasks) or tasks[0] == tasks[1]:
+        return None
+    said = f"{first.ref} is a {class_of(first.config)} and {second.ref} a {class_of(second.config)}"
+    for model in (first, second):
+        ties = [] if is_body(model.config) else tied_lines(model.spec, model.names, model.config)
+        said += "".join(f", whose {head.name} is its {table.name}" for head, table in ties[:1])
+    return f"{said}: they give out other things"
 
 
 def doubt_of_configs(first: Model, second: Model) -> str | None:
-    """Why equal weights are no equal functions for certain: the configs differ in a key that the spec says nothing
-    of, transformers makes no model of one, or one lacks weights of its class; None where there is no such
-    reason."""
+    """Why equal weights are no equal functions for certain: the models are of other kinds, the configs differ in a
+    key that the spec says nothing of, transformers makes no model of one, or one lacks weights of its class; None
+    where there is no such reason."""
 
+    if (kinds := unlike_kinds(first, second)) is not None:
+        return f"the weights that both hold are the same, but {kinds}"
     unlike = open_differences(first.config, second.config, first.spec.config_keys)
     if unlike:
         more = f" and {len(unlike) - 1} more keys" if len(unlike) > 1 else ""

@@ -53,7 +53,7 @@ def measured(plan: MergePlan, stream: StreamWriter, *, learned: bool) -> tuple[d
     examples = _judging(open_given(data, plan.donor, matching), matching.settings, learned=learned)
     try:
         if not examples.labelled:
-            return None, ["nothing was measured, as the data have no labels, and so there is no loss"]
+            return None, ["the loss of the models and of the merge was not measured, as the data have no labels"]
         if not plan.request.parents:
             models = []
         rows, together = _parents(models, examples, device, plan.output.max_memory)
@@ -61,7 +61,7 @@ def measured(plan: MergePlan, stream: StreamWriter, *, learned: bool) -> tuple[d
             module = load_module(folder, device=device, own=plan.donor.checkpoint.own)
             merged = evaluate(module, examples, batch_size_of(examples))
     except IsomergeError as error:
-        return None, [f"nothing was measured: {error}"]
+        return None, [f"the loss of the models and of the merge was not measured: {error}"]
     asked = plan.request.matching
     report: dict[str, Any] = {
         "data": GENERATE if GENERATE in (asked.data, asked.learn) else shown(data),

@@ -256,12 +256,14 @@ class MergePlan:
         """All models that are read."""
         return [*self.models, *(base for base in self.bases if base is not None)]
 
-    def expected(self) -> dict[str, Any] | None:
-        """The verdict before anything is matched, by how the models stand."""
+    def verdict(self, report: dict[str, Any] | None = None) -> dict[str, Any] | None:
+        """What came out by the report of a run, or what will by how the models stand: see `verdict_document`."""
         refs = [self.target.ref, *(source.ref for source in self.sources)]
-        described = self.fuser.described(len(self.models))
-        report = planned_report("merge", refs, align=self.aligns, **described)
-        return verdict_document(self.pairs(), report, self.models)
+        pairs = self.pairs(report)
+        if report is None:
+            described = self.fuser.described(len(self.models))
+            report = planned_report("merge", refs, align=self.aligns, **described)
+        return verdict_document(pairs, report, self.models, say=self.request.say)
 
 
 def plan_merge(
@@ -322,6 +324,8 @@ def plan_merge(
     template, units = arrange(heads, models, _with_notes(units, [*told, *bearings.notes]))
     units = _with_notes(units, _heads_told(heads, models, template))
     units = none_matched(units) if bearings.all_left else units
+    if (say := request.say) is not None:
+        units = replace(units, selection=replace(units.selection, notes=(*map(say, units.selection.notes),)))
     check_framed(bases, units, spaces)
     check_aligned(request, matching)
     check_matching(matching, len(models) - 1, spaces, models=models)

@@ -7,9 +7,10 @@ named, else the first model listed, always.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from isomerge.fusion.fusion import Fusion, fusion_of
 from isomerge.fusion.method_parameters import of_every_model
 from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
-from isomerge.merging.recipe.recipe_words import told_in_keys
+from isomerge.merging.recipe.recipe_words import in_keys, told_in_keys
 from isomerge.solve.match_options import WEIGHTS, Matching
 
 if TYPE_CHECKING:
@@ -105,6 +106,13 @@ class MergeRequest:
         """Errors inside name a recipe's keys, where there is one."""
         path = None if self.recipe is None else self.files[0]
         return told_in_keys(path, self.recipe, {**self.said, "repair": self.repair})
+
+    @property
+    def say(self) -> Callable[[str], str] | None:
+        """How a recipe's keys are said in a sentence; None where there is no recipe."""
+        if self.recipe is None:
+            return None
+        return partial(in_keys, block=self.recipe.align, options={**self.said, "repair": self.repair})
 
     @property
     def looks(self) -> list[str]:

@@ -14,11 +14,7 @@ from isomerge.merging.head_folders import apart_names
 from isomerge.merging.merge_plan import MergePlan
 from isomerge.merging.roles import roles_of, weights_of
 from isomerge.run.run_report import report_of
-from isomerge.run.run_verdict import (
-    noted,
-    tell_ahead,
-    verdict_document,
-)
+from isomerge.run.run_verdict import noted, tell_ahead
 from isomerge.run.streaming import UnitSolver, elements_of_results, prepare_votes, stream_units, write_alone
 from isomerge.run.writing_run import StreamWriter
 from isomerge.solve.match_inputs import check_data, with_generated
@@ -57,7 +53,7 @@ def run_plan(plan: MergePlan, choose: Choice | None = None) -> dict[str, Any]:
     if plan.matching.data is not None and (plan.matching.for_method or not plan.matches):
         check_data(plan.matching, plan.donor)  # else whoever matches reads them before anything takes its time
     if plan.matches and plan.matching.learn is None:  # which takes its time, and what is learned may well work
-        tell_ahead(plan.expected())
+        tell_ahead(plan.verdict())
     apart = apart_names(plan.heads, plan.donor)
     with StreamWriter(plan.template, plan.output, key, others=plan.read, apart=apart) as stream:
         plan = replace(plan, matching=with_generated(plan.matching, plan.models, stream))
@@ -94,8 +90,9 @@ def run_plan(plan: MergePlan, choose: Choice | None = None) -> dict[str, Any]:
         if report["weights"] is not None:  # of the models that are fused, in the order of ``models``
             weight_of = dict(zip(map(id, plan.models), weights_of(plan.fusion, len(plan.models)), strict=True))
             report["weights"] = [w for model in read if (w := weight_of[id(model)]) is not None]
-        report["verdict"] = verdict_document(plan.pairs(report), report, plan.models)
+        report["verdict"] = plan.verdict(report)
         report["notes"] += [*noted(report["verdict"]), *([] if choose is None else choose.notes)]
+        report["notes"] = [*map(plan.request.say or str, report["notes"])]
         finish(plan, stream, report, alignments, {} if choose is None else choose.files)
     return report
 

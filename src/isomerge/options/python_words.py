@@ -5,20 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from isomerge.errors import IN_PYTHON
+from isomerge.errors import IN_PYTHON, NO_VALUES, OPTION
 
 COMMAND = re.compile(r"isomerge [a-z-]+ [^;,()]*")
 """A command to type in a shell, which stays as it is."""
-OPTION = re.compile(r"(?<![\w-])--(?P<word>[a-z][a-z-]*)(?: (?P<value>[^\s,;:)]+(?:[,:][^\s,;:)]+)*))?")
-"""An option, and the word behind it, which may be its value."""
-NO_VALUES = {
-    "a", "adds", "aligns", "and", "are", "as", "at", "belong", "belongs", "but", "by", "chooses", "could",
-    "counts", "does", "draws", "for", "from", "gives", "go", "goes", "has", "if", "in", "instead", "is", "it",
-    "leaves", "lets", "makes", "matches", "moves", "names", "needs", "no", "not", "of", "on", "or", "out",
-    "reads", "replaces", "says", "takes", "tells", "that", "the", "to", "was", "where", "which", "with",
-    "would",
-}  # fmt: skip
-"""Words behind an option that are none of its values."""
 
 
 def in_python(sentence: str, function: str, keywords: Collection[str]) -> str:

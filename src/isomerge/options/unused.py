@@ -8,7 +8,7 @@ always where it cannot.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from isomerge.options.option import Asked, Option, Options, spelled
 
 _told: ContextVar[dict[str, None] | None] = ContextVar("told", default=None)
+_worded: ContextVar[Callable[[str], str]] = ContextVar("worded", default=str)
 
 
 def note(name: str, reason: str) -> None:
@@ -26,7 +27,17 @@ def note(name: str, reason: str) -> None:
         reason: the end of the sentence.
     """
     if (notes_of_run := _told.get()) is not None:
-        notes_of_run[f"--{name.replace('_', '-')} is not used: {reason}"] = None
+        notes_of_run[_worded.get()(f"--{name.replace('_', '-')} is not used: {reason}")] = None
+
+
+@contextmanager
+def worded(say: Callable[[str], str]) -> Iterator[None]:
+    """What is told inside, in the words that ``say`` gives a sentence."""
+    mark = _worded.set(say)
+    try:
+        yield
+    finally:
+        _worded.reset(mark)
 
 
 def is_noting() -> bool:

@@ -4,7 +4,7 @@ next."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -80,7 +80,11 @@ def measured(pairs: Sequence[Pair], report: Mapping[str, Any]) -> list[Pair]:
 
 
 def verdict_document(
-    pairs: Sequence[Pair], report: Mapping[str, Any], models: Sequence[Model] = ()
+    pairs: Sequence[Pair],
+    report: Mapping[str, Any],
+    models: Sequence[Model] = (),
+    *,
+    say: Callable[[str], str] | None = None,
 ) -> dict[str, Any] | None:
     """The verdict as reports have it: ``code``, ``level``, ``sentence``, ``pairs``, and ``next``, what to try; None
     of one model alone.
@@ -89,30 +93,41 @@ def verdict_document(
         pairs: of every model with its anchor.
         report: of the run, as far as it is known.
         models: those of the run, for what can be done with them; none: not known.
+        say: how the keys of a recipe are said in a sentence, where one was run.
     """
     if not pairs:
         return None
     worst = max(pairs, key=lambda pair: (pair.level, -1 if pair.relation is None else pair.relation))
     names = _names(pairs)
-    level, sentence = worst.level, "; ".join(dict.fromkeys(pair.sentence(names) for pair in pairs))
+    sentences = [(say or str)(pair.sentence(names)) for pair in pairs]
+    level, sentence = worst.level, "; ".join(dict.fromkeys(sentences))
     code = "unknown" if worst.relation is None else CODES[worst.relation]
-    rows = [pair.document() | {"sentence": pair.sentence(names)} for pair in pairs]
+    rows = [pair.document() | {"sentence": said} for pair, said in zip(pairs, sentences, strict=True)]
     document: dict[str, Any] = {"code": code, "pairs": rows}
     facts = facts_of({**report, "verdict": document})
     if learned_in_nats(facts.taught) and worst.relation is not Relation.SAME:
         level, _, sentence = by_learning(facts.taught)
-    steps = _steps(facts, worst.relation, level, models)
+    steps = _steps(facts, worst.relation, level, models, say)
     return {**document, "level": level.name.lower(), "sentence": sentence, "next": steps}
 
 
-def _steps(facts: Facts, relation: Relation | None, level: Level, models: Sequence[Model]) -> list[dict[str, str]]:
+def _steps(
+    facts: Facts,
+    relation: Relation | None,
+    level: Level,
+    models: Sequence[Model],
+    say: Callable[[str], str] | None,
+) -> list[dict[str, str]]:
     """What to try where something is amiss; all is well: nothing."""
     if level is Level.GOOD:
         return []
     written = Written(facts, wording=wording_for(models) if models else Wording())
+    steps = next_steps(written, relation, level, measured=False)
     return [
         {"text": step.text, "command": step.command}
-        for step in next_steps(written, relation, level, measured=False)
+        if say is None or not step.options
+        else {"text": f"{step.text} In the recipe: {say(' and '.join(step.options))}.", "command": ""}
+        for step in steps
     ]
 
 

@@ -11,6 +11,7 @@ from isomerge.evidence.report.facts import Facts
 from isomerge.evidence.report.folder import Written
 from isomerge.evidence.report.numerals import ratio
 from isomerge.solve.learn.settings import EFFORTS
+from isomerge.solve.match_options import OURS
 
 NEW = "NEW"
 """Stands for the folder that a suggested command writes."""
@@ -24,6 +25,8 @@ class Advice:
 
     text: str
     command: str = ""
+    options: tuple[str, ...] = ()
+    """What a run is told otherwise by it, where it is the same command."""
 
 
 def next_steps(written: Written, relation: Relation | None, level: Level, *, measured: bool) -> tuple[Advice, ...]:
@@ -56,7 +59,7 @@ def _of_near(written: Written, level: Level) -> Iterator[Advice]:
     before, after = facts.distance.movable.share or (0.0, 0.0)
     if facts.command == "merge" and facts.moved and level is Level.GOOD and after > STILL * before:
         text = f"Leave alignment out: the models were {ratio(before)} of their norm apart, and are {ratio(after)}."
-        yield Advice(text, again(written, "--no-align"))
+        yield _otherwise(written, text, "--no-align")
     if level is not Level.GOOD:
         yield from _learning(written)
 
@@ -72,7 +75,7 @@ def _of_strangers(written: Written, *, derived: bool) -> Iterator[Advice]:
     yield from _learning(written)
     if not facts.taught and facts.learns and written.wording.writes:
         text = "Without data for that, have the models write examples, and learn on those."
-        yield Advice(text, again(written, "--learn", "generate"))
+        yield _otherwise(written, text, "--learn generate")
 
 
 def _of_relatives(written: Written) -> Iterator[Advice]:
@@ -92,12 +95,13 @@ def _of_alignment(written: Written) -> Iterator[Advice]:
     """What alignment was left out."""
     facts = written.told
     if not facts.aligned:
-        yield Advice("Align the models before they are averaged.", again(written))
+        yield Advice("Align the models before they are averaged.", again(written), ("--align",))
     elif facts.match:
-        yield Advice(f"Match by isomerge itself instead of {facts.match}.", again(written))
+        text = f"Match by isomerge itself instead of {facts.match}."
+        yield Advice(text, again(written), (f"--match {OURS}",))
     elif not facts.streams and written.wording.free_streams:
         text = "Match the residual stream as well: the models may carry it in different bases."
-        yield Advice(text, again(written, "--spaces", "all"))
+        yield _otherwise(written, text, "--spaces all")
 
 
 def _learning(written: Written) -> Iterator[Advice]:
@@ -108,10 +112,15 @@ def _learning(written: Written) -> Iterator[Advice]:
         return
     if not facts.taught:
         text = "Learn the match on examples of what the models do; they need no labels."
-        yield Advice(text, again(written, "--learn", "DATA"))
+        yield _otherwise(written, text, "--learn DATA")
     elif any(t.helped and t.steps[-1] < EFFORTS["thorough"] for t in facts.taught):
         text = "Learn longer, and on more examples: a few thousand, of all that the models are for."
-        yield Advice(text, again(written, "--learn", "DATA", "--learn-effort", "thorough"))
+        yield _otherwise(written, text, "--learn DATA", "--learn-effort thorough")
+
+
+def _otherwise(written: Written, text: str, *options: str) -> Advice:
+    """To make an output again with other options."""
+    return Advice(text, again(written, *" ".join(options).split()), options)
 
 
 def again(written: Written, *more: str) -> str:

@@ -13,6 +13,7 @@ from isomerge.models.recognised import Model, recognise
 from isomerge.models.transformers_classes import loss_examples
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.layer_norms import NORMS, under_layer_norm
+from isomerge.symmetry.returned import task_of
 
 ROLES = {
     "h": "attention heads",
@@ -106,7 +107,8 @@ def wording_for(models: Sequence[Model]) -> Wording:
     from isomerge.observe.live.generated import can_write
 
     examples = [_loss_examples(model) for model in models]
-    loss_on = examples[0] if all(examples) else ""
+    tasks = {task_of(model.config) for model in models}  # the losses of other tasks are of other things
+    loss_on = examples[0] if all(examples) and len(tasks) == 1 else ""
     writes = loss_on == "texts" and can_write(models)
     return Wording(space_words(models[0].declared), streams_are_free(models), loss_on, writes)
 
