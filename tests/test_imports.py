@@ -68,7 +68,7 @@ ON_DEMAND = {
     "isomerge.models.layers": "layers are stacked",
     "isomerge.models.lora": "an adapter is merged in",
     "isomerge.models.lora_layers": "a pipeline takes a LoRA",
-    "isomerge.models.table_bases": "a text says where constants may stand that several layers share",
+    "isomerge.models.onto_anchor": "a text says where constants may stand that several layers share",
     "isomerge.models.vocabulary_views": "vocabularies are brought together",
     "isomerge.observe.data.images": "models make their data",
     "isomerge.observe.data.live_data": "there are data",

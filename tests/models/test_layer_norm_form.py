@@ -6,7 +6,6 @@ Every kind is planted through disk as a twin, and as a near-twin: the same move 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -130,7 +129,7 @@ def test_the_form_is_the_same_function(name: str, toy: ToyMaker, tmp_path: Path)
     found = recognise(model.folder)
     form = layer_norm_form(found)
     assert form
-    formed = replace(found, form=form)
+    formed = found.seen(form)
     new = dict(model.stored)
     for block in found.blocks:
         for canonical, tensor in block.split(formed.assemble(block, torch.float64)):
@@ -142,7 +141,7 @@ def test_the_form_is_the_same_function(name: str, toy: ToyMaker, tmp_path: Path)
     folder = write_toy(model, new, tmp_path / "formed")
     assert relative(outputs(folder), model.reference) < model.tolerance
     again = recognise(folder)
-    again = replace(again, form=layer_norm_form(again))
+    again = again.seen(layer_norm_form(again))
     for block in again.blocks:
         for canonical, tensor in block.split(again.assemble(block, torch.float64)):
             assert float((tensor - new[again.names[canonical]]).abs().max()) < 1e-12

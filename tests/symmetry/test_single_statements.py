@@ -16,8 +16,8 @@ import toys
 from depth import more
 from isomerge.evidence.inspection import whole_group
 from isomerge.models.layer_norm_form import free_under_layer_norm
+from isomerge.models.onto_anchor import read_onto
 from isomerge.models.recognised import Model, recognise
-from isomerge.models.table_bases import read_onto
 from isomerge.run.alignment_runs import run_apply
 from isomerge.run.writing_run import Output
 from isomerge.symmetry.centred import Centred
@@ -192,7 +192,7 @@ def test_strangers_keep_the_bases_of_their_tables(toy: ToyMaker, tmp_path: Path)
     """`basis`: nothing is turned where no basis makes up for what is between two tables."""
     source = recognise(save_toy("deberta-long", tmp_path / "other", seed=5))
     read_onto(recognise(toy("deberta-long").folder), source)
-    assert source.carried is None
+    assert not source.moves
 
 
 def test_one_form_of_a_table(toy: ToyMaker) -> None:

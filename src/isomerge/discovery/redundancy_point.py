@@ -21,7 +21,7 @@ from isomerge.errors import IsomergeError
 from isomerge.evidence.law import with_streams
 from isomerge.matching.frame import folded_gains
 from isomerge.models.layer_norm_form import layer_norm_form
-from isomerge.models.recognised import Form, Model
+from isomerge.models.recognised import Model, View
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Concat
 from isomerge.symmetry.blocks import Block
@@ -274,13 +274,13 @@ def _slopes(outputs: Tensor, parameters: Mapping[str, Tensor], weights: Tensor) 
     return {name: slope for name, slope in zip(parameters, slopes, strict=True) if slope is not None}
 
 
-def form_of(seen: BoundSpecimen) -> Form | None:
+def form_of(seen: BoundSpecimen) -> View | None:
     """The form in which `verify` reads a specimen; None where it has none."""
     checkpoint = in_memory(seen.specimen.stored, seen.specimen.config, ref=type(seen.specimen.module).__name__)
     return layer_norm_form(Model(checkpoint, seen.spec, seen.matches, seen.declared)) or None
 
 
-def form_tangents(form: Form, blocks: Mapping[Block, Tensor]) -> list[dict[Block, Tensor]]:
+def form_tangents(form: View, blocks: Mapping[Block, Tensor]) -> list[dict[Block, Tensor]]:
     """Directions of the blocks, one each, that together span what the form does not see.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any
 from isomerge.evidence.distance import summarise
 from isomerge.merging.endpoints import write_endpoints
 from isomerge.merging.merge_plan import MergePlan
-from isomerge.models.table_bases import read_onto
+from isomerge.models.onto_anchor import read_onto
 from isomerge.run.streaming import UnitSolver
 from isomerge.run.writing_run import StreamWriter
 from isomerge.solve.many.mean_solutions import prepare_mean

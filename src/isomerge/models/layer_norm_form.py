@@ -11,7 +11,7 @@ Models that are one function up to these moves are equal in this form.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 
 import torch
@@ -68,7 +68,7 @@ class LayerNormForm:
             table = self._additive(basis.table, stored(basis.table), stored)
             made = self._additive(block, tensor, stored)
             made = made.to(torch.promote_types(made.dtype, torch.float32))
-            return basis.turned(block, made, basis.formed(table))
+            return basis.seen(block, basis.formed(table), made)
         return self._additive(block, tensor, stored)
 
     def _additive(self, block: Block, tensor: Tensor, stored: Callable[[Block], Tensor]) -> Tensor:
@@ -122,7 +122,7 @@ class LayerNormForm:
             tensor = once(block)
             for vector in self.free.carried:
                 if block in vector.blocks:
-                    tensor = vector.add(block, -vector.value(once), tensor.double(), once).to(tensor)
+                    tensor = vector.seen(block, -vector.value(once), tensor.double(), once).to(tensor)
             return tensor
 
         return moved
@@ -273,15 +273,21 @@ def layer_norm_form(model: Model) -> LayerNormForm:
 def in_layer_norm_form(model: Model) -> Model:
     """The model read in the form; itself where it has none."""
     form = layer_norm_form(model)
-    return replace(model, form=form) if form else model
+    return model.without(LayerNormForm).seen(form) if form else model
+
+
+def form_of(model: Model) -> LayerNormForm | None:
+    """The form that a model is seen in, if it is."""
+    return next((view for view in model.views if isinstance(view, LayerNormForm)), None)
 
 
 def opened_streams(model: Model) -> set[str]:
     """The streams, of a model that is read in the form, of which readers keep along the ones what they make of a
     norm's bias, or biases their sum."""
-    if not isinstance(model.form, LayerNormForm):
+    form = form_of(model)
+    if form is None:
         return set()
-    free = model.form.free
+    free = form.free
     blocks = [norm.gain for norm in free.norms if norm.opened and norm.gain is not None]
     blocks += [vector.first for vector in free.carried if not vector.shape and vector.first is not None]
     return {a.name for block in blocks for a in block.atoms if a.name in model.declared.streams}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,6 @@ from isomerge.checkpoint.reader import Checkpoint
 from isomerge.config.agreement import as_transformers_reads
 from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
-from isomerge.models.opened_gains import OpenedGains
 from isomerge.models.peak_memory import map_large_blocks
 from isomerge.models.quantised import dequantised
 from isomerge.models.references import open_model_ref
@@ -27,36 +27,48 @@ from isomerge.models.transformers_reading import check_read
 from isomerge.models.untie import untie as untied
 from isomerge.pieces import all_finite
 from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.bases import Basis
 from isomerge.symmetry.blocks import Block, gather_blocks
+from isomerge.symmetry.carried import Carried
 from isomerge.symmetry.completeness import check_complete
 from isomerge.symmetry.language.spec import Match, Spec, by_canonical, coverage
+from isomerge.symmetry.units import elements_of
 
 
-class Form(Protocol):
-    """What makes of a model's blocks those of the same function in another form."""
+class View(Protocol):
+    """What makes of a model's blocks those of the same function in other weights: how it is seen moved."""
 
-    def applied(self, block: Block, tensor: Tensor, stored: Callable[[Block], Tensor]) -> Tensor:
-        """One block in the form, from itself and from others as they are stored."""
+    def applied(self, block: Block, tensor: Tensor, before: Callable[[Block], Tensor], /) -> Tensor:
+        """One block as it is seen, from itself and from others as they are ``before``."""
         ...
 
 
-class CarriedForm(Form, Protocol):
-    """A form that an alignment makes."""
+@dataclass(frozen=True)
+class Moved:
+    """A model seen moved by an alignment, block by block."""
 
-    @property
-    def moves(self) -> Alignment:
-        """The alignment."""
-        ...
+    alignment: Alignment
+    parts: tuple[Carried | Basis, ...] = ()
+    """What its elements move of several layers at once; beside these it has spaces alone."""
 
-    @property
-    def blocks(self) -> frozenset[Block]:
-        """The blocks that it changes."""
-        ...
+    def changes(self, block: Block) -> bool:
+        """Whether a block is moved."""
+        acting = (key in stage for stage in self.alignment.stages for key in elements_of(stage.spec, block))
+        return any(block in part.blocks for part in self.parts) or any(acting)
+
+    def applied(self, block: Block, tensor: Tensor, before: Callable[[Block], Tensor]) -> Tensor:
+        """See `View`; spaces act in place, and integers stay as they are."""
+        if tensor.is_floating_point():
+            self.alignment.act_linearly(block, tensor)
+        for part in self.parts:
+            if block in part.blocks:
+                tensor = part.seen(block, self.alignment[part.key].to(tensor.device), tensor, before)
+        return tensor
 
 
 @dataclass(eq=False)
 class Model:
-    """A checkpoint whose every tensor is understood."""
+    """A checkpoint whose every tensor is understood, and what it is seen through."""
 
     checkpoint: Checkpoint
     spec: Spec
@@ -67,12 +79,9 @@ class Model:
     """The spec text of the user's own that it was recognised by: what is made of the model needs it again."""
     unties: bool = False
     """Whether its head was untied when it was opened."""
-    opened: OpenedGains | None = None
-    """How it is read without gains of zero, where it is (`isomerge.models.zero_gains`)."""
-    carried: CarriedForm | None = None
-    """How it is read with the constants of an anchor, where it is (`isomerge.models.carried_constants`)."""
-    form: Form | None = None
-    """How it is read in another form of the same function, where it is (`isomerge.models.layer_norm_form`)."""
+    views: tuple[View, ...] = ()
+    """What it is seen through, one after the other: gains of zero opened (`isomerge.models.zero_gains`), moved, in
+    the form of norms (`isomerge.models.layer_norm_form`)."""
 
     @cached_property
     def names(self) -> dict[str, str]:
@@ -89,15 +98,23 @@ class Model:
         """Whether it stores a head that is not the embeddings, or one was untied in memory."""
         return any(m.line.tied for m in self.matches.values()) and not is_tied(self.config, stored=True)
 
-    @cached_property
-    def formless(self) -> Model:
-        """As it was before it was read in a form; one for all blocks, which ask for its names."""
-        return replace(self, form=None)
+    @property
+    def moves(self) -> list[Moved]:
+        """By what it is seen moved."""
+        return [view for view in self.views if isinstance(view, Moved)]
 
-    @cached_property
-    def plain(self) -> Model:
-        """The same with its own constants."""
-        return replace(self, form=None, carried=None)
+    def seen(self, *views: View) -> Model:
+        """The same seen through more, behind all that it is seen through."""
+        return self._through((*self.views, *views))
+
+    def without(self, kind: type[View]) -> Model:
+        """The same seen through nothing of a kind."""
+        return self._through(tuple(view for view in self.views if not isinstance(view, kind)))
+
+    def _through(self, views: tuple[View, ...]) -> Model:
+        other = copy(self)  # with its names and blocks, where they are listed already
+        other.views = views
+        return other
 
     @property
     def ref(self) -> str:
@@ -153,12 +170,18 @@ class Model:
         return [name for name in names if name is not None]
 
     def assemble(self, block: Block, dtype: torch.dtype | None, *, mapped: bool = False) -> Tensor:
-        """A block as one contiguous tensor in the working dtype; see `read`.
+        """A block as one contiguous tensor in the working dtype, as it is seen; see `read`.
 
         Infinities that are meant are zero in it, for nothing can be computed with them: they are equal in all
-        models of a run (`check_compatible`), and are there again in what is written (`with_infinities`). Of a model
-        whose gains of zero are opened it is a block of the same function without them.
+        models of a run (`check_compatible`), and are there again in what is written (`with_infinities`).
         """
+        return self._seen(len(self.views), block, dtype, mapped=mapped)
+
+    def _seen(self, depth: int, block: Block, dtype: torch.dtype | None, *, mapped: bool = False) -> Tensor:
+        """A block through the first views alone."""
+        if depth:
+            tensor = self._seen(depth - 1, block, dtype, mapped=mapped)
+            return self.views[depth - 1].applied(block, tensor, lambda b: self._seen(depth - 1, b, dtype))
 
         def read(canonical: str) -> Tensor:
             name = self.source_of(canonical, Match(block.line, {}))
@@ -167,14 +190,7 @@ class Model:
             return self.read(name, dtype, mapped=mapped)
 
         whole = block.assemble(read).contiguous()
-        if block.line.infinite:
-            whole = whole.masked_fill(whole.isinf(), 0)
-        whole = whole if self.opened is None else self.opened.applied(block, whole)
-        if self.carried is not None and whole.is_floating_point():
-            whole = self.carried.applied(block, whole, lambda other: self.plain.assemble(other, dtype))
-        if self.form is None:
-            return whole
-        return self.form.applied(block, whole, lambda other: self.formless.assemble(other, dtype))
+        return whole.masked_fill(whole.isinf(), 0) if block.line.infinite else whole
 
 
 def meant(spec: Spec, name: str, tensor: Tensor) -> bool:

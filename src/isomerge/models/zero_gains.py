@@ -10,7 +10,7 @@ folded is refused (`isomerge.matching.frame.check_folded`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from math import inf
 
@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from isomerge.matching.frame import gains_over_streams, lonely_gains, whole_gain
-from isomerge.models.opened_gains import OpenedGains
 from isomerge.models.recognised import Model
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.element_key import ElementKey
@@ -26,8 +25,28 @@ from isomerge.symmetry.stage import Stage
 from isomerge.symmetry.units import elements_of
 
 
+@dataclass(frozen=True)
+class OpenedGains:
+    """A model seen without gains of zero: the same function with gains of one there."""
+
+    scales: frozenset[str]
+    """The scales whose gains were looked at."""
+    unread: Stage
+    """Takes from every map what a gain of zero hides: zero on the maps' side."""
+    gains: frozenset[Block]
+    """The gains that have zeros."""
+
+    def applied(self, block: Block, tensor: Tensor, before: Callable[[Block], Tensor]) -> Tensor:
+        """One block, whole; the given one where no zero concerns it."""
+        if block in self.gains:
+            return tensor.masked_fill(tensor + block.line.less == 0, 1 - block.line.less)
+        if not any(key in self.unread for key in elements_of(self.unread.spec, block)):
+            return tensor
+        return self.unread.applied({block: tensor})[block]
+
+
 def open_zero_gains(models: Iterable[Model], scales: Collection[str]) -> None:
-    """Have models read without gains of zero from now on.
+    """Have models seen without gains of zero from now on.
 
     Args:
         models: those of a run, all that will be moved or compared with their gains folded.
@@ -35,10 +54,10 @@ def open_zero_gains(models: Iterable[Model], scales: Collection[str]) -> None:
             for what they norm may be what a model gives out.
     """
     for model in models:
-        known = frozenset() if model.opened is None else model.opened.scales
+        known = frozenset(scale for view in model.views if isinstance(view, OpenedGains) for scale in view.scales)
         if not known.issuperset(scales):
-            model.opened = None
-            model.opened = _opened(model, known.union(scales))
+            model.views = model.without(OpenedGains).views
+            model.views = (_opened(model, known.union(scales)), *model.views)  # all else sees what is opened
 
 
 def _opened(model: Model, scales: frozenset[str]) -> OpenedGains:

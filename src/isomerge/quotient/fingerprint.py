@@ -29,8 +29,8 @@ from isomerge.matching.alternation import trees
 from isomerge.matching.balance import balance_powers, canonical_gauge, fold_biases
 from isomerge.matching.gram import along, is_gain_of_latent
 from isomerge.models.free_streams import given_out
-from isomerge.models.layer_norm_form import in_layer_norm_form
-from isomerge.models.recognised import Model, coarsest_dtype, working_dtype
+from isomerge.models.layer_norm_form import LayerNormForm, form_of, in_layer_norm_form
+from isomerge.models.recognised import Model, Moved, coarsest_dtype, working_dtype
 from isomerge.models.unit_plan import make_plan, unit_bytes
 from isomerge.progress import Observer, quiet
 from isomerge.quotient.draws import salted, signs, sketch
@@ -109,6 +109,7 @@ def _made(model: Model, observer: Observer, dtype: torch.dtype, salt: str) -> Fi
     shifts, spec = local.selection.inner, model.spec.turning_latents()
     fold = free_folding(model, dtype)
     draws, tables = anchors_of(model, dtype, fold, salt)
+    form, stored = form_of(model), model.without(LayerNormForm)
     by_draw: RelationsByDraw = {}
     spectra_by_key: dict[str, Spectrum] = {}
     look = Look()
@@ -116,7 +117,9 @@ def _made(model: Model, observer: Observer, dtype: torch.dtype, salt: str) -> Fi
     for unit in local.units:
         observer(unit.key, seen, total)
         seen += unit_bytes(model, unit)
-        floats = {block: _moved(model, block, dtype, fold, look) for block in unit.blocks if _counts(model, block)}
+        floats = {
+            block: _moved(stored, form, block, dtype, fold, look) for block in unit.blocks if _counts(model, block)
+        }
         floats = {block: t for block, t in floats.items() if t.is_floating_point()}
         meet = trees(shifts, floats)
         dead = _balanced(shifts, floats) if meet or _chained(shifts, floats) else None
@@ -181,14 +184,15 @@ def _counts(model: Model, block: Block) -> bool:
     return not (block.line.tied and not model.has_own_head) and not (block.axes is None and block.line.optional)
 
 
-def _moved(model: Model, block: Block, dtype: torch.dtype, fold: Alignment, look: Look) -> Tensor:
-    """A block in the working dtype with gains folded, looked at as it is stored."""
-    stored = model.formless
+def _moved(
+    stored: Model, form: LayerNormForm | None, block: Block, dtype: torch.dtype, fold: Alignment, look: Look
+) -> Tensor:
+    """A block in the working dtype, in a form and with gains folded, looked at as it is stored."""
     tensor = stored.assemble(block, dtype)
     if tensor.is_floating_point():
         look.at(block, tensor)
-        if model.form is not None:
-            tensor = model.form.applied(block, tensor, lambda other: stored.assemble(other, dtype))
+        if form is not None:
+            tensor = form.applied(block, tensor, lambda other: stored.assemble(other, dtype))
         fold.act_linearly(block, tensor)
     return tensor
 
@@ -227,7 +231,8 @@ def _bases(model: Model, draws: Draws, fold: Alignment, salt: str) -> RelationsB
             rows = anchors[stream].rows
             x = rows @ signs(f"{stream} basis", WAYS, rows.shape[1], salt).to(rows).mT
         elif maps := [b for b in maps if _keeps_lengths(model.spec, b)]:
-            x = along_stream(model.spec, stream, maps[0], _moved(model, maps[0], torch.float64, fold, Look()))
+            whole = model.seen(Moved(fold)).assemble(maps[0], torch.float64)
+            x = along_stream(model.spec, stream, maps[0], whole)
         else:
             continue
         bases[BASIS, maps[0].key, stream] = maps[0], Related(x, ())

@@ -17,9 +17,9 @@ from isomerge.matching.distances import squared_distance, squared_norm
 from isomerge.models.compatible import check_compatible
 from isomerge.models.free_streams import given_out, has_no_head, turned_outputs
 from isomerge.models.layer_norm_form import free_under_layer_norm
+from isomerge.models.onto_anchor import read_onto
 from isomerge.models.recognised import Model, working_dtype
 from isomerge.models.row_meanings import InOrder, in_order
-from isomerge.models.table_bases import read_onto
 from isomerge.models.unit_plan import make_plan, unit_layer
 from isomerge.models.zero_gains import open_zero_gains
 from isomerge.run.cost import room_for_units

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from isomerge.checkpoint.tensor_place import PlacedTensor
 from isomerge.matching.distances import squared_distance_and_norm
-from isomerge.models.recognised import Model, working_dtype
+from isomerge.models.recognised import Model, Moved, working_dtype
 from isomerge.models.stored_form import StoredForm
 from isomerge.models.unit_plan import Plan
 from isomerge.observe.live.accelerator import CPU
@@ -168,7 +168,7 @@ class UnitWork:
         every = [model.checkpoint.lent for model in self.models]
         for k, (model, lent) in enumerate(zip(self.models, every, strict=True)):
             if lent is not None and lent.whole is not None:
-                whole, alignment = replace(model, checkpoint=lent.whole, carried=None), by[k]
+                whole, alignment = replace(model.without(Moved), checkpoint=lent.whole), by[k]
                 stored = {block: whole.assemble(block, blocks[k][block].dtype) for block in unit.blocks}
                 moved = stored if alignment is None else alignment.applied(stored)
                 blocks[k] = {**blocks[k], **{table: moved[table] for table in tables}}

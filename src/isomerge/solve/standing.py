@@ -25,7 +25,7 @@ from isomerge.matching.norm_parts import is_disguised
 from isomerge.matching.rows import rows
 from isomerge.matching.settled import Sums, settled
 from isomerge.models.layer_norm_form import free_under_layer_norm
-from isomerge.models.recognised import Model
+from isomerge.models.recognised import Model, Moved
 from isomerge.models.unit_plan import Plan, make_plan, unit_bytes
 from isomerge.options.fusing import AUTO
 from isomerge.progress import Observer, quiet
@@ -225,13 +225,13 @@ def _carried_elsewhere(anchor: Model, model: Model, evidence: Look) -> str:
     if not free.carried and not free.bases:
         return ""
     # loaded where a text has any
-    from isomerge.models.table_bases import read_onto
+    from isomerge.models.onto_anchor import read_onto
 
     whole = sum(seen.gap for seen in evidence.tensors)
     for mine, theirs in ((anchor, model), (model, anchor)):
-        other = replace(theirs.plain)
+        other = theirs.without(Moved)
         read_onto(mine, other)
-        shared = {*mine.blocks}.intersection(() if other.carried is None else other.carried.blocks)
+        shared = [block for block in mine.blocks if any(move.changes(block) for move in other.moves)]
         before, after = (
             sum(squared_distance(mine.assemble(b, torch.float64), m.assemble(b, torch.float64)) for b in shared)
             for m in (theirs, other)

@@ -51,15 +51,18 @@ class Basis:
 
     def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
         """The blocks in another basis; the given ones stay."""
-        return {block: self.turned(block, tensors[block], element) for block in self.blocks}
+        return {block: self.seen(block, element, tensors[block]) for block in self.blocks}
 
-    def turned(self, block: Block, tensor: Tensor, a: Tensor) -> Tensor:
+    def seen(
+        self, block: Block, a: Tensor, tensor: Tensor, stored: Callable[[Block], Tensor] | None = None
+    ) -> Tensor:
         """A block in another basis, a new tensor of its dtype.
 
         Args:
             block: one of `blocks`.
-            tensor: the block.
             a: invertible, [width, width].
+            tensor: the block.
+            stored: other blocks, of which none is needed.
         """
         axis = block.axis_of(self.along)
         moved = tensor.double().movedim(axis, -1)

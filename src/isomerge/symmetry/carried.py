@@ -67,7 +67,7 @@ class Carried:
 
     def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
         """The blocks that an element changes, changed; the given ones stay, and weights do."""
-        return {block: self.add(block, element, tensors[block], tensors.__getitem__) for block in self.changed}
+        return {block: self.seen(block, element, tensors[block], tensors.__getitem__) for block in self.changed}
 
     @property
     def plainly(self) -> list[Block]:
@@ -112,7 +112,7 @@ class Carried:
             total = total + (moved.mean() if not total.ndim else moved.flatten())
         return total
 
-    def add(self, block: Block, v: Tensor, tensor: Tensor, stored: Callable[[Block], Tensor]) -> Tensor:
+    def seen(self, block: Block, v: Tensor, tensor: Tensor, stored: Callable[[Block], Tensor]) -> Tensor:
         """A block where the first one has v more.
 
         Args:

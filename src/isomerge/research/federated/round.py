@@ -13,9 +13,9 @@ from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.evidence.distance import summarise
+from isomerge.models.onto_anchor import read_onto
 from isomerge.models.recognised import Model, working_dtype
 from isomerge.models.stored_form import StoredForm, cast
-from isomerge.models.table_bases import read_onto
 from isomerge.models.unit_plan import Plan, make_plan
 from isomerge.observe.stats.taps import Activations
 from isomerge.progress import quiet

@@ -456,7 +456,7 @@ class CarriedOn(Seldom):
             same = torch.zeros_like(self.places[block].of(norms.x))
             yield (
                 self.places[block],
-                self.carried.add(block, v, same, lambda b: self.places[b].of(norms.x)).to(c.dtype),
+                self.carried.seen(block, v, same, lambda b: self.places[b].of(norms.x)).to(c.dtype),
             )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from isomerge.errors import IsomergeError
-from isomerge.models.layer_norm_form import in_layer_norm_form
+from isomerge.models.layer_norm_form import form_of, in_layer_norm_form
 from isomerge.models.recognised import Model
 from isomerge.observe.live.accelerator import CPU, computing_on
 from isomerge.solve.canonical.canonical_units import CanonicalUnits
@@ -68,7 +68,7 @@ def undisguised(solvers: Sequence[PairSolver]) -> list[Model]:
     if all(solver.undisguised() is solver for solver in solvers):
         return []
     models = [in_layer_norm_form(model) for model in (solvers[0].anchor, *(solver.source for solver in solvers))]
-    return models if all(model.form is not None for model in models) else []
+    return models if all(map(form_of, models)) else []
 
 
 def _solve(

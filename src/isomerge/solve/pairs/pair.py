@@ -15,9 +15,9 @@ from isomerge.errors import IsomergeError, is_overflow_error
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.distances import squared_distance, squared_distance_and_norm
 from isomerge.matching.norm_parts import brought_onto, is_disguised
-from isomerge.models.layer_norm_form import LayerNormForm, in_layer_norm_form
+from isomerge.models.layer_norm_form import LayerNormForm, form_of, in_layer_norm_form
 from isomerge.models.peak_memory import CACHE
-from isomerge.models.recognised import Model
+from isomerge.models.recognised import Model, Moved
 from isomerge.models.unit_plan import Plan, unit_layer
 from isomerge.models.zero_gains import open_zero_gains
 from isomerge.observe.live.accelerator import CPU, at_home, computing_on, on
@@ -128,9 +128,7 @@ class PairSolver:
     def moves(self, unit: Unit) -> bool:
         """Whether a unit's blocks are changed, on loading or by solving."""
         moved = bool(self.frames) or self.given is not None or self.plan.is_matched(unit)
-        moved = moved or (
-            self.source.carried is not None and not self.source.carried.blocks.isdisjoint(unit.blocks)
-        )
+        moved = moved or any(move.changes(block) for move in self.source.moves for block in unit.blocks)
         free = self.plan.free(unit)  # a merge may average what writers write along the ones
         return (moved or bool(free.norms) or (self.guard and bool(free))) and not self.left
 
@@ -195,12 +193,12 @@ class PairSolver:
         return result, moved
 
     def _as_stored(self, unit: Unit, anchor: Blocks) -> dict[Block, tuple[float, float]]:
-        """Squared distances, and the anchor's squared norms, of the blocks of which the source is read with other
-        constants than it has."""
-        if self.source.carried is None:
+        """Squared distances, and the anchor's squared norms, of the blocks of which the source is seen moved."""
+        if not self.source.moves:
             return {}
-        changed, plain = self.source.carried.blocks & {*unit.blocks}, replace(self.source, carried=None)
-        stored = {block: plain.assemble(block, self.dtype).to(anchor[block].device) for block in changed}
+        changed = [block for block in unit.blocks if any(move.changes(block) for move in self.source.moves)]
+        still = self.source.without(Moved)
+        stored = {block: still.assemble(block, self.dtype).to(anchor[block].device) for block in changed}
         return {block: squared_distance_and_norm(anchor[block], t) for block, t in stored.items()}
 
     def _given_moved(self, alignment: Alignment, source: Blocks) -> _There:
@@ -271,7 +269,7 @@ class PairSolver:
         """A solver of the same models read without what LayerNorm leaves free, which has solved nothing yet; None
         where it leaves nothing free in one of them."""
         a, b = in_layer_norm_form(self.anchor), in_layer_norm_form(self.source)
-        if a.form is None or b.form is None:
+        if not (form_of(a) and form_of(b)):
             return None
         how: dict[str, Any] = {"device": self.device, "room": self.room, "rounding": self.rounding}
         return PairSolver(a, b, self.plan, self.dtype, guard=self.guard, **how)
@@ -326,11 +324,12 @@ class PairSolver:
 
     def alignment(self, elements: dict[str, Tensor]) -> Alignment:
         """The group element of the whole model, as it is stored."""
-        g, carried = self.alignment_as_read(elements), self.source.carried
-        return g if carried is None else Alignment.of([*carried.moves.stages, *g.stages], g.spec)
+        g, moves = self.alignment_as_read(elements), self.source.moves
+        before = [stage for move in moves for stage in move.alignment.stages]
+        return Alignment.of([*before, *g.stages], g.spec) if moves else g
 
     def alignment_as_read(self, elements: dict[str, Tensor]) -> Alignment:
-        """The same of the model as it is read, with the anchor's constants where they are carried."""
+        """The same of the model as it is seen."""
         spaces = {key: g for key, g in elements.items() if not is_norm_key(key)}
         alignment = self.given or Alignment(self.plan.selection.spec, spaces)
         norms = norm_stages(norm_spec(self.source.declared), elements) if len(spaces) < len(elements) else []
