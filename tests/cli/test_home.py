@@ -38,11 +38,12 @@ def test_one_folder_is_no_recipe(stored: Callable, tmp_path: Path) -> None:
 
 
 def test_tables_are_never_cut(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Numbers stay whole where the terminal is narrow, and where there is none."""
+    """Numbers stay whole where the terminal is narrow, and where there is none; what is the same in a row of its own
+    is printed once."""
     from isomerge.cli.console import Voice
 
     monkeypatch.setenv("COLUMNS", "20")
-    Voice().table("", ["a name", "group", "number"], [["first of all", "SignedPerm(4096)", "123.456789"]])
+    Voice().table("", ["a name", "group", "number"], [["first of all", "SignedPerm(4096)", "123.456789"]] * 2)
     head, row = capsys.readouterr().out.splitlines()
     assert row.split("  ") == ["first of all", "SignedPerm(4096)", "123.456789"]
     assert head.split() == ["a", "name", "group", "number"]

@@ -160,12 +160,14 @@ def test_aligned_before(tmp_path: Path) -> None:
         (["a/x", "b/x"], ["a/x", "b/x"]),
         (["/m/a/x", "/m/b/x", "/m/c/y", "x"], ["a/x", "b/x", "y", "x"]),
         (["x", "x"], ["x (1)", "x (2)"]),
+        (["m/base", "m/base+ab/lora-a"], ["base", "base+lora-a"]),
+        (["m/base+a/lora", "m/base+b/lora"], ["m/base+a/lora", "m/base+b/lora"]),
         (["/", "/a"], ["/", "a"]),
         ([""], [""]),
     ],
 )
 def test_short_names(refs: list[str], names: list[str]) -> None:
-    """As short as tells them apart."""
+    """As short as tells them apart; a model with an adapter is no adapter alone."""
     assert short_names(refs) == names
 
 

@@ -50,6 +50,10 @@ def test_modules_in_and_out(folders: dict[str, Path], tmp_path: Path) -> None:
     isomerge.merge([folders["a"], folders["tuned"]], out=tmp_path / "out")
     assert torch.equal(logits(merged), logits(load_module(tmp_path / "out")))
     assert not torch.equal(logits(merged), logits(a))
+    names = [f"{type(a).__name__} ({k})" for k in (1, 2)]
+    assert merged.isomerge_report["models"] == names, "of one class, and told apart"
+    assert all(name in merged.isomerge_report["verdict"]["sentence"] for name in names)
+    assert isomerge.diff(a, a)["models"] == [type(a).__name__] * 2
 
 
 def test_the_first_ones_dtype(folders: dict[str, Path]) -> None:

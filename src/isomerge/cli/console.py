@@ -73,8 +73,8 @@ class Voice:
             print(visible(text), file=sys.stderr)
 
     def table(self, title: str, columns: list[str], rows: list[list[str]]) -> None:
-        """A table; all columns but the first are numbers, which are never cut: a terminal breaks lines that are too
-        long."""
+        """A table, each row once; all columns but the first are numbers, never cut: a terminal breaks lines
+        that are too long."""
         if self.quiet:
             return
         from rich.table import Table
@@ -82,7 +82,7 @@ class Voice:
         table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
         for number, column in enumerate(columns):
             table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
-        for row in rows:
+        for row in dict.fromkeys(map(tuple, rows)):
             table.add_row(*map(visible, row))
         console = _console()
         console.width = max(

@@ -12,6 +12,7 @@ from typing import Any
 from isomerge.archs import plug_in_parts
 from isomerge.checkpoint.dtypes import FLOATS, SHORT
 from isomerge.checkpoint.in_memory import as_reference
+from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.size import parse_size
 from isomerge.commands.proof import demand_proof
 from isomerge.errors import IsomergeError
@@ -59,6 +60,7 @@ def recognised(
             references.append(model)
             opened.append(recognise(model, allow_pickle=opening.allow_pickle, **how))
             opened[-1].checkpoint.ref = name or opened[-1].ref
+        _tell_apart(models, opened)
         apart = set().union(*(opened[0].names.keys() ^ m.names.keys() for m in opened))
         if any("experts" in name for name in apart):  # they are fused in some of the models and not in others
             for k, (model, reference) in enumerate(zip(opened, references, strict=True)):
@@ -94,6 +96,19 @@ def dtype_name(dtype: Any) -> str | None:
 def bytes_of(max_memory: str | int | None) -> int | None:
     """``--max-memory`` as a number of bytes; None: no bound. Raises IsomergeError for what is no size."""
     return None if max_memory is None else parse_size(max_memory)
+
+
+def _tell_apart(given: Sequence[Any], opened: Sequence[Model]) -> None:
+    """Number live models that have one name, that of their class."""
+    live = {
+        id(model): one.ref
+        for model, one in zip(given, opened, strict=True)
+        if not isinstance(model, (str, Path, Checkpoint))
+    }
+    for model, one in zip(given, opened, strict=True):
+        alike = [key for key, ref in live.items() if ref == live.get(id(model))]
+        if len(alike) > 1:
+            one.checkpoint.ref = f"{live[id(model)]} ({alike.index(id(model)) + 1})"
 
 
 @contextlib.contextmanager

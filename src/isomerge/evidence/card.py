@@ -162,10 +162,11 @@ def _measured(report: dict[str, Any]) -> list[str]:
         "## Measured", "", f"On {measured['examples']} examples {which} ({code(measured['data'])}).", "",
         f"| | loss ({measured['unit']}) | accuracy |", "|---|---|---|",
     ]  # fmt: skip
+    cells = []
     for name, row in rows:
         accuracy = "" if row["accuracy"] is None else f"{100 * row['accuracy']:.1f} %"
-        lines.append(f"| {name} | {row['loss']:.4f} | {accuracy} |")
-    return [*lines, ""]
+        cells.append(f"| {name} | {row['loss']:.4f} | {accuracy} |")
+    return [*lines, *dict.fromkeys(cells), ""]
 
 
 def _figures(report: dict[str, Any]) -> list[str]:

@@ -3,7 +3,8 @@ older one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import hypot, isfinite
 from pathlib import PurePath
@@ -220,14 +221,21 @@ def short_names(refs: Iterable[str]) -> list[str]:
 def last_parts(refs: Iterable[str]) -> list[str]:
     """The last part of every reference, with as many before it as tell it from the others."""
     refs = list(refs)
-    parts = [[p for p in PurePath(ref).parts if p not in ("/", "")] or [ref] for ref in refs]
+    pieces = [[ref] if os.path.exists(ref) else ref.split("+") for ref in refs]  # a model and its adapters
+    parts = [[[p for p in PurePath(x).parts if p not in ("/", "")] or [x] for x in own] for own in pieces]
     names = []
     for own in parts:
-        alike = [sum(other[-take:] == own[-take:] for other in parts) for take in range(1, len(own) + 1)]
-        names.append("/".join(own[-1 - alike.index(1) :] if 1 in alike else own))
+        most = max(map(len, own))
+        alike = [sum(_ends(other, take) == _ends(own, take) for other in parts) for take in range(1, most + 1)]
+        names.append(_ends(own, 1 + alike.index(1) if 1 in alike else most))
     if len(set(names)) == len(names):
         return names
     return [f"{name} ({k})" for k, name in enumerate(refs, 1)]  # a model merged with itself
+
+
+def _ends(parts: Sequence[Sequence[str]], take: int) -> str:
+    """The last parts of a model's path and of its adapters'."""
+    return "+".join("/".join(own[-take:]) for own in parts)
 
 
 def facts_of(report: Mapping[str, Any], *, file: str = "the report") -> Facts:
