@@ -51,6 +51,8 @@ class Lent:
     mean; of none: the mean of all other rows; None: zero."""
     whole: Checkpoint | None = None
     """The same view with all rows; None: it has them."""
+    uncommon: frozenset[int] = frozenset()
+    """Rows that some model of the run lacks, where this view is without them."""
 
 
 @dataclass(eq=False, repr=False)

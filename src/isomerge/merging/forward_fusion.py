@@ -53,6 +53,11 @@ def fuse_forward(
         by = [None, *moves]
         fuser.moved_by = None if fuser.statistics is None else [by[k] for k in fuser.places]
     fuser.places = []  # models are in the run's order from here on
+    if any(model.checkpoint.lent for model in stored):
+        # where vocabularies differ
+        from isomerge.models.vocabulary_views import with_moved_rows
+
+        models = with_moved_rows(stored, models)
     first = models[0]  # the donor, which is moved as well where another model is the anchor
     option = "--repair" if matching.data is None else "--data"
     examples = open_given(repair if matching.data is None else matching.data, donor, matching, option=option)

@@ -305,12 +305,14 @@ def plan_merge(
     if heads.how in ("average", "agreed"):
         models, bases, of_classes = _in_one_order(models, bases, own=int(heads.how == "agreed"))
         told += of_classes
-    weighed = not (matching.needs_models or matching.match in SOFT or runs)
-    if request.align and weighed and any(model.checkpoint.lent for model in models):
+    if any(model.checkpoint.lent for model in models):
         # where vocabularies differ
         from isomerge.models.vocabulary_views import of_common_tokens
 
-        models = of_common_tokens(models)
+        if matching.match in SOFT:
+            told.append(f"--match {matching.match} looks at rows of tokens that a model lacks as at its own")
+        elif request.align or runs:
+            models = of_common_tokens(models)
     told += [] if output.dtype else coarse_note(models)
     dtype = working_dtype(models)
     bases = [*[None] * fusion.start, *bases] if bases else [None] * len(models)

@@ -231,7 +231,7 @@ def _without(model: Model, rows: Sequence[int]) -> Model:
         for name, match in model.matches.items()
         if (axis := match.line.axis_over(VOCABULARY)) is not None
     }
-    lent = Lent({} if checkpoint.lent is None else checkpoint.lent.rows, checkpoint)
+    lent = Lent({} if checkpoint.lent is None else checkpoint.lent.rows, checkpoint, frozenset(rows))
     origin = f"without the rows {hashlib.sha256(str(rows).encode()).hexdigest()}"
     return replace(model, checkpoint=checkpoint.derive(derived, origin=origin, lent=lent))
 
@@ -242,6 +242,78 @@ def _evened(checkpoint: Checkpoint, name: str, axis: int, rows: Tensor) -> Tenso
     work = torch.float64 if table.dtype == torch.float64 else torch.float32
     table[rows] = table[common].to(work).sum(0).div(common.sum().clamp_min(1)).to(table.dtype)
     return table.movedim(0, axis)
+
+
+def with_moved_rows(models: Sequence[Model], aligned: Sequence[Model]) -> list[Model]:
+    """Models that were moved, with the rows that they lack where the models are moved to that lend them.
+
+    Args:
+        models: of common tokens (`of_common_tokens`), in the order of the run.
+        aligned: the same where they are moved to; those that stay are taken whole.
+    """
+    every = [model.checkpoint.lent for model in models]
+    whole = [
+        replace(model, checkpoint=lent.whole) if model is there and lent is not None and lent.whole else there
+        for model, there, lent in zip(models, aligned, every, strict=True)
+    ]
+    place = {model.checkpoint.ref: k for k, model in reversed([*enumerate(models)])}
+    return [_borrowing(k, whole, every, place) if every[k] else model for k, model in enumerate(whole)]
+
+
+def _borrowing(
+    number: int, models: Sequence[Model], every: Sequence[Lent | None], place: Mapping[str, int]
+) -> Model:
+    model = models[number]
+    checkpoint, derived = model.checkpoint, {}
+    for name, match in model.matches.items():
+        if (axis := match.line.axis_over(VOCABULARY)) is not None:
+            tables = [(other.checkpoint, other.source_of(match.canonical, match) or name) for other in models]
+            how = partial(_borrowed, tables, number, axis, every, place)
+            derived[name] = Derived(replace(checkpoint.tensors[name], offset=-1), how)
+    others = [other.checkpoint for other in models if other is not model]
+    view = checkpoint.derive(derived, lenders=others, origin=f"rows of {[x.identity() for x in others]}")
+    return replace(model, checkpoint=view)
+
+
+def _borrowed(
+    tables: Sequence[tuple[Checkpoint, str]],
+    number: int,
+    axis: int,
+    every: Sequence[Lent | None],
+    place: Mapping[str, int],
+) -> Tensor:
+    stored = [checkpoint.read(name) for checkpoint, name in tables]
+    code, work = stored[number].dtype, torch.promote_types(stored[number].dtype, torch.float32)
+    return with_lent_rows([table.to(work) for table in stored], axis, every, place)[number].to(code)
+
+
+def with_lent_rows(
+    own: Sequence[Tensor], axis: int, every: Sequence[Lent | None], place: Mapping[str, int]
+) -> list[Tensor]:
+    """A table of all models, with the rows that a model lacks from those that lend them.
+
+    Args:
+        own: of every model, where it is moved to; shapes are equal.
+        axis: over tokens.
+        every: what each model lacks.
+        place: the models that are there, by `Checkpoint.ref`; rows of others stay as they are.
+    """
+    tables = list(own)
+    for k, lent in enumerate(every):
+        if lent is None or not lent.rows:
+            continue
+        groups: dict[tuple[str, ...] | None, list[int]] = {}
+        for row, refs in lent.rows.items():
+            if refs is None or place.keys() >= {*refs}:
+                groups.setdefault(refs, []).append(row)
+        made, mean, zero = own[k].movedim(axis, 0).clone(), groups.pop((), []), groups.pop(None, [])
+        for refs, rows in groups.items():
+            made[rows] = torch.stack([own[place[ref]].movedim(axis, 0)[rows] for ref in refs or ()]).mean(0)
+        made[[*mean, *zero]] = 0
+        if mean:
+            made[mean] = made.sum(0) / (len(made) - len(mean))
+        tables[k] = made.movedim(0, axis).contiguous()
+    return tables
 
 
 def _places(model: int, vocabulary: Vocabulary) -> dict[int, int]:

@@ -26,8 +26,13 @@ def note(name: str, reason: str) -> None:
         name: the option as the command line has it; underscores are dashes.
         reason: the end of the sentence.
     """
+    tell(f"--{name.replace('_', '-')} is not used: {reason}")
+
+
+def tell(sentence: str) -> None:
+    """Note something else that a command comes upon, once."""
     if (notes_of_run := _told.get()) is not None:
-        notes_of_run[_worded.get()(f"--{name.replace('_', '-')} is not used: {reason}")] = None
+        notes_of_run[_worded.get()(sentence)] = None
 
 
 @contextmanager

@@ -165,6 +165,9 @@ class UnitWork:
         """Give the rows of tokens that a model lacks those of the others where these are moved to: they are in
         their bases, and no alignment of the model moves them there. Rows that were left out of the match come back
         moved alike."""
+        # where vocabularies differ
+        from isomerge.models.vocabulary_views import with_lent_rows
+
         every = [model.checkpoint.lent for model in self.models]
         for k, (model, lent) in enumerate(zip(self.models, every, strict=True)):
             if lent is not None and lent.whole is not None:
@@ -174,21 +177,9 @@ class UnitWork:
                 blocks[k] = {**blocks[k], **{table: moved[table] for table in tables}}
         place = {model.checkpoint.ref: k for k, model in reversed([*enumerate(self.models)])}
         for table, axis in tables.items():
-            own = [tensors[table] for tensors in blocks]
-            for k, lent in enumerate(every):
-                if lent is None or not lent.rows:
-                    continue
-                groups: dict[tuple[str, ...] | None, list[int]] = {}
-                for row, refs in lent.rows.items():
-                    if refs is None or place.keys() >= {*refs}:
-                        groups.setdefault(refs, []).append(row)
-                made, mean, zero = own[k].movedim(axis, 0).clone(), groups.pop((), []), groups.pop(None, [])
-                for refs, rows in groups.items():
-                    made[rows] = torch.stack([own[place[ref]].movedim(axis, 0)[rows] for ref in refs or ()]).mean(0)
-                made[[*mean, *zero]] = 0
-                if mean:
-                    made[mean] = made.sum(0) / (len(made) - len(mean))
-                blocks[k] = {**blocks[k], table: made.movedim(0, axis).contiguous()}
+            lent_to = with_lent_rows([tensors[table] for tensors in blocks], axis, every, place)
+            for k, rows in enumerate(lent_to):
+                blocks[k] = {**blocks[k], table: rows}
 
     def _passed(self, unit: Unit) -> Solved:
         """A unit that nothing moves: what is fused piece by piece is read, summed and measured by the way."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from isomerge.checkpoint.companion_folder import companion_folder
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
+from isomerge.models.model_inputs import Inputs
 from isomerge.models.recognised import Model
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.read_files import data_key, file_stamp, shown
-from isomerge.options.unused import note
+from isomerge.options.unused import note, tell
 from isomerge.solve.match_options import GENERATE, Matching
 from isomerge.solve.unfinished_run import UnfinishedRun
 
@@ -29,20 +32,62 @@ def open_given(
     *,
     option: str | None = None,
 ) -> Examples:
-    """Examples through the anchor's tokenizer or image processor, no more than ``limit`` and the matching's own.
+    """Examples through the anchor's tokenizer or image processor, no more than ``limit`` and the matching's own;
+    without those that have tokens which some model lacks.
 
     Errors name ``option``; by default the one of the matching by which ``ref`` was given.
 
     Raises:
-        IsomergeError: see `isomerge.observe.data.opening_data.open_data`.
+        IsomergeError: see `isomerge.observe.data.opening_data.open_data`; or all examples have such tokens.
     """
+    option = option or ("--data" if ref is matching.data or ref is not matching.learn else "--learn")
+    examples = _opened(ref, anchor, matching, limit, option)
+    lent = anchor.checkpoint.lent
+    return of_known_tokens(examples, anchor, lent.uncommon, option) if lent and lent.uncommon else examples
+
+
+def of_known_tokens(examples: Examples, model: Model, uncommon: Collection[int], option: str) -> Examples:
+    """Examples without those in which a token stands that some model lacks: what a model makes of another's row is
+    no evidence.
+
+    Raises:
+        IsomergeError: none is left.
+    """
+    tokens = ["input_ids", "decoder_input_ids"]
+    if Inputs(model.config).task in ("causal", "masked", "seq2seq"):
+        tokens.append("labels")
+    rows, known = torch.tensor(sorted(uncommon)), torch.ones(len(examples), dtype=torch.bool)
+    for name in tokens:
+        if (ids := examples.tensors.get(name)) is None or ids.is_floating_point():
+            continue
+        lacking = torch.isin(ids, rows)
+        mask = examples.tensors.get("attention_mask") if name == "input_ids" else None
+        if mask is not None and mask.shape == ids.shape:
+            lacking &= mask > 0
+        known &= ~lacking.flatten(1).any(1)
+    left_out = int((~known).sum())
+    if left_out == len(examples):
+        raise IsomergeError(
+            f"{option}: every example has a token that one of the models lacks, so that they cannot be compared on "
+            "it: give texts of tokens that all have, or models of one vocabulary (isomerge transplant-tokenizer "
+            "makes them so)"
+        )
+    if not left_out:
+        return examples
+    tell(f"{option}: {left_out} of {len(examples)} examples have tokens that one of the models lacks: left out")
+    return Examples({name: x[known] for name, x in examples.tensors.items()}, examples.labelled)
+
+
+def _opened(
+    ref: str | Path | Examples, anchor: Model, matching: Matching, limit: int | None, option: str
+) -> Examples:
+    """See `open_given`."""
     bounds = [n for n in (limit, matching.limit) if n is not None]
     if isinstance(ref, Examples):
         from isomerge.observe.data.opening_data import check_limit
 
         check_limit(min(bounds, default=None))
         return ref.head(min(bounds)) if bounds else ref
-    option = option or ("--data" if ref is matching.data or ref is not matching.learn else "--learn")
     least = min(bounds, default=None)
     return data_for(anchor.checkpoint, str(ref), limit=least, length=matching.length, option=option)
 
@@ -81,7 +126,8 @@ def check_data(matching: Matching, anchor: Model) -> None:
     """
     for ref in (matching.data, matching.learn):
         if ref is not None and ref != GENERATE:
-            examples = open_given(ref, anchor, matching, 1)
+            option = "--learn" if ref is matching.learn and ref is not matching.data else "--data"
+            examples = _opened(ref, anchor, matching, 1, option)
             if ref is matching.learn:
                 check_labels(matching, examples)
 
