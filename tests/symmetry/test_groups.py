@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import permutations, product
 
 import pytest
@@ -85,6 +86,73 @@ def test_dual_pairing_is_invariant(name: str, seed: int, batch: tuple[int, ...])
     x, y = normal(rng, *batch, 4, n), normal(rng, *batch, 3, n)
     moved = group.act(g, x, False) ** power @ group.act(g, y, True).mT
     assert close(moved, x**power @ y.mT)
+
+
+def turned(x: Tensor) -> Tensor:
+    """Pairs [*b, r, 2] that each row turns by another angle, as rotary positions do."""
+    angle = torch.arange(1.0, x.shape[-2] + 1, dtype=x.dtype)
+    a, b = x.unbind(-1)
+    return torch.stack([angle.cos() * a - angle.sin() * b, angle.sin() * a + angle.cos() * b], -1)
+
+
+BETWEEN: dict[str, Callable[[Tensor], Tensor]] = {
+    "Fixed": lambda x: x.cumsum(-1).tanh(),
+    "Perm": lambda x: x.softmax(-1),
+    "Sign": torch.tanh,
+    "SignedPerm": torch.tanh,
+    "O": lambda x: x / x.norm(dim=-1, keepdim=True),
+    "OFixingOnes": lambda x: (x - x.mean(-1, keepdim=True)) / x.var(-1, keepdim=True).sqrt(),
+    "GL": lambda x: x,
+    "Scale": lambda x: x,
+    "PositiveScale": torch.relu,
+    "SquaredScale": lambda x: x.relu().square(),
+    "Complex": turned,
+    "Turn": lambda x: turned(x / x.norm(dim=-1, keepdim=True)),
+}
+"""What may lie between a writer and its reader where a group acts on both."""
+
+
+def read(name: str, writer: Tensor, reader: Tensor) -> Tensor:
+    """What a reader [*b, m, n] makes of a writer's rows [*b, r, n]."""
+    return BETWEEN[name](writer) @ reader.mT
+
+
+@EVERY
+@given(SEEDS, BATCHES)
+def test_a_writer_and_its_reader_are_one_function(name: str, seed: int, batch: tuple[int, ...]) -> None:
+    """g on the writer and its dual on the reader leave what is read, with all that may lie between."""
+    group, rng, n = GROUPS[name], generator(seed), max(width(name, seed), 2)
+    g, writer, reader = group.sample(batch, n, rng), normal(rng, *batch, 4, n), normal(rng, *batch, 3, n)
+    moved = read(name, group.act(g, writer, False), group.act(g, reader, True))
+    assert close(moved, read(name, writer, reader))
+
+
+WRONG: dict[str, Callable[[Group, Tensor, Tensor], Tensor]] = {
+    "left behind": lambda group, g, reader: reader,
+    "moved as the writer": lambda group, g, reader: group.act(g, reader, False),
+    "moved by the transpose": lambda group, g, reader: group.act(group.inverse(g), reader, True),
+}
+"""Readers that move otherwise than by the dual."""
+OF_THEIR_OWN_DUAL = {"Fixed", "Perm", "Sign", "SignedPerm", "O", "OFixingOnes", "Turn"}
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        (name, wrong)
+        for name in GROUPS
+        for wrong in WRONG
+        if name != "Fixed"
+        and (wrong, name) != ("moved by the transpose", "Sign")
+        and (wrong != "moved as the writer" or name not in OF_THEIR_OWN_DUAL)
+    ],
+)
+def test_a_reader_that_moves_otherwise_is_told(name: str, wrong: str) -> None:
+    """By another element than the dual, what is read is something else."""
+    group, rng, n = GROUPS[name], generator(3), 2 if name in ("Complex", "Turn") else 5
+    g, writer, reader = group.sample((), n, rng), normal(rng, 4, n), normal(rng, 3, n)
+    moved = read(name, group.act(g, writer, False), WRONG[wrong](group, g, reader))
+    assert not close(moved, read(name, writer, reader), 1e-3)
 
 
 @EVERY

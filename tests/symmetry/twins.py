@@ -19,6 +19,7 @@ from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.layer_norms import norm_spec
 from isomerge.symmetry.moves import BETWEEN, FOLD, GAIN, MADE, ONES, SCALE, TIED
 from isomerge.symmetry.norm_stage import norm_keys, norm_stages
+from isomerge.symmetry.norms import LayerNorms
 from toys import Toy, overwrite, tensors
 
 Moves = Callable[[Model], Alignment]
@@ -30,14 +31,19 @@ Write = Callable[[Toy, Path], Path]
 
 def free_elements(model: Model, seed: int = 1) -> Weights:
     """Random elements, by key, of all that norms, and what stands beside them, leave free in a model."""
-    rng, free = torch.Generator().manual_seed(seed), free_under_layer_norm(model)
+    free, rng = free_under_layer_norm(model), torch.Generator().manual_seed(seed)
+    return random_elements(free, lambda block: model.assemble(block, torch.float64), rng)
+
+
+def random_elements(free: LayerNorms, stored: Callable[[Block], torch.Tensor], rng: torch.Generator) -> Weights:
+    """The same of what is free in some blocks, of which the shapes are looked at."""
     elements: Weights = {}
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=rng, dtype=torch.float64)
 
     def draw(block: Block, axis: int | None) -> torch.Tensor:
-        shape = list(model.assemble(block, torch.float64).shape)
+        shape = list(stored(block).shape)
         if axis is not None:
             shape[axis] = 1
         return normal(*shape)
@@ -51,8 +57,9 @@ def free_elements(model: Model, seed: int = 1) -> Weights:
         if norm.bias is not None and norm.folds:
             elements[FOLD + norm.bias.key] = draw(norm.bias, None)
         for made in norm.made:
-            weight = model.assemble(made.reader, torch.float64)
-            rows = torch.where(made.rows(weight), draw(made.reader, made.axis), torch.zeros(()).double())
+            rows = torch.where(
+                made.rows(stored(made.reader)), draw(made.reader, made.axis), torch.zeros(()).double()
+            )
             elements[MADE + made.reader.key] = elements.get(MADE + made.reader.key, 0) + rows
         if norm.trades:
             elements[TIED + norm.trades[0].table.key] = normal(len(norm.trades))
