@@ -318,12 +318,12 @@ IMPORTING = textwrap.dedent("""
         global seen
         if seen == int(at):
             os.kill(os.getpid(), signal.SIGKILL)
-        seen += 1
+        seen += not unit.startswith("looking whether")
     isomerge.merge([a, b], out=out, align=False, method="pulled", imports=own, out_shard_size=60_000, observer=observer)
 """)
 READS = {
     "beside it": "from scratch_beside import PULL",
-    "when it is called": "import scratch_package\n",
+    "when it is called": "import scratch_package",
 }
 """How the module of the method comes to what is edited."""
 
@@ -337,8 +337,7 @@ def pulled(way: str) -> str:
 @pytest.mark.parametrize("way", READS)
 def test_an_edited_plug_in_starts_anew(way: str, tmp_path: Path) -> None:
     """What a method's module imports is edited between a kill and the next run: the output is that of the new code
-    alone. It was of two codes. Where nothing is edited, the run goes on. Mutant: `code_digest` without what a module
-    imports."""
+    alone. It was of two codes. Mutant: `code_digest` without what a module imports."""
     a, b = single("gpt2", tmp_path / "a"), single("gpt2", tmp_path / "b", 5)
     own, place = tmp_path / "code" / "scratch_own.py", tmp_path / "code" / "scratch_package"
     place.mkdir(parents=True)
@@ -350,13 +349,9 @@ def test_an_edited_plug_in_starts_anew(way: str, tmp_path: Path) -> None:
         command = [sys.executable, "-c", IMPORTING, str(a), str(b), str(own), str(tmp_path / out), str(at)]
         return subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False).returncode
 
-    outs = {}
-    for name, after in (("edited", "PULL = 0.125\n"), ("as it was", "PULL = 0.5\n")):
-        edited.write_text("PULL = 0.5\n")
-        assert merged(name, 9) == -signal.SIGKILL
-        assert len((tmp_path / f".{name}.partial" / "journal.jsonl").read_text().splitlines()) > 3
-        edited.write_text(after)
-        assert merged(name) == merged(f"{name} whole") == 0
-        outs[name] = files_of(tmp_path / name)
-        assert outs[name] == files_of(tmp_path / f"{name} whole")
-    assert outs["edited"] != outs["as it was"]
+    edited.write_text("PULL = 0.5\n")
+    assert merged("out", 14) == -signal.SIGKILL
+    assert len((tmp_path / ".out.partial" / "journal.jsonl").read_text().splitlines()) > 3
+    edited.write_text("PULL = 0.125\n")
+    assert merged("out") == merged("whole") == 0
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")
