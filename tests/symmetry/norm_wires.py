@@ -77,6 +77,13 @@ def tiled(w: Weights, n: Sizes) -> Tensor:
     return torch.cat([tiles.tanh(), filled.tanh()])
 
 
+def half_normed(w: Weights, n: Sizes) -> Tensor:
+    """One map of which some rows read what a norm gives, and others a constant."""
+    x, own = normed(w, "norm", w["embed.weight"]), w["token.weight"]
+    rows, bias = (w[f"both.{name}"].split([n["labels"], n["ff"]]) for name in ("weight", "bias"))
+    return torch.cat([(own @ rows[0].mT + bias[0]).tanh().flatten(), (x @ rows[1].mT + bias[1]).tanh().flatten()])
+
+
 def two_streams(w: Weights, n: Sizes) -> Tensor:
     """One stream, normed, written into another."""
     y = linear(w, "map", normed(w, "in_norm", w["embed.weight"]))
@@ -221,6 +228,21 @@ NORM_WIRES = [
         """,
         tiled,
         {"res": (3, 6), "vocab": (6, 6), "window": (2, 3)} | LABELS,
+        (ONES, GAIN, FOLD),
+    ),
+    Wire(
+        "rows that read something else",
+        """
+        residual res: Perm folded OFixingOnes
+        prenorm res except both.weight#0 token.weight
+        residual nf: Scale[res]
+        embed.weight  vocab res
+        token.weight  1 (res nf)
+        norm.*        diag(res nf)
+        both.*        [labels | ff] (res nf)'
+        """,
+        half_normed,
+        STREAM | NEURONS | LABELS,
         (ONES, GAIN, FOLD),
     ),
     Wire(

@@ -92,6 +92,18 @@ def placed(w: Weights, n: Sizes) -> Tensor:
     return linear(w, "score", x)
 
 
+def carrying(w: Weights, n: Sizes) -> Tensor:
+    """What is looked up twice, stands in some coordinates, is a number, or stands between layers."""
+    x = w["embed.weight"] + w["sides.weight"][0] + w["sides.weight"][1] + w["types.weight"][0]
+    x = x + torch.nn.functional.pad(w["half.weight"][1], (0, n["res"] - n["half"]))
+    x = x + w["first.bias"] + w["second.bias"]
+    for layer in range(LAYERS):
+        at = f"layer.{layer}"
+        x = x + linear(w, f"{at}.down", linear(w, f"{at}.up", standard(x)).tanh())
+        x = x + w["mid"][layer] if layer < n["between"] else x
+    return linear(w, "head", standard(x))
+
+
 def shifting(w: Weights, n: Sizes) -> Tensor:
     """Words at their places, the first of which pads; heads that share values; a router; and a table of its own."""
     x = w["embed.weight"] + w["pos.weight"]
@@ -237,6 +249,31 @@ STATEMENT_WIRES = [
         """,
         placed,
         STREAM | NEURONS | LABELS | {"pos": (7, 7)},
+        (CARRY,),
+    ),
+    Wire(
+        "constants that are carried",
+        """
+        residual res: Fixed
+        prenorm res plain
+        carry xt: sides.weight along edge -> 2 types.weight along types
+        carry hc: half.weight along edge -> types.weight along types over res[0:half]
+        carry nb: first.bias along res -> second.bias along res
+        carry mp: layer.{l:0..1}.down.bias -> mid along vocab at between
+        embed.weight   vocab res
+        sides.weight   edge res
+        half.weight    edge half
+        types.weight   types res
+        first.bias     res
+        second.bias    res
+        mid            between vocab res
+        head.weight    labels res'
+        """
+        + PERCEPTRON,
+        carrying,
+        {"res": (4, 6), "vocab": (4, 7), "edge": (2, 3), "half": (1, 3), "types": (1, 2), "between": (1, 1)}
+        | NEURONS
+        | LABELS,
         (CARRY,),
     ),
     Wire(

@@ -94,6 +94,28 @@ def test_several_lines_of_one_name_take_the_place_of_one() -> None:
     assert lines("like base\n" + "\n".join(two))[-2:] == two
 
 
+NAMED = {
+    "carry": "x: a.bias -> b.bias",
+    "probe": "x: a through b by c -> d by e along h",
+    "reached": "x: a over b -> c by d",
+    "unheard": "x: a by b through c",
+    "basis": "x: a along h -> b",
+    "centred": "x: a over h",
+    "length": "x: a above 0.1",
+    "shift": "x: a.bias",
+}
+
+
+@pytest.mark.parametrize("word", NAMED)
+def test_what_has_a_name_is_dropped_and_written_anew_by_it(word: str) -> None:
+    """Statements of few tensors, as spaces are: another one of the same name takes the first one's place."""
+    texts = {"base": ("base.spec", f"{BASE}{word} {NAMED[word]}")}
+    assert expanded("like base\ndrop x", "mine.spec", texts) == expanded("like base", "mine.spec", TEXTS)
+    assert expanded(f"like base\ndrop {word} x", "mine.spec", texts) == expanded("like base", "mine.spec", TEXTS)
+    anew = [str(each) for each in expanded(f"like base\n{word} {NAMED[word]} if more", "mine.spec", texts)]
+    assert [line for line in anew if line.startswith(f"{word} ")] == [f"{word} {NAMED[word]} if more"]
+
+
 def test_likes_follow_each_other() -> None:
     """A text that is like one that is like another."""
     texts = {**TEXTS, "middle": ("middle.spec", "like base\nmodel middle\nsize h = 2 * heads")}

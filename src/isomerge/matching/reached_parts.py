@@ -17,7 +17,7 @@ from isomerge.symmetry.centred import Centred
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.norm_stage import NormStage, norm_stages
 from isomerge.symmetry.norms import LayerNorms
-from isomerge.symmetry.probed import Moves, Probed
+from isomerge.symmetry.stated import Moves
 
 APART = 0.05
 """How far such a reader must be from the anchor's, squared and relative to it, to be moved: all of what is between
@@ -48,7 +48,7 @@ def dropping(spec: Spec, free: LayerNorms, anchor: Blocks, moved: Blocks) -> Ali
     heads read, behind all else that folds into them."""
     elements: Moves = {}
     for statement in free.reached:
-        elements |= statement.drops(moved, anchor) if isinstance(statement, Probed | Centred) else {}
+        elements |= statement.drops(moved, anchor)
     return Alignment.of(norm_stages(spec, {key: c for key, c in elements.items() if bool(c.any())}), spec)
 
 

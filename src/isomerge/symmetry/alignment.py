@@ -182,7 +182,6 @@ class Alignment(Mapping[str, "Tensor"]):
         Raises:
             IsomergeError: see `isomerge.symmetry.patch_file.check_patch_file`.
         """
-
         write_patch(Path(os.path.expanduser(path)), self.spec, self.elements, about)
 
     @classmethod
@@ -192,7 +191,6 @@ class Alignment(Mapping[str, "Tensor"]):
         Raises:
             IsomergeError: not a patch file, or one for another architecture or other sizes.
         """
-
         return cls(*read_patch(Path(os.path.expanduser(path)), spec))
 
 

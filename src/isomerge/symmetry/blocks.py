@@ -42,7 +42,6 @@ class Block(TypedAxes):
 
     def assemble(self, read: Callable[[str], Tensor]) -> Tensor:
         """The block as one tensor; ``read`` returns a tensor by canonical name."""
-
         if not self.lead:
             return read(self.canonical[0])
         parts = [read(name) for name in self.canonical]

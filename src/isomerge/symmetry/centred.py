@@ -19,14 +19,14 @@ from isomerge.symmetry.blocks import Block, Blocks, leaves
 from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.levels import HeadNorm, Normed
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.probed import Moves
+from isomerge.symmetry.stated import Moves, Statement
 
 CENTRED, OFFSET = "norm.centred.", "norm.offset."
 """What the keys of their elements begin with: of weights, and of biases."""
 
 
 @dataclass(frozen=True)
-class Centred:
+class Centred(Statement):
     """A tensor of which a norm takes the mean over a head's coordinates."""
 
     key: str
@@ -39,17 +39,10 @@ class Centred:
 
     @property
     def blocks(self) -> list[Block]:
-        """All that moves change, which is all that they look at."""
         return [self.block]
 
     @property
-    def changed(self) -> list[Block]:
-        """The same."""
-        return self.blocks
-
-    @property
     def element_keys(self) -> list[str]:
-        """Of its one element."""
         return [self.key]
 
     def mean(self, tensor: Tensor) -> Tensor:
@@ -60,7 +53,6 @@ class Centred:
         return whole / self._coordinates
 
     def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
-        """The block with so much more, a new tensor of its dtype."""
         moved = tensors[self.block].clone()
         for view, axes in self._views(moved):
             more = element.to(view)
@@ -86,16 +78,11 @@ class Centred:
         gap = self.mean(target[self.block]) - self.mean(tensors[self.block])
         return {self.key: gap} if self.follows else {}
 
-    def formed(self, tensors: Mapping[Block, Tensor]) -> Blocks:
-        """The block without anything along the ones."""
-        return self.moved(self.key, -self.mean(tensors[self.block]), dict(tensors))
-
     def is_identifiable(self, tensors: Mapping[Block, Tensor]) -> bool:
         """Always."""
         return True
 
     def shape(self, key: str) -> tuple[int, ...]:
-        """That of an element."""
         return tuple(self._size(a) for a in self._atoms[0] if a.name not in self.over)
 
     def slack(self, free: Collection[Block]) -> bool:
@@ -103,7 +90,6 @@ class Centred:
         return self.block in free
 
     def dimension(self, slack: bool) -> int:
-        """How many numbers are free; ``slack`` as of `Probed.dimension`."""
         whole = prod(self.shape(self.key))
         width = prod(self._size(a) for a in self._atoms[0] if a.name in self.spec.streams)
         return whole - (whole // width if slack else 0)

@@ -16,7 +16,7 @@ from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.reaches import Length
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.probed import Moves
+from isomerge.symmetry.stated import Moves, Statement
 
 LENGTH = "norm.length."
 """What the keys of their elements begin with."""
@@ -25,7 +25,7 @@ LEAST = 1e-9
 
 
 @dataclass(frozen=True)
-class Lengths:
+class Lengths(Statement):
     """A weight whose slices' lengths are free, and the tensor that has them; the whole weight, where none has."""
 
     length: Length
@@ -37,12 +37,10 @@ class Lengths:
 
     @property
     def blocks(self) -> list[Block]:
-        """All that moves change and look at."""
         return self.changed if self.stored is None else [self.weight, self.stored]
 
     @property
     def changed(self) -> list[Block]:
-        """All that moves change."""
         return [self.weight]
 
     @property
@@ -70,7 +68,6 @@ class Lengths:
         return weight.new_full((1,), weight.shape[0], dtype=weight.double().dtype).sqrt()
 
     def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
-        """The blocks that an element changes, changed; the given ones stay."""
         weight = tensors[self.weight]
         factor = element.double().exp().reshape([-1 if k == self._axis else 1 for k in range(weight.ndim)])
         return {self.weight: (weight.double() * factor).to(weight)}
@@ -79,11 +76,6 @@ class Lengths:
         """What gives slices a target's lengths; None: those of the form."""
         wanted = self._sizes(target) if target is not None else self._wanted(tensors)
         return {self.element_keys[0]: (wanted / self._sizes(tensors)).log()}
-
-    def formed(self, tensors: Mapping[Block, Tensor]) -> Blocks:
-        """The blocks where lengths are what `onto` makes them without a target."""
-        (key, element), *_ = self.onto(tensors, None).items()
-        return self.moved(key, element, dict(tensors))
 
     def is_identifiable(self, tensors: Mapping[Block, Tensor]) -> bool:
         """Whether every slice has a direction, and a length; and a whole weight is not so short that what it writes
@@ -94,15 +86,9 @@ class Lengths:
         return all(bool((each > LEAST * each.max()).all()) for each in (sizes, wanted))
 
     def shape(self, key: str) -> tuple[int, ...]:
-        """That of an element."""
         return (1 if self.length.along is None else self.spec.sizes[self.length.along],)
 
-    def slack(self, free: Collection[Block]) -> bool:
-        """Whether it is among the readers of a norm that may take what they like against the ones: never."""
-        return False
-
     def dimension(self, slack: bool) -> int:
-        """How many numbers are free."""
         return self.shape("")[0]
 
     def share(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor]) -> float:

@@ -14,7 +14,7 @@ from isomerge.symmetry.bases import Basis
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import Carried
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.reached import Stated
+from isomerge.symmetry.stated import Statement
 from isomerge.symmetry.unheard import Unheard
 from isomerge.symmetry.unstored_biases import UnstoredBias
 
@@ -248,7 +248,7 @@ class LayerNorms:
     norms: list[Norm] = field(default_factory=list)
     carried: list[Carried] = field(default_factory=list)
     """Constants that may stand in one tensor or in others, of whatever layers."""
-    reached: list[Stated] = field(default_factory=list)
+    reached: list[Statement] = field(default_factory=list)
     """Readers that see a constant alone, or what a narrower map reaches; values that no norm hears."""
     bases: list[Basis] = field(default_factory=list)
     """Tables that stand in any basis, which many layers read."""

@@ -37,7 +37,6 @@ def write_patch(path: Path, spec: Spec, elements: Mapping[str, Tensor], about: M
     Raises:
         IsomergeError: see `check_patch_file`.
     """
-
     header = {
         "format": FORMAT,
         "model_type": spec.model_type,
@@ -59,7 +58,6 @@ def read_patch(path: Path, spec: Spec) -> tuple[Spec, dict[str, Tensor]]:
     Raises:
         IsomergeError: not a patch file, or one for another architecture or other sizes.
     """
-
     try:
         with safe_open(str(path), "pt") as file:
             text = (file.metadata() or {}).get("isomerge", "{}")
@@ -96,7 +94,6 @@ def check_patch_file(path: Path, name: str) -> None:
     Raises:
         IsomergeError: see `isomerge.files.check_file`; or weights, statistics or examples that it would replace.
     """
-
     check_file(path, name, overwrite=True)
     try:
         with safe_open(str(path), "pt") as file:
@@ -138,7 +135,6 @@ def _check_stages(elements: Mapping[str, Tensor], path: Path) -> None:
 
 def _check_element(spec: Spec, key: str, g: Tensor, path: Path) -> None:
     """Refuse what is no element of its group: a wrong shape, numbers that are not finite, no inverse."""
-
     if is_norm_key(key):
         good = check_norm_element(spec, key, g)
     elif ElementKey.of(key).is_shift:

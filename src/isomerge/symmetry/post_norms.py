@@ -11,7 +11,7 @@ The same order says which norm is read where norms stand *before* what they norm
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -94,17 +94,17 @@ class Order:
 
 def order_of(spec: Spec, stream: str) -> Order:
     """The order of a stream's norms, by the lines of a spec."""
-    walk = (_Walk if stream in spec.postnorm else _WalkBefore)(stream, set(spec.streams))
-    walk.across = {line.name for line in spec.lines if spec.reads_across(stream, line)}
-    walk.seen = {line.name for line in spec.lines if spec.sees_otherwise(stream, line)}
-    walk.sliced = {line.name for line in spec.lines if spec.reads_slices(stream, line)}
-    lines = [line for line in spec.lines if _is_of(spec, stream, line) and not spec.is_unrelated(stream, line)]
-    for stack, group in groupby(lines, lambda line: spec.stack_of(line) if _numbered(spec, line) else ""):
-        part = list(group)
-        if not stack:
-            walk.outside(part)
+
+    def stack_of(line: Line) -> str:
+        return spec.stack_of(line) if {*line.indices} - spec.sizes.keys() else ""
+
+    walk = (_Walk if stream in spec.postnorm else _WalkBefore)(spec, stream)
+    lines = [line for line in spec.lines if walk.is_of(line) and not spec.is_unrelated(stream, line)]
+    for stack, part in groupby(lines, stack_of):
+        if stack:
+            walk.layers(stack, list(part))
         else:
-            walk.layers(stack, part)
+            walk.outside(part)
     walk.order.before = stream not in spec.postnorm
     walk.order.raw |= any(_is_over_several(spec, stream, line) for line in lines)
     if not walk.order.before and walk.norm is not None and not walk.norm.line.indices and not walk.pending:
@@ -112,20 +112,12 @@ def order_of(spec: Spec, stream: str) -> Order:
     return walk.order
 
 
-def _is_of(spec: Spec, stream: str, line: Line) -> bool:
-    return stream in line.names or spec.sees_otherwise(stream, line) or spec.reads_slices(stream, line)
-
-
-def _numbered(spec: Spec, line: Line) -> bool:
-    return any(index not in spec.sizes for index in line.indices)
-
-
 class _Walk:
     """Goes through the lines in the order in which they act."""
 
-    def __init__(self, stream: str, streams: set[str]) -> None:
-        self.stream, self.order = stream, Order()
-        self.others = streams - {stream}
+    def __init__(self, spec: Spec, stream: str) -> None:
+        self.spec, self.stream, self.order = spec, stream, Order()
+        self.others = {*spec.streams} - {stream}
         self.norm: Place | None = None
         """The last norm's gain."""
         self.head: Place | None = None
@@ -138,16 +130,15 @@ class _Walk:
         """The modules that read the stream and write another thing of its axes."""
         self.behind = False
         """Whether the layers were passed."""
-        self.across: set[str] = set()
-        """The lines that read what the stack of layers before theirs gives."""
-        self.seen: set[str] = set()
-        """The lines without the stream's axes that read what a norm gives."""
-        self.sliced: set[str] = set()
-        """Those of which the rows of each group read a slice of it."""
         self.before: Place | None = None
-        """What that stack's last norm is."""
+        """The last norm of the stack of layers before."""
 
-    def outside(self, lines: list[Line]) -> None:
+    def is_of(self, line: Line) -> bool:
+        """Whether a line has the stream's axes, or reads what a norm gives without them."""
+        spec, stream = self.spec, self.stream
+        return stream in line.names or spec.sees_otherwise(stream, line) or spec.reads_slices(stream, line)
+
+    def outside(self, lines: Iterable[Line]) -> None:
         """Lines before or behind layers."""
         for line in lines:
             self.step(line, True)
@@ -174,11 +165,12 @@ class _Walk:
         at = (line.name, first)
         mine = [a for a in line.atoms if a.name == self.stream]
         stem, _, last = line.name.rpartition(".")
-        if line.name in self.seen:
+        norms = {place.line.name.rpartition(".")[0] for place in (self.norm, self.head) if place is not None}
+        if self.spec.sees_otherwise(self.stream, line):
             self._see(at)
-        elif line.name in self.sliced:
+        elif self.spec.reads_slices(self.stream, line):
             self._read(at)
-        elif line.name in self.across:
+        elif self.spec.reads_across(self.stream, line):
             if self.before is not None:
                 self.order.reads[at] = self.before
         elif any(a.dual for a in mine) and not all(a.dual for a in mine):
@@ -193,14 +185,10 @@ class _Walk:
             self._read(at)
         elif _is_vector(line, self.stream) and any(name in last for name in GAINS):
             self._norm(line)
-        elif _is_vector(line, self.stream) and stem in self._norms():
+        elif _is_vector(line, self.stream) and stem in norms:
             return
         elif stem not in self.turns:
             self._write(line, at)
-
-    def _norms(self) -> set[str]:
-        places = (self.norm, self.head)
-        return {place.line.name.rpartition(".")[0] for place in places if place is not None}
 
     def _read(self, at: tuple[str, bool]) -> None:
         if self.pending:  # read without a norm

@@ -20,18 +20,16 @@ from torch import Tensor
 
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.reaches import Probe
-from isomerge.symmetry.part_rows import Rows
+from isomerge.symmetry.stated import Moves, Rows, Statement
 
 TURN, TOKEN, QUERY, KEYS, DROP = "norm.turn.", "norm.token.", "norm.query.", "norm.keys.", "norm.drop."
 """What the keys of their elements begin with."""
 LEVEL = 1e-9
 """The least part of the largest question that is one."""
-Moves = dict[str, Tensor]
-"""Elements by key, in the order in which they act."""
 
 
 @dataclass(frozen=True)
-class Probed:
+class Probed(Statement):
     """A constant that asks, and the keys that it asks, in the blocks of one model."""
 
     probe: Probe
@@ -44,14 +42,8 @@ class Probed:
 
     @property
     def blocks(self) -> list[Block]:
-        """All that moves change, which is all that they look at."""
         parts = (self.weight, self.bias, self.keys, self.dropped)
         return list(dict.fromkeys([self.token, *(rows.block for rows in parts)]))
-
-    @property
-    def changed(self) -> list[Block]:
-        """The same."""
-        return self.blocks
 
     def question(self, tensors: Mapping[Block, Tensor]) -> Tensor:
         """What is asked, for each head [heads, along]; float64."""
@@ -64,11 +56,9 @@ class Probed:
 
     @property
     def element_keys(self) -> list[str]:
-        """Of all elements, in the order in which they act."""
         return [kind + self.probe.name for kind in (TURN, TOKEN, QUERY, KEYS, DROP)]
 
     def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
-        """The blocks that an element changes, changed; the given ones stay."""
         kind, moved = key.removesuffix(self.probe.name), dict(tensors)
         if kind == TURN:
             back = torch.linalg.inv(element.double()).mT
@@ -116,7 +106,6 @@ class Probed:
         return dict(zip(self.element_keys[:-1], (*steps, keys), strict=True))
 
     def drops(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor]) -> Moves:
-        """What makes the keys' bias a target's."""
         return {self.element_keys[-1]: (self.dropped.of(target) - self.dropped.of(tensors)).squeeze(-1)}
 
     def formed(self, tensors: Mapping[Block, Tensor]) -> Blocks:
@@ -137,7 +126,6 @@ class Probed:
         return bool((sizes > LEVEL * sizes.max()).all())
 
     def shape(self, key: str) -> tuple[int, ...]:
-        """That of an element."""
         heads, along, read = self.weight.sizes
         kind = key.removesuffix(self.probe.name)
         return {TURN: (heads, along, along), TOKEN: (read,), DROP: (heads, along)}.get(kind, (heads, along, read))
@@ -147,12 +135,8 @@ class Probed:
         return self.keys.block in free
 
     def dimension(self, slack: bool) -> int:
-        """How many numbers are free, without what the group of its axis moves.
-
-        Args:
-            slack: whether keys may take what they like against the ones: what they have beside a question along
-                these counts there.
-        """
+        """Where keys may take what they like against the ones, what they have beside a question along these counts
+        there."""
         heads, along, read = self.weight.sizes
         return read + heads * along * read + heads * (along - 1) * max(read - along - slack, 0)
 

@@ -27,14 +27,14 @@ from torch import Tensor
 
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, Blocks
-from isomerge.symmetry.centred import CENTRED, OFFSET, Centred, centred_in
+from isomerge.symmetry.centred import CENTRED, OFFSET, centred_in
 from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.reaches import Map, Part, Probe, Reach
 from isomerge.symmetry.language.spec import Line, Spec
-from isomerge.symmetry.lengths import LENGTH, Lengths, lengths_in
-from isomerge.symmetry.part_rows import Reader, Rows
-from isomerge.symmetry.probed import DROP, KEYS, QUERY, TOKEN, TURN, Moves, Probed
-from isomerge.symmetry.unheard import UNHEARD, Unheard, unheard_in, unheard_shape
+from isomerge.symmetry.lengths import LENGTH, lengths_in
+from isomerge.symmetry.probed import DROP, KEYS, QUERY, TOKEN, TURN, Probed
+from isomerge.symmetry.stated import Moves, Reader, Rows, Statement
+from isomerge.symmetry.unheard import UNHEARD, unheard_in, unheard_shape
 from isomerge.symmetry.unstored_biases import bias_of
 
 LEVELS, REACH = "norm.level.", "norm.reach."
@@ -48,7 +48,7 @@ ALIKE = 0.5
 
 
 @dataclass(frozen=True)
-class Rerun:
+class Rerun(Statement):
     """What a stream begins with, the norm that it is read through in every later run, and who reads it."""
 
     reach: Reach
@@ -64,13 +64,11 @@ class Rerun:
 
     @property
     def blocks(self) -> list[Block]:
-        """All that moves change and look at."""
         own = [block for block in (self.gain, self.norm, self.shift) if block is not None]
         return list(dict.fromkeys([*own, *self.changed]))
 
     @property
     def changed(self) -> list[Block]:
-        """All that moves change."""
         readers = (block for reader in self.readers for block in (reader.weight.block, reader.bias.block))
         return list(dict.fromkeys([self.bias, self.through, *readers]))
 
@@ -80,7 +78,6 @@ class Rerun:
         return [TURN + self.reach.name]
 
     def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
-        """The blocks that an element changes, changed; the given ones stay."""
         u, factor = self._along(tensors), element.double().reshape(())
         more = (factor - 1) / u.sum()
         level = torch.zeros_like(more) if self.shift is None else u @ tensors[self.shift].double()
@@ -107,11 +104,6 @@ class Rerun:
             return {self.element_keys[0]: torch.ones(1, 1, dtype=seen.dtype)}
         return {self.element_keys[0]: (seen.square().sum() / (seen @ theirs)).reshape(1, 1)}
 
-    def formed(self, tensors: Mapping[Block, Tensor]) -> Blocks:
-        """The blocks where the factor is what `onto` makes it without a target."""
-        ((key, element),) = self.onto(tensors, None).items()
-        return self.moved(key, element, dict(tensors))
-
     def is_identifiable(self, tensors: Mapping[Block, Tensor]) -> bool:
         """Whether the norm's gains leave something along the ones, and the first run reads something along u."""
         u, across = self._along(tensors), self._across(tensors)
@@ -120,15 +112,9 @@ class Rerun:
         return float(self._seen(tensors).norm()) > LEVEL * float(u.norm() * across.norm()) > 0
 
     def shape(self, key: str) -> tuple[int, ...]:
-        """That of an element."""
         return (1, 1)
 
-    def slack(self, free: Collection[Block]) -> bool:
-        """Whether a part of it counts elsewhere: no."""
-        return False
-
     def dimension(self, slack: bool) -> int:
-        """How many numbers are free."""
         return 1
 
     def share(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor]) -> float:
@@ -166,7 +152,7 @@ def _are_alike(mine: Tensor, theirs: Tensor) -> bool:
 
 
 @dataclass(frozen=True)
-class Reached:
+class Reached(Statement):
     """What a narrower map reaches of a stream, and who reads nothing else, in the blocks of one model."""
 
     reach: Reach
@@ -181,19 +167,16 @@ class Reached:
 
     @property
     def blocks(self) -> list[Block]:
-        """All that moves change and look at."""
         own = [block for block in (self.bias, self.through, self.gain, self.shift) if block is not None]
         return list(dict.fromkeys([*own, *self.changed]))
 
     @property
     def changed(self) -> list[Block]:
-        """All that moves change."""
         own = [self.bias, self.through] if self.levels else []
         return [*own, *(block for reader in self.readers for block in (reader.weight.block, reader.bias.block))]
 
     @property
     def element_keys(self) -> list[str]:
-        """Of all elements, in the order in which they act."""
         return [*([LEVELS + self.reach.name] if self.levels else []), *(reader.key for reader in self.readers)]
 
     def directions(self, tensors: Mapping[Block, Tensor]) -> Tensor:
@@ -216,7 +199,6 @@ class Reached:
         return x - (reached @ inside).mT.reshape(x.shape)
 
     def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
-        """The blocks that an element changes, changed; the given ones stay."""
         if key.startswith(LEVELS):
             return self._levelled(element.double() - element.double().mean(), tensors)
         moved, reader = dict(tensors), next(reader for reader in self.readers if reader.key == key)
@@ -257,13 +239,6 @@ class Reached:
             elements[reader.key] = self.beyond(gap if target is None else gap + reader.weight.of(target), moved)
         return elements
 
-    def formed(self, tensors: Mapping[Block, Tensor]) -> Blocks:
-        """The blocks where all that is free is what `onto` makes it without a target."""
-        formed = dict(tensors)
-        for key, element in self.onto(tensors, None).items():
-            formed |= self.moved(key, element, formed)
-        return {block: formed[block] for block in self.changed}
-
     def is_identifiable(self, tensors: Mapping[Block, Tensor]) -> bool:
         """Whether no direction of the map is lost."""
         reached = self.directions(tensors)
@@ -271,7 +246,6 @@ class Reached:
         return bool(sizes[-1] > LEVEL * sizes[0])
 
     def shape(self, key: str) -> tuple[int, ...]:
-        """That of an element."""
         sizes = [reader.weight.sizes for reader in self.readers if reader.key == key]
         return sizes[0] if sizes else (self.readers[0].weight.sizes[2],)
 
@@ -280,7 +254,6 @@ class Reached:
         return any(reader.weight.block in free for reader in self.readers)
 
     def dimension(self, slack: bool) -> int:
-        """How many numbers are free; ``slack`` as of `Probed.dimension`, where nothing is."""
         assert not slack
         width, narrow = _map_sizes(self.readers[0].weight.spec, self.through, self.gain is not None)
         across = sum(prod(reader.weight.sizes[:2]) for reader in self.readers) * (width - narrow)
@@ -299,11 +272,7 @@ class Reached:
         return max(across, float((mine - theirs).square().sum()) / max(wide, 1e-300))
 
 
-Stated = Probed | Reached | Rerun | Unheard | Centred | Lengths
-"""What a statement says of few readers."""
-
-
-def reached_in(spec: Spec, blocks: Sequence[Block], *, states: bool = False) -> list[Stated]:
+def reached_in(spec: Spec, blocks: Sequence[Block], *, states: bool = False) -> list[Statement]:
     """What is free so among some blocks, and what of values is unheard: where all tensors of a statement are there.
 
     Args:
@@ -311,7 +280,7 @@ def reached_in(spec: Spec, blocks: Sequence[Block], *, states: bool = False) -> 
         blocks: of a model, or of one unit.
         states: whether a model gives out what a stream begins with.
     """
-    statements: list[Stated] = [*lengths_in(spec, blocks), *unheard_in(spec, blocks), *centred_in(spec, blocks)]
+    statements: list[Statement] = [*lengths_in(spec, blocks), *unheard_in(spec, blocks), *centred_in(spec, blocks)]
     if not spec.probes and not spec.reaches:
         return statements
     named = {block.canonical[0]: block for block in blocks if not block.lead}

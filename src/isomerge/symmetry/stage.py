@@ -101,7 +101,6 @@ class Stage(Mapping[str, "Tensor"]):
 
     def act(self, tensors: dict[Block, Tensor]) -> None:
         """Apply to the blocks of one unit, in place. Float tensors, contiguous, all blocks of every shift."""
-
         add_shifts(self.spec, self.elements, tensors)
         for block, tensor in tensors.items():
             self.act_linearly(block, tensor)
@@ -109,7 +108,6 @@ class Stage(Mapping[str, "Tensor"]):
     def applied(self, tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
         """What `act` makes of the blocks of one unit, in new tensors; those that nothing moves are the given
         ones."""
-
         shifted = shifted_blocks(self.spec, self.elements, list(tensors))
         moved = {block: t.clone() if block in shifted else t for block, t in tensors.items()}
         add_shifts(self.spec, self.elements, moved)
@@ -198,7 +196,6 @@ class Stage(Mapping[str, "Tensor"]):
 
     def __matmul__(self, other: Stage) -> Stage:
         """``(g @ h)`` acts like h first, then g."""
-
         linear = {k: g for k, g in other.elements.items() if not ElementKey.of(k).is_shift}
         for key, g in self.elements.items():
             if ElementKey.of(key).is_shift:
@@ -242,7 +239,6 @@ class Stage(Mapping[str, "Tensor"]):
 
     def inverse(self) -> Stage:
         """The stage that undoes this one, which must be one (see `split`)."""
-
         back = self.inverse_spaces()
         return Stage(self.spec, {**back.elements, **invert_shifts(self)})
 
@@ -264,7 +260,6 @@ class Stage(Mapping[str, "Tensor"]):
 
         With ``inverse`` the labels after ``moved_by`` become the labels before it; without, the other way round.
         """
-
         space = self.spec.space_of(key)
         scope = scope_of(self.spec, key)
         batch = self.spec.batch(space)
@@ -397,7 +392,6 @@ def add_shifts(spec: Spec, elements: Mapping[str, Tensor], tensors: dict[Block, 
 
 def shift_atoms(spec: Spec, shift: Shift) -> tuple[Atom, ...]:
     """The atoms of the bias (or of the part of it) that a shift moves."""
-
     line = next(line for line in spec.lines if line.name == shift.bias)
     assert line.axes is not None
     lead = [Atom(index) for index in line.indices if index in spec.sizes]
@@ -438,7 +432,6 @@ def canonical_part(spec: Spec, shift: Shift, view: Tensor, atoms: tuple[Atom, ..
 
 def shift_scope(spec: Spec, shift: Shift, key: str) -> dict[str, int]:
     """The layer that a shift's element key names; raises IsomergeError as `isomerge.symmetry.stage.scope_of`."""
-
     line = next(line for line in spec.lines if line.name == shift.bias)
     names = [i for i in line.indices if i not in spec.sizes]
     return ElementKey.of(key).scope(names)

@@ -17,7 +17,7 @@ here and M its product with itself, head by head: the same for what any group ma
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,9 +27,8 @@ from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.reaches import Mute
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.part_rows import Rows
 from isomerge.symmetry.post_norms import Order, depth_of, order_of
-from isomerge.symmetry.probed import Moves
+from isomerge.symmetry.stated import Moves, Rows, Statement
 from isomerge.symmetry.unstored_biases import bias_of
 
 UNHEARD = "norm.unheard."
@@ -39,7 +38,7 @@ LEVEL = 1e-9
 
 
 @dataclass(frozen=True)
-class Unheard:
+class Unheard(Statement):
     """Values, and the output that they go through, in one layer of a model."""
 
     key: str
@@ -54,18 +53,15 @@ class Unheard:
 
     @property
     def blocks(self) -> list[Block]:
-        """All that moves change and look at."""
         own = [self.gain, self.weight.block, self.out.block]
         return [*own, *(block for block in (self.shift, self.bias and self.bias.block) if block is not None)]
 
     @property
     def changed(self) -> list[Block]:
-        """All that moves change."""
         return [(self.bias or self.weight).block]
 
     @property
     def element_keys(self) -> list[str]:
-        """Of its one element."""
         return [self.key]
 
     def constant(self, tensors: Mapping[Block, Tensor]) -> Tensor:
@@ -83,7 +79,6 @@ class Unheard:
         return x - (back @ torch.linalg.solve(gram, heard)).reshape(x.shape)
 
     def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
-        """The blocks that an element changes, changed; the given ones stay."""
         return self.with_more(self.unheard(element.double(), tensors), tensors)
 
     def with_more(self, more: Tensor, tensors: Mapping[Block, Tensor]) -> Blocks:
@@ -136,7 +131,6 @@ class Unheard:
         return _is_definite(_gram(out, metric)[1])
 
     def shape(self, key: str) -> tuple[int, ...]:
-        """That of an element."""
         return self.weight.sizes[:2]
 
     @property
@@ -147,12 +141,7 @@ class Unheard:
         width = self.out.sizes[1]
         return max(heads * values - width + 1, 0) if values < width else 0
 
-    def slack(self, free: Collection[Block]) -> bool:
-        """Whether a part of it counts elsewhere: no."""
-        return False
-
     def dimension(self, slack: bool) -> int:
-        """How many numbers are free."""
         return self.entries
 
     def share(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor]) -> float:

@@ -48,7 +48,6 @@ def auction_prices(profit: Profit) -> Prices:
     Args:
         profit: [n, n] with n at least 2, finite.
     """
-
     prices = np.zeros(len(profit), np.float32)
     spread = float(profit[:ROWS].std(dtype=np.float64))
     if not np.isfinite(spread) or spread == 0:
@@ -61,7 +60,6 @@ def auction_prices(profit: Profit) -> Prices:
 
 def _auction(profit: Profit, prices: Prices, epsilon: np.float32) -> None:
     """Raise the prices until nearly every row has a column."""
-
     n = len(profit)
     owner, room = np.full(n, -1), np.empty_like(profit[:ROWS])
     free, work = np.arange(n), 0
@@ -83,7 +81,6 @@ def _auction(profit: Profit, prices: Prices, epsilon: np.float32) -> None:
 def _bids(profit: Profit, prices: Prices, rows: Index, epsilon: np.float32, room: Profit) -> tuple[Index, Prices]:
     """For every row the column that is best less its price, and what the row bids for it; ``room`` is
     overwritten."""
-
     best, bid = np.empty(len(rows), np.int64), np.empty(len(rows), np.float32)
     for start in range(0, len(rows), ROWS):
         some = rows[start : start + ROWS]
@@ -125,7 +122,6 @@ def distinct_best(profit: Profit) -> Index | None:
 
     None as well where profits are not finite, which proves nothing.
     """
-
     if not len(profit):
         return np.empty(0, np.int64)
     largest = profit.max(0).astype(np.float64)
@@ -137,7 +133,6 @@ def distinct_best(profit: Profit) -> Index | None:
 
 def _best_columns(profit: Profit, less: NDArray[np.float64] | None) -> Index | None:
     """Row by row in blocks; None as soon as one column is the best of two rows, mostly in the first block."""
-
     columns = np.empty(len(profit), np.int64)
     for start in range(0, len(profit), ROWS):
         block = profit[start : start + ROWS]
@@ -159,7 +154,6 @@ def assign(profit: Tensor) -> Tensor:
         int64 [*b, n]: the column of every row. Where the identity is as good as the optimum (within rounding)
         the identity is returned: a pair that gains nothing is not moved.
     """
-
     n = profit.shape[-1]
     if not profit.numel():
         return profit.new_zeros(profit.shape[:-1], dtype=torch.int64)
@@ -171,7 +165,6 @@ def assign(profit: Tensor) -> Tensor:
 
 def _assigned(profit: Tensor) -> Tensor:
     """`assign` for several problems at once, [b, n, n] float32 or float64."""
-
     profit = profit.contiguous()
     alike = profit.numpy()
     columns = torch.from_numpy(optimal_columns(alike[0])[None] if len(alike) == 1 else _columns_of_each(alike))
@@ -186,7 +179,6 @@ def _assigned(profit: Tensor) -> Tensor:
 def _columns_of_each(profit: Profit) -> Index:
     """`optimal_columns` of every problem [b, n, n]: what is proven without a solver is proven for all of them at
     once."""
-
     every = np.arange(profit.shape[-1])
     largest = profit.max(1).astype(np.float64)
     columns = profit.argmax(2)

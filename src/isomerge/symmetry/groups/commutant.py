@@ -22,17 +22,14 @@ class ComplexGroup:
     name, compact = "Complex", "Complex"
 
     def identity(self, batch: tuple[int, ...], n: int) -> Tensor:
-
         return torch.tensor([1.0, 0.0], dtype=torch.float64).expand(*batch, 2).clone()
 
     def sample(self, batch: tuple[int, ...], n: int, rng: Generator, condition: float = 4.0) -> Tensor:
-
         angle = torch.rand(batch, generator=rng, dtype=torch.float64) * 2 * math.pi
         spread = (torch.rand(batch, generator=rng, dtype=torch.float64) * 2 - 1) * math.log(condition) / 2
         return torch.stack([angle.cos(), angle.sin()], -1) * spread.exp().unsqueeze(-1)
 
     def act(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
-
         z = g / g.square().sum(-1, keepdim=True) if dual else g
         re, im = (part.to(x.dtype).unsqueeze(-1) for part in z.unbind(-1))
         a, b = x.unbind(-1)
@@ -48,12 +45,10 @@ class ComplexGroup:
         return Orthogonal().act_diagonal(g, x, dual)
 
     def compose(self, g: Tensor, h: Tensor) -> Tensor:
-
         (a, b), (c, d) = g.unbind(-1), h.unbind(-1)
         return torch.stack([a * c - b * d, a * d + b * c], -1)
 
     def inverse(self, g: Tensor) -> Tensor:
-
         re, im = g.unbind(-1)
         return torch.stack([re, -im], -1) / g.square().sum(-1, keepdim=True)
 
@@ -62,13 +57,11 @@ class ComplexGroup:
 
     def _overlap(self, cross: Tensor) -> Tensor:
         """The complex inner product of both sides, [*b, 2]."""
-
         c = cross.double()
         return torch.stack([c[..., 0, 0] + c[..., 1, 1], c[..., 1, 0] - c[..., 0, 1]], -1)
 
     def solve(self, cross: Tensor) -> tuple[Tensor, Tensor]:
         """The phase alone: ``z = c / |c|``; the modulus is ``balance``'s part."""
-
         overlap = self._overlap(cross)
         modulus = overlap.norm(dim=-1)
         unit = self.identity(tuple(modulus.shape), 2)
@@ -82,7 +75,6 @@ class ComplexGroup:
 
     def balance(self, plus: Tensor, minus: Tensor) -> tuple[Tensor, Tensor] | None:
         """One modulus per pair, ``(tr G- / tr G+)^(1/4)``."""
-
         above = plus.diagonal(dim1=-2, dim2=-1).sum(-1)
         below = minus.diagonal(dim1=-2, dim2=-1).sum(-1)
         tiny = torch.finfo(torch.float32).tiny

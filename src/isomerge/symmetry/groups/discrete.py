@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Generator, Tensor
 
 from isomerge.symmetry.groups.assignment import assign
+from isomerge.symmetry.groups.protocol import Group
 
 
-class Fixed:
+class Discrete(Group, Protocol):
+    """What groups of finitely many elements have in common: no parameters, and nothing to balance."""
+
+    def act_diagonal(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
+        return self.act(g, x, dual)
+
+    def score(self, cross: Tensor) -> Tensor:
+        return self.solve(cross)[1]
+
+    def balance(self, plus: Tensor, minus: Tensor) -> tuple[Tensor, Tensor] | None:
+        return None
+
+    def dimension(self, n: int) -> int:
+        return 0
+
+    def generators(self, n: int) -> Tensor:
+        return torch.zeros(0, n, dtype=torch.float64)
+
+
+class Fixed(Discrete):
     """The trivial group: an axis that nothing moves."""
 
     name, compact = "Fixed", "Fixed"
 
     def identity(self, batch: tuple[int, ...], n: int) -> Tensor:
-
         return torch.zeros(*batch, 0)
 
     def sample(self, batch: tuple[int, ...], n: int, rng: Generator, condition: float = 4.0) -> Tensor:
         return self.identity(batch, n)
 
     def act(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
-        return x
-
-    def act_diagonal(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
         return x
 
     def compose(self, g: Tensor, h: Tensor) -> Tensor:
@@ -44,27 +62,16 @@ class Fixed:
     def contract(self, g: Tensor, cross: Tensor) -> Tensor:
         return self.score(cross)
 
-    def balance(self, plus: Tensor, minus: Tensor) -> tuple[Tensor, Tensor] | None:
-        return None
 
-    def dimension(self, n: int) -> int:
-        return 0
-
-    def generators(self, n: int) -> Tensor:
-        return torch.zeros(0, n, dtype=torch.float64)
-
-
-class Permutation:
+class Permutation(Discrete):
     """Permutations as int64 indices [*b, n]: ``(g x)[i] = x[g[i]]``."""
 
     name, compact = "Perm", "Perm"
 
     def identity(self, batch: tuple[int, ...], n: int) -> Tensor:
-
         return torch.arange(n).expand(*batch, n).clone()
 
     def sample(self, batch: tuple[int, ...], n: int, rng: Generator, condition: float = 4.0) -> Tensor:
-
         return torch.rand(*batch, n, generator=rng, dtype=torch.float64).argsort(-1)
 
     def act(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
@@ -74,9 +81,6 @@ class Permutation:
             return x.mT.index_select(0, g).mT
         return x.index_select(-1, g)
 
-    def act_diagonal(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
-        return self.act(g, x, dual)
-
     def compose(self, g: Tensor, h: Tensor) -> Tensor:
         return h.gather(-1, g)
 
@@ -84,40 +88,25 @@ class Permutation:
         return g.argsort(-1)
 
     def contains(self, g: Tensor) -> bool:
-
         return not g.is_floating_point() and bool((g.sort(-1).values == torch.arange(g.shape[-1])).all())
 
     def solve(self, cross: Tensor) -> tuple[Tensor, Tensor]:
         g = assign(cross)
         return g, self.contract(g, cross)
 
-    def score(self, cross: Tensor) -> Tensor:
-        return self.solve(cross)[1]
-
     def contract(self, g: Tensor, cross: Tensor) -> Tensor:
         return cross.gather(-1, g.unsqueeze(-1)).sum((-2, -1))
 
-    def balance(self, plus: Tensor, minus: Tensor) -> tuple[Tensor, Tensor] | None:
-        return None
 
-    def dimension(self, n: int) -> int:
-        return 0
-
-    def generators(self, n: int) -> Tensor:
-        return torch.zeros(0, n, dtype=torch.float64)
-
-
-class Sign:
+class Sign(Discrete):
     """One sign per coordinate, float64 [*b, n]."""
 
     name, compact = "Sign", "Sign"
 
     def identity(self, batch: tuple[int, ...], n: int) -> Tensor:
-
         return torch.ones(*batch, n, dtype=torch.float64)
 
     def sample(self, batch: tuple[int, ...], n: int, rng: Generator, condition: float = 4.0) -> Tensor:
-
         return torch.randint(0, 2, (*batch, n), generator=rng).double() * 2 - 1
 
     def factors(self, g: Tensor, dual: bool) -> Tensor:
@@ -126,9 +115,6 @@ class Sign:
 
     def act(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
         return x * self.factors(g, dual).to(x.dtype).unsqueeze(-2)
-
-    def act_diagonal(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
-        return self.act(g, x, dual)
 
     def compose(self, g: Tensor, h: Tensor) -> Tensor:
         return g * h
@@ -149,17 +135,8 @@ class Sign:
     def contract(self, g: Tensor, cross: Tensor) -> Tensor:
         return (cross.diagonal(dim1=-2, dim2=-1) * g.to(cross.dtype)).sum(-1)
 
-    def balance(self, plus: Tensor, minus: Tensor) -> tuple[Tensor, Tensor] | None:
-        return None
 
-    def dimension(self, n: int) -> int:
-        return 0
-
-    def generators(self, n: int) -> Tensor:
-        return torch.zeros(0, n, dtype=torch.float64)
-
-
-class SignedPermutation:
+class SignedPermutation(Discrete):
     """Signed permutations as int64 [*b, n] with entries +-(i + 1): ``(g x)[i] = sign * x[|g[i]| - 1]``."""
 
     name, compact = "SignedPerm", "SignedPerm"
@@ -193,18 +170,6 @@ class SignedPermutation:
         signs = (picked >= 0).long() * 2 - 1
         return signs * (index + 1), picked.abs().sum(-1)
 
-    def score(self, cross: Tensor) -> Tensor:
-        return self.solve(cross)[1]
-
     def contract(self, g: Tensor, cross: Tensor) -> Tensor:
         picked = cross.gather(-1, (g.abs() - 1).unsqueeze(-1)).squeeze(-1)
         return (picked * g.sign().to(cross.dtype)).sum(-1)
-
-    def balance(self, plus: Tensor, minus: Tensor) -> tuple[Tensor, Tensor] | None:
-        return None
-
-    def dimension(self, n: int) -> int:
-        return 0
-
-    def generators(self, n: int) -> Tensor:
-        return torch.zeros(0, n, dtype=torch.float64)

@@ -24,7 +24,6 @@ THIN = 1e-10
 
 def spectral_power(gram: Tensor, power: float) -> Tensor:
     """A power of symmetric positive matrices [*b, n, n], through their eigenvalues."""
-
     values, vectors = torch.linalg.eigh(gram)
     return _power(values, vectors, power)
 
@@ -40,7 +39,6 @@ def _modulus(root: Tensor, minus: Tensor) -> Tensor:
     From their squares where these are all there; the least are lost to rounding where both matrices are small in
     one direction.
     """
-
     values, vectors = torch.linalg.eigh(root @ minus @ root)
     modulus = (vectors * values.clamp_min(0).sqrt().unsqueeze(-2)) @ vectors.mT
     thin = values[..., 0] <= THIN * values[..., -1]
@@ -56,7 +54,6 @@ class GeneralLinear(Orthogonal):
     name, compact = "GL", "O"
 
     def sample(self, batch: tuple[int, ...], n: int, rng: Generator, condition: float = 4.0) -> Tensor:
-
         half = math.log(condition) / 2
         spread = (torch.rand(*batch, n, generator=rng, dtype=torch.float64) * 2 - 1) * half
         if n > 1:  # both ends of the range are taken, so the condition number is the one asked for
@@ -65,15 +62,12 @@ class GeneralLinear(Orthogonal):
         return (left * spread.exp().unsqueeze(-2)) @ right
 
     def act(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
-
         return super().act(torch.linalg.inv(g).mT if dual else g, x, dual)
 
     def inverse(self, g: Tensor) -> Tensor:
-
         return torch.linalg.inv(g)
 
     def contains(self, g: Tensor) -> bool:
-
         if not bool(g.isfinite().all()):
             return False
         values = torch.linalg.svdvals(g)

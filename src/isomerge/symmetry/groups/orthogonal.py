@@ -16,7 +16,6 @@ CONSTANT = 1e-5
 
 def random_orthogonal(batch: tuple[int, ...], n: int, rng: Generator) -> Tensor:
     """Haar-like random orthogonal matrices, float64 [*batch, n, n]."""
-
     q, r = torch.linalg.qr(torch.randn(*batch, n, n, generator=rng, dtype=torch.float64))
     return q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
 
@@ -27,7 +26,6 @@ class Orthogonal:
     name, compact = "O", "O"
 
     def identity(self, batch: tuple[int, ...], n: int) -> Tensor:
-
         return torch.eye(n, dtype=torch.float64).expand(*batch, n, n).clone()
 
     def sample(self, batch: tuple[int, ...], n: int, rng: Generator, condition: float = 4.0) -> Tensor:
@@ -64,7 +62,6 @@ class Orthogonal:
         return polar_factor(cross.double())
 
     def score(self, cross: Tensor) -> Tensor:
-
         c = cross.double()
         return torch.linalg.eigvalsh(c @ c.mT).clamp_min(0).sqrt().sum(-1)
 
@@ -91,7 +88,6 @@ class OrthogonalFixingOnes(Orthogonal):
 
     def complement(self, n: int) -> Tensor:
         """An orthonormal basis [n, n - 1] of the vectors of mean zero (Helmert)."""
-
         basis = torch.zeros(n, n - 1, dtype=torch.float64)
         for k in range(1, n):
             basis[:k, k - 1] = 1 / math.sqrt(k * (k + 1))

@@ -19,7 +19,6 @@ REGULAR = 1e-8
 
 def polar_factor(m: Tensor) -> tuple[Tensor, Tensor]:
     """U [*b, n, n], orthogonal to rounding, and the nuclear norm [*b] of matrices m [*b, n, n], float64."""
-
     flat = m.reshape(-1, *m.shape[-2:])
     values, vectors = torch.linalg.eigh(flat.mT @ flat)
     # NaN and zeros are not regular either

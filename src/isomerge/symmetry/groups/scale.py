@@ -18,7 +18,6 @@ class Scale(Sign):
     """The dual side is divided by this power of a factor."""
 
     def sample(self, batch: tuple[int, ...], n: int, rng: Generator, condition: float = 4.0) -> Tensor:
-
         half = math.log(condition) / 2
         size = ((torch.rand(*batch, n, generator=rng, dtype=torch.float64) * 2 - 1) * half).exp()
         return size * Sign().sample(batch, n, rng)
@@ -34,7 +33,6 @@ class Scale(Sign):
 
     def balance(self, plus: Tensor, minus: Tensor) -> tuple[Tensor, Tensor] | None:
         """``g = (p G- / G+)^(1 / (2 + 2 p))`` with the power p: both sides get the same norm where it is one."""
-
         above = plus.diagonal(dim1=-2, dim2=-1)
         below = minus.diagonal(dim1=-2, dim2=-1)
         tiny = torch.finfo(torch.float32).tiny  # weights of float32: smaller squares are zeros

@@ -17,7 +17,6 @@ def check_finite(m: Tensor) -> None:
     Raises:
         LinAlgError: of torch, where an entry is not finite.
     """
-
     if not bool(m.isfinite().all()):
         raise torch.linalg.LinAlgError("an entry is not finite")  # pyright: ignore[reportPrivateImportUsage]
 
@@ -29,7 +28,6 @@ def singular_values_and_vectors(m: Tensor, *, full_matrices: bool = True) -> tup
         LinAlgError: of torch where an entry is not finite, of numpy where the slower driver does not converge
             either.
     """
-
     check_finite(m)
     try:
         return torch.linalg.svd(m, full_matrices=full_matrices)

@@ -25,11 +25,6 @@ class TableBasis:
     along: str
     readers: tuple[Part, ...]
 
-    def renamed(self, name: str, called: Callable[[str], str], axis: Callable[[str], str]) -> TableBasis:
-        """The same where lines and axes are called something else."""
-        readers = tuple(reader.renamed(called) for reader in self.readers)
-        return TableBasis(name, self.table.renamed(called), axis(self.along), readers)
-
 
 def read_basis(rest: str, name_of: Callable[[str], str]) -> TableBasis:
     """Read what follows the word ``basis``.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from isomerge.errors import IsomergeError
@@ -56,11 +56,6 @@ class Holder:
     def via_layer(self, name: str) -> dict[str, int] | None:
         """The same of the weight's."""
         return None if self.via is None else numbered(self.via, name)
-
-    def renamed(self, called: Callable[[str], str], axis: Callable[[str], str]) -> Holder:
-        """The same where lines and axes are called something else."""
-        axes = {field: (name := getattr(self, field)) and axis(name) for field in ("along", "over", "at")}
-        return replace(self, name=called(self.name), via=self.via and called(self.via), **axes)
 
 
 @dataclass(frozen=True)

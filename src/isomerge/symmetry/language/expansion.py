@@ -34,26 +34,13 @@ WORDS = (
 )  # fmt: skip
 """With what a statement may begin; every other one describes a tensor."""
 LINE = "line"
-_NAMED = {
-    "size",
-    "layers",
-    "depth",
-    "default",
-    "include",
-    "space",
-    "residual",
-    "shift",
-    "carry",
-    "probe",
-    "reached",
-    "unheard",
-    "basis",
-    "centred",
-    LINE,
-}
-"""Words of statements about something that has a name."""
+_UNNAMED = {
+    "model", "prefix", "require", "numbered", "config", "biased", "together", "headed", "returns", "fixed", "tied", "positions", "like", "drop", "after",
+}  # fmt: skip
+"""Words of statements about nothing that has a name."""
 _BY_STREAM = {"prenorm", "postnorm"}
 """Words of statements about a stream, one of a stream and condition."""
+_NAMED = {LINE, *WORDS} - _UNNAMED - _BY_STREAM
 _KIND = {"residual": "space"}
 _OPEN, _CLOSE = "([{", ")]}"
 _UNCONDITIONAL = (

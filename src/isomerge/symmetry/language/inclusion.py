@@ -22,19 +22,33 @@ itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import renamed
-from isomerge.symmetry.language.carries import Carry, Holder
+from isomerge.symmetry.language.carries import Holder
+from isomerge.symmetry.language.levels import Normed
+from isomerge.symmetry.language.reaches import Part
 from isomerge.symmetry.language.spec import Line, Shift, Space, Spec
 
 _INCLUDE = re.compile(
     r"(\w+)(\s+or\s+whole)?(?:\s+as\s+(\w+))?(?:\s+at\s+(\S+))?(?:\s+of\s+(\S+))?(?:\s+with\s+(\w+=.+?))?(?:\s+without\s+(\w+(?:\s+\w+)*))?$"
 )
+
+OF_STREAMS = ("prenorm", "normed_out", "within", "again", "plain", "postnorm")
+"""What specs say by the names of streams."""
+OF_LINES = ("shifts", "tied_trades", "carries", "probes", "lengths", "reaches", "mutes", "bases", "head_norms")
+"""What they say in statements that name lines."""
+NAMES_OF_LINES = {
+    Part: ("name",),
+    Normed: ("name",),
+    Holder: ("name", "via"),
+    Shift: ("bias", "into", "via", "against", "beside"),
+}
+"""Which names in those are of lines; all others are of axes, or the statement's own."""
 
 
 @dataclass(frozen=True)
@@ -134,57 +148,46 @@ def included(inclusion: Inclusion, part: Spec) -> Spec:
     for name in inclusion.without:
         if name not in part.sizes:
             raise IsomergeError(f"include {inclusion.group} without {name}: {part.origin} has no space {name}")
-    spaces = [
+    line, own = partial(_name, inclusion, part), inclusion.called
+
+    def kept(names: Iterable[str]) -> tuple[str, ...]:
+        """Those of streams that the whole has."""
+        return tuple(own(name) for name in names if name not in inclusion.without)
+
+    spaces = (
         _space(inclusion, part, space) for name, space in part.spaces.items() if name not in inclusion.without
-    ]
+    )
     return replace(
         part,
         prefixes=(),
-        sizes={inclusion.called(name): size for name, size in part.sizes.items()},
+        sizes={own(name): size for name, size in part.sizes.items()},
         spaces={space.name: space for space in spaces},
-        lines=tuple(_line(inclusion, part, line) for line in part.lines),
-        shifts=tuple(_shift(inclusion, part, shift) for shift in part.shifts),
-        tied_trades=tuple(_shift(inclusion, part, shift) for shift in part.tied_trades),
-        biased=tuple(
-            (_name(inclusion, part, line), number, _name(inclusion, part, bias))
-            for line, number, bias in part.biased
-        ),
-        carries=tuple(_carry(inclusion, part, carry) for carry in part.carries),
-        probes=tuple(
-            probe.renamed(inclusion.called(probe.name), partial(_name, inclusion, part), inclusion.called)
-            for probe in part.probes
-        ),
-        lengths=tuple(
-            length.renamed(inclusion.called(length.name), partial(_name, inclusion, part), inclusion.called)
-            for length in part.lengths
-        ),
-        reaches=tuple(
-            reach.renamed(inclusion.called(reach.name), partial(_name, inclusion, part)) for reach in part.reaches
-        ),
-        mutes=tuple(
-            mute.renamed(inclusion.called(mute.name), partial(_name, inclusion, part)) for mute in part.mutes
-        ),
-        bases=tuple(
-            statement.renamed(inclusion.called(statement.name), partial(_name, inclusion, part), inclusion.called)
-            for statement in part.bases
-        ),
-        head_norms=tuple(
-            statement.renamed(inclusion.called(statement.name), partial(_name, inclusion, part), inclusion.called)
-            for statement in part.head_norms
-        ),
+        lines=tuple(_line(inclusion, part, each) for each in part.lines),
+        biased=tuple((line(weight), number, line(bias)) for weight, number, bias in part.biased),
         config_keys=tuple(f"{inclusion.group}.{key}" for key in part.config_keys),
-        fixed=tuple(statement.renamed(lambda name: _name(inclusion, part, name)) for statement in part.fixed),
-        prenorm=tuple(inclusion.called(name) for name in part.prenorm if name not in inclusion.without),
-        normed_out=tuple(inclusion.called(name) for name in part.normed_out if name not in inclusion.without),
-        beside=tuple((inclusion.called(s), w, name) for s, w, name in part.beside if s not in inclusion.without),
-        seen_raw=tuple(inclusion.called(name) for name in part.seen_raw),
-        within=tuple(inclusion.called(name) for name in part.within if name not in inclusion.without),
-        again=tuple(inclusion.called(name) for name in part.again if name not in inclusion.without),
-        plain=tuple(inclusion.called(name) for name in part.plain if name not in inclusion.without),
-        postnorm=tuple(inclusion.called(name) for name in part.postnorm if name not in inclusion.without),
-        together=tuple(tuple(_name(inclusion, part, stack) for stack in stacks) for stacks in part.together),
-        depths={_name(inclusion, part, stack): depth for stack, depth in part.depths.items()},
+        fixed=tuple(replace(each, beginnings=tuple(map(line, each.beginnings))) for each in part.fixed),
+        beside=tuple((own(s), word, name) for s, word, name in part.beside if s not in inclusion.without),
+        seen_raw=tuple(map(own, part.seen_raw)),
+        together=tuple(tuple(map(line, stacks)) for stacks in part.together),
+        depths={line(stack): depth for stack, depth in part.depths.items()},
         numbered={f"{reason} ({inclusion.group})": values for reason, values in part.numbered.items()},
+        **{name: kept(getattr(part, name)) for name in OF_STREAMS},
+        **{name: _renamed(getattr(part, name), own, line) for name in OF_LINES},
+    )
+
+
+def _renamed(said: Any, own: Callable[[str], str], line: Callable[[str], str]) -> Any:
+    """What statements say under the names that it has in the whole: those of lines, and those of axes and statements."""
+    if isinstance(said, str):
+        return own(said)
+    if isinstance(said, tuple | frozenset):
+        return type(said)(_renamed(each, own, line) for each in said)
+    if not is_dataclass(said) or isinstance(said, type):
+        return said
+    values = {field.name: getattr(said, field.name) for field in fields(said)}
+    lines = NAMES_OF_LINES.get(type(said), ())
+    return replace(
+        said, **{name: _renamed(value, line if name in lines else own, line) for name, value in values.items()}
     )
 
 
@@ -222,22 +225,3 @@ def _line(inclusion: Inclusion, part: Spec, line: Line) -> Line:
     axes = None if line.axes is None else tuple(renamed(axis, inclusion.called) for axis in line.axes)
     tied = line.tied and Line(_name(inclusion, part, line.tied), None).canonical({})
     return replace(line, name=_name(inclusion, part, line.name), axes=axes, tied=tied)
-
-
-def _carry(inclusion: Inclusion, part: Spec, carry: Carry) -> Carry:
-    def renamed(holder: Holder) -> Holder:
-        return holder.renamed(lambda name: _name(inclusion, part, name), inclusion.called)
-
-    return Carry(inclusion.called(carry.name), renamed(carry.first), tuple(map(renamed, carry.others)))
-
-
-def _shift(inclusion: Inclusion, part: Spec, shift: Shift) -> Shift:
-    names = (shift.bias, shift.into, shift.via, shift.against, shift.beside)
-    bias, into, via, against, beside = (None if name is None else _name(inclusion, part, name) for name in names)
-    assert bias is not None
-    along, into_along = (
-        None if axis is None else inclusion.called(axis) for axis in (shift.along, shift.into_along)
-    )
-    name = inclusion.called(shift.name)
-    lines = {"bias": bias, "into": into, "via": via, "against": against, "beside": beside}
-    return replace(shift, name=name, along=along, into_along=into_along, **lines)

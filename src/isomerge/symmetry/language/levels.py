@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.language.carries import numbered
@@ -36,11 +36,6 @@ class HeadNorm:
     name: str
     lines: tuple[Normed, ...]
     over: frozenset[str]
-
-    def renamed(self, name: str, called: Callable[[str], str], axis: Callable[[str], str]) -> HeadNorm:
-        """The same where lines and axes are called something else."""
-        lines = tuple(replace(line, name=called(line.name)) for line in self.lines)
-        return HeadNorm(name, lines, frozenset(map(axis, self.over)))
 
 
 def read_centred(rest: str, name_of: Callable[[str], str]) -> HeadNorm:

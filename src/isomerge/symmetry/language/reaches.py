@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.language.carries import numbered
@@ -47,10 +47,6 @@ class Part:
         """What errors call it."""
         return f"{self.name}#{self.number}" if self.number else self.name
 
-    def renamed(self, called: Callable[[str], str]) -> Part:
-        """The same where lines are called something else."""
-        return replace(self, name=called(self.name))
-
     def is_of(self, name: str) -> bool:
         """Whether a canonical name is this line's."""
         return self.layer(name) is not None
@@ -72,10 +68,6 @@ class Map:
         """Both."""
         return self.weight, self.bias
 
-    def renamed(self, called: Callable[[str], str]) -> Map:
-        """The same where lines are called something else."""
-        return Map(self.weight.renamed(called), self.bias.renamed(called))
-
 
 @dataclass(frozen=True)
 class Probe:
@@ -92,11 +84,6 @@ class Probe:
     def parts(self) -> tuple[Part, ...]:
         """All lines."""
         return self.token, *self.query.parts, *self.key.parts
-
-    def renamed(self, name: str, called: Callable[[str], str], axis: Callable[[str], str]) -> Probe:
-        """The same where lines and axes are called something else."""
-        query, key = self.query.renamed(called), self.key.renamed(called)
-        return Probe(name, self.token.renamed(called), query, key, axis(self.along))
 
 
 @dataclass(frozen=True)
@@ -117,12 +104,6 @@ class Reach:
         gains = [part for part in (self.gain, self.then) if part is not None]
         return self.bias, self.through, *gains, *(part for reader in self.readers for part in reader.parts)
 
-    def renamed(self, name: str, called: Callable[[str], str]) -> Reach:
-        """The same where lines are called something else."""
-        gain, then = (part and part.renamed(called) for part in (self.gain, self.then))
-        readers = tuple(reader.renamed(called) for reader in self.readers)
-        return Reach(name, self.bias.renamed(called), self.through.renamed(called), gain, readers, then)
-
 
 @dataclass(frozen=True)
 class Mute:
@@ -133,11 +114,6 @@ class Mute:
     gain: Part | None
     """None: the norm that the values read by the order of lines."""
     out: Part
-
-    def renamed(self, name: str, called: Callable[[str], str]) -> Mute:
-        """The same where lines are called something else."""
-        gain = None if self.gain is None else self.gain.renamed(called)
-        return Mute(name, self.values.renamed(called), gain, self.out.renamed(called))
 
 
 @dataclass(frozen=True)
@@ -157,12 +133,6 @@ class Length:
     def parts(self) -> tuple[Part, ...]:
         """All lines."""
         return (self.weight,) if self.stored is None else (self.weight, self.stored)
-
-    def renamed(self, name: str, called: Callable[[str], str], axis: Callable[[str], str]) -> Length:
-        """The same where lines and axes are called something else."""
-        stored = None if self.stored is None else self.stored.renamed(called)
-        along = None if self.along is None else axis(self.along)
-        return replace(self, name=name, weight=self.weight.renamed(called), stored=stored, along=along)
 
 
 def read_length(rest: str, name_of: Callable[[str], str]) -> Length:

@@ -77,7 +77,8 @@ by its ``folded`` group. ``diag(a n) - 1`` is a gain that is stored less one (``
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
@@ -86,23 +87,14 @@ from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import atoms, parse
 from isomerge.symmetry.fixed import check_fixed
 from isomerge.symmetry.groups import GROUPS, SCALES
-from isomerge.symmetry.language.bases import TableBasis, read_basis
+from isomerge.symmetry.language.bases import read_basis
 from isomerge.symmetry.language.carries import Carry, Rows, read_carry
 from isomerge.symmetry.language.expansion import LINE, WORDS, Statement, Texts, expanded, family_of
 from isomerge.symmetry.language.expressions import evaluate
 from isomerge.symmetry.language.inclusion import check_apart, included, read_inclusion
-from isomerge.symmetry.language.levels import HeadNorm, read_centred
+from isomerge.symmetry.language.levels import read_centred
 from isomerge.symmetry.language.names import MOST_LAYERS, bound, chosen, first_alternatives, read_layers
-from isomerge.symmetry.language.reaches import (
-    Length,
-    Mute,
-    Probe,
-    Reach,
-    read_length,
-    read_probe,
-    read_reached,
-    read_unheard,
-)
+from isomerge.symmetry.language.reaches import read_length, read_probe, read_reached, read_unheard
 from isomerge.symmetry.language.spec import BESIDE, Line, Shift, Space, Spec
 from isomerge.symmetry.language.statements import FixedPart, Returned, read_fixed, read_returned
 from isomerge.symmetry.legality import check_legality
@@ -119,6 +111,17 @@ _INFINITE = " infinite"
 RETURNED, PLAIN, WITHIN, AGAIN, RAW = " returned", " plain", " within", " again", " raw"
 BEHIND_PADDING = "behind padding"
 _OFFSET = re.compile(r"(.*[)\]]'?)\s+-\s*(\d+)$")
+OF_FEW: dict[str, tuple[Callable[[str, Callable[[str], str]], object], str]] = {
+    "probe": (read_probe, "probes"),
+    "reached": (read_reached, "reaches"),
+    "unheard": (read_unheard, "mutes"),
+    "basis": (read_basis, "bases"),
+    "centred": (read_centred, "head_norms"),
+    "length": (read_length, "lengths"),
+}
+"""Statements of few tensors: what reads them, and what specs call them."""
+NOT_OF_PARTS = {"model_type", "prefixes", "origin", "family", "headed", "returned", "tied", "language"}
+"""What a spec knows that it has of its own text alone, or not as its parts have it."""
 _DEFAULT_SIZES = {**dict.fromkeys(SCALES, 1), "Complex": 2, "Turn": 2}
 
 
@@ -173,20 +176,15 @@ class _Reader:
         self.lines: list[Line] = []
         self.shifts: list[Shift] = []
         self.tied_trades: list[Shift] = []
-        self.seen_raw: tuple[str, ...] = ()
+        self.seen_raw: list[str] = []
         self.read_behind_norms: set[str] = set()
         """Streams of which this text says itself that norms stand before what reads them."""
         self.theirs: list[tuple[str, set[str], set[Line]]] = []
         """Streams of parts, the part's gains and its lines."""
         self.carries: list[Carry] = []
-        self.probes: list[Probe] = []
-        self.reaches: list[Reach] = []
-        self.mutes: list[Mute] = []
-        self.bases: list[TableBasis] = []
-        self.head_norms: list[HeadNorm] = []
-        self.lengths: list[Length] = []
+        vars(self).update({kept: [] for _, kept in OF_FEW.values()})
         self.biased: list[tuple[str, int | None, str]] = []
-        self.keys: list[str] = []
+        self.config_keys: list[str] = []
         self.fixed: list[FixedPart] = []
         self.headed: list[str] = []
         self.returned: list[Returned] = []
@@ -218,7 +216,11 @@ class _Reader:
         if statement.word in ("space", "residual"):  # an axis even where nothing acts on it
             self.read_space(statement)
         elif self.holds(statement.condition):
-            getattr(self, f"read_{statement.word}")(statement.body)
+            if statement.word in OF_FEW:
+                read, kept = OF_FEW[statement.word]
+                getattr(self, kept).append(read(statement.body, self.chosen))
+            else:
+                getattr(self, f"read_{statement.word}")(statement.body)
 
     def check_statement(self, word: str) -> None:
         """Refuse a first word that is a statement misspelt: a plain word that no stored tensor is called by."""
@@ -242,7 +244,7 @@ class _Reader:
             self.tensors |= {n.removeprefix(prefix): s for n, s in self.shapes.items() if n.startswith(prefix)}
 
     def read_config(self, rest: str) -> None:
-        self.keys += rest.split()
+        self.config_keys += rest.split()
 
     def read_default(self, rest: str) -> None:
         name, sign, expression = rest.partition("=")
@@ -262,36 +264,13 @@ class _Reader:
             self.language = inclusion.at, {key: value for key, value in config.items() if key != "whole"}
         self.parts.append(part.origin)
         self.families.append(part.family)
-        self.sizes |= part.sizes
-        self.spaces |= part.spaces
-        self.lines += part.lines
-        self.shifts += part.shifts
-        self.tied_trades += part.tied_trades
-        self.carries += part.carries
-        self.probes += part.probes
-        self.reaches += part.reaches
-        self.mutes += part.mutes
-        self.bases += part.bases
-        self.head_norms += part.head_norms
-        self.lengths += part.lengths
-        self.biased += part.biased
-        self.keys += part.config_keys
+        for name in (field.name for field in fields(Spec) if field.name not in NOT_OF_PARTS):
+            mine, theirs = getattr(self, name), getattr(part, name)
+            mine.update(theirs) if isinstance(mine, dict) else mine.extend(theirs)
         if inclusion.stands_in(self.config):
             # what transformers reads may be flat as well (DPT), or have the group (Qwen2-VL)
-            self.keys += tuple(key.removeprefix(f"{inclusion.group}.") for key in part.config_keys)
-        self.fixed += part.fixed
-        self.seen_raw += part.seen_raw
+            self.config_keys += tuple(key.removeprefix(f"{inclusion.group}.") for key in part.config_keys)
         self.theirs += [(stream, {*part.gains}, {*part.lines}) for stream in part.streams]
-        self.prenorm += part.prenorm
-        self.normed_out += part.normed_out
-        self.plain += part.plain
-        self.within += part.within
-        self.beside += part.beside
-        self.postnorm += part.postnorm
-        self.again += part.again
-        self.depths |= part.depths
-        self.numbered |= part.numbered
-        self.together += part.together
 
     def read_size(self, rest: str) -> None:
         name, _, expression = rest.partition("=")
@@ -385,24 +364,6 @@ class _Reader:
     def read_carry(self, rest: str) -> None:
         self.carries.append(read_carry(rest, self.chosen, self.rows))
 
-    def read_probe(self, rest: str) -> None:
-        self.probes.append(read_probe(rest, self.chosen))
-
-    def read_reached(self, rest: str) -> None:
-        self.reaches.append(read_reached(rest, self.chosen))
-
-    def read_unheard(self, rest: str) -> None:
-        self.mutes.append(read_unheard(rest, self.chosen))
-
-    def read_basis(self, rest: str) -> None:
-        self.bases.append(read_basis(rest, self.chosen))
-
-    def read_centred(self, rest: str) -> None:
-        self.head_norms.append(read_centred(rest, self.chosen))
-
-    def read_length(self, rest: str) -> None:
-        self.lengths.append(read_length(rest, self.chosen))
-
     def read_biased(self, rest: str) -> None:
         match = _BIASED.match(rest)
         if not match:
@@ -419,7 +380,7 @@ class _Reader:
     def read_prenorm(self, rest: str) -> None:
         rest = self.asides(rest)
         if rest.endswith(RAW):
-            self.seen_raw += (self.stream("prenorm", rest.removesuffix(RAW)),)
+            self.seen_raw.append(self.stream("prenorm", rest.removesuffix(RAW)))
             return
         words = rest.removesuffix(RETURNED).removesuffix(WITHIN)
         name = self.stream("prenorm", words.removesuffix(PLAIN))
@@ -490,42 +451,12 @@ class _Reader:
         if missing:
             raise IsomergeError(f"{self.origin}: space {missing[0]} has no size: add `size {missing[0]} = ...`")
         model = str(self.config.get("model_type") or (self.models or ["model"])[0])
-        spec = Spec(
-            model,
-            tuple(self.prefixes),
-            self.sizes,
-            self.spaces,
-            tuple(self.lines),
-            tuple(self.shifts),
-            tuple(self.keys),
-            " with ".join([self.origin, ", ".join(dict.fromkeys(self.parts))]) if self.parts else self.origin,
-            " with ".join(self.families),
-            tuple(self.fixed),
-            self.depths,
-            self.numbered,
-            tuple(self.headed),
-            tuple(self.returned),
-            self.tied,
-            tuple(self.prenorm),
-            tuple(self.normed_out),
-            tuple(self.postnorm),
-            language=self.language,
-            plain=tuple(self.plain),
-            beside=tuple(self.beside),
-            tied_trades=tuple(self.tied_trades),
-            carries=tuple(self.carries),
-            probes=tuple(self.probes),
-            reaches=tuple(self.reaches),
-            mutes=tuple(self.mutes),
-            bases=tuple(self.bases),
-            head_norms=tuple(self.head_norms),
-            lengths=tuple(self.lengths),
-            biased=tuple(self.biased),
-            seen_raw=(*self.seen_raw, *self.read_by_the_whole()),
-            within=tuple(self.within),
-            again=tuple(self.again),
-            together=tuple(self.together),
-        )
+        self.seen_raw += self.read_by_the_whole()
+        said: dict[str, Any] = {field.name: vars(self).get(field.name) for field in fields(Spec)}
+        said |= {name: tuple(values) for name, values in said.items() if isinstance(values, list)}
+        origin = f"{self.origin} with {', '.join(dict.fromkeys(self.parts))}" if self.parts else self.origin
+        said |= {"model_type": model, "origin": origin, "family": " with ".join(self.families)}
+        spec = Spec(**said)
         check_legality(spec)
         check_fixed(spec)
         return spec if "whole" in self.config else without_returned(spec, self.config)

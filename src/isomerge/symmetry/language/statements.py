@@ -4,8 +4,7 @@ models return."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 from isomerge.errors import IsomergeError
@@ -26,10 +25,6 @@ class FixedPart:
     def has(self, name: str) -> bool:
         """Whether the line of this name describes a tensor of this part."""
         return name.startswith(self.beginnings)
-
-    def renamed(self, called: Callable[[str], str]) -> FixedPart:
-        """The same part where its lines are called something else."""
-        return replace(self, beginnings=tuple(map(called, self.beginnings)))
 
 
 def read_fixed(rest: str) -> FixedPart:

@@ -1,0 +1,140 @@
+"""What statements of few tensors have in common, in the blocks of a model; and the parts of weights and biases that
+they speak of, as matrices: heads, an axis of each head, and what is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Protocol
+
+from torch import Tensor
+
+from isomerge.symmetry.axes import Atom
+from isomerge.symmetry.blocks import Block, Blocks, leaves
+from isomerge.symmetry.language.spec import Spec
+
+Moves = dict[str, Tensor]
+"""Elements by key, in the order in which they act."""
+
+
+class Statement(Protocol):
+    """What a statement says of few tensors: what is free of them, a `Move`, and the one form that this has."""
+
+    @property
+    def blocks(self) -> list[Block]:
+        """All that moves change and look at."""
+        ...
+
+    @property
+    def changed(self) -> list[Block]:
+        """All that moves change: all of it, where nothing else is said."""
+        return self.blocks
+
+    @property
+    def element_keys(self) -> list[str]:
+        """Of all elements, in the order in which they act."""
+        ...
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        """That of an element."""
+        ...
+
+    def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
+        """The blocks that an element changes, changed; the given ones stay."""
+        ...
+
+    def onto(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor] | None) -> Moves:
+        """What brings all that is free to a target's, or nearest to it; None: to the one form."""
+        ...
+
+    def drops(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor]) -> Moves:
+        """What makes biases a target's that all else which folds into them moves as well: behind that."""
+        return {}
+
+    def formed(self, tensors: Mapping[Block, Tensor]) -> Blocks:
+        """The blocks in the one form, which is where `onto` leads without a target."""
+        formed = dict(tensors)
+        for key, element in self.onto(tensors, None).items():
+            formed |= self.moved(key, element, formed)
+        return {block: formed[block] for block in self.changed}
+
+    def is_identifiable(self, tensors: Mapping[Block, Tensor]) -> bool:
+        """Whether tensors say what is free of them."""
+        ...
+
+    def slack(self, free: Collection[Block]) -> bool:
+        """Whether it speaks of a reader that may take what it likes against the ones, which counts there: no, where
+        nothing else is said."""
+        return False
+
+    def dimension(self, slack: bool) -> int:
+        """How many numbers are free, without what the groups of its axes move, and what counts elsewhere."""
+        ...
+
+    def share(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor]) -> float:
+        """How far what is free is from a target's, squared and relative to it, or to all that is between them."""
+        ...
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A part of a weight, or of a bias, as [heads, along, read]; an axis that it lacks is one long."""
+
+    block: Block
+    part: int
+    spec: Spec
+    read: frozenset[str]
+    """The atoms of what a weight reads."""
+    along: str = ""
+
+    def of(self, tensors: Mapping[Block, Tensor]) -> Tensor:
+        """A new tensor, in float64."""
+        view, order = self._view(tensors[self.block])
+        names = _names(self.spec, self.block, self.part)
+        shape = [prod(n for a, n in zip(names, view.shape, strict=True) if test(a)) for test in self._tests()]
+        return view.permute(order).reshape(shape).double()
+
+    def plus(self, tensors: Mapping[Block, Tensor], more: Tensor) -> Tensor:
+        """The block with so much more, a new tensor of its dtype."""
+        moved = tensors[self.block].clone()
+        view, order = self._view(moved)
+        ordered = view.permute(order)
+        ordered += more.reshape(ordered.shape).to(ordered)
+        return moved
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """The sizes of [heads, along, read], by the spec."""
+        atoms = _names(self.spec, self.block, self.part)
+        counted = [(a, int(a.name) if a.name.isdigit() else self.spec.sizes[a.name]) for a in atoms]
+        heads, along, read = (prod(n for a, n in counted if test(a)) for test in self._tests())
+        return heads, along, read
+
+    def _tests(self) -> list[Callable[[Atom], bool]]:
+        return [
+            lambda a: a.name not in self.read and a.name != self.along,
+            lambda a: a.name == self.along,
+            lambda a: a.name in self.read,
+        ]
+
+    def _view(self, tensor: Tensor) -> tuple[Tensor, list[int]]:
+        names = _names(self.spec, self.block, self.part)
+        order = [k for test in self._tests() for k, a in enumerate(names) if test(a)]
+        view = next(view for (view,), _, number in leaves(self.spec, self.block, tensor) if number == self.part)
+        return view, order
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A weight that reads something, and its bias."""
+
+    key: str
+    """Of the element that moves both, where they have one."""
+    weight: Rows
+    bias: Rows
+
+
+def _names(spec: Spec, block: Block, part: int) -> tuple[Atom, ...]:
+    """The atoms of a part of a block, in the order of its axes."""
+    return block.parts[part]
