@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 OPTION = re.compile(r"(?<![\w-])--(?P<word>[a-z][a-z-]*)(?: (?P<value>[^\s,;:)]+(?:[,:][^\s,;:)]+)*))?")
 """An option of the command line in a sentence, and the word behind it, which may be its value."""
@@ -35,6 +36,7 @@ IN_PYTHON = {
 }
 """What Python's argument is where it is not the option's name with a value; `isomerge.options` adds its
 switches."""
+_WHOLE = re.compile(r"[+-]?\d+")
 _ASIDE = re.compile(r" \(in Python: [^)]*\)")
 
 
@@ -64,6 +66,25 @@ class IsomergeError(Exception):
         words = (match["word"] for match in OPTION.finditer(self.sentence))
         named = dict.fromkeys(IN_PYTHON[word] for word in words if word in IN_PYTHON)
         return f"{self.sentence} (in Python: {', '.join(named)})" if named else self.sentence
+
+
+def with_points(value: Any) -> str:
+    """The end of a sentence on a text or a list of whole numbers that are decimals with commas for points, ``0,5``:
+    how these are written; nothing of all others."""
+    parts = value.split(",") if isinstance(value, str) else []
+    if isinstance(value, (list, tuple)):
+        parts = [f"{x:g}" if isinstance(x, (int, float)) else "" for x in value]
+    if not parts or len(parts) % 2 or not all(map(_WHOLE.fullmatch, parts)):
+        return ""
+    return f"; write {','.join(map('.'.join, zip(parts[::2], parts[1::2], strict=True)))} with a point for a comma"
+
+
+def guide(page: str) -> str:
+    """Where a page of the guide is to be read: by the address that the package's own metadata have."""
+    from importlib.metadata import metadata
+
+    urls = dict(text.split(", ", 1) for text in metadata("isomerge").get_all("Project-URL") or ())
+    return f"{urls.get('Documentation', 'docs')}/guide/{page}.md"
 
 
 RESUMABLE = "what was finished stays, and the same command goes on from there"

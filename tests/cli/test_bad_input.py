@@ -299,6 +299,13 @@ def test_different_architectures(stored: Callable, isomerge: Callable, tmp_path:
     """GPT-2 and BERT."""
     a, b = stored("gpt2", 0), stored("bert", 0)
     against(tmp_path, isomerge, a, b, [str(a), str(b), "different architectures", "gpt2", "bert"])
+    c = tmp_path / "c"
+    c.mkdir()
+    (c / "config.json").write_text(json.dumps({"model_type": "unheard"}))
+    save_file({"x.weight": torch.ones(2, 2)}, c / "model.safetensors")
+    for pair in ((a, c), (c, a)):  # that one of them has no spec is not what stands in the way
+        words = ["different architectures", *("gpt2" if each is a else "unheard" for each in pair)]
+        against(tmp_path, isomerge, *pair, [str(a), str(c), *words])
 
 
 @pytest.mark.parametrize(
@@ -457,6 +464,9 @@ OPTIONS = [
     (["--out-shard-size", "big"], ["'big'", "not a size", "5GB"]),
     (["--out-shard-size", "0"], ["'0'", "not a size", "5GB"]),
     (["--out-shard-size", "-5GB"], ["'-5GB'", "not a size", "5GB"]),
+    (["--weights", "0,5,0,5"], ["--weights", "2 finite numbers", "write 0.5,0.5 with a point"]),
+    (["--method", "slerp", "--parameter", "t=0,5"], ["t=0,5", "write t=0.5 for one number"]),
+    (["--search", "0,5"], ["--search", "write 0.5 with a point"]),
     (["--weights", "nan,1"], ["--weights"]),
     (["--weights", "inf,1"], ["--weights"]),
     (["--layers", "²"], ["--layers ²", "0-4"]),

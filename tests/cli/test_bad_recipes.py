@@ -75,6 +75,8 @@ RECIPES = {
     "a gradient in a gradient": (
         TWO + SLERP + "parameters: {t: [{value: [0, [1]]}]}", ["`parameters.t`", "without lists in it"],
     ),
+    "a comma for a point": (TWO + SLERP + "parameters: {t: '0,5'}", ["`parameters.t` is '0,5'", "write 0.5 with a point"]),
+    "a comma for a point, of a match": (TWO + LINEAR + "align: {search: '0,5'}", ["`align.search`", "write 0.5 with a point"]),
     "a word": (TWO + SLERP + "parameters: {t: [0, half]}", ["`parameters.t` is 'half'", "a finite number"]),
     # layers
     "too deep": (

@@ -59,7 +59,13 @@ def test_the_mean_of_two_loads_and_samples(kind: str, pipelines: Callable, tmp_p
     a, b = pipelines(kind)
     report = door.merge([a, b], out=tmp_path / "out", align=False)
     out = tmp_path / "out"
-    assert {path.name for path in a.iterdir()} == {p.name for p in out.iterdir()} - {"isomerge_pipeline.json"}
+    beside = {"isomerge_pipeline.json", "isomerge_recipe.yml", "README.md"}
+    assert {path.name for path in a.iterdir()} == {p.name for p in out.iterdir()} - beside
+    card = (out / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: diffusers\n")
+    assert all(f"\n- {name}: " in card for name in report["components"])
+    assert str(a) not in card
+    assert "[how](vae/README.md)" in card
     assert (out / "model_index.json").read_bytes() == (a / "model_index.json").read_bytes()
     for name in (path.name for path in a.iterdir() if path.name in MODELS):
         one, other, merged = (tensors(folder / name) for folder in (a, b, out))
@@ -117,6 +123,11 @@ def test_components_by_methods_of_their_own(
     said = isomerge("merge", recipe(tmp_path, content), tmp_path / "out", "--no-report")
     assert said.code == 0, said.err
     out, told = tmp_path / "out", " ".join(f"{said.out} {said.err}".split())
+    again = isomerge("merge", out / "isomerge_recipe.yml", tmp_path / "again", "--no-report")
+    assert again.code == 0, again.err
+    for name in ("unet", "text_encoder", "vae"):
+        one, two_ = tensors(out / name), tensors(tmp_path / "again" / name)
+        assert all(torch.equal(two_[key], tensor) for key, tensor in one.items()), name
     assert f"vae: kept from {b}." in told
     assert "safety_checker: copied, as all have the same bytes." in told
     assert (out / "vae" / "diffusion_pytorch_model.safetensors").read_bytes() == (

@@ -201,6 +201,8 @@ OTHER_CLASSES = {
     # missing, and where its embeddings are taken for a head, theirs is
     "falcon's body": ("falcon", "FalconModel", True),
     "gpt2's body": ("gpt2", "GPT2Model", True),
+    # a neuron of the head that all inputs switch on is linear, and its bias seemed free: heads' are centred as well
+    "distilbert's classifier": ("distilbert", "DistilBertForSequenceClassification", True),
 }  # fmt: skip
 """Classes of which a text that knows the default one alone misses something."""
 

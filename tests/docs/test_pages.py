@@ -3,6 +3,7 @@ out."""
 
 from __future__ import annotations
 
+import ast
 import re
 import runpy
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import typer
 
 import isomerge
 from docs.markdown import DOCS, ROOT, anchors, links, navigation, pages
+from isomerge.errors import guide
 from isomerge.symmetry.language.spec_text import parse_spec
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *pages()]
@@ -51,6 +53,23 @@ def test_reference_leaves_nothing_out() -> None:
     keys = [*keys_of(Recipe), *keys_of(AlignBlock)]
     assert [key for key in keys if f"| `{key}` |" not in recipes] == []
     assert set(methods()) <= anchors(reference / "methods.md")
+
+
+def test_sentences_name_pages_that_readers_have() -> None:
+    """Whoever has the wheel has no docs: what is said names pages by the address in the package's metadata, and
+    there are such pages."""
+    named: set[str] = set()
+    for file in (ROOT / "src").rglob("*.py"):
+        tree = ast.parse(file.read_text())
+        told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
+                assert not re.search(r"docs/\w+", node.value), f"{file}:{node.lineno}: {node.value}"
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "guide":
+                named |= {ast.literal_eval(argument) for argument in node.args}
+    assert named
+    assert all((DOCS / "guide" / f"{page}.md").is_file() for page in named)
+    assert re.fullmatch(r"https://\S+/docs/guide/learned\.md", guide("learned"))
 
 
 def dead_links(page: Path) -> Iterator[str]:

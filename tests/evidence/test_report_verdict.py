@@ -58,6 +58,13 @@ def seen(*, lost: int = 0, unequal: int = 10) -> Look:
         ({"same_basis": True}, Relation.RELATED, "has a common base with a, but lies in other coordinates"),
         ({}, None, "whether they are related is not known"),
         ({"after": 0.3, "first": Relation.UNRELATED}, Relation.RELATED, "matched they seemed unrelated"),
+        # gains of about one are most of a small model's norm: strangers are told by their matrices
+        ({"before": 0.35, "after": 0.29, "matrices": (1.42, 1.17)}, Relation.UNRELATED, "unrelated: their matrices are 1.17"),
+        ({"after": 0.29, "matrices": (1.42, 1.17), "kin": True}, Relation.DERIVED, "but their matrices are 1.17 of"),
+        ({"after": 0.29, "matrices": (1.42, 1.17), "kin": False}, Relation.UNRELATED, "and their matrices are 1.17 of"),
+        ({"after": 0.29, "matrices": (1.42, 0.6)}, None, "fingerprints leave it open, and their matrices are 0.60"),
+        ({"after": 0.29, "matrices": (1.42, 0.3)}, Relation.RELATED, "are related: 1.40 of the norm apart as stored, 0.29"),
+        ({"after": 0.0, "matrices": (1.42, 0.0)}, Relation.SAME, "is the same function"),
         ({"after": 1.3, "first": Relation.RELATED}, Relation.UNRELATED, "matched they seemed related"),
     ],
 )  # fmt: skip

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import isomerge
+from imported import forgotten
 from isomerge.errors import IsomergeError
 from isomerge.fusion import registry
 from isomerge.fusion.fusion import fusion_of
@@ -122,6 +123,57 @@ def test_of_a_function_with_arguments_given(install) -> None:
             registry.method("given")
             assert used()[0]["source"] == "scratch_given 1.2"
     assert len({*map(str, keys)}) == 3
+
+
+SHARED = """
+from functools import partial
+
+def pulling(tensors, *, pull: float):
+    return tensors[0] + pull * (tensors[-1] - tensors[0])
+
+def made(pull):
+    def shared(tensors, *, pull: float = pull):
+        return pulling(tensors, pull=pull)
+    return shared
+
+class Pulling:
+    def __init__(self, pull):
+        self.pull, self.__name__ = pull, "shared"
+    def __call__(self, tensors):
+        return pulling(tensors, pull=self.pull)
+
+def given(pull):
+    function = partial(pulling, pull=pull)
+    function.__name__ = "shared"
+    return function
+
+def registered(pull):
+    from isomerge.fusion.registry import merge_method
+    merge_method(given(pull))
+"""
+"""A module of which others register functions."""
+WAYS = {way: f"merge_method(scratch_shared.{way}(PULL))" for way in ("made", "Pulling", "given")} | {
+    "by a function of the module": "scratch_shared.registered(PULL)"
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_one_function_that_two_files_register(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With other arguments, under one name: refused, naming both files, as the later one took the earlier one's place
+    silently. A file whose text has changed takes its own place."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "scratch_shared.py").write_text(SHARED)
+    text = f"import scratch_shared\nfrom isomerge.fusion.registry import merge_method\n{WAYS[way]}\n"
+    one, two = tmp_path / "scratch_one.py", tmp_path / "scratch_two.py"
+    with forgotten():
+        for pull in ("0.25", "0.75"):
+            one.write_text(text.replace("PULL", pull))
+            with importing(one):
+                merged = registry.method("shared").fuse([torch.zeros(2), torch.ones(2)], {})
+            assert merged.tolist() == [float(pull)] * 2
+        two.write_text(text.replace("PULL", "0.5"))
+        with pytest.raises(IsomergeError, match=rf"{two} and {one} both register that name"), importing(two):
+            pass
 
 
 def test_of_a_function_without_a_name(install) -> None:

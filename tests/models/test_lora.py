@@ -22,6 +22,7 @@ from isomerge.models.recognised import recognise
 from isomerge.models.references import ModelRef, open_model_ref, parse_model_ref
 from isomerge.observe.live.modules import load_module, materialise
 from isomerge.observe.stats.statistics import weights_digest
+from isomerge.options.unused import noting
 from isomerge.run.writing_run import run_key
 from raw_files import one_sentence
 from toys import config_of, outputs, overwrite, relative, save_toy, tensors
@@ -110,6 +111,29 @@ def test_scalings(llama: Path, tmp_path: Path) -> None:
             scaling = a / (math.sqrt(r) if rs else r)
             wanted = stored[f"{module}.weight"].double() + scaling * product(given, module)
             assert close(found.read(f"{module}.weight"), wanted)
+
+
+def test_an_adapter_of_another_model_is_told_of(llama: Path, tmp_path: Path) -> None:
+    """Shapes fit any fine-tune: where the model that an adapter was trained on is at hand, one tensor of both is
+    compared, else names are; that nothing was looked at is said, and of the same model nothing."""
+    same, other = (Path(shutil.copytree(llama, tmp_path / name)) for name in ("same", "other"))
+    overwrite(other, {name: 2 * tensor for name, tensor in tensors(llama).items()})
+    given, at = halves(Q, 48, 48), "was not looked at"
+    for number, (said, words) in enumerate(
+        [
+            (str(llama), None),
+            (str(same), None),
+            (str(other), f"{llama} is another model: {Q}.weight differs"),
+            ("", None),
+            (f"somebody/{llama.name}", None),
+            ("somebody/unheard", at),
+        ]
+    ):
+        lora = adapter(tmp_path / f"lora{number}", given, base_model_name_or_path=said)
+        with noting() as notes:
+            view(llama, lora)
+        assert len(notes) == (words is not None), (said, notes)
+        assert all(str(lora) in note and said in note and (words or "") in note for note in notes)
 
 
 @pytest.mark.parametrize("flag", [False, True])

@@ -13,6 +13,7 @@ from torch import nn
 
 import isomerge
 from isomerge.errors import IsomergeError
+from isomerge.models import conversions
 from isomerge.models.conversions import conversion_of
 from isomerge.models.recognised import recognise
 from isomerge.observe.live.modules import load_module
@@ -53,6 +54,47 @@ def test_places_are_where_transformers_puts_tensors(name: str, toy: Callable, tm
         for canonical, x in stored[1].items():
             places.write(weights, canonical, x)
     assert all(torch.equal(x, others[n]) for n, x in weights.items())
+
+
+@pytest.mark.parametrize("name", [n for n in CONVERTED if n in TRIED])
+def test_large_tensors_are_where_all_their_numbers_say(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Followed axis by axis, as large tensors are, pieces are those of the numbers of all elements. Mutants: a corner
+    from another run's axis, and axes in the stored tensor's order."""
+    model = recognise(single(name, tmp_path / "m"))
+    module, shapes = load_module(model), model.checkpoint.shapes
+    at_once = conversions._followed(module, shapes)
+    monkeypatch.setattr(conversions, "LARGE", 0)
+    by_axis = conversions._followed(module, shapes)
+    assert by_axis.whole == at_once.whole
+    assert by_axis.fused.keys() == at_once.fused.keys()
+    for live, pieces in at_once.fused.items():
+        for (stored, piece), (other, same) in zip(pieces, by_axis.fused[live], strict=True):
+            assert (stored, piece.span(1)) == (other, same.span(1))
+            assert piece.elements is not None or piece == same
+
+
+def test_a_layer_of_experts_takes_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Experts of the sizes that people use, without their values: no more numbers than some rows have. A layer of
+    Mixtral took 30 GB."""
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    with torch.device("meta"):
+        module: nn.Module = MixtralForCausalLM(MixtralConfig(num_hidden_layers=2, vocab_size=100))
+    experts = {"w1": (14336, 4096), "w2": (4096, 14336), "w3": (14336, 4096)}
+    shapes = {
+        f"model.layers.{layer}.block_sparse_moe.experts.{k}.{w}.weight": shape
+        for layer in range(2)
+        for k in range(8)
+        for w, shape in experts.items()
+    }
+    counted, plain = [], torch.arange
+    monkeypatch.setattr(torch, "arange", lambda *given, **how: counted.append(made := plain(*given, **how)) or made)
+    found = conversion_of(module, shapes)
+    monkeypatch.undo()
+    assert sum(len(pieces) for pieces in found.fused.values()) == len(shapes)
+    assert 0 < sum(x.numel() for x in counted) < 1 << 22
 
 
 @pytest.mark.parametrize("name", [n for n in FEW if n in TRIED])

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import isomerge
 from depth import more
+from imported import METHOD
 from isomerge.checkpoint.output_folder import PartialFolder
 from isomerge.checkpoint.writer import CheckpointWriter
 from isomerge.errors import IsomergeError
@@ -304,3 +305,53 @@ def test_an_interrupted_apply_goes_on(tmp_path: Path) -> None:
             isomerge.apply(first, b, out=tmp_path / f"out-{name}", observer=stop)
         isomerge.apply(patch, b, out=tmp_path / f"out-{name}")
         assert (tmp_path / f"out-{name}" / "model.safetensors").read_bytes() == clean[name]
+
+
+IMPORTING = textwrap.dedent("""
+    import os, signal, sys
+    import torch
+    torch.set_num_threads(1)
+    import isomerge
+    a, b, own, out, at = sys.argv[1:]
+    seen = 0
+    def observer(unit, done, total):
+        global seen
+        if seen == int(at):
+            os.kill(os.getpid(), signal.SIGKILL)
+        seen += not unit.startswith("looking whether")
+    isomerge.merge([a, b], out=out, align=False, method="pulled", imports=own, out_shard_size=60_000, observer=observer)
+""")
+READS = {
+    "beside it": "from scratch_beside import PULL",
+    "when it is called": "import scratch_package",
+}
+"""How the module of the method comes to what is edited."""
+
+
+def pulled(way: str) -> str:
+    """A module that registers a method, and reads a number from another module."""
+    inside = "    from scratch_package.inner import PULL\n" if way == "when it is called" else ""
+    return METHOD.replace("    return", f"{inside}    return").replace("+ pull", "+ PULL") + READS[way] + "\n"
+
+
+@pytest.mark.parametrize("way", READS)
+def test_an_edited_plug_in_starts_anew(way: str, tmp_path: Path) -> None:
+    """What a method's module imports is edited between a kill and the next run: the output is that of the new code
+    alone. It was of two codes. Mutant: `code_digest` without what a module imports."""
+    a, b = single("gpt2", tmp_path / "a"), single("gpt2", tmp_path / "b", 5)
+    own, place = tmp_path / "code" / "scratch_own.py", tmp_path / "code" / "scratch_package"
+    place.mkdir(parents=True)
+    (place / "__init__.py").touch()
+    edited = place / "inner.py" if way == "when it is called" else own.with_name("scratch_beside.py")
+    own.write_text(pulled(way))
+
+    def merged(out: str, at: int = 10**6) -> int:
+        command = [sys.executable, "-c", IMPORTING, str(a), str(b), str(own), str(tmp_path / out), str(at)]
+        return subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False).returncode
+
+    edited.write_text("PULL = 0.5\n")
+    assert merged("out", 14) == -signal.SIGKILL
+    assert len((tmp_path / ".out.partial" / "journal.jsonl").read_text().splitlines()) > 3
+    edited.write_text("PULL = 0.125\n")
+    assert merged("out") == merged("whole") == 0
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")

@@ -186,6 +186,18 @@ def test_a_relative_in_another_basis(llamas: dict[str, Path], tmp_path: Path) ->
     assert isomerge.diff(a, turned)["spaces"] == "all"
 
 
+def test_one_distance_at_every_door(llamas: dict[str, Path], tmp_path: Path) -> None:
+    """Fine-tunes are as far apart for diff as for a merge, matched, left alone or not aligned at all: over all
+    tensors as they are stored (where diff took those that symmetry moves, gains about one made them nearer)."""
+    pair = [llamas["a"], llamas["tuned"]]
+    merges = [
+        isomerge.merge(pair, out=tmp_path / f"{align}", align=align)["verdict"] for align in ("auto", True, False)
+    ]
+    said = {verdict["sentence"].partition(":")[0] for verdict in (*merges, isomerge.diff(*pair)["verdict"])}
+    assert len(said) == 1, said
+    assert "aligned already (0." in said.pop()
+
+
 def advised(verdict: dict[str, Any], tmp_path: Path) -> list[list[str]]:
     """The commands that are advised, as a shell reads them."""
     return [shlex.split(step["command"]) for step in verdict["next"] if step["command"]]
@@ -239,6 +251,26 @@ def test_a_recipe_is_told_in_its_keys(
     assert "--" not in ours
     assert "--" in theirs
     assert found["verdict"]["sentence"] in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_gains_of_one_make_no_relatives(
+    llamas: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Strangers whose gains are one, most of their norm, are as far apart after a match as their matrices are, also
+    where fingerprints leave it open whether they are kin (by all tensors they were related)."""
+    monkeypatch.setattr("isomerge.commands.merging._kinship", lambda anchor, model: None)
+    pair = []
+    for name in ("a", "stranger"):
+        weights = load_file(llamas[name] / "model.safetensors")
+        plain = {key: torch.ones_like(t) if t.ndim == 1 else 0.02 * t for key, t in weights.items()}
+        pair.append(copied(llamas[name], tmp_path / name, plain))
+    found = isomerge.merge(pair, out=tmp_path / "out")
+    (told,) = found["verdict"]["pairs"]
+    assert (
+        told["after"] < 0.5 < 0.9 < found["distance"]["matrices"]["after"] / found["distance"]["matrices"]["norm"]
+    )
+    assert found["verdict"]["code"] == "unrelated"
+    assert "their matrices are" in found["verdict"]["sentence"]
 
 
 def test_advice_against_no_align_helps(llamas: dict[str, Path], tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.archs.plug_in_specs import PlugInTexts, SpecText, model_types, plug_in_texts, register
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, guide
 from isomerge.files import unreadable
 from isomerge.plug_ins.command import use
 from isomerge.symmetry.language.expansion import expanded_text, written_out
@@ -159,7 +159,7 @@ def spec_for(
         raise IsomergeError(
             f"config.json: no spec for model_type {kind!r}, which is none of the {len(_own_texts())} that "
             "isomerge architectures lists; derive one (isomerge discover) or write one "
-            "(docs/guide/add-an-architecture.md), and give it with --spec FILE"
+            f"({guide('add-an-architecture')}), and give it with --spec FILE"
         )
     for plug_in, part in plug_in_parts(config):
         use("architecture", _kind_of(part), plug_in.source)

@@ -25,6 +25,8 @@ from isomerge.checkpoint.weights import WeightFiles
 from isomerge.errors import IsomergeError
 
 ADAPTER_CONFIG = "adapter_config.json"
+BASE = "base_model_name_or_path"
+"""Its key for the model that it was trained on."""
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_PICKLE = "adapter_model.bin"
 PREFIX = "base_model.model."

@@ -18,7 +18,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from isomerge.checkpoint.adapter import Adapter, Update, check_halves, is_adapter, open_adapter, strength
+from isomerge.checkpoint.adapter import BASE, Adapter, Update, check_halves, is_adapter, open_adapter, strength
 from isomerge.checkpoint.header import read_header
 from isomerge.checkpoint.hub import local_folder
 from isomerge.checkpoint.reader import Checkpoint, Derived
@@ -30,6 +30,8 @@ IMAGE_WEIGHTS = "pytorch_lora_weights.safetensors"
 """What diffusers calls such a file."""
 METADATA = "lora_adapter_metadata"
 """Where diffusers keeps the configurations of adapters, in the header."""
+KOHYA_BASE = "ss_sd_model_name"
+"""Where kohya's header has the name of the model that was trained on."""
 MAIN = "model"
 """The part for what makes images: a U-Net or a transformer, whose names have other beginnings, or none."""
 STARTS = {
@@ -104,8 +106,10 @@ def open_image_lora(ref: str | Path, file: Path, part: str = "") -> Adapter:
     """
     stamps = stamps_of([file])
     infos, header = read_header(file)
-    tensors = Checkpoint(str(ref), file, {}, infos, stamps, _companions={}, in_folder=False)
     config = _configuration(file, header)
+    named = [value for key, value in config.items() if key.rpartition(".")[2] == BASE and value]
+    base = {BASE: str(next(iter(named), header.get(KOHYA_BASE, "")))}
+    tensors = Checkpoint(str(ref), file, base, infos, stamps, _companions={}, in_folder=False)
     starts: dict[str, str] = {}
     layers: dict[str, Update] = {}
     for key in infos:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -253,6 +254,9 @@ def _parameters_of(texts: Any) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not (equals and name and value):
             raise IsomergeError(f"--parameter {text}: write name=value, such as density=0.5")
+        if re.fullmatch(r"-?0,(?![01]$)\d+", value):
+            one, two = f"{name}={value.replace(',', '.')}", f"{name}=[{value}]"
+            raise IsomergeError(f"--parameter {text}: write {one} for one number, or {two} for two")
         try:
             parts = [plain_value(part) for part in ([value] if value[0] in "[{" else value.split(","))]
         except ValueError as error:

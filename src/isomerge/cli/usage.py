@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 from isomerge.cli.mergekit_options import in_place_of
 from isomerge.doors import COMMANDS
+from isomerge.errors import with_points
 from isomerge.options.nearest_names import nearest
+
+_QUOTED = re.compile("'([^']*)'")
 
 
 def misused(error: Any, name: str | None) -> str:
@@ -33,6 +37,9 @@ def misused(error: Any, name: str | None) -> str:
         if hasattr(error, "param_type"):  # it is missing
             return f"{name} needs {label} ({' '.join(parameter.help.split()).rstrip('.')}); {way}"
         said = f"{label}: {error.message[:1].lower()}{error.message[1:].rstrip('.')}"
+        given = error.__cause__ or error.__context__
+        texts = [row["input"] for row in given.errors()] if hasattr(given, "errors") else _QUOTED.findall(said)
+        said += "".join(map(with_points, texts))
     return f"{name or 'isomerge'}: {said[:1].lower()}{said[1:]}; {way}"
 
 

@@ -14,11 +14,14 @@ from isomerge.errors import IsomergeError
 from isomerge.merging.merge_plan import MergePlan
 from isomerge.merging.merge_request import MergeRequest
 from isomerge.merging.merge_run import run_plan
+from isomerge.merging.recipe.merge_recipe import recipe_text
+from isomerge.merging.recipe.recipe_steps import Step
 from isomerge.options import MatchingOptions, OutputOptions
 from isomerge.options.fusing import check_alone
 from isomerge.options.requests import merging as asked_for
 from isomerge.options.unused import note
 from isomerge.progress import Observer, quiet
+from isomerge.run.absolute_names import lasting_ref
 
 if TYPE_CHECKING:
     from isomerge.commands.experts_asked import ExpertsAsked
@@ -134,7 +137,18 @@ class MergeDoor:
         more = {**asked.matching.given(), "repair": asked.repair, "report": asked.report}
         if (pipeline := pipeline_merge(source, out, **how, writing=writing, more=more)) is not None:
             self.told.pipeline(pipeline)
+            pipeline = replace(pipeline, recipe=self._recipe(source))
         return pipeline
+
+    def _recipe(self, source: Any) -> str:
+        """The recipe that merges pipelines again."""
+        evidence = self._evidence(self.asked.writing)
+        if isinstance(source, (str, Path, Step)):
+            from isomerge.merging.recipe.recipe_components import kept_recipe
+
+            return kept_recipe(source, evidence["said"])
+        request = merge_of(source, fusing=self.asked.fusing, moving=self.asked.moving, **evidence)
+        return recipe_text(request, [lasting_ref(model) for model in request.models], request.spaces)
 
     def within(self, component: ComponentMerge) -> MergeDoor:
         """The same for one component."""

@@ -9,15 +9,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from isomerge.archs import plug_in_parts
+from isomerge.archs import plug_in_parts, without_spec
 from isomerge.checkpoint.dtypes import FLOATS, SHORT
 from isomerge.checkpoint.in_memory import as_reference
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.size import parse_size
 from isomerge.commands.proof import demand_proof
 from isomerge.errors import IsomergeError
-from isomerge.models.compatible import check_compatible, check_tie
+from isomerge.models.compatible import check_compatible, check_tie, unlike
 from isomerge.models.recognised import Model, recognise, working_dtype
+from isomerge.models.references import model_type_of
 from isomerge.models.row_meanings import in_order
 from isomerge.models.unit_plan import make_plan
 from isomerge.observe.read_files import paths_read
@@ -58,7 +59,11 @@ def recognised(
             else:
                 model = as_reference(model)
             references.append(model)
-            opened.append(recognise(model, allow_pickle=opening.allow_pickle, **how))
+            try:
+                opened.append(recognise(model, allow_pickle=opening.allow_pickle, **how))
+            except IsomergeError:
+                _check_one_kind(models, spec)
+                raise
             opened[-1].checkpoint.ref = name or opened[-1].ref
         _tell_apart(models, opened)
         apart = set().union(*(opened[0].names.keys() ^ m.names.keys() for m in opened))
@@ -96,6 +101,15 @@ def dtype_name(dtype: Any) -> str | None:
 def bytes_of(max_memory: str | int | None) -> int | None:
     """``--max-memory`` as a number of bytes; None: no bound. Raises IsomergeError for what is no size."""
     return None if max_memory is None else parse_size(max_memory)
+
+
+def _check_one_kind(models: Sequence[Any], spec: str | Path | None) -> None:
+    """Refuse models of several architectures, one of which has no spec, as what they are; headers are not read."""
+    kinds = {str(m): kind for m in models if isinstance(m, (str, Path)) and (kind := model_type_of(str(m)))}
+    if spec is None and len(kinds) > 1 and any(without_spec({"model_type": kind}) for kind in kinds.values()):
+        first, *others = kinds
+        if other := next((ref for ref in others if kinds[ref] != kinds[first]), None):
+            raise unlike(f"{first} and {other}", kinds[first], kinds[other])
 
 
 def _tell_apart(given: Sequence[Any], opened: Sequence[Model]) -> None:

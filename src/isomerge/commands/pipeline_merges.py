@@ -70,6 +70,8 @@ class PipelineMerge:
     """What is told of components that the base does not have."""
     asked: str
     """What the output depends on beside the files of the pipelines."""
+    recipe: str = ""
+    """The YAML that merges them again."""
 
     def lines(self) -> list[str]:
         """What was decided, in a line for each component that is not merged as asked."""

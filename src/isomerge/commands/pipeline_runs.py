@@ -12,11 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.output_folder import PartialFolder
 from isomerge.checkpoint.pushing import check_push, push
 from isomerge.checkpoint.weights import find_weights
 from isomerge.commands.pipeline_merges import ComponentMerge, PipelineMerge
 from isomerge.errors import IsomergeError, UnfinishedError
+from isomerge.evidence.card import RECIPE, model_card
+from isomerge.evidence.parents import CARD, parent_of
 from isomerge.files import disk_errors, write_whole
 from isomerge.options import OutputOptions
 from isomerge.run.report_file import PIPELINE_REPORT, REPORTS, report_bytes
@@ -65,6 +68,9 @@ def run_pipeline(
             _assemble(merge, partial)
             short = {n: {k: v for k, v in row.items() if k != "report"} for n, row in rows.items()}
             write_whole(partial.model / PIPELINE_REPORT, report_bytes({**report, "components": short}))
+            write_whole(partial.model / RECIPE, merge.recipe.encode())
+            if not (partial.model / CARD).exists():  # a model with parts of its own has one
+                write_whole(partial.model / CARD, _card(merge, report).encode())
         partial.publish()
     if writing.push_to_hub is not None:
         push(merge.out, writing.push_to_hub, private=writing.private, message=f"Made by isomerge: {merge.out.name}")
@@ -88,6 +94,24 @@ def _assemble(merge: PipelineMerge, partial: PartialFolder) -> None:
             path.unlink()
         (partial.model / REPORTS).mkdir(exist_ok=True)
         os.rename(folder, partial.model / REPORTS / name)
+
+
+def _card(merge: PipelineMerge, report: dict[str, Any]) -> str:
+    """The model card of the whole; merged components have cards of their own."""
+    parents = [
+        parent_of(one.folder, one.ref, read_object(one.index, remedy="", unique=False))
+        if one.folder.is_dir()
+        else parent_of(None, one.ref, {"_diffusers_version": ""})
+        for one in merge.pipelines
+    ]
+    places = {name: merge.place(name).relative_to(merge.out) for name in report["components"]}
+    rows = [
+        f"- {name}: {row['said'] or row['how']}" + (f" ([how]({places[name]}/{CARD}))" if "report" in row else "")
+        for name, row in report["components"].items()
+    ]
+    text = "\n".join([f"{merge.told[:1].upper()}{merge.told[1:]} Made by isomerge.", "", *rows])
+    refs = [one.ref for one in merge.pipelines]
+    return model_card("Merged pipeline", refs, text, report, parents=parents, recipe=merge.recipe)
 
 
 def _report(merge: PipelineMerge, rows: Mapping[str, Any]) -> dict[str, Any]:

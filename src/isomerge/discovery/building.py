@@ -22,7 +22,7 @@ from isomerge.discovery.precision import double_precision
 from isomerge.discovery.shrinking import FALLBACKS, SCALES, Change, Scale
 from isomerge.discovery.specimen import Specimen, loaded
 from isomerge.discovery.specimen_inputs import inputs_of
-from isomerge.errors import IsomergeError, first_line
+from isomerge.errors import IsomergeError, first_line, guide
 from isomerge.progress import silent
 
 HEADS = (
@@ -63,7 +63,7 @@ def real_config(config: Mapping[str, Any]) -> Any:
         raise IsomergeError(
             f"config.json: transformers {transformers.__version__} cannot make a model of model_type {kind!r} "
             f"({first_line(error)}): register its classes (AutoConfig, AutoModel) in the same process, or write "
-            "its spec by hand (docs/guide/add-an-architecture.md)"
+            f"its spec by hand ({guide('add-an-architecture')})"
         ) from None
 
 
@@ -115,7 +115,7 @@ def make_specimen(
     assert first is not None
     raise IsomergeError(
         f"a tiny {kind.__name__} cannot be built or run ({type(first).__name__}: {first_line(first)}): "
-        "write its spec by hand (docs/guide/add-an-architecture.md)"
+        f"write its spec by hand ({guide('add-an-architecture')})"
     ) from first
 
 
@@ -171,7 +171,7 @@ def _bounded(kind: Any) -> Iterator[None]:
             raise IsomergeError(
                 f"config.json: a {kind.__name__} with all sizes made small that discovery knows has more than "
                 f"{LARGEST:,} parameters ({type(module).__name__} has {parameter_shape(parameter)}), which is no "
-                "tiny model: write its spec by hand (docs/guide/add-an-architecture.md)"
+                f"tiny model: write its spec by hand ({guide('add-an-architecture')})"
             )
 
     handle = on_parameter(count)

@@ -15,7 +15,7 @@ from isomerge.checkpoint.opening import CONFIG, open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.weights import find_weights
 from isomerge.discovery.discover import Discovery
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, guide
 from isomerge.symmetry.language.spec import coverage
 from isomerge.symmetry.language.spec_text import parse_spec
 
@@ -58,7 +58,7 @@ def _read_live(module: Any) -> tuple[str, dict[str, Any], None]:
     if not isinstance(config, Mapping) or not config.get("model_type"):
         raise IsomergeError(
             f"{name} is a module of plain torch, of which no tiny one can be made from a config: write its spec by "
-            "hand and prove it (docs/guide/add-an-architecture.md; isomerge.prove(module, spec=TEXT, inputs=...))"
+            f"hand and prove it ({guide('add-an-architecture')}; isomerge.prove(module, spec=TEXT, inputs=...))"
         )
     return name, dict(config), None
 

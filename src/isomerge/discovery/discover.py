@@ -25,7 +25,7 @@ from isomerge.discovery.proving import Court, bound, laws
 from isomerge.discovery.shrinking import kind_of
 from isomerge.discovery.specimen import Specimen
 from isomerge.discovery.streams import prove_folded, prove_stream
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, guide
 from isomerge.evidence.law import Law
 from isomerge.symmetry.axes import atoms, parse
 
@@ -135,7 +135,7 @@ def proven_again(draft: Draft, pair: Sequence[Specimen]) -> dict[str, float]:
         worst = max(wrong, key=lambda law: law.error)
         raise IsomergeError(
             f"what was found does not hold for other specimens: {worst.name} changes outputs by {worst.error:.1e}: "
-            "write this spec by hand (docs/guide/add-an-architecture.md)"
+            f"write this spec by hand ({guide('add-an-architecture')})"
         )
     return {law.name: law.error for law in said}
 
@@ -211,7 +211,7 @@ def check_reached(lines: Sequence[LineFound], known: set[str], used: set[str], m
             raise IsomergeError(
                 f"no output of a tiny {module} depends on {line.name}: discovery does not know the inputs that "
                 f"it is for, so that "
-                "nothing around it can be proven: write this spec by hand (docs/guide/add-an-architecture.md)"
+                f"nothing around it can be proven: write this spec by hand ({guide('add-an-architecture')})"
             )
 
 

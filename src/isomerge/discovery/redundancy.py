@@ -193,19 +193,23 @@ def norms_of(module: nn.Module) -> list[tuple[nn.Module, str, float]]:
 
 
 def centre_neurons(specimen: Specimen) -> None:
-    """Give neurons that have biases the mean zero over the last input: under ReLU one that all inputs switch on is
-    linear, so that its bias may as well stand in the next one, and one that none does is not there."""
+    """Give neurons that have biases the mean zero over the last input, those of heads too: under ReLU one that all
+    inputs switch on is linear, so that its bias may as well stand in the next one, and one that none does is not
+    there."""
     keys = specimen.keys
+    widths = {keys[key] for key in keys if kind_of(key, keys) == "width"}
     sizes = {keys[key] for key in keys if kind_of(key, keys) == "neurons"}
-    sizes |= {4 * keys[key] for key in keys if kind_of(key, keys) == "width"}  # where no key counts them (MarkupLM)
+    sizes |= {4 * width for width in widths}  # where no key counts them (MarkupLM)
 
     def centred(module: nn.Linear, inputs: Any, output: Tensor) -> Tensor:
         mean = output.reshape(-1, output.shape[-1]).mean(0)
         module.bias.sub_(mean)
         return output - mean
 
-    layers = [m for m in specimen.module.modules() if isinstance(m, nn.Linear) and m.bias is not None]
-    handles = [m.register_forward_hook(centred) for m in layers if m.out_features in sizes]
+    biased = {n: m for n, m in specimen.module.named_modules() if isinstance(m, nn.Linear) and m.bias is not None}
+    heads = (m for n, m in biased.items() if m.out_features in widths and not any(map(str.isdigit, n.split("."))))
+    layers = dict.fromkeys([*(m for m in biased.values() if m.out_features in sizes), *heads])
+    handles = [layer.register_forward_hook(centred) for layer in layers]
     with torch.no_grad():
         specimen.flat_outputs()
     for handle in handles:

@@ -25,9 +25,10 @@ def summarise(rows: Iterable[dict[str, Any]], names: Mapping[str, str] | None = 
     Returns:
         ``before``, ``after``, ``norm`` (Frobenius over all tensors), and the same under ``spaces`` (over the
         tensors that a space acts on, so spaces overlap; ``fixed`` is the rest) and ``layers``, each of which has
-        its ``spaces``.
+        its ``spaces``; under ``matrices`` over all matrices that a space acts on, where rows say ``matrix``.
     """
     total: dict[str, float] = {"before": 0.0, "after": 0.0, "norm": 0.0}
+    matrices: dict[str, float] = {}
     spaces: dict[str, dict[str, float]] = {}
     layers: dict[str, dict[str, float]] = {}
     parts: dict[str, dict[str, float]] = {}
@@ -40,6 +41,9 @@ def summarise(rows: Iterable[dict[str, Any]], names: Mapping[str, str] | None = 
             places += [group.setdefault(name, dict.fromkeys(total, 0.0)) for group in (spaces, cell)]
         for part in dict.fromkeys((names or {}).get(name, name) for name in row["spaces"] or ["fixed"]):
             places.append(parts.setdefault(part, dict.fromkeys(total, 0.0)))
+        if row.get("matrix") and row["spaces"]:
+            matrices = matrices or dict.fromkeys(total, 0.0)
+            places.append(matrices)
         for place in places:
             for key in total:
                 place[key] += row[key]
@@ -52,6 +56,7 @@ def summarise(rows: Iterable[dict[str, Any]], names: Mapping[str, str] | None = 
 
     return {
         **roots(total),
+        **({"matrices": roots(matrices)} if matrices else {}),
         **({} if names is None else {"parts": by_space(parts)}),
         "spaces": by_space(spaces),
         "layers": {name: {**roots(f), "spaces": by_space(cells[name])} for name, f in layers.items()},

@@ -57,18 +57,19 @@ def parents_of(checkpoints: Iterable[Checkpoint]) -> list[Parent]:
     parents: dict[Path, Parent] = {}
     for checkpoint in checkpoints:
         if not checkpoint.files:
-            parents.setdefault(Path(checkpoint.ref), _parent(None, checkpoint.ref, checkpoint.config))
+            parents.setdefault(Path(checkpoint.ref), parent_of(None, checkpoint.ref, checkpoint.config))
             continue
         home = checkpoint.folder
         beside = dict.fromkeys(file.parent for file in checkpoint.files if not file.is_relative_to(home))
         for folder in (home, *beside):
             name = str(folder) if beside else checkpoint.ref
             config = checkpoint.config if folder == home else _config(folder)
-            parents.setdefault(folder, _parent(folder, name, config))
+            parents.setdefault(folder, parent_of(folder, name, config))
     return list(parents.values())
 
 
-def _parent(folder: Path | None, name: str, config: Mapping[str, Any]) -> Parent:
+def parent_of(folder: Path | None, name: str, config: Mapping[str, Any]) -> Parent:
+    """What is known of one folder, or of tensors in memory (None), by its name and config."""
     card = {} if folder is None else front_matter_of(folder / CARD)
     parent = Parent(name, card=card, library=_library(folder, config))
     snapshot = None if folder is None else snapshot_of(folder)

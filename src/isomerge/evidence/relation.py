@@ -96,15 +96,15 @@ def relation_of(
     *,
     kin: bool | None = None,
     in_place: bool = True,
-) -> Relation:
-    """What distances in parts of the norm say of two models.
+) -> Relation | None:
+    """What distances in parts of the norm say of two models; None where they leave open what fingerprints do.
 
     Args:
         before, after: alignment, over the tensors that it can move; sqrt(2) is uncorrelated.
         tolerance: what rounding explains.
         kin: whether fingerprints, which no basis hides from, have a common base. Where they have none, only a
             distance that relatives have, and that a match has halved, says otherwise: a match in many dimensions
-            brings strangers nearer, too, and gains of norms that are all near 1 are most of small models.
+            brings strangers nearer, too.
         in_place: whether most rows of their matrices have counterparts where they stand, as those of fine-tunes
             have and those of strangers have not, however near their norms bring them.
     """
@@ -116,6 +116,8 @@ def relation_of(
         return Relation.UNRELATED
     if after < (NEAR if kin is False or not (in_place or kin) else FAR):
         return Relation.RELATED
+    if kin is None and not in_place and after < min(FAR, 0.5 * before):
+        return None
     return Relation.DERIVED if kin else Relation.UNRELATED
 
 
@@ -143,6 +145,8 @@ class Pair:
     base: bool = False
     """Whether the anchor is what task vectors are taken from."""
     tolerance: float = SAME["F32"]
+    matrices: tuple[float, float] | None = None
+    """``before`` and ``after`` of matrices alone: gains of about one make strangers alike. None: not known."""
     fixed: float = 0.0
     """How far apart the tensors are that nothing moves, after alignment."""
     look: Look = field(default_factory=lambda: Look(()))
@@ -164,7 +168,10 @@ class Pair:
         if self.after is not None:
             least = self.tolerance if self.fixed <= self.tolerance and self.proof is None else -1.0
             in_place = self.settled or self.look.lost < MOST
-            return relation_of(self.before, self.after, least, kin=self.kin, in_place=in_place)
+            if self.after <= least:
+                return Relation.SAME
+            before, after = self.matrices or (self.before, self.after)
+            return relation_of(before, after, -1.0, kin=self.kin, in_place=in_place)
         if self.settled:
             return Relation.NEAR
         if self.same_basis or self.kin:
@@ -225,13 +232,24 @@ def _share(x: float | None) -> str:
     return "" if x is None else f"{x:.2g}" if x < 0.1 else f"{x:.2f}"
 
 
-def _stored(pair: Pair) -> float:
-    """How far apart they are stored; over all tensors where only those differ that no symmetry moves."""
-    return pair.before or pair.look.distance()
+def _stored(pair: Pair) -> float | None:
+    """How far apart they are stored, over all tensors where these were looked at: one number at every door."""
+    return pair.look.distance() if pair.look.tensors else pair.before
 
 
 def _equal(pair: Pair, a: str, b: str) -> str:
     return f"{b} has the weights of {a}: all {len(pair.look.tensors)} tensors are equal"
+
+
+def _apart(pair: Pair) -> str:
+    """How far apart they are after what was matched: by their matrices, where gains bring them nearer."""
+    far, when = (pair.before, "as stored") if pair.after is None else (pair.after, "after alignment")
+    near, beside = far is not None and far < NEAR, NOTHING_IN_COMMON
+    if near and pair.matrices is not None and pair.matrices[1] >= NEAR:
+        return f"their matrices are {_share(pair.matrices[1])} of their norm apart {when} ({beside})"
+    if near and pair.after is not None:
+        beside = f"{_share(pair.before)} as stored"
+    return f"they are {_share(far)} of the norm apart {when} ({beside})"
 
 
 def _same(pair: Pair, a: str, b: str) -> str:
@@ -247,7 +265,7 @@ def _near(pair: Pair, a: str, b: str) -> str:
         else f"{b} and {a} have the same weights but for {but} ({_share(_stored(pair))} of the norm apart)"
         if (but := pair.look.but)
         else f"{b} and {a} are fine-tunes of one base, or one of the other, and aligned already "
-        f"({_share(pair.before)} of the norm apart)"
+        f"({_share(_stored(pair))} of the norm apart)"
     )
     if not pair.align:
         return said
@@ -260,7 +278,7 @@ def _related(pair: Pair, a: str, b: str) -> str:
     if pair.look.but:
         said = (
             f"{b} and {a} have the same weights but for {pair.look.but}, which are in another order or basis, or "
-            f"other weights ({_share(_stored(pair))} of the norm apart as stored"
+            f"other weights ({_share(pair.before or _stored(pair))} of the norm apart as stored"
         )
         return (
             f"{said}, {_share(pair.after)} after alignment)"
@@ -286,29 +304,27 @@ def _related(pair: Pair, a: str, b: str) -> str:
 
 
 def _derived(pair: Pair, a: str, b: str) -> str:
-    return (
-        f"{b} has a common base with {a}, but they are {_share(pair.after)} of the norm apart after alignment "
-        f"({NOTHING_IN_COMMON}): merging them will most likely not work"
-    )
+    return f"{b} has a common base with {a}, but {_apart(pair)}: merging them will most likely not work"
 
 
 def _unrelated(pair: Pair, a: str, b: str) -> str:
-    far, when = (pair.before, "as stored") if pair.after is None else (pair.after, "after alignment")
-    apart = f"{_share(far)} of the norm apart {when} ({NOTHING_IN_COMMON})"
+    apart, far = _apart(pair), pair.before if pair.after is None else pair.after
     if pair.base:
         return (
-            f"{a} is no base of {b}: they are {apart}, so that the task vector is as large as the model, and "
-            "merging it will most likely not work"
+            f"{a} is no base of {b}: {apart}, so that the task vector is as large as the model, and merging it "
+            "will most likely not work"
         )
+    apart = apart.removeprefix("they are ")
     if pair.kin is False and pair.before and far is not None and far < NEAR:
-        apart = f"fingerprints tell no common base, and they are {_share(far)} of the norm apart {when}"
-        apart += f" ({_share(pair.before)} as stored)" if pair.after is not None else ""
+        apart = f"fingerprints tell no common base, and {_apart(pair)}"
     return f"{b} and {a} are unrelated: {apart}, so that their average will most likely not work"
 
 
 def _unknown(pair: Pair, a: str, b: str) -> str:
     if pair.proof is Proof.OPEN:
         return f"cannot tell whether {b} and {a} are one function: {pair.doubt}"
+    if pair.after is not None:
+        return f"cannot tell whether {b} and {a} have a common base: fingerprints leave it open, and {_apart(pair)}"
     return (
         f"{b} lies in other coordinates than {a} ({_share(pair.before)} of the norm apart where they were "
         "compared), and whether they are related is not known before they are matched"

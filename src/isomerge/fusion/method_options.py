@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Any, TypeVar
 
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, with_points
 from isomerge.fusion.bounds import Bound
 
 KINDS = (bool, int, float, str)
@@ -121,7 +121,8 @@ def check_kind(option: Option, value: Any, place: str) -> None:
     }
     if not good[option.kind]:
         words = {bool: "true or false", float: "a finite number", int: "a whole number", str: "a word"}
-        raise IsomergeError(f"`{place}` is {value!r}: give {_expected(option) or words[option.kind]}")
+        wanted = _expected(option) or words[option.kind]
+        raise IsomergeError(f"`{place}` is {value!r}: give {wanted}{with_points(value)}")
     if isinstance(value, (int, float, str)) and option.values is not None and value not in option.values:
         raise IsomergeError(f"`{place}` is {value}: give {_expected(option)}")
 

@@ -42,7 +42,7 @@ from isomerge.passes import Entries
 from isomerge.plug_ins import entry_points
 from isomerge.plug_ins.command import use
 from isomerge.plug_ins.entry_points import METHODS, load, module_source, origin, package_of, plug_ins
-from isomerge.plug_ins.modules import called, imported_as, is_one, module_of, name_of
+from isomerge.plug_ins.modules import called, check_one, module_of, name_of
 
 PLACE = ("stacked", "depth")
 """What a method may ask of where its tensor stands: see ``stacked`` and ``depth``."""
@@ -299,22 +299,9 @@ def _register(method: Method) -> Callable[..., Any]:
     """
     if not method.built_in:
         _load(method.name)  # a name of isomerge's own is refused where it is taken
-    there = _METHODS.get(method.name)
-    if there is not None and not is_one(method.function, there.function):
-        takers = [_module_of(taker) for taker in (method, there)]
-        raise IsomergeError(
-            f"merge method {method.name}: {' and '.join(takers)} both register that name; rename one"
-        )
+    check_one("merge method", method.name, method.function, _METHODS.get(method.name))
     _METHODS[method.name] = method
     return method.function
-
-
-def _module_of(method: Method) -> str:
-    """What the module of a method is called where two register one name: its file, where it was imported as one."""
-    if method.built_in:
-        return "isomerge itself"
-    module = imported_as(method.module)
-    return method.module if module is None else module.name
 
 
 def scale_free(function: Callable[..., Any]) -> Callable[..., Any]:

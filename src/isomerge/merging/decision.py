@@ -113,6 +113,8 @@ def _matched(
         source = "texts that they write" if matching.data == GENERATE else "the data"
         what += f" and the match learned on {source} ({matching.settings.steps} steps)"
         otherwise.append(("learn_effort", "none"))
+    elif whole and matching.data is not None and matching.may_learn:
+        otherwise.append(("learn", "DATA"))
     if asked is None:
         otherwise.append(("spaces", "default" if whole else "all"))
     return what, otherwise

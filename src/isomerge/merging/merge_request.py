@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, with_points
 from isomerge.fusion.fusion import Fusion, fusion_of
 from isomerge.fusion.method_parameters import of_every_model
 from isomerge.fusion.registry import Method
@@ -159,7 +159,8 @@ def request_of_models(
     # numpy and torch have numbers and lists of their own
     settings = {n: v.tolist() if hasattr(v, "tolist") else v for n, v in dict(parameters or {}).items()}
     if weights is not None and len(weights) != len(listed):
-        raise IsomergeError(f"--weights: {len(listed)} finite numbers are needed, got {list(weights)}")
+        got = f"{list(weights)}{with_points(weights)}"
+        raise IsomergeError(f"--weights: {len(listed)} finite numbers are needed, got {got}")
     if base_model is None and chosen.base == "required" and chosen.models == (1, 1) and len(listed) == 2:
         base_model = listed[0]  # of two models that one is between, the first is where it starts
     if len(listed) == 1 and base_model is None and method == "linear" and _has_adapter(listed[0]):

@@ -68,10 +68,7 @@ def check_kin(anchor: Model, other: Model, *, but: Collection[str] = ()) -> None
     """Refuse models of other architectures or sizes; ``but``: sizes that are not compared."""
     pair = f"{anchor.ref} and {other.ref}"
     if anchor.spec.kin != other.spec.kin or _differently_described(anchor, other):
-        raise IsomergeError(
-            f"{pair} have different architectures ({anchor.spec.model_type}, {other.spec.model_type}): "
-            "only models of one architecture are compared and merged (isomerge inspect MODEL shows it)"
-        )
+        raise unlike(pair, anchor.spec.model_type, other.spec.model_type)
     for size, value in anchor.spec.sizes.items():
         theirs = other.spec.sizes.get(size, value)
         if theirs != value and size not in but:
@@ -81,6 +78,14 @@ def check_kin(anchor: Model, other: Model, *, but: Collection[str] = ()) -> None
             raise IsomergeError(
                 f"{pair} have different {what} ({size} is {value} and {theirs}): they must be equal{hint}"
             )
+
+
+def unlike(pair: str, one: str, two: str) -> IsomergeError:
+    """What is said of two models of other architectures."""
+    return IsomergeError(
+        f"{pair} have different architectures ({one}, {two}): only models of one architecture are compared and "
+        "merged (isomerge inspect MODEL shows it)"
+    )
 
 
 def _differently_described(first: Model, second: Model) -> bool:

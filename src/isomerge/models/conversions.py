@@ -2,14 +2,16 @@
 
 Transformers 5 renames tensors, and fuses what files store one by one: experts are stacked, gates and ups
 concatenated, some are transposed. The conversion that it would run on the weights is run on the numbers of their
-elements instead: where a number comes out is where the element lies, whatever operations were in between.
+elements instead: where a number comes out is where the element lies, whatever operations were in between. The
+numbers of large tensors (a layer's experts) would take a multiple of their memory: they are followed axis by axis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,6 +23,10 @@ from isomerge.errors import IsomergeError
 from isomerge.models.assembled import Piece
 
 Shapes = Mapping[str, tuple[int, ...]]
+LARGE = 1 << 22
+"""Elements of one conversion beyond which it is followed axis by axis where that can be: 32 MB of numbers."""
+FEW = 2
+"""Of the elements along another axis then: enough to see a step."""
 
 
 @dataclass(frozen=True)
@@ -160,24 +166,67 @@ class _Follower:
             for (_, stored), piece in zip(members, self.known[key], strict=True):
                 yield name, stored, piece
             return
-        targets, starts = self._numbers(name, members)
-        pieces = [
+        large = sum(prod(shape) for _, shape in sizes) > LARGE
+        pieces = (self._by_axis(name, members) if large else None) or self._at_once(name, members)
+        if {target for target, _, _ in pieces} == {name}:
+            self.known[key] = [piece for _, _, piece in pieces]
+        yield from pieces
+
+    def _at_once(self, name: str, members: list[tuple[str, str]]) -> list[tuple[str, str, Piece]]:
+        """By the numbers of all elements."""
+        targets, starts = self._numbers(name, members, [self.shapes[stored] for _, stored in members])
+        return [
             (target, stored, piece)
             for target, inverse in self._places(name, targets, starts[-1])
             for (_, stored), a, b in zip(members, starts, starts[1:], strict=False)
             if (piece := _piece(inverse[a:b], self.shapes[stored], targets[target], a)) is not None
         ]
-        if list(targets) == [name]:
-            self.known[key] = [piece for _, _, piece in pieces]
-        yield from pieces
 
-    def _numbers(self, name: str, members: list[tuple[str, str]]) -> tuple[dict[str, Tensor], list[int]]:
-        """The numbers of stored elements where they are in live tensors, and where each stored tensor's numbers
-        begin."""
+    def _by_axis(self, name: str, members: list[tuple[str, str]]) -> list[tuple[str, str, Piece]] | None:
+        """By the numbers of the elements along one axis at a time, and `FEW` along the others; None where stored
+        tensors are no boxes of the live ones, side by side, that fill them."""
+        shapes = [self.shapes[stored] for _, stored in members]
+        runs: dict[tuple[str, int], list[_Box]] = {}
+        for axis in range(rank := max(map(len, shapes))):
+            small = [tuple(n if k == axis else min(n, FEW) for k, n in enumerate(shape)) for shape in shapes]
+            try:
+                targets, starts = self._numbers(name, members, small)
+            except IsomergeError:  # the sizes count
+                return None
+            for target, numbers in targets.items():
+                if target not in self.live or not _is_numbering(numbers, starts[-1]):
+                    return None
+                inverse = _inverse(numbers, starts[-1])
+                for number, shape in enumerate(small):
+                    part = inverse[starts[number] : starts[number + 1]]
+                    if bool((part >= 0).any()):
+                        box = _Box.of(part.view(shape), tuple(numbers.shape))
+                        if box is None:
+                            return None
+                        runs.setdefault((target, number), []).append(box)
+        pieces, sides = [], dict[str, list[list[tuple[int, int]]]]()
+        for (target, number), boxes in runs.items():
+            shape, live = shapes[number], tuple(self.live[target].shape)
+            corner, axes = _one_corner(boxes, live), boxes[0].axes
+            if corner is None or len(boxes) < rank or any(box.axes != axes for box in boxes):
+                return None
+            along = {axis: n for axis, n in zip(axes, shape, strict=True) if axis is not None}
+            sides.setdefault(target, []).append([(x, x + along.get(k, 1)) for k, x in enumerate(corner)])
+            steps = _rows(live)[0]
+            strides = tuple(0 if axis is None else steps[axis] for axis in axes)
+            offset = sum(x * step for x, step in zip(corner, steps, strict=True))
+            pieces.append((target, members[number][1], Piece(shape, _rows(shape), (strides, offset))))
+        filled = all(_fill(boxes, tuple(self.live[target].shape)) for target, boxes in sides.items())
+        return pieces if filled and len(pieces) == len(members) else None
+
+    def _numbers(
+        self, name: str, members: list[tuple[str, str]], shapes: Sequence[tuple[int, ...]]
+    ) -> tuple[dict[str, Tensor], list[int]]:
+        """The numbers of the elements of stored tensors of these shapes where they are in live tensors, and where
+        each stored tensor's numbers begin."""
 
         converter, starts = deepcopy(self.of_pattern[members[0][0]]), [0]
-        for pattern, stored in members:
-            shape = self.shapes[stored]
+        for (pattern, stored), shape in zip(members, shapes, strict=True):
             numbers = torch.arange(starts[-1], starts[-1] + torch.Size(shape).numel()).view(shape)
             converter.add_tensor(name, stored, pattern, numbers)
             starts.append(starts[-1] + numbers.numel())
@@ -192,11 +241,10 @@ class _Follower:
 
         seen = torch.zeros(total, dtype=torch.bool)
         for target, numbers in targets.items():
-            fits = target in self.live and self.live[target].shape == numbers.shape and numbers.dtype == torch.int64
-            if not fits or not numbers.numel() or numbers.min() < 0 or numbers.max() >= total:
+            fits = target in self.live and self.live[target].shape == numbers.shape
+            if not fits or not _is_numbering(numbers, total):
                 raise self._refusal(target, name)
-            inverse = torch.full((total,), -1)
-            inverse[numbers.flatten()] = torch.arange(numbers.numel())
+            inverse = _inverse(numbers, total)
             seen |= inverse >= 0
             yield target, inverse
         # as many elements as there are, and every one somewhere: each is in one place
@@ -210,6 +258,62 @@ class _Follower:
             f"transformers {transformers.__version__} makes {name} of {type(self.module).__name__} from {stored} "
             "in a way that cannot be followed: match by weights alone, without running the models"
         )
+
+
+def _is_numbering(numbers: Tensor, total: int) -> bool:
+    """Whether a converted tensor consists of numbers of elements, of which there are so many."""
+    return numbers.dtype == torch.int64 and bool(numbers.numel() and numbers.min() >= 0 and numbers.max() < total)
+
+
+def _inverse(numbers: Tensor, total: int) -> Tensor:
+    """The place of each of so many elements among the numbers, -1 for those that are not there."""
+    inverse = torch.full((total,), -1)
+    inverse[numbers.flatten()] = torch.arange(numbers.numel())
+    return inverse
+
+
+@dataclass(frozen=True)
+class _Box:
+    """Where a stored tensor is in a live one, one element beside the other."""
+
+    corner: tuple[int, ...]
+    """Along the axes of the live tensor."""
+    axes: tuple[int | None, ...]
+    """Those of the live tensor along which the stored one's run; None: it has one element along it."""
+    shape: tuple[int, ...]
+    """Of the live tensor."""
+
+    @classmethod
+    def of(cls, places: Tensor, shape: tuple[int, ...]) -> _Box | None:
+        """The box of a stored tensor whose elements are at these places of a live tensor; None where it is none."""
+        view, steps = _view(places), _rows(shape)[0]
+        if view is None or view[1] < 0 or any(stride and stride not in steps for stride in view[0]):
+            return None
+        corner = tuple(view[1] // step % n for step, n in zip(steps, shape, strict=True))
+        wide = [stride if n > 1 else None for stride, n in zip(view[0], places.shape, strict=True)]
+        # axes of one element have the step of one before them
+        axes = tuple(None if stride is None else steps.index(stride) for stride in wide)
+        return cls(corner, axes, shape)
+
+
+def _one_corner(boxes: Sequence[_Box], live: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The corner in a live tensor, from boxes in smaller ones, each of which has some axes as long as they are;
+    None where these do not tell one."""
+    corner = []
+    for axis, length in enumerate(live):
+        places = {box.corner[axis] for box in boxes if len(box.shape) == len(live) and box.shape[axis] == length}
+        if len(places) != 1:
+            return None
+        corner += places
+    return tuple(corner)
+
+
+def _fill(boxes: Sequence[Sequence[tuple[int, int]]], live: tuple[int, ...]) -> bool:
+    """Whether boxes, from where to where along every axis, lie in a tensor side by side and fill it."""
+    begin, end = torch.tensor(boxes).unbind(-1)
+    meet = ((begin[:, None] < end) & (begin < end[:, None])).all(-1).sum()
+    inside = bool((begin >= 0).all()) and bool((end <= torch.tensor(live)).all())
+    return inside and int(meet) == len(boxes) and int((end - begin).prod(-1).sum()) == prod(live)
 
 
 def _piece(inverse: Tensor, shape: tuple[int, ...], numbers: Tensor, start: int) -> Piece | None:

@@ -9,21 +9,25 @@ LoRA: Hu et al. 2021. DoRA: Liu et al. 2024, eq. 5, ``m (W + s B A) / ||W + s B 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from isomerge.checkpoint.adapter import Adapter, Update
+from isomerge.checkpoint.adapter import BASE, Adapter, Update
 from isomerge.checkpoint.companions import companion_files
 from isomerge.checkpoint.dtypes import FLOATS, byte_size, torch_dtype
 from isomerge.checkpoint.header import TensorInfo
 from isomerge.checkpoint.image_lora import open_lora
+from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint, Derived
+from isomerge.checkpoint.single_file import SUFFIX
 from isomerge.checkpoint.weights import of_diffusers
 from isomerge.config.classes import with_classes
 from isomerge.config.vocabulary_keys import KeyPath, counts, with_values
@@ -34,6 +38,7 @@ from isomerge.models.live_parameters import LiveParameter, LiveParameters
 from isomerge.models.lora_layers import for_model
 from isomerge.models.tied_tensors import has_language_head
 from isomerge.models.untie import untie
+from isomerge.options.unused import tell
 from isomerge.symmetry.axes import LABELS
 
 Layout = Literal["rows", "columns", "kernel"]
@@ -57,7 +62,37 @@ def with_adapter(base: Checkpoint, ref: str | Path, *, allow_pickle: bool = Fals
     adapter = open_lora(ref, allow_pickle=allow_pickle)
     if adapter.starts:
         adapter = for_model(adapter, base)
-    return _Merger(base, adapter).view()
+    merged = _Merger(base, adapter).view()
+    _tell_of_other_base(base, adapter, next((name for name in merged.recipes if name not in base.recipes), ""))
+    return merged
+
+
+def _tell_of_other_base(base: Checkpoint, adapter: Adapter, name: str) -> None:
+    """Tell where an adapter was trained on another model than it is merged into, or may have been: shapes fit all
+    the same. Where the model that it names is on this machine, one tensor of both is compared."""
+    said = str(adapter.config.get(BASE) or "")
+    there = Path(os.path.expanduser(said))
+    there = there / base.folder.name if (there / base.folder.name).is_dir() else there
+    if not said or os.path.realpath(there) == os.path.realpath(base.folder):
+        return
+    with suppress(IsomergeError):
+        other = open_checkpoint(there) if there.is_dir() else None
+        if other is not None and name in other.tensors and name in base.tensors:
+            mine, theirs = base.read(name), other.read(name)
+            if mine.shape != theirs.shape or not torch.equal(mine, theirs.to(mine.dtype)):
+                tell(f"{adapter.ref} was trained on {said}, and {base.ref} is another model: {name} differs")
+            return
+    own = [
+        PurePath(x).parts
+        for x in (base.ref.partition("+")[0], base.folder, str(base.config.get("_name_or_path") or ""))
+    ]
+    if _plain(PurePath(said).name) not in {_plain(part) for parts in own for part in parts}:
+        tell(f"{adapter.ref} names {said} as what it was trained on; whether {base.ref} is that was not looked at")
+
+
+def _plain(name: str) -> str:
+    """A model's name without what stands behind it."""
+    return name.partition("@")[0].partition(SUFFIX)[0].lower()
 
 
 class _Merger:

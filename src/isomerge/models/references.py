@@ -137,11 +137,12 @@ def open_model_ref(ref: str | Path | ModelRef, *, allow_pickle: bool = False) ->
 
 
 def model_type_of(ref: str) -> str | None:
-    """The ``model_type`` of the model that a reference begins with; None where it has none that can be read."""
+    """The ``model_type`` of the model that a reference begins with, or its class of diffusers; None where it has
+    none that can be read."""
     with suppress(IsomergeError):
         if whole_of_language(ref) is None and split_part(ref) is None:
             config = read_config(local_folder(with_base(parse_model_ref(ref)).model))
-            return config.get("model_type")
+            return config.get("model_type") or config.get("_class_name")
     return None
 
 

@@ -87,7 +87,7 @@ class MatchingOptions(Options):
     data: Any = option(
         None,
         "Examples to match activations on, or generate: the models make their own. A merge learns the match on "
-        f"them where models were trained apart, and measures what came out. {DATA}",
+        f"them where models show no common base (--learn: in any case), and measures what came out. {DATA}",
         kind=str | None, panel=FIRST, acts=_data, reads=True,
     )  # fmt: skip
     stats_src: str | Path | Sequence[str | Path] | None = option(

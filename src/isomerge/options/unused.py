@@ -1,5 +1,5 @@
 """Options that a run does not use: every option says when it acts (`isomerge.options.option.Option.acts`), and what
-does not is noted.
+does not is noted; and what else is told of what was given.
 
 Notes go to the report (``notes``) and, on the command line, to stderr. A test tries every option that does not act
 always where it cannot.

@@ -26,6 +26,8 @@ _MODULES: dict[str, Module] = {}
 """All that were imported, by their names in `sys.modules`."""
 _TEXTS: WeakKeyDictionary[ModuleType, dict[str, bytes]] = WeakKeyDictionary()
 """Of loaded modules: a text that is changed later is not what runs in this process."""
+_REGISTERED: dict[tuple[str, str], list[tuple[str, str]]] = {}
+"""By kind and name, whose it is: see `_makers`."""
 _NOT_OWN = sys.stdlib_module_names | {"isomerge"}
 _under_way: ContextVar[str | None] = ContextVar("under_way", default=None)
 """The name in `sys.modules` of what is being imported for a command."""
@@ -289,14 +291,48 @@ def name_of(function: Any) -> str:
     )
 
 
-def is_one(first: Any, second: Any) -> bool:
-    """Whether two functions come from one module or file, so that the later one takes the earlier one's place."""
-    if module_of(first) == module_of(second):
-        return True
-    files = [
-        getattr(getattr(called(function), "__code__", None), "co_filename", None) for function in (first, second)
-    ]
-    return None not in files and os.path.realpath(str(files[0])) == os.path.realpath(str(files[1]))
+def check_one(kind: str, name: str, function: Any, there: Any) -> None:
+    """Refuse a name that another module or file has registered; the later of one takes the earlier one's place.
+
+    A module-level function is its module's. One with some arguments given, or that another function made, may be
+    registered by any module: it is the module's as well whose lines run.
+
+    Args:
+        kind: what is registered, in words.
+        name: the name.
+        function: what is to have it.
+        there: what has it; None: nothing.
+
+    Raises:
+        IsomergeError: naming both.
+    """
+    makers = _makers(function)
+    before = _REGISTERED.get((kind, name), []) if there is not None else []
+    if any(one[0] != other[0] and one[1] != other[1] for one, other in zip(makers, before, strict=False)):
+        takers = " and ".join(_called(of[-1][0]) for of in (makers, before))
+        raise IsomergeError(f"{kind} {name}: {takers} both register that name; rename one")
+    _REGISTERED[kind, name] = makers
+
+
+def _makers(function: Any) -> list[tuple[str, str]]:
+    """The module and file that a function is from, and those that register it now."""
+    inner = called(function)
+    code = getattr(inner, "__code__", None)
+    own = (str(inner.__module__), os.path.realpath(code.co_filename) if code else str(inner.__module__))
+    if inner is function and code and "<locals>" not in function.__qualname__:
+        return [own, own]
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    if frame is None:
+        return [own, own]
+    return [own, (frame.f_globals["__name__"], os.path.realpath(frame.f_code.co_filename))]
+
+
+def _called(module: str) -> str:
+    """What a module is called where two register one name: its file, where it was imported as one."""
+    own = imported_as(module)
+    return own.name if own else "isomerge itself" if module.partition(".")[0] == "isomerge" else module
 
 
 def imported_as(module: str) -> Module | None:

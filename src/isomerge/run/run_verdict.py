@@ -75,7 +75,10 @@ def measured(pairs: Sequence[Pair], report: Mapping[str, Any]) -> list[Pair]:
         else:
             apart = fixed.share[1] if fixed is not None and fixed.share is not None else 0.0
             before, after = (pair.look.scale * each for each in share)
-            with_distances.append(replace(pair, before=before, after=after, fixed=apart, first=pair.relation))
+            told = {"before": before, "after": after, "fixed": apart, "first": pair.relation}
+            if spread.matrices is not None and spread.matrices.share is not None:
+                told["matrices"] = tuple(pair.look.scale * each for each in spread.matrices.share)
+            with_distances.append(replace(pair, **told))
     return with_distances
 
 

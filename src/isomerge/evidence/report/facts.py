@@ -47,6 +47,8 @@ class Spread:
     layers: Mapping[str, Gap]
     cells: Mapping[str, Mapping[str, Gap]]
     """By layer, then by space; empty in reports of versions that did not tell."""
+    matrices: Gap | None = None
+    """Over the matrices among `movable`: gains, most of which are about one, make strangers alike."""
 
     @property
     def movable(self) -> Gap:
@@ -328,6 +330,7 @@ def spread_of(distance: Mapping[str, Any]) -> Spread:
             for layer, d in layers.items()
             if "spaces" in d
         },
+        _gap(distance["matrices"]) if "matrices" in distance else None,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from isomerge.errors import with_points
 from isomerge.fusion.registry import methods
 
 ELSEWHERE = {
@@ -59,7 +60,7 @@ def _mistyped(error: Any, schema: type[BaseModel]) -> str:
         words = f"{words}, such as {EXAMPLES.get(error['loc'][-1], '[..., ...]')}"
     elif error["type"] == "literal_error" and near:
         words = f"did you mean {near[0]}? {words}"
-    return f"`{place}`: {words}{kind and f' with the keys {keys}'}"
+    return f"`{place}`: {words}{kind and f' with the keys {keys}'}{with_points(given)}"
 
 
 def _shown(place: tuple[Any, ...]) -> str:

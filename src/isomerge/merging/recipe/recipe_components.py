@@ -8,14 +8,20 @@ is, ``unet: keep:MODEL`` that of another model.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from isomerge.errors import IsomergeError
 from isomerge.merging.recipe.recipe_modules import of_one_module
 from isomerge.merging.recipe.recipe_steps import Step, named_models
+from isomerge.merging.recipe.yaml_text import read_yaml
 from isomerge.models.references import is_assembled
+from isomerge.run.absolute_names import lasting_ref
 
 KEEP = "keep"
 OF_ONE = frozenset(("merge_method", "parameters", "base_model", "models", "slices", "align"))
@@ -108,3 +114,15 @@ def component_step(
     merged = of_one_module(path, {**beside, "modules": {name: module}})
     step = ComponentStep(path, name, merged)
     return ComponentStep(path, name, step.reading(folders).content)
+
+
+def kept_recipe(source: str | Path | Step, said: Mapping[str, Any]) -> str:
+    """The YAML that makes pipelines' merge again from anywhere: the recipe with lasting names of models, and the
+    options of a match that the command line ``said``."""
+    content = dict(source.content) if isinstance(source, Step) else read_yaml(os.path.expanduser(source))
+    names = {name: lasting_ref(name) for name in named_models(content, whole=True)}
+    kept = dict(Step(str(source), None, content).reading(names).content)
+    if plain := {key: value for key, value in said.items() if isinstance(value, (str, int, float))}:
+        align = kept.get("align", False)
+        kept["align"] = {**(align if isinstance(align, Mapping) else {"enabled": align}), **plain}
+    return yaml.safe_dump(kept, sort_keys=False, default_flow_style=None, allow_unicode=True, width=116)

@@ -12,7 +12,7 @@ from isomerge.errors import IsomergeError, own_code
 from isomerge.observe.data.examples import Examples
 from isomerge.plug_ins.command import use
 from isomerge.plug_ins.entry_points import DATA, code_of, load, module_source, origin, package_of, plug_ins
-from isomerge.plug_ins.modules import is_one, module_of, name_of
+from isomerge.plug_ins.modules import check_one, module_of, name_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 _READERS: dict[str, Callable[..., Any]] = {}
@@ -36,10 +36,7 @@ def data_reader(function: F) -> F:
         IsomergeError: another module has a reader of that name, or the function has no name.
     """
     name = name_of(function)
-    there = _READERS.get(name)
-    if there is not None and not is_one(function, there):
-        takers = [module_source(module_of(one)) for one in (function, there)]
-        raise IsomergeError(f"reader {name}: {' and '.join(takers)} both register that name; rename one")
+    check_one("reader", name, function, _READERS.get(name))
     _READERS[name] = function
     return function
 

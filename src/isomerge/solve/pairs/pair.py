@@ -312,7 +312,9 @@ class PairSolver:
             spaces = [space.name for space in elements_of(shown, block).values()]
             spaces += [shift.name for shift, _, parts in shifts if block in parts.values()]
             before, norm = squares[block]
+            shape = self.anchor.checkpoint.tensors[self.anchor.stored_names(block)[0]].shape
             row = {"tensor": block.key, "spaces": spaces, "norm": norm, "before": before, "after": before}
+            row["matrix"] = len(shape) > 1
             result.blocks.append(row)
         return result
 
