@@ -14,7 +14,7 @@ from isomerge.evidence.distance import ROUNDOFF, SAME, relative_residuals, risen
 from isomerge.evidence.report.spaces import plain_names
 from isomerge.matching.frame import has_shared_meaning, reads_once
 from isomerge.models.free_streams import given_out_by_any, has_no_head, turned_outputs
-from isomerge.models.recognised import Model
+from isomerge.models.recognised import Model, Moved
 from isomerge.models.tied_tensors import is_body, tied_lines
 from isomerge.models.transformers_reading import reading_of, refusal_of
 from isomerge.models.unit_plan import unit_bytes, unit_layer
@@ -141,17 +141,15 @@ def prove(solver: PairSolver, observer: Observer) -> Comparison:
 
     solver, models = replace(solver, closes=True), (solver.anchor, solver.source)
     returned = frozenset() if any(map(has_no_head, models)) else given_out_by_any(models)
-    ready, turned = comparing(solver), frozenset[str]()
-    proof = _residual(ready, observer)
+    proof, turned = _residual(comparing(solver), observer), frozenset[str]()
     for streams in dict.fromkeys((turned, returned)):
         if proof.same:
             break
-        ready = with_framed_stream(ready, observer, streams)
-        if ready.frames:
+        ready = with_framed_stream(solver, observer, streams)
+        if ready.framed:
             framed = _residual(comparing(ready), observer)
             turned = streams if framed.same else turned
             proof = min(proof, framed, key=_favour) if framed.same or not streams else proof
-        ready = solver
     outputs = [turned_outputs(solver.source, stream) for stream in sorted(turned)]
     return replace(proof, turned=outputs, reason=_reason(proof.residual) if proof.same is None else None)
 
@@ -352,8 +350,9 @@ def _unmoved_change(solver: PairSolver, unit: Unit, largest: float, roundoff: fl
         roundoff: of its coarsest dtype.
     """
     rows, change = [], (0.0, "")
+    models = [model.without(Moved) for model in (solver.anchor, solver.source)]
     for block in unit.blocks:
-        a, b = (model.assemble(block, None) for model in (solver.anchor, solver.source))
+        a, b = (model.assemble(block, None) for model in models)
         if a.shape != b.shape or not (a.is_floating_point() and b.is_floating_point()):
             continue
         a, b = a.float(), b.float()

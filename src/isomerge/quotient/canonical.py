@@ -29,7 +29,7 @@ from isomerge.matching.local import Blocks, unit_keys
 from isomerge.matching.narrow import spread
 from isomerge.models.free_streams import free_frame, unread_gains
 from isomerge.models.layer_norm_form import forming, in_layer_norm_form
-from isomerge.models.recognised import Model, coarsest_dtype
+from isomerge.models.recognised import Model, Moved, coarsest_dtype
 from isomerge.models.unit_plan import make_plan
 from isomerge.progress import Observer, quiet
 from isomerge.quotient.representative import (
@@ -48,7 +48,6 @@ from isomerge.solve.canonical.canonical_frame import (
     behind,
     folding,
     inner_folding,
-    read_moved,
     whole_alignment,
     with_gains,
 )
@@ -207,10 +206,10 @@ class Canonicaliser:
 
     def _units(self, what: str, units: Sequence[Unit]) -> Iterator[Blocks]:
         """The weights of units with gains folded and streams turned, balanced."""
-        moved = self.turn @ self.fold
+        seen = self.model.seen(Moved(self.turn @ self.fold))
         for number, unit in enumerate(units):
             self.observer(what, number, len(units))
-            tensors = {block: read_moved(self.model, block, self.dtype, moved) for block in unit.blocks}
+            tensors = {block: seen.assemble(block, self.dtype) for block in unit.blocks}
             floats = {block: t for block, t in tensors.items() if t.is_floating_point()}
             if unit.key in self.gauges:
                 behind(self.turn, self.gauges[unit.key]).act(floats)

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from isomerge.matching.balance import balance_powers
-from isomerge.models.recognised import Model, working_dtype
+from isomerge.models.recognised import Model, Moved, working_dtype
 from isomerge.models.unit_plan import make_plan, unit_bytes
 from isomerge.quotient.relations import CIRCUITS, Relations, relations
 from isomerge.quotient.similarity import FOREIGN
 from isomerge.quotient.stream_anchors import TOKENS, Anchors, anchors_of
 from isomerge.quotient.witnesses import KIN, whitening
-from isomerge.solve.canonical.canonical_frame import free_folding, read_moved
+from isomerge.solve.canonical.canonical_frame import free_folding
 from isomerge.symmetry.blocks import layer_of
 from isomerge.symmetry.units import Unit, elements_of
 
@@ -79,10 +79,10 @@ def _circuits(model: Model, units: list[Unit]) -> tuple[dict[str, Anchors], Rela
     dtype, spec = working_dtype([model]), model.spec
     fold = free_folding(model, dtype)
     anchors = anchors_of(model, dtype, fold)[0].get(TOKENS, {})
-    circuits: Relations = {}
+    folded, circuits = model.seen(Moved(fold)), Relations()
     for unit in units:
         stored = [block for block in unit.blocks if len(model.stored_names(block)) == len(block.canonical)]
-        tensors = {block: read_moved(model, block, dtype, fold) for block in stored}
+        tensors = {block: folded.assemble(block, dtype) for block in stored}
         floats = {block: t for block, t in tensors.items() if t.is_floating_point()}
         balance_powers(spec, floats)
         circuits |= relations(spec, floats, anchors, circuits=True)

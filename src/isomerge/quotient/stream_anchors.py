@@ -19,9 +19,8 @@ from torch import Tensor
 from isomerge.matching.balance import fold_biases
 from isomerge.matching.frame import has_shared_meaning
 from isomerge.models.layer_norm_form import opened_streams
-from isomerge.models.recognised import Model
+from isomerge.models.recognised import Model, Moved
 from isomerge.quotient.draws import by_norm, chosen, signs, sketch
-from isomerge.solve.canonical.canonical_frame import read_moved
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom, atoms
 from isomerge.symmetry.blocks import Block, Blocks, leaves
@@ -136,7 +135,7 @@ def _ends(spec: Spec, axes: Sequence[Atom]) -> tuple[Atom, Atom] | None:
 
 def _through_maps(model: Model, dtype: torch.dtype, fold: Alignment, draws: Draws, salt: str) -> None:
     """Adds the anchors of streams that have no tables, from those of the streams that they begin as maps of."""
-    spec = model.spec
+    spec, folded = model.spec, model.seen(Moved(fold))
     maps = [b for b in model.blocks if not b.scope and any(_ends(spec, leaf) for leaf in b.parts)]
     while True:
         known = {*draws[EVERY]}
@@ -144,7 +143,7 @@ def _through_maps(model: Model, dtype: torch.dtype, fold: Alignment, draws: Draw
             written = {ends[0].name for leaf in block.parts if (ends := _ends(spec, leaf))}
             if written <= known:
                 continue
-            whole = read_moved(model, block, dtype, fold)
+            whole = folded.assemble(block, dtype)
             for draw, anchors in draws.items():
                 draws[draw] = anchors | dict(mapped_rows(spec, block, whole, anchors, salt))
         if {*draws[EVERY]} == known:

@@ -17,7 +17,7 @@ from isomerge.arithmetic import aligned
 from isomerge.checkpoint.tensor_place import PlacedTensor
 from isomerge.evidence.pictures import import_ahead
 from isomerge.files import write_tensors
-from isomerge.models.recognised import Model
+from isomerge.models.recognised import Model, Moved
 from isomerge.models.unit_plan import Plan, unit_bytes
 from isomerge.run.cost import unit_memory
 from isomerge.run.local_engine import Demand, LocalEngine
@@ -99,13 +99,11 @@ def write_alone(
     stream: StreamWriter, plan: Plan, donor: Model, dtype: torch.dtype, moved_by: Alignment | None = None
 ) -> None:
     """The donor's own tensors, which no other model has: copied, and moved with the donor where it is moved."""
+    moved = donor if moved_by is None else donor.seen(Moved(moved_by))
     for block in plan.alone:
         key = f"alone {block.key}"
         if stream.done(key) is None:
-            tensor = donor.assemble(block, dtype)
-            if moved_by is not None and tensor.is_floating_point():
-                moved_by.act_linearly(block, tensor)
-            stream.put(block, tensor)
+            stream.put(block, moved.assemble(block, dtype))
             stream.writer.commit(key, {})
 
 

@@ -150,7 +150,7 @@ class TransportFlow:
 
     def _parts(self, group: Sequence[Block]) -> Iterator[Part]:
         for block in group:
-            a, b = (self.pair.load_block(m, block) for m in (self.pair.anchor, self.pair.source))
+            a, b = (m.assemble(block, self.pair.dtype) for m in (self.pair.anchor, self.pair.source))
             if not a.is_floating_point():
                 continue
             for (x, y), axes, number in leaves(self.full, block, a, b):

@@ -79,17 +79,6 @@ def inner_folding(model: Model, spec: Spec, blocks: Sequence[Block], dtype: torc
     return Alignment(spec, {key: gain for key, gain in fold.items() if key not in lonely})
 
 
-def read_moved(
-    model: Model, block: Block, dtype: torch.dtype, g: Alignment | None, *, mapped: bool = False
-) -> Tensor:
-    """One block in the working dtype, moved by the spaces of an element; integers as they are. ``mapped``: see
-    `Model.read`."""
-    tensor = model.assemble(block, dtype, mapped=mapped)
-    if g is not None and tensor.is_floating_point():
-        g.act_linearly(block, tensor)
-    return tensor
-
-
 def whole_alignment(
     frame: Spec,
     local: Spec,

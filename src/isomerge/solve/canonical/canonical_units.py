@@ -20,11 +20,11 @@ from isomerge.matching.gram import Leaf
 from isomerge.matching.local import compact_solution, vote
 from isomerge.models.free_streams import unread_gains
 from isomerge.models.peak_memory import CACHE
-from isomerge.models.recognised import Model
+from isomerge.models.recognised import Model, Moved
 from isomerge.models.unit_plan import Plan
 from isomerge.observe.live.accelerator import CPU, at_home, on
 from isomerge.observe.stats.taps import Activations, Tap
-from isomerge.solve.canonical.canonical_frame import folding, read_moved
+from isomerge.solve.canonical.canonical_frame import folding
 from isomerge.solve.match_options import SHARES
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom
@@ -111,6 +111,7 @@ class CanonicalUnits:
         blocks = [block for unit in plan.framed for block in unit.blocks]
         unread = unread_gains(models)
         self.folds = [folding(model, self.frame, blocks, dtype, unread) for model in models]
+        self.folded = [model.seen(Moved(fold)) for model, fold in zip(models, self.folds, strict=True)]
         self.activations = activations
         self.evidence = SHARES[evidence] if activations else SHARES["weights"]
         self.weights: dict[str, tuple[float, ...]] = {}
@@ -132,16 +133,12 @@ class CanonicalUnits:
         self._gauges = {unit: [gauge.to(device) for gauge in gauges] for unit, gauges in self._gauges.items()}
         self._cache = {unit: [on(device, tensors) for tensors in every] for unit, every in self._cache.items()}
 
-    def folded(self, m: int, block: Block) -> Tensor:
-        """A block of one model with gains folded."""
-        with at_home(self.device):
-            return read_moved(self.models[m], block, self.dtype, self.folds[m])
-
     def canonical(self, unit: Unit) -> list[Tensors]:
         """A unit of every model, floating point only."""
         if unit.key in self._cache:
             return self._cache[unit.key]
-        read = [{b: self.folded(m, b) for b in unit.blocks} for m in self._all]
+        with at_home(self.device):
+            read = [{b: model.assemble(b, self.dtype) for b in unit.blocks} for model in self.folded]
         every = [on(self.device, {b: t for b, t in x.items() if t.is_floating_point()}) for x in read]
         gauges = [Alignment(self.local) for _ in self._all]
         if self.plan.is_matched(unit):

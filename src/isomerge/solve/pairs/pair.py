@@ -21,7 +21,6 @@ from isomerge.models.recognised import Model, Moved
 from isomerge.models.unit_plan import Plan, unit_layer
 from isomerge.models.zero_gains import open_zero_gains
 from isomerge.observe.live.accelerator import CPU, at_home, computing_on, on
-from isomerge.solve.canonical.canonical_frame import read_moved
 from isomerge.solve.rounding import RoundingOf
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
@@ -85,8 +84,6 @@ class PairSolver:
     """Bytes of units that passes over both models may keep (`isomerge.run.cost.room_for_units`)."""
     votes: Mapping[str, Tensor] = field(default_factory=dict)
     """The stack-wide spaces, where they are decided (`collect_votes`)."""
-    frames: Mapping[Model, Alignment] = field(default_factory=dict)
-    """What is applied to a model's blocks as they are loaded; nothing by default."""
     given: Alignment | None = None
     """The element of the whole source, where global passes have found it already; `alignment` then ignores its
     argument."""
@@ -112,8 +109,7 @@ class PairSolver:
     def load(self, model: Model, unit: Unit, *, dtype: torch.dtype | None = None, mapped: bool = False) -> Blocks:
         """A unit's blocks of one model in the working dtype, or another (integers as they are). With ``mapped``, in
         pages of their files where that can be: the caller must call `Model.check_unchanged` after its last use."""
-        frame = self.frames.get(model)
-        return {b: read_moved(model, b, dtype or self.dtype, frame, mapped=mapped) for b in unit.blocks}
+        return {b: model.assemble(b, dtype or self.dtype, mapped=mapped) for b in unit.blocks}
 
     def to_gauge(self, spec: Spec, tensors: Blocks) -> tuple[Alignment, list[str]]:
         """`canonical_gauge` in place, and where that fails the balanced factors, if this solver ``closes``
@@ -127,14 +123,10 @@ class PairSolver:
 
     def moves(self, unit: Unit) -> bool:
         """Whether a unit's blocks are changed, on loading or by solving."""
-        moved = bool(self.frames) or self.given is not None or self.plan.is_matched(unit)
+        moved = self.given is not None or self.plan.is_matched(unit)
         moved = moved or any(move.changes(block) for move in self.source.moves for block in unit.blocks)
         free = self.plan.free(unit)  # a merge may average what writers write along the ones
         return (moved or bool(free.norms) or (self.guard and bool(free))) and not self.left
-
-    def load_block(self, model: Model, block: Block) -> Tensor:
-        """One block in the working dtype, in its frame."""
-        return read_moved(model, block, self.dtype, self.frames.get(model))
 
     def collect_votes(self) -> dict[str, Tensor]:
         """Decide the stack-wide spaces: every unit's profits added up, one assignment for all layers."""
@@ -261,9 +253,18 @@ class PairSolver:
 
     @property
     def local(self) -> Spec:
-        """The spec of the elements inside layers between the models as they are loaded."""
+        """The spec of the elements inside layers between the models as they are seen."""
         selection = self.plan.selection
-        return selection.inner if self.frames else selection.unfolded
+        return selection.inner if self.framed else selection.unfolded
+
+    @property
+    def framed(self) -> bool:
+        """Whether both models are seen in one frame, with gains folded (`framed_by`)."""
+        return bool(self.anchor.moves)
+
+    def framed_by(self, of_anchor: Alignment, of_source: Alignment) -> PairSolver:
+        """A solver of the same models, seen in the frame to which these bring them."""
+        return replace(self, anchor=self.anchor.seen(Moved(of_anchor)), source=self.source.seen(Moved(of_source)))
 
     def in_form(self) -> PairSolver | None:
         """A solver of the same models read without what LayerNorm leaves free, which has solved nothing yet; None

@@ -31,7 +31,7 @@ SWEEPS = 12
 
 def comparing(solver: PairSolver) -> PairSolver:
     """The solver that `every_residual` takes: gains are folded, and the stack-wide spaces decided."""
-    if solver.plan.selection.spec.gains and not solver.frames:
+    if solver.plan.selection.spec.gains and not solver.framed:
         blocks = [block for unit in solver.plan.units for block in unit.blocks]
         solver = _fold(solver, solver.plan.selection.spec, blocks)
     return replace(solver, votes=solver.collect_votes()) if solver.plan.votes and not solver.votes else solver
@@ -96,11 +96,16 @@ def peak(a: Tensor) -> float:
 
 
 def with_framed_stream(solver: PairSolver, observer: Observer, turned: Collection[str] = ()) -> PairSolver:
-    """A solver that loads both models with gains folded, the source's streams in the anchor's basis.
+    """A solver of both models with gains folded, the source's streams in the anchor's basis.
 
     Streams from embeddings and heads, then from all tensors in a few sweeps. Streams that a model gives out
     keep their bases, but for those ``turned``. Where what reads a gain is not compared, a difference there
     would be taken for a symmetry: then no stream is turned.
+
+    Args:
+        solver: one that is not `framed`.
+        observer: told of progress.
+        turned: see above.
     """
     models = (solver.anchor, solver.source)
     full = free_frame(solver.anchor.spec, models, turned)
@@ -121,14 +126,14 @@ def _frame_both(solver: PairSolver, full: Spec, observer: Observer) -> PairSolve
         search = _stream_search(solver, solver.anchor.spec.turning_latents(), observer)
     search.solve(SWEEPS)
     of_anchor, of_source = search.units.folds
-    return replace(solver, frames={solver.anchor: of_anchor, solver.source: search.turn @ of_source})
+    return solver.framed_by(of_anchor, search.turn @ of_source)
 
 
 def _fold(solver: PairSolver, spec: Spec, blocks: Sequence[Block]) -> PairSolver:
     """Fold the gains of a spec, where what reads them is compared; the streams keep their bases."""
     models = (solver.anchor, solver.source)
     try:
-        return replace(solver, frames={model: inner_folding(model, spec, blocks, solver.dtype) for model in models})
+        return solver.framed_by(*(inner_folding(model, spec, blocks, solver.dtype) for model in models))
     except IsomergeError:  # a gain of zero, which cannot be folded
         return solver
 
@@ -142,7 +147,5 @@ def _stream_search(solver: PairSolver, frame: Spec, observer: Observer) -> Strea
 def is_turned(solver: PairSolver) -> bool:
     """Whether the source's blocks are loaded in a rotated residual stream, which rounding anywhere may have turned
     a little."""
-    frame = solver.frames.get(solver.source)
-    return frame is not None and any(
-        frame.spec.spaces[s].group.compact in ("O", "OFixingOnes") for s in frame.spec.streams
-    )
+    frames = [move.alignment.spec for move in solver.source.moves if solver.framed]
+    return any(frame.spaces[s].group.compact in ("O", "OFixingOnes") for frame in frames for s in frame.streams)
