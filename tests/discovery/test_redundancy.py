@@ -273,7 +273,7 @@ def test_what_the_form_does_not_see_is_no_more_than_that() -> None:
 
     def formed(moved: Mapping[Block, Tensor], step: float) -> Tensor:
         there = {block: x + step * moved.get(block, torch.zeros(())) for block, x in blocks.items()}
-        return torch.cat([form.applied(b, x, there.__getitem__).reshape(-1) for b, x in there.items()])
+        return torch.cat([form.applied(b, there.__getitem__).reshape(-1) for b in there])
 
     directions = form_tangents(form, blocks)
     still = formed({}, 0)

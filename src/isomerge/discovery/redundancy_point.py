@@ -300,7 +300,7 @@ def form_tangents(form: View, blocks: Mapping[Block, Tensor]) -> list[dict[Block
 
     def formed(vector: Tensor) -> Tensor:
         stored = parts(vector)
-        return torch.cat([form.applied(b, x, stored.__getitem__).reshape(-1) for b, x in stored.items()])
+        return torch.cat([form.applied(b, stored.__getitem__).reshape(-1) for b in stored])
 
     slopes = torch.func.jacrev(formed, chunk_size=CHUNK)(flat)
     changed = (slopes - torch.eye(len(flat), dtype=flat.dtype)).abs()

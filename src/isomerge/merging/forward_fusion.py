@@ -109,7 +109,7 @@ def _write_module(
     for unit in fuser.plan.units:
         if stream.done(unit.key) is None:
             blocks = {block: _ready(first, block, ready, fuser.dtype) for block in unit.blocks}
-            theirs = [{b: m.assemble(b, fuser.dtype) for b in unit.blocks} for m in models]
+            theirs = [m.unit(unit.blocks, fuser.dtype) for m in models]
             fuser.check(blocks, theirs, fuser.options(unit.blocks[0]), repaired=repaired)
             for block, tensor in blocks.items():
                 stream.put(block, tensor)

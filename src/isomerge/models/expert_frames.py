@@ -21,11 +21,9 @@ from torch import Tensor
 
 from isomerge.checkpoint.dtypes import torch_dtype
 from isomerge.models.recognised import Model, working_dtype
-from isomerge.models.zero_gains import open_zero_gains
+from isomerge.models.zero_gains import units_moved_by
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
-from isomerge.symmetry.element_key import ElementKey
-from isomerge.symmetry.units import plan_units
 
 
 @dataclass
@@ -58,10 +56,7 @@ class ExpertFrame:
         """The blocks that must be moved with each tensor, by its canonical name: its unit's, its norm's gain."""
         alignment = self.alignment
         assert alignment is not None
-        for stage in alignment.stages:
-            open_zero_gains([self.model], {ElementKey.of(key).name for key in stage} & {*stage.spec.gains})
-        blocks = self.model.blocks
-        units = plan_units(alignment.spec, blocks, alignment.together(blocks))
+        units = units_moved_by(alignment, self.model)
         unit_of = {block.key: frozenset(unit.blocks) for unit in units for block in unit.blocks}
         together: dict[str, frozenset[Block]] = {}
         for unit in units:
@@ -86,7 +81,7 @@ class ExpertFrame:
     def _moved(self, blocks: frozenset[Block], alignment: Alignment) -> dict[str, Tensor]:
         """The tensors of a layer's MLP in the base's frame, by canonical name."""
         dtype = working_dtype([self.model, self.base])
-        moved = alignment.applied({block: self.model.assemble(block, dtype) for block in blocks})
+        moved = alignment.applied(self.model.unit(blocks, dtype))
         parts: dict[str, Tensor] = {}
         for block, tensor in moved.items():
             gain = self._gain_of(block)

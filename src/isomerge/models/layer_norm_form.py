@@ -10,9 +10,9 @@ Models that are one function up to these moves are equal in this form.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.layer_norms import layer_norms, norm_spec
 from isomerge.symmetry.norm_stage import NormStage, norm_stages
 from isomerge.symmetry.norms import LayerNorms, Norm, gain_across, gain_along
+from isomerge.symmetry.reached import Stated
 from isomerge.symmetry.returned import HIDDEN_STATES, asks_for
 from isomerge.symmetry.units import plan_units
 
@@ -52,39 +53,22 @@ class LayerNormForm:
     def __bool__(self) -> bool:
         return bool(self.free)
 
-    def applied(self, block: Block, tensor: Tensor, stored: Callable[[Block], Tensor]) -> Tensor:
-        """One block in the form.
-
-        Args:
-            block: the block.
-            tensor: as it is stored, in the working dtype; not changed.
-            stored: any other block as it is stored.
-
-        Returns:
-            The block, in float32 where it was stored in half precision; sums are float64.
-        """
+    def applied(self, block: Block, before: Callable[[Block], Tensor]) -> Tensor:
+        """One block in the form, in float32 where it was stored in half precision; sums are float64."""
         for basis in (basis for basis in self.free.bases if block in basis.blocks):
             assert basis.table is not None
-            table = self._additive(basis.table, stored(basis.table), stored)
-            made = self._additive(block, tensor, stored)
+            made = self.added(block, before)
             made = made.to(torch.promote_types(made.dtype, torch.float32))
-            return basis.seen(block, basis.formed(table), made)
-        return self._additive(block, tensor, stored)
+            return basis.seen(block, basis.formed(self.added(basis.table, before)), made)
+        return self.added(block, before)
 
-    def _additive(self, block: Block, tensor: Tensor, stored: Callable[[Block], Tensor]) -> Tensor:
-        """One block in the form of all that is added."""
+    def added(self, block: Block, stored: Callable[[Block], Tensor]) -> Tensor:
+        """One block in the form of all that is added, in whatever basis it stands."""
         if self.free.reached:
             stored = self._unreached(stored)
-            tensor = stored(block) if block in self._beside else tensor
-        if not self.free.carried:
-            return self._without(block, tensor, stored)
-        moved = self._moved(stored)
-        return self._without(block, moved(block), moved)  # what was carried may lie along the ones
-
-    @cached_property
-    def _beside(self) -> frozenset[Block]:
-        """The blocks of which readers that see little of a stream take something away."""
-        return frozenset(block for reader in self.free.reached for block in reader.changed)
+        if self.free.carried:
+            stored = self._moved(stored)  # what was carried may lie along the ones
+        return self._without(block, stored)
 
     @cached_property
     def _between(self) -> dict[Block, int]:
@@ -93,24 +77,7 @@ class LayerNormForm:
 
     def _unreached(self, stored: Callable[[Block], Tensor]) -> Callable[[Block], Tensor]:
         """Blocks without what is free of readers that see little of a stream; each statement is read once."""
-        made: dict[Block, Tensor] = {}
-        left = list(self.free.reached)
-
-        def read(block: Block) -> Tensor:
-            for reader in [reader for reader in left if block in reader.changed]:
-                if reader not in left:  # done meanwhile, of a block that several change
-                    continue
-                left.remove(reader)
-                tensors = {b: read(b) for b in reader.blocks}
-                made.update(
-                    {
-                        b: t.to(torch.promote_types(tensors[b].dtype, torch.float32))
-                        for b, t in reader.formed(tensors).items()
-                    }
-                )
-            return made[block] if block in made else stored(block)
-
-        return read
+        return partial(_read_without, {}, list(self.free.reached), stored)
 
     def _moved(self, stored: Callable[[Block], Tensor]) -> Callable[[Block], Tensor]:
         """Blocks in the form of norms, after what is carried was: the first of its tensors has none of it."""
@@ -127,8 +94,9 @@ class LayerNormForm:
 
         return moved
 
-    def _without(self, block: Block, tensor: Tensor, stored: Callable[[Block], Tensor]) -> Tensor:
+    def _without(self, block: Block, stored: Callable[[Block], Tensor]) -> Tensor:
         """One block in the form of norms alone."""
+        tensor = stored(block)
         wide = torch.promote_types(tensor.dtype, torch.float32)
         made = self._traded(block, tensor, stored)
         for norm in self.free.norms:
@@ -181,10 +149,6 @@ class LayerNormForm:
                 )
         return tensor
 
-    def added(self, block: Block, stored: Callable[[Block], Tensor]) -> Tensor:
-        """One block in the form of all that is added, in whatever basis it stands."""
-        return self._additive(block, stored(block), stored)
-
     def values(self, stored: Callable[[Block], Tensor]) -> dict[str, Tensor]:
         """What a model holds of all that may be carried, by element key; float64."""
         once = self.uncarried(stored)
@@ -196,11 +160,11 @@ class LayerNormForm:
 
     def _normed(self, stored: Callable[[Block], Tensor]) -> Callable[[Block], Tensor]:
         """Blocks in the form of norms alone, each made once."""
-        return cache(lambda block: self._without(block, stored(block), stored))
+        return cache(lambda block: self._without(block, stored))
 
     def of_unit(self, blocks: Blocks) -> Blocks:
         """All blocks of a unit in the form; those that it leaves alone are the given ones."""
-        return {block: self.applied(block, tensor, blocks.__getitem__) for block, tensor in blocks.items()}
+        return {block: self.applied(block, blocks.__getitem__) for block in blocks}
 
     def _bias(self, norm: Norm, stored: Callable[[Block], Tensor]) -> Tensor:
         """The bias of a norm that folds: zero, or one behind its gains where a reader has none; float64."""
@@ -252,6 +216,21 @@ class LayerNormForm:
         if reader in norm.bound:
             return made
         return made + (weight.movedim(axis, -1) * gain).mean(-1) * (kept / gain).sum()
+
+
+def _read_without(
+    made: dict[Block, Tensor], left: list[Stated], stored: Callable[[Block], Tensor], block: Block
+) -> Tensor:
+    """A block without what some statements leave free; those that change it are taken off the list, and what they
+    make is kept. (No function that holds itself: what it has read would stay.)"""
+    for reader in [reader for reader in left if block in reader.changed]:
+        if reader not in left:  # done meanwhile, of a block that several change
+            continue
+        left.remove(reader)
+        tensors = {b: _read_without(made, left, stored, b) for b in reader.blocks}
+        for b, t in reader.formed(tensors).items():
+            made[b] = t.to(torch.promote_types(tensors[b].dtype, torch.float32))
+    return made[block] if block in made else stored(block)
 
 
 def _centred(tensor: Tensor, axis: int) -> Tensor:
@@ -322,7 +301,7 @@ def _without_norms(model: Model, free: LayerNorms, spec: Spec, before: Alignment
     for unit in plan_units(model.spec.restrict([]), model.blocks, together) if free else ():
         of_unit = free.within(unit.blocks)
         if of_unit:
-            tensors = {block: model.assemble(block, torch.float64) for block in unit.blocks}
+            tensors = model.unit(unit.blocks, torch.float64)
             tensors = before.applied(tensors)
             scales = scale_elements(of_unit.norms, tensors, None)
             tensors = NormStage(spec, scales).applied(tensors)
@@ -341,11 +320,7 @@ def _without_norms(model: Model, free: LayerNorms, spec: Spec, before: Alignment
 
 def _identifiable_under_layer_norm(model: Model) -> LayerNorms:
     """What LayerNorm leaves free of what the tensors identify (`Norm.identifiable`)."""
-
-    def tensors_of(blocks: Sequence[Block]) -> Blocks:
-        return {b: model.assemble(b, torch.float64) for b in blocks}
-
-    return free_under_layer_norm(model).identifiable(tensors_of)
+    return free_under_layer_norm(model).identifiable(lambda blocks: model.unit(blocks, torch.float64))
 
 
 def free_under_layer_norm(model: Model) -> LayerNorms:

@@ -103,7 +103,7 @@ def _constants(anchor: Model, source: Model) -> Moved | None:
     constants = _moved(source, kept, [gaps[constant.key] for constant in kept])
     plain = {block for constant in kept for block in constant.plainly}
     before = sum(squared_distance(of_anchor(b), of_source(b)) for b in plain)
-    after = sum(squared_distance(of_anchor(b), constants.applied(b, of_source(b), of_source)) for b in plain)
+    after = sum(squared_distance(of_anchor(b), constants.applied(b, of_source)) for b in plain)
     return constants if kept and after <= (1 - WORTH) * before else None
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,7 +28,7 @@ from isomerge.models.untie import untie as untied
 from isomerge.pieces import all_finite
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.bases import Basis
-from isomerge.symmetry.blocks import Block, gather_blocks
+from isomerge.symmetry.blocks import Block, Blocks, gather_blocks
 from isomerge.symmetry.carried import Carried
 from isomerge.symmetry.completeness import check_complete
 from isomerge.symmetry.language.spec import Match, Spec, by_canonical, coverage
@@ -38,7 +38,7 @@ from isomerge.symmetry.units import elements_of
 class View(Protocol):
     """What makes of a model's blocks those of the same function in other weights: how it is seen moved."""
 
-    def applied(self, block: Block, tensor: Tensor, before: Callable[[Block], Tensor], /) -> Tensor:
+    def applied(self, block: Block, before: Callable[[Block], Tensor]) -> Tensor:
         """One block as it is seen, from itself and from others as they are ``before``."""
         ...
 
@@ -56,8 +56,9 @@ class Moved:
         acting = (key in stage for stage in self.alignment.stages for key in elements_of(stage.spec, block))
         return any(block in part.blocks for part in self.parts) or any(acting)
 
-    def applied(self, block: Block, tensor: Tensor, before: Callable[[Block], Tensor]) -> Tensor:
+    def applied(self, block: Block, before: Callable[[Block], Tensor]) -> Tensor:
         """See `View`; spaces act in place, and integers stay as they are."""
+        tensor = before(block)
         if tensor.is_floating_point():
             self.alignment.act_linearly(block, tensor)
         for part in self.parts:
@@ -105,15 +106,16 @@ class Model:
 
     def seen(self, *views: View) -> Model:
         """The same seen through more, behind all that it is seen through."""
-        return self._through((*self.views, *views))
+        return self.through((*self.views, *views))
 
     def without(self, kind: type[View]) -> Model:
         """The same seen through nothing of a kind."""
-        return self._through(tuple(view for view in self.views if not isinstance(view, kind)))
+        return self.through([view for view in self.views if not isinstance(view, kind)])
 
-    def _through(self, views: tuple[View, ...]) -> Model:
+    def through(self, views: Sequence[View]) -> Model:
+        """The same seen through these alone."""
         other = copy(self)  # with its names and blocks, where they are listed already
-        other.views = views
+        other.views = tuple(views)
         return other
 
     @property
@@ -175,13 +177,17 @@ class Model:
         Infinities that are meant are zero in it, for nothing can be computed with them: they are equal in all
         models of a run (`check_compatible`), and are there again in what is written (`with_infinities`).
         """
-        return self._seen(len(self.views), block, dtype, mapped=mapped)
+        return self._seen(len(self.views), block, dtype=dtype, mapped=mapped)
 
-    def _seen(self, depth: int, block: Block, dtype: torch.dtype | None, *, mapped: bool = False) -> Tensor:
+    def unit(self, blocks: Iterable[Block], dtype: torch.dtype | None, *, mapped: bool = False) -> Blocks:
+        """The blocks of a unit, or others that are worked on at once; see `assemble`."""
+        return {block: self.assemble(block, dtype, mapped=mapped) for block in blocks}
+
+    def _seen(self, depth: int, block: Block, *, dtype: torch.dtype | None, mapped: bool) -> Tensor:
         """A block through the first views alone."""
         if depth:
-            tensor = self._seen(depth - 1, block, dtype, mapped=mapped)
-            return self.views[depth - 1].applied(block, tensor, lambda b: self._seen(depth - 1, b, dtype))
+            before = cache(partial(self._seen, depth - 1, dtype=dtype, mapped=mapped))  # each is read once
+            return self.views[depth - 1].applied(block, before)
 
         def read(canonical: str) -> Tensor:
             name = self.source_of(canonical, Match(block.line, {}))

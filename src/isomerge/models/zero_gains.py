@@ -19,10 +19,11 @@ from torch import Tensor
 
 from isomerge.matching.frame import gains_over_streams, lonely_gains, whole_gain
 from isomerge.models.recognised import Model
+from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.stage import Stage
-from isomerge.symmetry.units import elements_of
+from isomerge.symmetry.units import Unit, elements_of, plan_units
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,15 @@ class OpenedGains:
     gains: frozenset[Block]
     """The gains that have zeros."""
 
-    def applied(self, block: Block, tensor: Tensor, before: Callable[[Block], Tensor]) -> Tensor:
+    def applied(self, block: Block, before: Callable[[Block], Tensor]) -> Tensor:
         """One block, whole; the given one where no zero concerns it."""
+        tensor = before(block)
         if block in self.gains:
             return tensor.masked_fill(tensor + block.line.less == 0, 1 - block.line.less)
         if not any(key in self.unread for key in elements_of(self.unread.spec, block)):
             return tensor
-        return self.unread.applied({block: tensor})[block]
+        scaled = self.unread.applied({block: tensor})[block]
+        return tensor.where(tensor + block.line.less == 0, scaled)  # a bias of zero is none, whatever scales it
 
 
 def open_zero_gains(models: Iterable[Model], scales: Collection[str]) -> None:
@@ -56,8 +59,16 @@ def open_zero_gains(models: Iterable[Model], scales: Collection[str]) -> None:
     for model in models:
         known = frozenset(scale for view in model.views if isinstance(view, OpenedGains) for scale in view.scales)
         if not known.issuperset(scales):
-            model.views = model.without(OpenedGains).views
-            model.views = (_opened(model, known.union(scales)), *model.views)  # all else sees what is opened
+            opened = _opened(model.through([]), known.union(scales))
+            model.views = (opened, *model.without(OpenedGains).views)  # all else sees what is opened
+
+
+def units_moved_by(alignment: Alignment, model: Model) -> list[Unit]:
+    """The units in which an alignment moves a model, which is seen without those gains of zero from now on that it
+    moves."""
+    for stage in alignment.stages:
+        open_zero_gains([model], {ElementKey.of(key).name for key in stage} & {*stage.spec.gains})
+    return plan_units(alignment.spec, model.blocks, alignment.together(model.blocks))
 
 
 def _opened(model: Model, scales: frozenset[str]) -> OpenedGains:

@@ -23,7 +23,7 @@ from torch import Tensor
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.distances import squared_norm
-from isomerge.matching.frame import has_shared_meaning, is_folded_bias, streams_alone
+from isomerge.matching.frame import has_shared_meaning, is_folded_bias, lonely_gains, streams_alone
 from isomerge.matching.gram import along
 from isomerge.matching.local import Blocks, unit_keys
 from isomerge.matching.narrow import spread
@@ -47,7 +47,6 @@ from isomerge.run.writing_run import Output
 from isomerge.solve.canonical.canonical_frame import (
     behind,
     folding,
-    inner_folding,
     whole_alignment,
     with_gains,
 )
@@ -98,7 +97,8 @@ class Canonicaliser:
             self.fold = folding(model, free, self.blocks, self.dtype, unread_gains([model]))
         else:
             self.frame = with_gains(self.plan.selection.spec, [model])
-            self.fold = inner_folding(model, self.frame, self.blocks, self.dtype)
+            unread = lonely_gains(self.frame, self.blocks)
+            self.fold = folding(model, self.frame, self.blocks, self.dtype, unread)
         self.streams = self.frame.restrict(list(self.frame.streams))
         self.gauges: dict[str, Alignment] = {}
         self.turn = Alignment(self.frame)
@@ -209,7 +209,7 @@ class Canonicaliser:
         seen = self.model.seen(Moved(self.turn @ self.fold))
         for number, unit in enumerate(units):
             self.observer(what, number, len(units))
-            tensors = {block: seen.assemble(block, self.dtype) for block in unit.blocks}
+            tensors = seen.unit(unit.blocks, self.dtype)
             floats = {block: t for block, t in tensors.items() if t.is_floating_point()}
             if unit.key in self.gauges:
                 behind(self.turn, self.gauges[unit.key]).act(floats)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from math import hypot, isfinite, log, prod
 from typing import Any
 
@@ -188,11 +189,12 @@ def _moved(
     stored: Model, form: LayerNormForm | None, block: Block, dtype: torch.dtype, fold: Alignment, look: Look
 ) -> Tensor:
     """A block in the working dtype, in a form and with gains folded, looked at as it is stored."""
-    tensor = stored.assemble(block, dtype)
+    before = cache(lambda block: stored.assemble(block, dtype))
+    tensor = before(block)
     if tensor.is_floating_point():
         look.at(block, tensor)
         if form is not None:
-            tensor = form.applied(block, tensor, lambda other: stored.assemble(other, dtype))
+            tensor = form.applied(block, before)
         fold.act_linearly(block, tensor)
     return tensor
 

@@ -82,7 +82,7 @@ def _circuits(model: Model, units: list[Unit]) -> tuple[dict[str, Anchors], Rela
     folded, circuits = model.seen(Moved(fold)), Relations()
     for unit in units:
         stored = [block for block in unit.blocks if len(model.stored_names(block)) == len(block.canonical)]
-        tensors = {block: folded.assemble(block, dtype) for block in stored}
+        tensors = folded.unit(stored, dtype)
         floats = {block: t for block, t in tensors.items() if t.is_floating_point()}
         balance_powers(spec, floats)
         circuits |= relations(spec, floats, anchors, circuits=True)

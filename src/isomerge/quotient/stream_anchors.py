@@ -204,7 +204,7 @@ def _settled(model: Model, shared: Sequence[Block]) -> Blocks:
         met = len(blocks)
         blocks = blocks.union(*(parts for parts in traded if not parts.isdisjoint(blocks)))
     blocks &= {block for parts in traded for block in parts}
-    tensors = {block: model.assemble(block, torch.float64) for block in model.blocks if block in blocks}
+    tensors = model.unit((block for block in model.blocks if block in blocks), torch.float64)
     fold_biases(spec, tensors)
     return tensors
 

@@ -21,7 +21,7 @@ from isomerge.models.onto_anchor import read_onto
 from isomerge.models.recognised import Model, working_dtype
 from isomerge.models.row_meanings import InOrder, in_order
 from isomerge.models.unit_plan import make_plan, unit_layer
-from isomerge.models.zero_gains import open_zero_gains
+from isomerge.models.zero_gains import units_moved_by
 from isomerge.run.cost import room_for_units
 from isomerge.run.first_reading import FirstReadings
 from isomerge.run.run_report import report_of
@@ -47,7 +47,7 @@ from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.norm_stage import norm_keys
 from isomerge.symmetry.stage import find_shifts
-from isomerge.symmetry.units import Unit, elements_of, plan_units
+from isomerge.symmetry.units import Unit, elements_of
 
 
 @dataclass
@@ -237,10 +237,8 @@ def run_apply(
             f"for another one"
         )
     notes = _check_moves(alignment, model, name)
-    for stage in alignment.stages:
-        open_zero_gains([model], {ElementKey.of(key).name for key in stage} & {*stage.spec.gains})
     rows: list[dict[str, Any]] = []
-    units = plan_units(spec, model.blocks, alignment.together(model.blocks))
+    units = units_moved_by(alignment, model)
     total = model.checkpoint.nbytes
     key = run_key(command, [model], output.dtype, output.out_shard_size, alignment.digest())
     with StreamWriter(model, output, key) as stream:
@@ -307,7 +305,7 @@ def _apply_unit(
     alignment: Alignment, model: Model, unit: Unit, stream: StreamWriter, rounding: RoundingOf, name: str
 ) -> list[dict[str, Any]]:
     """Move and write one unit; returns its rows of the report: how far every tensor moved."""
-    old = {block: model.assemble(block, rounding.dtype) for block in unit.blocks}
+    old = model.unit(unit.blocks, rounding.dtype)
     with _for_other_gains(model, name):
         moved = alignment.applied(old)
         errors = rounding.errors(alignment, old, moved)

@@ -226,7 +226,7 @@ class UnitWork:
         that can be (`check_unchanged` follows)."""
         if not self.solvers:  # one model alone
             dtype = working_dtype([self.anchor])
-            return [{block: self.anchor.assemble(block, dtype, mapped=True) for block in unit.blocks}]
+            return [self.anchor.unit(unit.blocks, dtype, mapped=True)]
         first = self.solvers[0].load(self.anchor, unit, mapped=True)
         return [first, *(s.load(s.source, unit, mapped=True) for s in self.solvers)]
 

@@ -30,7 +30,7 @@ from isomerge.models.unit_plan import Plan, make_plan, unit_bytes
 from isomerge.options.fusing import AUTO
 from isomerge.progress import Observer, quiet
 from isomerge.solve.look import Look, Seen, look, lost_rows, only_in_columns
-from isomerge.symmetry.blocks import Block, Blocks, leaves
+from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.layer_norms import under_layer_norm
 from isomerge.symmetry.units import Unit
@@ -243,7 +243,7 @@ def _carried_elsewhere(anchor: Model, model: Model, evidence: Look) -> str:
 
 def _is_settled(plan: Plan, unit: Unit, anchor: Model, model: Model, dtype: torch.dtype) -> bool:
     """Whether every part of a unit is where the other model has it, whichever of the two is moved."""
-    mine, theirs = (_loaded(m, unit, dtype) for m in (anchor, model))
+    mine, theirs = (m.unit(unit.blocks, dtype, mapped=True) for m in (anchor, model))
     alike = [b for b in unit.blocks if mine[b].shape == theirs[b].shape]  # not heads with other labels
     mine, theirs = ({b: t[b] for b in alike} for t in (mine, theirs))
     spec, free = plan.selection.spec, plan.free(unit).within(alike)
@@ -253,10 +253,6 @@ def _is_settled(plan: Plan, unit: Unit, anchor: Model, model: Model, dtype: torc
         for block in unit.blocks:
             m.check_unchanged(block)
     return good
-
-
-def _loaded(model: Model, unit: Unit, dtype: torch.dtype) -> Blocks:
-    return {block: model.assemble(block, dtype, mapped=True) for block in unit.blocks}
 
 
 def same_basis(anchor: Model, model: Model) -> bool | None:

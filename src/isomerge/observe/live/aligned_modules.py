@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model, working_dtype
+from isomerge.models.zero_gains import units_moved_by
 from isomerge.observe.live.parameter_places import LivePlaces, every_weight, places_of, tied_names
 from isomerge.observe.live.stored_weights import put_mean, weights_of
 from isomerge.observe.live.substitution import untied_module
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.language.spec import Match
-from isomerge.symmetry.units import plan_units
 
 
 def aligned_module(model: Model, alignment: Alignment | None = None, device: str = "cpu") -> nn.Module:
@@ -40,8 +40,8 @@ def aligned_module(model: Model, alignment: Alignment | None = None, device: str
     places, weights, dtype = places_of(module, model), every_weight(module), working_dtype([model])
     _check_places(module, weights, places, model)
     with torch.no_grad():
-        for unit in plan_units(alignment.spec, model.blocks, alignment.together(model.blocks)):
-            tensors = {block: model.assemble(block, dtype) for block in unit.blocks}
+        for unit in units_moved_by(alignment, model):
+            tensors = model.unit(unit.blocks, dtype)
             alignment.act(tensors)
             for block, tensor in tensors.items():
                 for canonical, part in block.split(tensor):

@@ -119,7 +119,7 @@ class Round:
         """Every unit: the donor's blocks, and those of every update, moved."""
         donor = self.models[0]
         for unit in self.plan.units:
-            own = {block: donor.assemble(block, self.dtype) for block in unit.blocks}
+            own = donor.unit(unit.blocks, self.dtype)
             moved = [own]
             for k, solver in enumerate(self.solvers):
                 result, blocks = solver.solve(unit, own, solver.load(solver.source, unit))

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from isomerge.matching.frame import check_folded, folded_gains, lonely_gains
+from isomerge.matching.frame import check_folded, folded_gains
 from isomerge.models.free_streams import free_frame, given_out_by_any, without_streams
 from isomerge.models.recognised import Model
 from isomerge.models.zero_gains import open_zero_gains
@@ -32,13 +32,6 @@ def folding(
         IsomergeError: a gain still has zeros, and a stream is to be turned by what acts on folded gains only.
     """
     open_zero_gains([model], frame.gains)
-    return _folding(model, frame, blocks, dtype, unread)
-
-
-def _folding(
-    model: Model, frame: Spec, blocks: Sequence[Block], dtype: torch.dtype, unread: Collection[str] = ()
-) -> Alignment:
-    """`folding` of a model as it is read."""
 
     def read(block: Block) -> Tensor:
         return model.assemble(block, dtype)
@@ -63,20 +56,6 @@ def with_gains(local: Spec, models: Sequence[Model]) -> Spec:
     spec = models[0].spec
     gains = without_streams(spec, given_out_by_any(models)).gains
     return spec.restrict([*local.spaces, *(s.name for s in local.shifts), *gains]).turning_latents()
-
-
-def inner_folding(model: Model, spec: Spec, blocks: Sequence[Block], dtype: torch.dtype) -> Alignment:
-    """What of a folding leaves alone what a model gives out.
-
-    Args:
-        model: the model whose gains are folded.
-        spec: see `with_gains`.
-        blocks: all that may read a gain; one that none of them reads stays.
-        dtype: of the work.
-    """
-    open_zero_gains([model], spec.gains)
-    fold, lonely = _folding(model, spec, blocks, dtype), lonely_gains(spec, blocks)
-    return Alignment(spec, {key: gain for key, gain in fold.items() if key not in lonely})
 
 
 def whole_alignment(

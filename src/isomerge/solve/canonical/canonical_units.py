@@ -138,7 +138,7 @@ class CanonicalUnits:
         if unit.key in self._cache:
             return self._cache[unit.key]
         with at_home(self.device):
-            read = [{b: model.assemble(b, self.dtype) for b in unit.blocks} for model in self.folded]
+            read = [model.unit(unit.blocks, self.dtype) for model in self.folded]
         every = [on(self.device, {b: t for b, t in x.items() if t.is_floating_point()}) for x in read]
         gauges = [Alignment(self.local) for _ in self._all]
         if self.plan.is_matched(unit):

@@ -109,7 +109,7 @@ class PairSolver:
     def load(self, model: Model, unit: Unit, *, dtype: torch.dtype | None = None, mapped: bool = False) -> Blocks:
         """A unit's blocks of one model in the working dtype, or another (integers as they are). With ``mapped``, in
         pages of their files where that can be: the caller must call `Model.check_unchanged` after its last use."""
-        return {b: model.assemble(b, dtype or self.dtype, mapped=mapped) for b in unit.blocks}
+        return model.unit(unit.blocks, dtype or self.dtype, mapped=mapped)
 
     def to_gauge(self, spec: Spec, tensors: Blocks) -> tuple[Alignment, list[str]]:
         """`canonical_gauge` in place, and where that fails the balanced factors, if this solver ``closes``

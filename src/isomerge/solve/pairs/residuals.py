@@ -18,7 +18,7 @@ from isomerge.matching.local import compact_solution
 from isomerge.models.free_streams import free_frame, unread_gains
 from isomerge.models.unit_plan import unit_bytes
 from isomerge.progress import Observer
-from isomerge.solve.canonical.canonical_frame import inner_folding, with_gains
+from isomerge.solve.canonical.canonical_frame import folding, with_gains
 from isomerge.solve.pairs.pair import PairSolver, overflow_told
 from isomerge.solve.pairs.stream_descent import StreamSolver
 from isomerge.symmetry.blocks import Block
@@ -131,9 +131,9 @@ def _frame_both(solver: PairSolver, full: Spec, observer: Observer) -> PairSolve
 
 def _fold(solver: PairSolver, spec: Spec, blocks: Sequence[Block]) -> PairSolver:
     """Fold the gains of a spec, where what reads them is compared; the streams keep their bases."""
-    models = (solver.anchor, solver.source)
+    models, unread = (solver.anchor, solver.source), lonely_gains(spec, blocks)
     try:
-        return solver.framed_by(*(inner_folding(model, spec, blocks, solver.dtype) for model in models))
+        return solver.framed_by(*(folding(model, spec, blocks, solver.dtype, unread) for model in models))
     except IsomergeError:  # a gain of zero, which cannot be folded
         return solver
 

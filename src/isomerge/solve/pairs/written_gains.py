@@ -127,9 +127,9 @@ def common_gains(
         observer(f"residual stream, gains: {unit.key}", seen, total)
         seen += unit_bytes(anchor, unit)
         gained = _with_gains(spec, unit.blocks)
-        stored = {block: anchor.assemble(block, dtype) for block in gained}
+        stored = anchor.unit(gained, dtype)
         for model, g in moves:
-            gauge.add(stored, g.applied({block: model.assemble(block, dtype) for block in gained}))
+            gauge.add(stored, g.applied(model.unit(gained, dtype)))
     gains = {key: block for key, block, _ in gains_over_streams(spec, blocks)}
 
     def storable(key: str, element: Tensor) -> Tensor:
