@@ -315,31 +315,42 @@ def _norms_onto(
         return stay
     ones = NormStage(spec, ones_elements(free, moved, anchor))
     writers = NormStage(spec, {key: c for key, c in ones.elements.items() if key.startswith(ONES)})
-    trials = [_additive(spec, free, anchor, moved), [ones], [writers]]
+    trials = [additive_stages(spec, free, anchor, moved), [ones], [writers]]
     for equal in (True, False):
         if scales := scale_elements(free.norms, moved, anchor, equal=equal):
             scale = NormStage(spec, scales)
-            trials = [[scale, *_additive(spec, free, anchor, scale.applied(moved))], [scale], *trials]
+            trials = [[scale, *additive_stages(spec, free, anchor, scale.applied(moved))], [scale], *trials]
     trials = [ended(Alignment.of(stages, spec)) for stages in trials]
     reached = [(_distance(anchor, g.applied(moved)), k) for k, g in enumerate(trials) if g]
     left, place = min(reached, default=(whole, 0))
     return trials[place] if left <= whole - least else stay
 
 
-def _additive(spec: Spec, free: LayerNorms, anchor: Blocks, moved: Blocks) -> list[NormStage]:
-    """What tied tables trade, what is added along and against the ones, and what biases fold."""
-    tied = NormStage(spec, tied_elements(free.norms, moved, anchor))
-    moved = tied.applied(moved)
-    folded = NormStage(spec, fold_elements(free.norms, moved, anchor)).applied(moved)
-    made = made_elements(free.norms, folded, anchor, free.writers)
-    ones = NormStage(spec, ones_elements(free, moved, anchor, folding=True, made=made))
-    moved = ones.applied(moved)
-    fold = NormStage(spec, fold_elements(free.norms, moved, anchor))
-    stages = [tied, ones, fold, NormStage(spec, made)]
-    if not free.between:
-        return stages
-    between = between_elements(free, stages[-1].applied(fold.applied(moved)), anchor)
-    return [*stages, NormStage(spec, between)]
+def additive_stages(
+    spec: Spec, free: LayerNorms, target: Mapping[Block, Tensor] | None, tensors: Blocks
+) -> list[NormStage]:
+    """What tied tables trade, what is added along and against the ones, and what biases fold; of a unit.
+
+    Args:
+        spec: see `isomerge.symmetry.layer_norms.norm_spec`.
+        free: what is whole in the unit.
+        tensors: the unit's blocks.
+        target: the anchor's; None: to none of it at all.
+    """
+    tied, made = NormStage(spec, tied_elements(free.norms, tensors, target)), dict[str, Tensor]()
+    tensors = tied.applied(tensors)
+    if target is not None:
+        folded = NormStage(spec, fold_elements(free.norms, tensors, target)).applied(tensors)
+        made = made_elements(free.norms, folded, target, free.writers)
+    ones = NormStage(spec, ones_elements(free, tensors, target, folding=True, made=made))
+    tensors = ones.applied(tensors)
+    fold = NormStage(spec, fold_elements(free.norms, tensors, target))
+    tensors = fold.applied(tensors)
+    more = NormStage(spec, made_elements(free.norms, tensors, None) if target is None else made)
+    stages = [tied, ones, fold, more]
+    if free.between:
+        stages.append(NormStage(spec, between_elements(free, more.applied(tensors), target)))
+    return stages
 
 
 def _distance(anchor: Blocks, blocks: Blocks) -> float:

@@ -18,16 +18,7 @@ import torch
 from torch import Tensor
 
 from isomerge.config.tied_head import is_tied
-from isomerge.matching.norm_parts import (
-    between_elements,
-    fold_elements,
-    formed_bias,
-    made_elements,
-    ones_elements,
-    scale_elements,
-    tied_constants,
-    tied_elements,
-)
+from isomerge.matching.norm_parts import additive_stages, formed_bias, scale_elements, tied_constants
 from isomerge.matching.reached_parts import reach_stages
 from isomerge.models.free_streams import given_out
 from isomerge.models.recognised import Model
@@ -301,20 +292,10 @@ def _without_norms(model: Model, free: LayerNorms, spec: Spec, before: Alignment
     for unit in plan_units(model.spec.restrict([]), model.blocks, together) if free else ():
         of_unit = free.within(unit.blocks)
         if of_unit:
-            tensors = model.unit(unit.blocks, torch.float64)
-            tensors = before.applied(tensors)
-            scales = scale_elements(of_unit.norms, tensors, None)
-            tensors = NormStage(spec, scales).applied(tensors)
-            tied = tied_elements(of_unit.norms, tensors, None)
-            tensors = NormStage(spec, tied).applied(tensors)
-            ones = ones_elements(of_unit, tensors, None, folding=True)
-            tensors = NormStage(spec, ones).applied(tensors)
-            folds = fold_elements(of_unit.norms, tensors, None)
-            tensors = NormStage(spec, folds).applied(tensors)
-            made = made_elements(of_unit.norms, tensors, None)
-            elements |= scales | tied | ones | folds | made
-            if of_unit.between:
-                elements |= between_elements(of_unit, NormStage(spec, made).applied(tensors), None)
+            tensors = before.applied(model.unit(unit.blocks, torch.float64))
+            scale = NormStage(spec, scale_elements(of_unit.norms, tensors, None))
+            for stage in (scale, *additive_stages(spec, of_unit, None, scale.applied(tensors))):
+                elements |= stage.elements
     return norm_stages(spec, elements)
 
 
