@@ -30,8 +30,8 @@ from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.layer_norms import layer_norms, norm_spec
 from isomerge.symmetry.norm_stage import NormStage, norm_stages
 from isomerge.symmetry.norms import LayerNorms, Norm, gain_across, gain_along
-from isomerge.symmetry.reached import Stated
 from isomerge.symmetry.returned import HIDDEN_STATES, asks_for
+from isomerge.symmetry.stated import Statement
 from isomerge.symmetry.units import plan_units
 
 
@@ -210,7 +210,7 @@ class LayerNormForm:
 
 
 def _read_without(
-    made: dict[Block, Tensor], left: list[Stated], stored: Callable[[Block], Tensor], block: Block
+    made: dict[Block, Tensor], left: list[Statement], stored: Callable[[Block], Tensor], block: Block
 ) -> Tensor:
     """A block without what some statements leave free; those that change it are taken off the list, and what they
     make is kept. (No function that holds itself: what it has read would stay.)"""
