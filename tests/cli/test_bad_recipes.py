@@ -114,8 +114,8 @@ RECIPES = {
     "no tokenizer": ("models: [{model: A}, {model: NAKED}]\n" + LINEAR + "tokenizer_source: union", ["NAKED", "has no tokenizer"]),
     # alignment
     "an unknown match": (TWO + LINEAR + "align: {match: hungarian}", ["hungarian", "git-rebasin"]),
-    "activations without data": (TWO + LINEAR + "align: {match: ot-acts}", ["`align.match` ot-acts", "--data DATA"]),
-    "a method that runs models": (TWO + "merge_method: regression\nalign: true", ["regression runs the models", "--data"]),
+    "activations without data": (TWO + LINEAR + "align: {match: ot-acts}", ["`align.match` ot-acts", "add `align: {data: DATA}`"]),
+    "a method that runs models": (TWO + "merge_method: regression\nalign: true", ["regression runs the models", "add `align: {data: DATA}`"]),
     "an anchor": (TWO + LINEAR + "align: {anchor: second}", ["`align.anchor`"]),
     "onto a stranger": (TWO + LINEAR + "align: {onto: C}", ["`align.onto`", "C"]),
     "data without alignment": (TWO + LINEAR + "align: {enabled: false, data: x}", ["recipe.yml: `align.data` x"]),

@@ -11,7 +11,7 @@ from typing import Any
 
 from isomerge.errors import visible
 from isomerge.evidence.distance import SAME
-from isomerge.evidence.relation import CODES, Level, Pair, Relation
+from isomerge.evidence.relation import CODES, Level, Pair, Proof, Relation
 from isomerge.evidence.report.advice import next_steps
 from isomerge.evidence.report.facts import FIXED, Facts, facts_of, short_names, spread_of
 from isomerge.evidence.report.folder import Written
@@ -110,7 +110,8 @@ def verdict_document(
     facts = facts_of({**report, "verdict": document})
     if learned_in_nats(facts.taught) and worst.relation is not Relation.SAME:
         level, _, sentence = by_learning(facts.taught)
-    steps = _steps(facts, worst.relation, level, models, say)
+    apart = any(pair.doubt and pair.proof is Proof.OTHER for pair in pairs)  # no merge takes them
+    steps = [] if apart else _steps(facts, worst.relation, level, models, say)
     return {**document, "level": level.name.lower(), "sentence": sentence, "next": steps}
 
 

@@ -18,7 +18,7 @@ KEYS = {"stats-src": "stats", "stats-anchor": "stats", "align": "enabled", "no-a
 """A key of ``align`` where it is not the option's name."""
 WHOLE = {"base-model": "base_model", "method": "merge_method", "tokenizer-source": "tokenizer_source"}
 """Keys of the recipe itself."""
-STILL = ("heads", "merge_base", "repair", "spec", "untie")
+STILL = ("data", "heads", "merge_base", "repair", "spec", "untie")
 """Keys of ``align`` that say nothing of whether models are aligned, which a block of them alone would do."""
 ADVICE = {"leave --no-align out": "say --align"}
 """What a sentence tells to do that is said otherwise in a recipe, which may not have the key."""
