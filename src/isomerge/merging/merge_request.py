@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Layers = tuple[Any, tuple[int, int]]
 """A model, and some of its layers ``[first, last)``."""
+OF_ALIGN = ("merge_base", "anchor", "spaces", "layers", "heads", "untie", "repair")
+"""The fields that a recipe's `align` has by the same names (`isomerge.merging.recipe.schema.AlignBlock`)."""
 
 
 @dataclass(frozen=True)

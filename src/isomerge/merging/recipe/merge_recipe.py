@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from isomerge.checkpoint.chat_template import is_file_name
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.fusion.method_parameters import Settings, SliceParameters
 from isomerge.fusion.registry import Method, Option
-from isomerge.merging.merge_request import MergeRequest
+from isomerge.merging.merge_request import OF_ALIGN, MergeRequest
 from isomerge.observe.data.records import may_be_function
 from isomerge.options import MatchingOptions
 from isomerge.plug_ins.command import given_modules
@@ -180,11 +181,12 @@ def _align(
         [matching["stats_anchor"], *_listed(matching.get("stats_src"))] if matching.get("stats_anchor") else None
     )
     settings = {**{n: v for n, v in matching.items() if v != defaults.get(n)}, "stats": files}
-    settings |= {"anchor": request.anchor if request.anchor != "first" else None, "spaces": spaces}
-    settings |= {"onto": refs[request.onto] if request.onto else None, "layers": request.layers}
-    settings |= {"untie": request.untie or None, "repair": request.repair}
+    said = replace(
+        request, spaces=spaces, heads=heads, merge_base=True
+    )  # where it joins no models, that is said later
+    settings |= {name: v for name in OF_ALIGN if (v := getattr(said, name)) != getattr(MergeRequest, name)}
+    settings |= {"onto": refs[request.onto] if request.onto else None}
     settings |= {"spec": None if request.spec is None else absolute_path(request.spec)}
-    settings |= {"heads": heads if heads != "average" else None}
     block: dict[str, Any] = {"enabled": request.align}
     complete = True
     for name in _keys_said(settings):

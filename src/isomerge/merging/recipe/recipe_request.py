@@ -16,7 +16,7 @@ from isomerge.fusion.method_options import check_count
 from isomerge.fusion.method_parameters import Parameters, SliceParameters
 from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
-from isomerge.merging.merge_request import Layers, MergeRequest, joined, joins
+from isomerge.merging.merge_request import OF_ALIGN, Layers, MergeRequest, joined, joins
 from isomerge.merging.recipe.no_code import check_imports, check_no_code
 from isomerge.merging.recipe.recipe_modules import check_known
 from isomerge.merging.recipe.recipe_steps import Step
@@ -84,7 +84,6 @@ def request_of_recipe(source: str | Path | Step, *, seed: int | None = None) -> 
         kept_layers={module: tuple(layers) for module, layers in recipe.sliced.layers.items()},
         stats=_statistics(recipe, [source.model for source in arranged[0][1]], path),
         source_bases=origins,
-        merge_base=block.merge_base,
         base_named=(parts[0].base_model or recipe.base_model) is not None,
         tokenizer=tokenizer_of(recipe, path),
         chat_template=template,
@@ -92,16 +91,11 @@ def request_of_recipe(source: str | Path | Step, *, seed: int | None = None) -> 
         checksums=tuple(recipe.checksums),
         files=(file, *([str(Path(file).parent / template[0])] if written and template else [])),
         align=block.enabled,
-        anchor=block.anchor,
         onto=_number(block.onto, names, path),
-        spaces=block.spaces,
-        layers=block.layers,
-        heads=block.heads,
-        untie=block.untie,
-        repair=block.repair,
         said=block.matching(),
         spec=_spec(block.spec, path),
         dtype=recipe.written_dtype,
+        **{name: getattr(block, name) for name in OF_ALIGN},
     )
 
 

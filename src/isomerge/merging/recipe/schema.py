@@ -166,20 +166,8 @@ class AlignBlock(_Evidence):
 
     def matching(self) -> dict[str, Any]:
         """What is set of the evidence, by the names of `isomerge.align`'s arguments."""
-        own = {
-            "enabled",
-            "anchor",
-            "onto",
-            "repair",
-            "heads",
-            "merge_base",
-            "spaces",
-            "layers",
-            "untie",
-            "spec",
-            "stats",
-        }
-        settings = self.model_dump(exclude=own, exclude_none=True)
+        own = AlignBlock.model_fields.keys() - _Evidence.model_fields.keys()
+        settings = self.model_dump(exclude=set(own), exclude_none=True)
         if self.stats:
             settings |= {"stats_anchor": self.stats[0], "stats_src": self.stats[1:]}
         return settings
