@@ -7,21 +7,19 @@ from typing import Any
 
 from torch import Generator, Tensor
 
-from isomerge.fusion.bounds import task_vectors
-from isomerge.fusion.method_options import CONSENSUS, SHARE, limited
-from isomerge.fusion.registry import entries_method, per_model
+from isomerge.fusion.registry import per_model
 from isomerge.fusion.sparsity import random_entries
-from isomerge.fusion.task_vectors import add_task_vectors
+from isomerge.fusion.task_vectors import sparse_method
 from isomerge.fusion.trimming import Masked, parts_of
-from isomerge.passes import Entries, Part
+from isomerge.passes import Part
 
 
 def thinned(
     tensors: Sequence[Tensor],
     base: Tensor,
     *,
-    density: Sequence[float],
-    rescale: bool,
+    density: Sequence[float] = per_model(1.0),
+    rescale: bool = True,
     rng: Generator,
     **_: Any,
 ) -> list[Part | None]:
@@ -29,7 +27,9 @@ def thinned(
 
     Args:
         tensors, base: as they are stored, of one shape.
-        density, rescale, rng: as of `dare_linear`.
+        density: the share of entries that each task vector keeps; at 1 it is kept as it is.
+        rescale: restore the sum of magnitudes.
+        rng: draws the masks, model by model.
 
     Raises:
         IsomergeError: a density outside of [0, 1].
@@ -42,72 +42,21 @@ def thinned(
     )
 
 
-@entries_method(select=thinned)
-@limited(density=SHARE, bound=task_vectors)
-def dare_linear(
-    tensors: Sequence[Tensor],
-    base: Tensor,
-    *,
-    weight: Sequence[float] = per_model(1.0),
-    density: Sequence[float] = per_model(1.0),
-    normalize: bool = False,
-    rescale: bool = True,
-    lambda_: float = 1.0,
-    int8_mask: bool = False,
-    rng: Generator,
-    selection: Sequence[Part | None] | None = None,
-) -> Entries:
-    """Drop and rescale: ``base + lambda sum_m w_m c_m (b_m * delta_m)`` with random masks ``b_m``.
+dare_linear = sparse_method(
+    "dare_linear",
+    thinned,
+    elects=False,
+    normalize=False,
+    about="""Drop and rescale: ``base + lambda sum_m w_m c_m (b_m * delta_m)`` with random masks ``b_m``.
 
     Every entry of a task vector is kept with probability ``density``. The factor ``c_m`` restores the sum of
     magnitudes (mergekit's; close to the paper's ``1 / density``, which it is in expectation).
-
-    Args:
-        tensors: one tensor per model, of one shape, float32 or float64, aligned.
-        base: the base's tensor.
-        weight: one weight per model.
-        density: the share of entries that each task vector keeps; at 1 it is kept as it is.
-        normalize: divide by the sum of the weights.
-        rescale: multiply by ``c_m``.
-        lambda_: scales what is added.
-        int8_mask: accepted for mergekit's recipes; the result does not depend on it.
-        rng: draws the masks, model by model.
-        selection: what stays of task vectors, where ``tensors`` are pieces of what `thinned` was given.
-
-    Raises:
-        IsomergeError: a density outside of [0, 1].
-    """
-    parts = selection or thinned(tensors, base, density=density, rescale=rescale, rng=rng)
-    return add_task_vectors(weight, base.dtype, normalize=normalize, lambda_=lambda_, parts=parts)
-
-
-@entries_method(select=thinned)
-@limited(density=SHARE, consensus_method=CONSENSUS, bound=task_vectors)
-def dare_ties(
-    tensors: Sequence[Tensor],
-    base: Tensor,
-    *,
-    weight: Sequence[float] = per_model(1.0),
-    density: Sequence[float] = per_model(1.0),
-    normalize: bool = False,
-    rescale: bool = True,
-    lambda_: float = 1.0,
-    consensus_method: str = "sum",
-    int8_mask: bool = False,
-    rng: Generator,
-    selection: Sequence[Part | None] | None = None,
-) -> Entries:
-    """DARE's random task vectors, with TIES' election of signs.
-
-    Args:
-        tensors, base, weight, density, rescale, lambda_, int8_mask, rng, selection: as in `dare_linear`.
-        normalize: divide by the weights that agree.
-        consensus_method: as in `isomerge.fusion.ties.ties`.
-
-    Raises:
-        IsomergeError: a density outside of [0, 1].
-    """
-    parts = selection or thinned(tensors, base, density=density, rescale=rescale, rng=rng)
-    return add_task_vectors(
-        weight, base.dtype, normalize=normalize, lambda_=lambda_, consensus=consensus_method, parts=parts
-    )
+    """,
+)
+dare_ties = sparse_method(
+    "dare_ties",
+    thinned,
+    elects=True,
+    normalize=False,
+    about="DARE's random task vectors, with TIES' election of signs.",
+)

@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from isomerge.fusion.bounds import task_vectors
-from isomerge.fusion.method_options import CONSENSUS, SHARE, Together, limited
-from isomerge.fusion.registry import entries_method, per_model
+from isomerge.fusion.method_options import Together
+from isomerge.fusion.registry import per_model
 from isomerge.fusion.sparsity import check_window, ranked_entries
-from isomerge.fusion.task_vectors import add_task_vectors
+from isomerge.fusion.task_vectors import sparse_method
 from isomerge.fusion.trimming import Masked, Sizes, parts_of
-from isomerge.passes import Entries, Part
+from isomerge.passes import Part
 from isomerge.pieces import PIECE
 
 
@@ -31,9 +30,9 @@ def pruned(
     tensors: Sequence[Tensor],
     base: Tensor,
     *,
-    density: Sequence[float],
-    epsilon: Sequence[float],
-    rescale: bool,
+    density: Sequence[float] = per_model(1.0),
+    epsilon: Sequence[float] = per_model(0.15),
+    rescale: bool = True,
     rng: Generator,
     **_: Any,
 ) -> list[Part | None]:
@@ -41,7 +40,10 @@ def pruned(
 
     Args:
         tensors, base: as they are stored, of one shape.
-        density, epsilon, rescale, rng: as of `della`.
+        density: the mean probability; at 1 a task vector is kept as it is, at 0 nothing of it.
+        epsilon: half the width of the window of probabilities.
+        rescale: restore the sum of magnitudes.
+        rng: draws the masks, model by model.
 
     Raises:
         IsomergeError: a density outside of [0, 1], or probabilities outside of (0, 1).
@@ -60,77 +62,25 @@ def pruned(
     return parts_of(tensors, base, density, part, epsilon)
 
 
-@entries_method(select=pruned)
-@limited(density=SHARE, consensus_method=CONSENSUS, together=WINDOWS, bound=task_vectors)
-def della(
-    tensors: Sequence[Tensor],
-    base: Tensor,
-    *,
-    weight: Sequence[float] = per_model(1.0),
-    density: Sequence[float] = per_model(1.0),
-    epsilon: Sequence[float] = per_model(0.15),
-    normalize: bool = True,
-    rescale: bool = True,
-    lambda_: float = 1.0,
-    consensus_method: str = "sum",
-    int8_mask: bool = False,
-    rng: Generator,
-    selection: Sequence[Part | None] | None = None,
-) -> Entries:
-    """MagPrune, then TIES' election: large entries of task vectors are kept more often than small ones.
+della = sparse_method(
+    "della",
+    pruned,
+    elects=True,
+    normalize=True,
+    together=WINDOWS,
+    about="""MagPrune, then TIES' election: large entries of task vectors are kept more often than small ones.
 
     Within its row, the entry of rank r of n by magnitude is kept with probability
     ``density - epsilon + 2 epsilon (r - 1) / (n - 1)``. (The window is ``epsilon`` wide in the paper, and every
     entry is divided by its own probability; mergekit's is ``2 epsilon`` wide, and it restores the sum of
     magnitudes.)
-
-    Args:
-        tensors: one tensor per model, of one shape, float32 or float64, aligned.
-        base: the base's tensor.
-        weight: one weight per model.
-        density: the mean probability; at 1 a task vector is kept as it is, at 0 nothing of it.
-        epsilon: half the width of the window of probabilities.
-        normalize: divide by the weights that agree.
-        rescale: restore the sum of magnitudes.
-        lambda_: scales what is added.
-        consensus_method: as in `isomerge.fusion.ties.ties`.
-        int8_mask: accepted for mergekit's recipes; the result does not depend on it.
-        rng: draws the masks, model by model.
-        selection: what stays of task vectors, where ``tensors`` are pieces of what `pruned` was given.
-
-    Raises:
-        IsomergeError: a density outside of [0, 1], or probabilities outside of (0, 1).
-    """
-    parts = selection or pruned(tensors, base, density=density, epsilon=epsilon, rescale=rescale, rng=rng)
-    return add_task_vectors(
-        weight, base.dtype, normalize=normalize, lambda_=lambda_, consensus=consensus_method, parts=parts
-    )
-
-
-@entries_method(select=pruned)
-@limited(density=SHARE, together=WINDOWS, bound=task_vectors)
-def della_linear(
-    tensors: Sequence[Tensor],
-    base: Tensor,
-    *,
-    weight: Sequence[float] = per_model(1.0),
-    density: Sequence[float] = per_model(1.0),
-    epsilon: Sequence[float] = per_model(0.15),
-    normalize: bool = False,
-    rescale: bool = True,
-    lambda_: float = 1.0,
-    int8_mask: bool = False,
-    rng: Generator,
-    selection: Sequence[Part | None] | None = None,
-) -> Entries:
-    """MagPrune without an election: ``base + lambda sum_m w_m c_m (b_m * delta_m)``.
-
-    Args:
-        tensors, base, weight, density, epsilon, rescale, lambda_, int8_mask, rng, selection: as in `della`.
-        normalize: divide by the sum of the weights.
-
-    Raises:
-        IsomergeError: a density outside of [0, 1], or probabilities outside of (0, 1).
-    """
-    parts = selection or pruned(tensors, base, density=density, epsilon=epsilon, rescale=rescale, rng=rng)
-    return add_task_vectors(weight, base.dtype, normalize=normalize, lambda_=lambda_, parts=parts)
+    """,
+)
+della_linear = sparse_method(
+    "della_linear",
+    pruned,
+    elects=False,
+    normalize=False,
+    together=WINDOWS,
+    about="MagPrune without an election: ``base + lambda sum_m w_m c_m (b_m * delta_m)``.",
+)

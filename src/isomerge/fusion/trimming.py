@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from isomerge.fusion.registry import per_model
 from isomerge.fusion.sparsity import check_share, kth_smallest
 from isomerge.passes import Part, Pass
 from isomerge.pieces import wide_dtype
@@ -146,14 +147,20 @@ def factor_of(part: Part, sizes: Sizes) -> float:
 
 
 def largest(
-    tensors: Sequence[Tensor], base: Tensor, *, density: Sequence[float], rescale: bool, **_: Any
+    tensors: Sequence[Tensor],
+    base: Tensor,
+    *,
+    density: Sequence[float] = per_model(1.0),
+    rescale: bool = False,
+    **_: Any,
 ) -> list[Part | None]:
     """TIES: of every task vector the ``max(1, floor(density N))`` entries of largest magnitude (none at density 0);
     None: it is kept as it is. Of equal ones the earlier stay.
 
     Args:
         tensors, base: as they are stored, of one shape.
-        density, rescale: as of `isomerge.fusion.ties.ties`.
+        density: the share of entries that each task vector keeps.
+        rescale: scale what stays to the sum of magnitudes that there was.
 
     Raises:
         IsomergeError: a density outside of [0, 1].
