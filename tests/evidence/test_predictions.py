@@ -15,7 +15,7 @@ from isomerge.errors import IsomergeError
 from isomerge.evidence.barrier import ensemble
 from isomerge.evidence.report.loss_facts import losses_of
 from isomerge.evidence.report.loss_figures import loss_figure
-from isomerge.fusion.forward.control import output_error
+from isomerge.fusion.regression import output_error
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.losses import divergence, evaluate, logits_of

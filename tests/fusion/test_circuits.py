@@ -10,8 +10,7 @@ import torch
 
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_alignment
-from isomerge.fusion.circuit_spaces import find_circuits
-from isomerge.fusion.circuits import circuits, invariants, products
+from isomerge.fusion.circuits import circuits, find_circuits, invariants, products
 from isomerge.symmetry.blocks import Block
 from matching.drawn import draw, named, small_spec
 from toys import Toy, outputs, relative, write_toy

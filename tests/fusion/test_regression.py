@@ -18,8 +18,8 @@ from torch import nn
 from isomerge.errors import IsomergeError
 from isomerge.evidence.digits import example_models, held_out_digits, training_digits
 from isomerge.evidence.law import random_turn, with_streams
-from isomerge.fusion.forward.control import output_error, regress_with_control
 from isomerge.fusion.forward.sequential_regression import default_ridge, regress, solve_ridge
+from isomerge.fusion.regression import output_error, regress_with_control
 from isomerge.models.recognised import recognise
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.aligned_modules import aligned_module, average
@@ -75,7 +75,6 @@ def test_equal_endpoints_come_back(name: str, tmp_path: Path) -> None:
     found = regress(healed, [module], [1], examples, ridge=0.0, batch_size=60)
     assert relative(logits(healed, examples), wanted) <= 1e-4
     assert all(row["after"] <= 1e-8 < row["before"] for row in found.layers)
-    assert found.parameters.keys() == dict(module.named_parameters()).keys()
 
 
 def seen_by(module: nn.Module, examples: Examples, path: str, side: str) -> np.ndarray:
@@ -110,20 +109,20 @@ LAYERS = {
 """Layers with the norm that reads the stream that they add to."""
 
 
-@pytest.mark.parametrize(("name", "correct"), [*((name, True) for name in LAYERS), ("vit", False)])
-def test_each_layer_is_the_least_squares_optimum(name: str, correct: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", LAYERS)
+def test_each_layer_is_the_least_squares_optimum(name: str, tmp_path: Path) -> None:
     """Against numpy's lstsq, on the inputs that a layer has in the final model, which later layers do not
     change."""
     a, b = pair(name, tmp_path)
     ends, examples = [load_module(a), load_module(b)], examples_for(a, 40)
     start, ridge = average(ends, [0.25, 0.75]), 0.01
     merged = copy.deepcopy(start)
-    found = regress(merged, ends, [1, 3], examples, ridge=ridge, correct=correct, batch_size=15)
+    found = regress(merged, ends, [1, 3], examples, ridge=ridge, batch_size=15)
     for path, norm in LAYERS[name].items():
-        place = (norm, "in") if norm and correct else (path, "out")
+        place = (norm, "in") if norm else (path, "out")
         one, two = (seen_by(end, examples, *place) for end in ends)
         target = 0.25 * one + 0.75 * two
-        if norm and correct:
+        if norm:
             target += seen_by(merged, examples, path, "out") - seen_by(merged, examples, norm, "in")
         x = seen_by(merged, examples, path, "in")
         (old, _), (weight, bias) = numbers(start, path), numbers(merged, path)

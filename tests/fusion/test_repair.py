@@ -59,14 +59,14 @@ def test_planted_collapse_is_undone(name: str, tmp_path: Path) -> None:
             assert torch.allclose(new, old, rtol=0, atol=1e-4 * float(old.detach().abs().max())), row["layer"]
 
 
-@pytest.mark.parametrize(("name", "places"), [("vit", "all"), ("vit", "stream"), ("gpt2", "all"), ("llama", "all")])
-def test_statistics_are_met(name: str, places: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["vit", "gpt2", "llama"])
+def test_statistics_are_met(name: str, tmp_path: Path) -> None:
     """On the examples that it saw, by hooks of the test's own and numpy, with unequal weights and padding."""
     a, b = pair(name, tmp_path, 0.7)
     ends, examples = [load_module(a), load_module(b)], examples_for(a, 20)
     merged = average(ends, [0.25, 0.75])
     old = copy.deepcopy(merged)
-    found = repair(merged, ends, [1, 3], examples, places=places, batch_size=6)
+    found = repair(merged, ends, [1, 3], examples, batch_size=6)
     changed = {row["layer"] for row in found.layers}
     for path in [p for p in changed if "layers.1" in p or "h.1" in p]:
         one, two = (seen_by(end, examples, path, "out") for end in ends)
@@ -80,10 +80,6 @@ def test_statistics_are_met(name: str, places: str, tmp_path: Path) -> None:
         assert np.abs(before.std(0) / x.std(0) - 1).max() > 0.01
     same = {n for n, p in merged.named_parameters() if torch.equal(p, old.get_parameter(n))}
     assert same == {n for n, _ in old.named_parameters() if n.rpartition(".")[0] not in changed}
-    ends_of = {path.rpartition(".")[2] for path in changed}
-    if places == "stream":
-        assert ends_of == {"o_proj", "fc2"}
-        assert found.kept["vit.layers.0.mlp.fc1"] == "it does not add to a stream"
     assert found.kept["classifier" if name == "vit" else "lm_head"]
     assert changed.isdisjoint(found.kept)
 
@@ -143,13 +139,11 @@ def test_moments(sizes: list[int]) -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    """Weights, places, and activations that are no numbers."""
+    """Weights, and activations that are no numbers."""
     folder = single("vit", tmp_path / "m")
     module, examples = load_module(folder), examples_for(folder, 4)
     with pytest.raises(IsomergeError, match="none may be negative"):
         repair(module, [module, module], [2, -1], examples)
-    with pytest.raises(IsomergeError, match=r"places some.*all, stream"):
-        repair(module, [module], [1], examples, places="some")
     broken = damaged(module, examples)
     with torch.no_grad():
         broken.get_parameter("vit.layers.1.mlp.fc1.bias").fill_(float("nan"))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isomerge.errors import IsomergeError
-from isomerge.fusion.forward.soup import greedy_soup, make_soup
+from isomerge.fusion.greedy_soup import chosen_greedily, make_soup
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.live.stored_weights import put_mean
@@ -48,7 +48,7 @@ def test_against_every_possible_soup(count: int, seed: int, levels: int) -> None
         asked.append(which)
         return table[frozenset(which)]
 
-    soup = greedy_soup(scores, evaluate_some)
+    soup = chosen_greedily(scores, evaluate_some)
     possible = [p[:n] for n in range(1, count + 1) for p in permutations(range(count))]
     assert {p for p in possible if is_greedy(p, scores, table)} == {soup.chosen}
     assert soup.score == table[frozenset(soup.chosen)] >= max(scores)
@@ -60,13 +60,13 @@ def test_against_every_possible_soup(count: int, seed: int, levels: int) -> None
 
 def test_scores_that_are_no_numbers() -> None:
     """They come last and are never taken; without any other there is no soup."""
-    soup = greedy_soup([nan, 1.0, 2.0], lambda which: nan if 0 in which else 2.0)
+    soup = chosen_greedily([nan, 1.0, 2.0], lambda which: nan if 0 in which else 2.0)
     assert soup.chosen == (2, 1)
     assert [t.candidate for t in soup.history] == [2, 1, 0]
     assert not soup.history[-1].taken
     for scores in ([], [nan, nan]):
         with pytest.raises(IsomergeError, match="at least one candidate"):
-            greedy_soup(scores, lambda which: 0.0)
+            chosen_greedily(scores, lambda which: 0.0)
 
 
 @pytest.mark.parametrize("metric", ["loss", "accuracy"])
@@ -89,7 +89,7 @@ def test_soup_of_modules(metric: str, tmp_path: Path) -> None:
         assert found.accuracy is not None
         return found.accuracy if metric == "accuracy" else -found.loss
 
-    wanted = greedy_soup([value((k,)) for k in range(4)], value)
+    wanted = chosen_greedily([value((k,)) for k in range(4)], value)
     soup = make_soup(truth, states, examples, metric=metric)
     assert soup == wanted
     assert 1 not in soup.chosen

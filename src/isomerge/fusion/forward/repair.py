@@ -27,10 +27,9 @@ from isomerge.fusion.forward.sequential_regression import shares_of
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.stats.forward import run_until
 from isomerge.observe.stats.layer_sequence import find_order
-from isomerge.observe.stats.linear_modules import Layer, Order, Rewritten, matrix, parameters_of
+from isomerge.observe.stats.linear_modules import Layer, Order, Rewritten, matrix
 from isomerge.progress import Observer, quiet
 
-PLACES = ("all", "stream")
 # A unit whose deviation is below this fraction of its parents' is dead: rescaling would blow up rounding, and
 # weights.
 DEAD = 1e-2
@@ -66,7 +65,6 @@ def repair(
     weights: Sequence[float],
     examples: Examples,
     *,
-    places: str = "all",
     batch_size: int = 32,
     observer: Observer = quiet,
 ) -> Rewritten:
@@ -81,24 +79,21 @@ def repair(
         endpoints: the aligned models, in eval mode and in one basis, on the same device.
         weights: one per endpoint, not negative; divided by their sum.
         examples: unlabelled ones will do.
-        places: ``all`` linear layers, or only those that add to the residual ``stream``.
         batch_size: examples that are run at a time.
 
     Returns:
-        The parameters, and per layer the median of merged deviation / wanted deviation, ``before``.
+        Per layer the median of merged deviation / wanted deviation, ``before``.
 
     Raises:
-        IsomergeError: options or weights that cannot be used, or examples that do not fit.
+        IsomergeError: weights that cannot be used, or examples that do not fit.
     """
 
     shares = shares_of(weights, len(endpoints))
     if min(shares) < 0:
         raise IsomergeError(f"--weights: REPAIR mixes deviations, so none may be negative, got {list(weights)}")
-    if places not in PLACES:
-        raise IsomergeError(f"places {places}: choose from {', '.join(PLACES)}")
     order = find_order(merged, examples)
     kept = dict(order.kept)
-    chosen = list(_chosen(order, places, kept))
+    chosen = list(_chosen(order, kept))
     rows = []
     with torch.no_grad():
         for number, group in enumerate(chosen):
@@ -112,18 +107,16 @@ def repair(
                 else:
                     rows.append(_fold(merged, layer, own, parents, shares))
     observer("", len(chosen), len(chosen))
-    return Rewritten(parameters_of(merged), rows, kept)
+    return Rewritten(rows, kept)
 
 
-def _chosen(order: Order, places: str, kept: dict[str, str]) -> Iterator[list[Layer]]:
+def _chosen(order: Order, kept: dict[str, str]) -> Iterator[list[Layer]]:
     """The groups' layers that are to be repaired; why others are not goes into ``kept``."""
     for group in order.groups:
         repaired = []
         for layer in group:
             if layer.head:
                 kept[layer.path] = "no layer reads its outputs"
-            elif places == "stream" and layer.adds_to is None:
-                kept[layer.path] = "it does not add to a stream"
             else:
                 repaired.append(layer)
         if repaired:

@@ -27,7 +27,7 @@ from isomerge.errors import IsomergeError
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.stats.forward import Place, run_until
 from isomerge.observe.stats.layer_sequence import find_order
-from isomerge.observe.stats.linear_modules import Layer, Rewritten, matrix, parameters_of
+from isomerge.observe.stats.linear_modules import Layer, Rewritten, matrix
 from isomerge.progress import Observer, quiet
 
 # With few examples more is left to the average.
@@ -68,7 +68,6 @@ def regress(
     *,
     ridge: float | None = None,
     batch_size: int = 32,
-    correct: bool = True,
     observer: Observer = quiet,
 ) -> Rewritten:
     """Regress every linear layer of a merged module, in place.
@@ -87,10 +86,9 @@ def regress(
         ridge: relative to the mean of a Gram matrix's diagonal; by default 1e-3, and 1e-2 for fewer than 256
             examples.
         batch_size: examples that are run at a time.
-        correct: where a layer adds to a stream, make up for what the stream lacks.
 
     Returns:
-        The parameters, and per layer the squared error of its outputs relative to their variance, ``before`` and
+        Per layer the squared error of its outputs relative to their variance, ``before`` and
         ``after``.
 
     Raises:
@@ -108,13 +106,13 @@ def regress(
         for number, group in enumerate(order.groups):
             observer(f"regressing {group[0].path}", number, len(order.groups))
             try:
-                sums = _gather(merged, endpoints, shares, examples, group, batch_size, correct)
+                sums = _gather(merged, endpoints, shares, examples, group, batch_size)
             except _UnpairedError:
                 kept |= {layer.path: "it reads other tokens in every model" for layer in group}
                 continue
             rows += [_solve(merged, layer, sums, k, ridge) for k, layer in enumerate(group)]
     observer("", len(order.groups), len(order.groups))
-    return Rewritten(parameters_of(merged), rows, kept)
+    return Rewritten(rows, kept)
 
 
 def default_ridge(count: int) -> float:
@@ -142,11 +140,10 @@ def _gather(
     examples: Examples,
     group: Sequence[Layer],
     batch_size: int,
-    correct: bool,
 ) -> _Sums:
     """Inputs from the merged prefix and targets from the endpoints, summed over all examples."""
     # a stream is compared where the next norm reads it, any other layer where it ends
-    corrected = [layer for layer in group if correct and layer.completes]
+    corrected = [layer for layer in group if layer.completes]
     ends: list[Place] = [
         (str(layer.adds_to), "in") if layer in corrected else (layer.path, "out") for layer in group
     ]

@@ -69,8 +69,6 @@ class Order:
 class Rewritten:
     """A merged module after a pass over its layers."""
 
-    parameters: dict[str, Tensor]
-    """All parameters by the module's names; they are the module's own."""
     layers: list[dict[str, Any]]
     """One row per changed layer, in order."""
     kept: dict[str, str]
@@ -87,8 +85,3 @@ def matrix(layer: nn.Module) -> Tensor:
 
     weight: Any = layer.weight
     return weight.detach() if isinstance(layer, nn.Linear) else weight.detach().mT
-
-
-def parameters_of(module: nn.Module) -> dict[str, Tensor]:
-    """All parameters of a module by name, those in several places once."""
-    return {name: parameter.detach() for name, parameter in module.named_parameters()}
