@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from isomerge.errors import IsomergeError
 from isomerge.fusion.breadcrumbs import middle
-from isomerge.fusion.sparsity import check_share, lowest, random_entries, ranked_entries
-from isomerge.fusion.trimming import Masked, Sizes
+from isomerge.fusion.trimming import Masked, Sizes, check_share, lowest, random_entries, ranked_entries
 
 # few values, so that most draws have ties at the threshold
 VALUES = st.lists(st.sampled_from([0.0, -1.0, 1.0, 2.0, -2.0, 0.5]), min_size=1, max_size=12)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from isomerge.errors import IsomergeError
+from isomerge.fusion.method_options import is_chosen_by, natural_range
 from isomerge.fusion.registry import methods
-from isomerge.fusion.search_range import is_chosen_by, natural_range
 from isomerge.merging.recipe.dimensions import Dimension, with_values
 from isomerge.merging.recipe.searched import searched_recipe
 

@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import pad
 
 from isomerge.fusion.low_rank import leading, norm
-from isomerge.fusion.sparsity import lowest, random_entries
+from isomerge.fusion.trimming import lowest, random_entries
 from isomerge.symmetry.groups.singular import singular_values_and_vectors
 
 Drawn = Callable[[str, int], Generator]

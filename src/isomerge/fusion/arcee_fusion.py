@@ -11,7 +11,7 @@ from isomerge.fusion.bounds import convex
 from isomerge.fusion.inner_products import PIECE
 from isomerge.fusion.method_options import check_number, limited
 from isomerge.fusion.registry import merge_method
-from isomerge.fusion.sparsity import kth_smallest
+from isomerge.fusion.trimming import kth_smallest
 
 EPS = 1e-8
 """Added to probabilities (mergekit's)."""

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from isomerge.fusion.method_options import SHARE
 from isomerge.fusion.registry import per_model
-from isomerge.fusion.sparsity import check_share
 from isomerge.fusion.task_vectors import sparse_method
-from isomerge.fusion.trimming import Sizes, Trim, parts_of
+from isomerge.fusion.trimming import Sizes, Trim, check_share, parts_of
 from isomerge.passes import Part
 
 

@@ -8,9 +8,8 @@ from typing import Any
 from torch import Generator, Tensor
 
 from isomerge.fusion.registry import per_model
-from isomerge.fusion.sparsity import random_entries
 from isomerge.fusion.task_vectors import sparse_method
-from isomerge.fusion.trimming import Masked, parts_of
+from isomerge.fusion.trimming import Masked, parts_of, random_entries
 from isomerge.passes import Part
 
 

@@ -10,9 +10,8 @@ from torch import Generator, Tensor
 
 from isomerge.fusion.method_options import Together
 from isomerge.fusion.registry import per_model
-from isomerge.fusion.sparsity import check_window, ranked_entries
 from isomerge.fusion.task_vectors import sparse_method
-from isomerge.fusion.trimming import Masked, Sizes, parts_of
+from isomerge.fusion.trimming import Masked, Sizes, check_window, parts_of, ranked_entries
 from isomerge.passes import Part
 from isomerge.pieces import PIECE
 

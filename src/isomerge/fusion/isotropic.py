@@ -12,7 +12,7 @@ from isomerge.fusion.bounds import in_directions
 from isomerge.fusion.matrices import directions, merged_matrices, nearest_orthonormal, stacked_triples, sum_of
 from isomerge.fusion.method_options import NOT_NEGATIVE, SHARE, limited
 from isomerge.fusion.registry import merge_method, per_model
-from isomerge.fusion.sparsity import check_share
+from isomerge.fusion.trimming import check_share
 
 
 @merge_method

@@ -11,8 +11,8 @@ from isomerge.fusion.bounds import in_directions
 from isomerge.fusion.matrices import left_directions, merged_matrices
 from isomerge.fusion.method_options import NOT_NEGATIVE, SHARE, limited
 from isomerge.fusion.registry import merge_method, per_model
-from isomerge.fusion.sparsity import check_share, lowest
 from isomerge.fusion.task_vectors import add_task_vectors
+from isomerge.fusion.trimming import check_share, lowest
 
 
 @merge_method

@@ -12,8 +12,7 @@ from isomerge.fusion.bounds import changes
 from isomerge.fusion.linear import weighted
 from isomerge.fusion.method_options import SHARE, limited
 from isomerge.fusion.registry import entries_method
-from isomerge.fusion.sparsity import check_share, lowest
-from isomerge.fusion.trimming import Masked
+from isomerge.fusion.trimming import Masked, check_share, lowest
 from isomerge.passes import Entries, Entrywise, Part, Pass, addresses, squares
 from isomerge.pieces import wide_dtype
 

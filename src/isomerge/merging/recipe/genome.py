@@ -11,9 +11,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationError
 
 from isomerge.errors import IsomergeError
-from isomerge.fusion.method_options import SHARE
+from isomerge.fusion.method_options import SHARE, natural_range
 from isomerge.fusion.registry import method as merge_method
-from isomerge.fusion.search_range import natural_range
 from isomerge.merging.recipe.dimensions import DIGITS
 from isomerge.merging.recipe.mistakes import explained
 from isomerge.merging.recipe.schema import GENOME, Reference, Strict

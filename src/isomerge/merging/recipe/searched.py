@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.errors import IsomergeError
-from isomerge.fusion.method_options import Option, is_list, resolve
+from isomerge.fusion.method_options import Option, is_chosen_by, is_list, natural_range, resolve
 from isomerge.fusion.method_parameters import as_number, is_search
 from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
-from isomerge.fusion.search_range import is_chosen_by, natural_range
 from isomerge.merging.recipe.dimensions import (
     Dimension,
     Place,
@@ -85,7 +84,7 @@ def searched_recipe(
     preferred: str | None = None,
 ) -> SearchedRecipe:
     """Read a recipe and what is searched for in it: what it says, what is said beside it, or, where neither says
-    anything, all numbers that its method has (`isomerge.fusion.search_range`), in every model's own place.
+    anything, all numbers that its method has (`isomerge.fusion.method_options`), in every model's own place.
 
     Args:
         path: the recipe.
