@@ -14,8 +14,7 @@ from isomerge.models.recognised import recognise
 from isomerge.observe.live.modules import load_module
 from isomerge.options.requests.relating import Relational
 from isomerge.research.relational.conversion import from_standard
-from isomerge.research.relational.saved import save
-from isomerge.research.relational.transformer import RelationalTransformer
+from isomerge.research.relational.transformer import RelationalTransformer, save
 
 
 @dataclass

@@ -21,7 +21,7 @@ from isomerge.research.relational import (
     patches_of,
 )
 from isomerge.research.relational.attention import RelationalNorm
-from isomerge.research.relational.transformer_parts import parts_of
+from isomerge.research.relational.source import parts_of
 from isomerge.symmetry.groups import GROUPS
 from isomerge.symmetry.language.spec_text import parse_spec
 from toys import TOYS, inputs, randomise, relative

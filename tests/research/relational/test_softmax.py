@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from depth import more
-from isomerge.research.relational.attention import RelationalAttention
-from isomerge.research.relational.softmax import attend
+from isomerge.research.relational.attention import RelationalAttention, attend
 
 
 def drawn(length: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:

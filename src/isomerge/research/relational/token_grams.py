@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
-from isomerge.research.relational.softmax import plain
+from isomerge.research.relational.attention import plain
 
 ISOTROPIC = 1e-5
 """A circuit is a multiple of the identity if what is left of it is at most this share of its norm."""
