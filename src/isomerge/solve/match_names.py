@@ -48,7 +48,7 @@ def check_match(matching: Matching) -> None:
 
 def transport_of(matching: Matching) -> Any:
     """The settings of a fusion by optimal transport, with what was said of them
-    (`isomerge.research.baselines.transport_settings.TransportSettings`); None of other ways to match.
+    (`isomerge.research.baselines.transport_maps.TransportSettings`); None of other ways to match.
 
     Raises:
         IsomergeError: an unknown setting, or one for another way to match.

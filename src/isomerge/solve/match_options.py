@@ -41,7 +41,7 @@ class Matching:
     match: str = OURS
     """By what: our own solvers, or a published baseline (`isomerge.solve.match_names`)."""
     transport: tuple[tuple[str, str], ...] = ()
-    """Settings of a fusion by optimal transport, as texts (`isomerge.research.baselines.transport_settings`)."""
+    """Settings of a fusion by optimal transport, as texts (`isomerge.research.baselines.transport_maps`)."""
     for_method: bool = False
     """Whether the data are for the method and for measuring alone, as the match looks at weights."""
     decides: bool = False

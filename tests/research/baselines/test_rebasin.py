@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from isomerge.research.baselines.permutations import in_declared_groups, permutation_spec
-from isomerge.research.baselines.rebasin import WeightMatching, match_by_rebasin
+from isomerge.research.baselines.rebasin import WeightMatching
 from isomerge.symmetry.alignment import Alignment
 from solve.renumbered import gap, moved_by, pair_of, renumber, squared_gap
 from toys import load_toy, outputs, relative, save_toy, write_toy
@@ -28,7 +28,7 @@ def test_planted_permutations_come_back(name: str, seed: int, tmp_path: Path) ->
     a = save_toy(name, tmp_path / "a")
     b = renumber(name, a, tmp_path / "b")
     pair = pair_of(a, b, "default,residual")  # T5 returns its stream, which is turned where it is named
-    alignment, report = match_by_rebasin(pair, seed=seed)
+    alignment, report = WeightMatching(pair, seed=seed).solve()
     there = load_toy(name, a).fresh()
     assert gap(there, moved_by(alignment, load_toy(name, b))) == 0
     assert report["distances"][-1] <= 1e-9 * report["distances"][0]
@@ -41,7 +41,7 @@ def test_planted_permutations_come_back(name: str, seed: int, tmp_path: Path) ->
 def test_unrelated_models(name: str, tmp_path: Path) -> None:
     """The distance never rises from sweep to sweep and is what it says; the function stays."""
     a, b = save_toy(name, tmp_path / "a"), save_toy(name, tmp_path / "b", seed=5)
-    alignment, report = match_by_rebasin(pair_of(a, b), seed=1)
+    alignment, report = WeightMatching(pair_of(a, b), seed=1).solve()
     steps = report["distances"]
     assert len(steps) == report["sweeps"] + 1 >= 3
     assert all(later <= earlier for earlier, later in pairwise(steps))
@@ -58,7 +58,7 @@ def test_no_exchange_of_two_gains_anything(name: str, tmp_path: Path) -> None:
     """Two coordinates of the stream, two heads, two dimensions of a head, two neurons: at the end no exchange
     helps."""
     a, b = save_toy(name, tmp_path / "a"), save_toy(name, tmp_path / "b", seed=5)
-    alignment, report = match_by_rebasin(pair_of(a, b))
+    alignment, report = WeightMatching(pair_of(a, b)).solve()
     toy, there = load_toy(name, a), load_toy(name, a).fresh()
     spec, rng = permutation_spec(toy.spec), torch.Generator().manual_seed(0)
     here, reached = moved_by(alignment, load_toy(name, b)), report["distances"][-1]
@@ -111,21 +111,21 @@ def test_stack_wide_heads_gain_what_they_say(tmp_path: Path) -> None:
 def test_the_seed_decides_the_order(tmp_path: Path) -> None:
     """Equal seeds give equal elements, also without room to keep the models; another one another local optimum."""
     a, b = save_toy("gpt2", tmp_path / "a"), save_toy("gpt2", tmp_path / "b", seed=5)
-    one, first = match_by_rebasin(pair_of(a, b), seed=0)
-    two, _ = match_by_rebasin(replace(pair_of(a, b), room=0), seed=0)
+    one, first = WeightMatching(pair_of(a, b), seed=0).solve()
+    two, _ = WeightMatching(replace(pair_of(a, b), room=0), seed=0).solve()
     assert one.digest() == two.digest()
-    _, other = match_by_rebasin(pair_of(a, b), seed=1)
+    _, other = WeightMatching(pair_of(a, b), seed=1).solve()
     assert other["distances"] != first["distances"]
 
 
 def test_only_what_is_chosen_moves(tmp_path: Path) -> None:
     """Spaces and layers: nothing else has an element."""
     a, b = save_toy("gpt2", tmp_path / "a"), save_toy("gpt2", tmp_path / "b", seed=5)
-    alignment, _ = match_by_rebasin(pair_of(a, b, "ff", "1"))
+    alignment, _ = WeightMatching(pair_of(a, b, "ff", "1")).solve()
     assert list(alignment) == ["ff[1]"]
-    alignment, _ = match_by_rebasin(pair_of(a, b, "default"))
+    alignment, _ = WeightMatching(pair_of(a, b, "default")).solve()
     assert {key.partition("[")[0] for key in alignment} == {"h", "qk", "ov", "ff"}
-    alignment, _ = match_by_rebasin(pair_of(a, a))
+    alignment, _ = WeightMatching(pair_of(a, a)).solve()
     assert all(torch.equal(g, in_identity(g)) for g in alignment.values())
 
 

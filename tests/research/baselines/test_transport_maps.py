@@ -15,7 +15,7 @@ from isomerge.matching.gram import Leaf, paired_leaves
 from isomerge.research.baselines import transport_maps
 from isomerge.research.baselines.permutations import in_declared_groups, permutation_matrix, permutation_spec
 from isomerge.research.baselines.transport_maps import (
-    Coupling,
+    TransportSettings,
     joint_map,
     likeness,
     nested_maps,
@@ -27,8 +27,8 @@ from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import leaves
 from matching.drawn import draw, moved, small_spec
 
-HARD = Coupling("emd")
-PLAIN = Coupling("emd", squared=True, normalised=False)
+HARD = TransportSettings(coupling="emd")
+PLAIN = TransportSettings(coupling="emd", squared=True, normalised=False)
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -74,7 +74,7 @@ def test_unequal_widths() -> None:
 def test_soft_maps_have_their_marginals_and_are_optimal(regularisation: float) -> None:
     """Rows and columns sum to one, and log T + cost / regularisation is a sum of a row's and a column's number."""
     cost = drawn(6, 6).abs()
-    found = transport_map(cost, Coupling("sinkhorn", regularisation))
+    found = transport_map(cost, TransportSettings(regularisation=regularisation))
     # columns are normalised at last; rows are met to the stopping threshold on plans of mass one
     assert torch.allclose(found.sum(0), torch.ones(6).double(), atol=1e-14)
     assert torch.allclose(found.sum(1), torch.ones(6).double(), atol=6 * 1e-8)
@@ -87,7 +87,7 @@ def test_soft_maps_have_their_marginals_and_are_optimal(regularisation: float) -
 def test_a_map_of_too_few_iterations_is_still_made_of_means(monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns sum to one whatever happens; only rows show that the iteration has not settled."""
     monkeypatch.setattr(transport_maps, "ITERATIONS", 2)
-    found = transport_map(drawn(6, 6).abs(), Coupling("sinkhorn", 0.02))
+    found = transport_map(drawn(6, 6).abs(), TransportSettings(regularisation=0.02))
     assert torch.allclose(found.sum(0), torch.ones(6).double(), atol=1e-14)
     assert float((found.sum(1) - 1).abs().max()) > 1e-3
 
@@ -95,11 +95,11 @@ def test_a_map_of_too_few_iterations_is_still_made_of_means(monkeypatch: pytest.
 def test_a_steep_cost_is_solved_in_the_log_domain(monkeypatch: pytest.MonkeyPatch) -> None:
     """The two iterations agree, and a regularisation that would underflow gives the hard map."""
     cost = drawn(5, 5).abs()
-    mild = transport_map(cost, Coupling("sinkhorn", 0.1))
+    mild = transport_map(cost, TransportSettings(regularisation=0.1))
     monkeypatch.setattr(transport_maps, "LARGEST_EXPONENT", 0.0)
-    assert torch.allclose(transport_map(cost, Coupling("sinkhorn", 0.1)), mild, atol=1e-7)
+    assert torch.allclose(transport_map(cost, TransportSettings(regularisation=0.1)), mild, atol=1e-7)
     monkeypatch.undo()
-    steep = transport_map(cost, Coupling("sinkhorn", 5e-3))
+    steep = transport_map(cost, TransportSettings(regularisation=5e-3))
     assert bool(steep.isfinite().all())
     assert torch.equal(steep.round(), transport_map(cost, HARD))
 
@@ -116,7 +116,9 @@ def test_costs_are_distances(squared: bool, normalised: bool) -> None:
     for atoms, at in parts:
         x, y = (t[:, at] if atoms[0].name == "ff" else t[:, at].mT for t in (a, b))
         pairs.append((x, y, atoms))
-    found = likeness(spec, pairs)[("ff",)].cost(Coupling("emd", squared=squared, normalised=normalised))
+    found = likeness(spec, pairs)[("ff",)].cost(
+        TransportSettings(coupling="emd", squared=squared, normalised=normalised)
+    )
     if normalised:
         a, b = (torch.nn.functional.normalize(t, dim=1) for t in (a, b))
     wanted = torch.cdist(b, a) ** (2 if squared else 1)
@@ -129,7 +131,7 @@ def test_equal_neurons_cost_nothing() -> None:
     """Rounding of a Gram is not taken for a distance: its square root would be 1e-8."""
     spec = permutation_spec(small_spec("gpt2", n_embd=6, n_head=2, n_inner=5), ["ff"])
     a = drawn(5, 300) * 1e3
-    for how in (Coupling("emd"), Coupling("emd", normalised=False)):
+    for how in (TransportSettings(coupling="emd"), TransportSettings(coupling="emd", normalised=False)):
         cost = likeness(spec, [(a, a, (Atom("ff"), Atom("x")))])[("ff",)].cost(how)
         assert float(cost.arrange(("ff-", "ff+")).diagonal().max()) == 0
 
@@ -244,10 +246,10 @@ def test_leaves_of_a_fused_tensor_are_told_apart() -> None:
 def test_a_coupling_that_cannot_be_computed() -> None:
     """The option is named."""
     with pytest.raises(IsomergeError, match="coupling 'hungarian': choose from emd, sinkhorn"):
-        Coupling("hungarian").check()
+        TransportSettings(coupling="hungarian").check(activations=False)
     for value in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(IsomergeError, match="give a positive number"):
-            Coupling("sinkhorn", value).check()
+            TransportSettings(regularisation=value).check(activations=False)
 
 
 def test_the_library_agrees() -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from isomerge.progress import Observer
-from isomerge.research.baselines.rebasin import match_by_activations, match_by_rebasin
-from isomerge.research.baselines.transport_settings import METHODS, changed
+from isomerge.research.baselines.rebasin import ActivationMatching, WeightMatching
+from isomerge.research.baselines.transport_maps import METHODS, changed
 from isomerge.research.baselines.transport_solver import TransportSolver, match_by_transport, transport_solutions
 from isomerge.solve.match_names import BY_ACTIVATIONS, CENTRED, transport_of
 from isomerge.solve.match_options import Matching
@@ -47,12 +47,12 @@ def _solve(
     matching = evidence.matching
     if matching.match == "git-rebasin":
         seed = matching.settings.seed if matching.settings else 0
-        return match_by_rebasin(pair, observer, seed=seed)
+        return WeightMatching(pair, observer, seed=seed).solve()
     if matching.match in BY_ACTIVATIONS:
         anchor, source = evidence.of_anchor, evidence.of_source(pair.source, number)
         assert anchor is not None, "there are data"
         assert source is not None, "there are data"
-        return match_by_activations(pair, (anchor, source), observer, centred=matching.match == CENTRED)
+        return ActivationMatching(pair, (anchor, source), observer, centred=matching.match == CENTRED).solve()
     return match_by_transport(pair, METHODS[matching.match], observer)
 
 

@@ -61,19 +61,18 @@ class _Step:
     gain: float
 
 
-class WeightMatching:
-    """Coordinate descent over the permutations of two models.
+class _Matching:
+    """The permutations of two models.
 
     Args:
         pair: the two models and the plan; spaces that are not selected, and layers that are skipped, are not moved.
         observer: told of progress.
-        seed: of the order in which permutations are visited.
     """
 
-    def __init__(self, pair: PairSolver, observer: Observer = quiet, *, seed: int = 0) -> None:
+    def __init__(self, pair: PairSolver, observer: Observer) -> None:
         chosen = pair.plan.selection
         streams = chosen.frame.streams if chosen.frame is not None else ()
-        self.pair, self.observer, self.seed = pair, observer, seed
+        self.pair, self.observer = pair, observer
         self.spec = permutation_spec(pair.anchor.spec, [*chosen.spec.spaces, *streams])
         self.streams = tuple(n for n in streams if n in self.spec.spaces)
         self.local = self.spec.restrict(n for n in self.spec.spaces if n not in self.streams)
@@ -81,6 +80,22 @@ class WeightMatching:
         still = {b.key for u in pair.plan.units if u.key in pair.plan.skipped for b in u.blocks}
         self.units = plan_units(self.local, blocks)
         self.mobile = [u for u in self.units if (u.elements or u.votes) and u.blocks[0].key not in still]
+
+    def _identity(self, name: str) -> Tensor:
+        return self.local.spaces[name].group.identity((), self.local.sizes[name])
+
+
+class WeightMatching(_Matching):
+    """Git Re-Basin's alignment, an exact symmetry: coordinate descent over the permutations of two models.
+
+    Args:
+        pair, observer: see `_Matching`.
+        seed: of the order in which permutations are visited.
+    """
+
+    def __init__(self, pair: PairSolver, observer: Observer = quiet, *, seed: int = 0) -> None:
+        super().__init__(pair, observer)
+        self.seed = seed
         self.inner: dict[str, dict[str, Tensor]] = {}
         """Elements inside every unit, without those of a whole stack."""
         self.shared: dict[str, Tensor] = {}
@@ -180,9 +195,6 @@ class WeightMatching:
 
     # --------------------------------------------------------------------- data
 
-    def _identity(self, name: str) -> Tensor:
-        return self.local.spaces[name].group.identity((), self.local.sizes[name])
-
     def _restore(self, name: str, before: Tensor | None) -> None:
         if before is None:
             del self.shared[name]
@@ -233,20 +245,12 @@ class WeightMatching:
                     yield x, y, atoms
 
 
-def match_by_rebasin(
-    pair: PairSolver, observer: Observer = quiet, *, seed: int = 0
-) -> tuple[Alignment, dict[str, Any]]:
-    """Git Re-Basin's alignment, an exact symmetry, and the report; see `WeightMatching`."""
-    return WeightMatching(pair, observer, seed=seed).solve()
-
-
-class ActivationMatching:
-    """The permutations of a source by its activations and the anchor's.
+class ActivationMatching(_Matching):
+    """Git Re-Basin's alignment by activations, an exact symmetry.
 
     Args:
-        pair: the two models and the plan; spaces that are not selected, and layers that are skipped, are not moved.
+        pair, observer: see `_Matching`.
         activations: of the anchor and of the source, of the same examples; ``centred`` ones for the variant.
-        observer: told of progress.
         centred: the variant: units are compared where they are given as well as where they are read.
     """
 
@@ -258,17 +262,8 @@ class ActivationMatching:
         *,
         centred: bool = False,
     ) -> None:
-        chosen = pair.plan.selection
-        streams = chosen.frame.streams if chosen.frame is not None else ()
-        self.activations, self.observer, self.centred = activations, observer, centred
-        self.pair, declared = pair, pair.anchor.spec
-        self.spec = permutation_spec(declared, [*chosen.spec.spaces, *streams])
-        self.streams = tuple(name for name in streams if name in self.spec.spaces)
-        self.local = self.spec.restrict(name for name in self.spec.spaces if name not in self.streams)
-        blocks = [block for unit in pair.plan.units for block in unit.blocks]
-        still = {block.key for unit in pair.plan.units if unit.key in pair.plan.skipped for block in unit.blocks}
-        units = plan_units(self.local, blocks)
-        self.mobile = [u for u in units if (u.elements or u.votes) and u.blocks[0].key not in still]
+        super().__init__(pair, observer)
+        self.activations, self.centred = activations, centred
 
     def solve(self) -> tuple[Alignment, dict[str, Any]]:
         """The best permutations, and the report: ``before`` and ``after`` are <Z_A, P Z_B> over all that is
@@ -308,8 +303,7 @@ class ActivationMatching:
             own = {signature: cross for signature, cross in crosses.items() if signature[0] == name}
             profit = NestedSolver(self.local).profit(name, own).double()
             total = profit if total is None else total + profit
-        space = self.local.spaces[name]
-        return space.group.identity((), self.local.sizes[name]) if total is None else space.group.solve(total)[0]
+        return self._identity(name) if total is None else self.local.spaces[name].group.solve(total)[0]
 
     def _nothing(self, unit: Unit) -> Blocks:
         """The unit's blocks without weights: they say what spaces act here, and count for nothing."""
@@ -337,14 +331,3 @@ class ActivationMatching:
             total += float((x * y).sum())
             norm += float((x.square().sum() * y.square().sum()).sqrt())
         return total / norm if norm else 0.0
-
-
-def match_by_activations(
-    pair: PairSolver,
-    activations: tuple[Activations, Activations],
-    observer: Observer = quiet,
-    *,
-    centred: bool = False,
-) -> tuple[Alignment, dict[str, Any]]:
-    """Git Re-Basin's alignment by activations, an exact symmetry, and the report; see `ActivationMatching`."""
-    return ActivationMatching(pair, activations, observer, centred=centred).solve()

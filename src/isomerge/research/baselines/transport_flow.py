@@ -14,7 +14,7 @@ Only one group of tensors of each model is in memory at a time (a layer's attent
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,23 +24,116 @@ from isomerge.config.tied_head import is_tied
 from isomerge.matching.gram import Cross, Leaf
 from isomerge.observe.stats.taps import Activations
 from isomerge.progress import Observer, quiet
-from isomerge.research.baselines.flow_leaves import Maps, Part, Step, in_flow, stack_of
 from isomerge.research.baselines.permutations import permutation_spec
 from isomerge.research.baselines.transport_maps import (
+    POOLED,
     Likeness,
     Spaces,
+    TransportSettings,
     joint_map,
     likeness,
     nested_maps,
     product,
     transport_map,
+    transported,
 )
-from isomerge.research.baselines.transport_settings import POOLED, TransportSettings
 from isomerge.solve.pairs.pair import PairSolver
 from isomerge.symmetry.alignment import element_key, scope_of
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.language.spec import Spec
+
+
+@dataclass(frozen=True)
+class Step:
+    """One map on one leaf: the axes that number maps, the axes that are transported, and the name of the map."""
+
+    batch: tuple[int, ...]
+    axes: tuple[int, ...]
+    map: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """A leaf of a block with what is known of its axes."""
+
+    block: Block
+    number: int
+    x: Tensor
+    """The anchor's view."""
+    y: Tensor
+    """The source's view, as it is stored."""
+    atoms: tuple[Atom, ...]
+    hidden: Spaces
+    """Active spaces inside the layer, bases first."""
+    reads: bool
+    """A stream is its input."""
+    writes: bool
+    """A stream is its output, and it is no vector."""
+
+    @property
+    def name(self) -> str:
+        """The leaf, in the whole model."""
+        return f"{self.block.key}#{self.number}"
+
+    @property
+    def place(self) -> str:
+        """The same for a module's weight and its bias."""
+        return f"{self.block.key.rpartition('.')[0]}#{self.number}"
+
+
+@dataclass
+class Maps:
+    """All maps of a model, and which of them move which leaf."""
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    """Maps by name, float32 [*batch, *source, *anchor]: what is kept is what is used, also after an
+    interruption."""
+    steps: dict[str, list[Step]] = field(default_factory=dict)
+    """By leaf, in the order of action."""
+
+    def keep(self, name: str, matrix: Tensor) -> str:
+        """Remember a map; returns its name."""
+        self.tensors[name] = matrix.float()
+        return name
+
+    def add(self, part: Part, steps: Sequence[Step]) -> None:
+        """More maps of one leaf."""
+        self.steps.setdefault(part.name, []).extend(steps)
+
+    def along(self, leaf: str, view: Tensor) -> Tensor:
+        """The source's leaf as far as its maps are known, float64 if there are any."""
+        for step in self.steps.get(leaf, ()):
+            view = transported(view.double(), step.batch, step.axes, self.tensors[step.map].double())
+        return view
+
+    def marginal_error(self) -> float:
+        """How far the rows of a map are from summing to one (its columns do), at worst."""
+        used = {step.map: len(step.axes) for steps in self.steps.values() for step in steps}
+        errors = [(self.tensors[name].double().flatten(-k).sum(-1) - 1).abs().max() for name, k in used.items()]
+        return max(map(float, errors), default=0.0)
+
+
+def in_flow(blocks: Sequence[Block], spec: Spec) -> list[Block]:
+    """Blocks in the order in which a model computes: stacks layer by layer, the rest where the spec has it."""
+    rank = {line.name: k for k, line in enumerate(spec.lines)}
+    first: dict[str, int] = {}
+    for line in spec.lines:
+        first.setdefault(line.stack, rank[line.name])
+
+    def place(block: Block) -> tuple[int, tuple[int, ...], int]:
+        own = rank[block.line.name]
+        if not block.scope:
+            return own, (), own
+        return first[stack_of(block)], tuple(v for _, v in block.scope), own
+
+    return sorted(blocks, key=place)
+
+
+def stack_of(block: Block) -> str:
+    """The stack that a block of a layer belongs to, empty outside the layers."""
+    return block.line.stack if block.scope else ""
+
 
 NOTE = "transport maps do not preserve the source's function: the aligned source is no model of its own"
 
@@ -256,7 +349,7 @@ class NeuronMaps:
 
     def _inside(self, made: Sequence[Part], parts: Sequence[Part]) -> Inside:
         """The maps of a group's neurons, from the layers that make them."""
-        how, inside = self.settings.how, Inside({}, [], {})
+        how, inside = self.settings, Inside({}, [], {})
         pool: list[Leaf] = []
         joint: dict[Spaces, list[Leaf]] = {}
         for part in made:
@@ -282,7 +375,7 @@ class NeuronMaps:
         return inside
 
     def _nested(self, each: tuple[Spaces, Likeness]) -> list[Cross]:
-        return list(nested_maps(self.local, dict([each]), self.settings.how).values())
+        return list(nested_maps(self.local, dict([each]), self.settings).values())
 
     def _roles(self, part: Part) -> set[str]:
         return {self.full.spaces[n].role for n in part.hidden}
@@ -383,8 +476,8 @@ class StreamMaps:
         """A map for what some layers write into a stream."""
         only = self.spec.restrict([stream])
         (each,) = likeness(only, [self.compare(p) for p in parts]).values()
-        cost = each.cost(self.settings.how).arrange((f"{stream}-", f"{stream}+"))
-        return self.maps.keep(f"{stream} from {parts[0].block.key}", transport_map(cost, self.settings.how))
+        cost = each.cost(self.settings).arrange((f"{stream}-", f"{stream}+"))
+        return self.maps.keep(f"{stream} from {parts[0].block.key}", transport_map(cost, self.settings))
 
     def _mixed(self, kept: Sequence[tuple[str, Tensor | None]]) -> Tensor:
         """The mean of maps, weighted by the sizes [n] of what arrives by them as the residual policy says."""

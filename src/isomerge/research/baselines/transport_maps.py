@@ -11,8 +11,9 @@ solved bases first; what it costs to send one head to another is what it costs t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy
 import torch
@@ -24,6 +25,114 @@ from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.language.spec import Spec
 
 COUPLINGS = ("emd", "sinkhorn")
+COSTS = ("weights", "activations")
+RESIDUALS = ("averaging", "weighted_scalar", "weighted_matrix", "no_residual", "only_residual")
+HEADS = ("across", "within")
+QUERIES = ("separate", "shared")
+POOLED = ("no_residual", "only_residual")
+"""The residual policies under which all embeddings have one map together: nothing joins their maps."""
+
+
+@dataclass(frozen=True)
+class TransportSettings:
+    """How transport maps are made (Imfeld et al., ICLR 2024, section 4)."""
+
+    cost: str = "weights"
+    """What neurons are compared by: their aligned weights, or what they compute of the same inputs."""
+    coupling: str = "sinkhorn"
+    """``sinkhorn``: soft maps; ``emd``: hard ones."""
+    regularisation: float = 0.06
+    """Entropic, of Sinkhorn alone, in units of the mean cost."""
+    residual: str = "averaging"
+    """A stream's map after a branch was added, of its own map and the branch's: their ``averaging``, weighted by
+    how large they are (``weighted_scalar``: two numbers, ``weighted_matrix``: for every coordinate; these need
+    activations), the branch's alone (``no_residual``), or the stream's alone (``only_residual``)."""
+    heads: str = "across"
+    """``across``: one map for all dimensions of all heads (cross-head alignment); ``within``: heads to heads, and
+    their dimensions inside."""
+    queries: str = "separate"
+    """``separate`` maps for queries and keys, or ``shared`` ones, also for the heads of the values."""
+    squared: bool = False
+    """Costs are squared Euclidean distances instead of distances."""
+    normalised: bool = True
+    """Neurons are compared as vectors of length one."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether all maps are one symmetry of the model, so that the aligned source computes what the source
+        does."""
+        chosen = (self.coupling, self.residual, self.heads, self.queries)
+        return chosen == ("emd", "only_residual", "within", "shared")
+
+    def check(self, activations: bool) -> None:
+        """Refuse what cannot be done.
+
+        Args:
+            activations: whether there are activations to look at.
+
+        Raises:
+            IsomergeError: an unknown choice, or one that needs activations without any.
+        """
+        known = {"cost": COSTS, "residual": RESIDUALS, "heads": HEADS, "queries": QUERIES, "coupling": COUPLINGS}
+        for name, choices in known.items():
+            if getattr(self, name) not in choices:
+                raise IsomergeError(f"transport {name} {getattr(self, name)!r}: choose from {', '.join(choices)}")
+        if not 0 < self.regularisation < float("inf"):
+            raise IsomergeError(f"transport regularisation {self.regularisation}: give a positive number")
+        if not activations and self.cost == "activations":
+            raise IsomergeError("transport by activations needs examples to read them from: add --data DATA")
+        if not activations and self.residual.startswith("weighted"):
+            raise IsomergeError(
+                f"the residual policy {self.residual} weights by activations: add --data DATA, or choose averaging"
+            )
+
+    def record(self) -> dict[str, Any]:
+        """The JSON form, for reports and the keys of runs."""
+        return asdict(self)
+
+
+METHODS = {
+    "ot-wts": TransportSettings(),
+    "ot-acts": TransportSettings(cost="activations", regularisation=0.08),
+    "ot-acts-emd": TransportSettings(cost="activations", coupling="emd"),
+    "otfusion": TransportSettings(coupling="emd", residual="only_residual", heads="within", queries="shared"),
+}
+"""OT-WTS, OT-ACTS and OT-ACTS-EMD of Imfeld et al.; ``otfusion`` is OT-WTS with hard maps that are one symmetry."""
+
+
+def changed(settings: TransportSettings, said: Iterable[tuple[str, str]]) -> TransportSettings:
+    """Settings with other values, as texts have them.
+
+    Args:
+        settings: of a published method.
+        said: names and values; ``cost`` and ``coupling`` tell the methods apart and are no settings.
+
+    Raises:
+        IsomergeError: an unknown name, or a value that is not of its kind.
+    """
+    new: dict[str, Any] = {}
+    for name, value in said:
+        if name not in CHANGEABLE:
+            raise IsomergeError(f"--transport {name}={value}: choose from {', '.join(CHANGEABLE)}")
+        try:
+            new[name] = _READ[type(getattr(settings, name))](value)
+        except (KeyError, ValueError):
+            kind = "true or false" if isinstance(getattr(settings, name), bool) else "a number"
+            raise IsomergeError(f"--transport {name}={value}: give {kind}") from None
+    changed_settings = replace(settings, **new)
+    if not changed_settings.regularisation > 0:
+        raise IsomergeError(f"--transport regularisation={changed_settings.regularisation}: give a number above 0")
+    return changed_settings
+
+
+CHANGEABLE = ("residual", "heads", "queries", "regularisation", "squared", "normalised")
+_READ: dict[type, Callable[[str], Any]] = {
+    str: str,
+    float: float,
+    bool: lambda text: {"true": True, "false": False}[text.lower()],
+}
+
+
 Spaces = tuple[str, ...]
 # Sinkhorn stops where the marginals are met to this (mass one in all), or after so many iterations.
 MARGINAL = 1e-9
@@ -34,37 +143,12 @@ LARGEST_EXPONENT = 200.0
 GAIN = 1e-9
 
 
-@dataclass(frozen=True)
-class Coupling:
-    """How a cost becomes a map."""
-
-    kind: str = "emd"
-    """``emd``: hard; ``sinkhorn``: soft."""
-    regularisation: float = 0.08
-    """Entropic regularisation in units of the mean cost (Sinkhorn only)."""
-    squared: bool = False
-    """Cost is the squared Euclidean distance instead of the distance."""
-    normalised: bool = True
-    """Neurons are compared as vectors of length one."""
-
-    def check(self) -> None:
-        """Refuse what cannot be computed.
-
-        Raises:
-            IsomergeError: an unknown kind, or a regularisation that is not positive.
-        """
-        if self.kind not in COUPLINGS:
-            raise IsomergeError(f"transport coupling {self.kind!r}: choose from {', '.join(COUPLINGS)}")
-        if not 0 < self.regularisation < float("inf"):
-            raise IsomergeError(f"transport regularisation {self.regularisation}: give a positive number")
-
-
-def transport_map(cost: Tensor, how: Coupling) -> Tensor:
+def transport_map(cost: Tensor, how: TransportSettings) -> Tensor:
     """The optimal couplings of uniform measures as maps, float64 [*b, n, m]; columns sum to one.
 
     Args:
         cost: [*b, n, m] of sending the source's neuron i to the anchor's place j; finite.
-        how: the kind of coupling and its regularisation.
+        how: the method.
     """
 
     n, m = cost.shape[-2:]
@@ -73,15 +157,15 @@ def transport_map(cost: Tensor, how: Coupling) -> Tensor:
     return torch.stack(maps).reshape(cost.shape) if maps else cost.double()
 
 
-def _coupled(cost: Tensor, how: Coupling) -> Tensor:
+def _coupled(cost: Tensor, how: TransportSettings) -> Tensor:
     """One coupling [n, m] of mass one."""
     import ot
 
     n, m = cost.shape
-    if n == m and how.kind == "emd" and float(cost.sum()) == 0:
+    if n == m and how.coupling == "emd" and float(cost.sum()) == 0:
         return torch.eye(n, dtype=torch.float64) / n
     a, b = numpy.full(n, 1 / n), numpy.full(m, 1 / m)
-    if how.kind == "sinkhorn":
+    if how.coupling == "sinkhorn":
         mean = float(cost.mean())
         scaled = (cost / mean if mean > 0 else cost).numpy()
         steep = float(scaled.max()) / how.regularisation > LARGEST_EXPONENT
@@ -116,7 +200,7 @@ class Likeness:
         pairs = zip((self.cross, self.anchor, self.source), (other.cross, other.anchor, other.source), strict=True)
         return Likeness(*(Cross(x.dims, x.data + y.arrange(x.dims)) for x, y in pairs))
 
-    def cost(self, how: Coupling) -> Cross:
+    def cost(self, how: TransportSettings) -> Cross:
         """Distances between all pairs, with the dims of ``cross``."""
         dims = self.cross.dims
         cross, a, b = self.cross.data, self.anchor.arrange(dims), self.source.arrange(dims)
@@ -165,7 +249,7 @@ def _norms(x: Tensor, atoms: Sequence[Atom], dims: Sequence[str], end: str) -> C
 def nested_maps(
     spec: Spec,
     likenesses: Mapping[Spaces, Likeness],
-    how: Coupling,
+    how: TransportSettings,
     decided: Mapping[str, Cross] | None = None,
 ) -> dict[str, Cross]:
     """A map for every space: heads to heads, and for every pair of heads their dimensions.
@@ -177,7 +261,7 @@ def nested_maps(
     Args:
         spec: the active spaces.
         likenesses: see `likeness`.
-        how: the coupling.
+        how: the method.
         decided: maps that are there already.
     """
     maps, open_ = dict(decided or {}), dict(likenesses)
@@ -228,7 +312,7 @@ def _reduced(each: Likeness, sig: Spaces, kept: set[str], maps: Mapping[str, Cro
     return Likeness(cross.reduce(left), each.anchor.reduce(left), each.source.reduce(left))
 
 
-def joint_map(sig: Spaces, each: Likeness, how: Coupling) -> Cross:
+def joint_map(sig: Spaces, each: Likeness, how: TransportSettings) -> Cross:
     """One map between all neurons of several axes at once, whatever heads they belong to (cross-head alignment).
 
     Its dims are batch, then ``s-`` and ``s+`` of every space. Such a map mixes heads: it is no symmetry of

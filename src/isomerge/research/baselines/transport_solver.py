@@ -25,10 +25,9 @@ from isomerge.observe.live.accelerator import CPU
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.stats.taps import ROWS, Activations, Tap, captured, plain, plan_taps, whole_weights
 from isomerge.progress import Observer, quiet
-from isomerge.research.baselines.flow_leaves import Step
 from isomerge.research.baselines.permutations import in_declared_groups
-from isomerge.research.baselines.transport_flow import TransportFlow
-from isomerge.research.baselines.transport_settings import METHODS, TransportSettings
+from isomerge.research.baselines.transport_flow import Step, TransportFlow
+from isomerge.research.baselines.transport_maps import METHODS, TransportSettings
 from isomerge.solve.match_inputs import open_given
 from isomerge.solve.match_options import Matching
 from isomerge.solve.pairs.pair import PairSolver, UnitResult
@@ -38,8 +37,6 @@ from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.units import Unit, elements_of
-
-__all__ = ["METHODS", "TransportSettings", "TransportSolver", "match_by_transport", "transport_solutions"]
 
 
 class TransportSolver:

@@ -6,20 +6,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isomerge.research.optim.invariant import InvariantAdam, InvariantSGD
-    from isomerge.research.optim.quotient import Quotient, Rebalanced
-    from isomerge.research.optim.teleporting import Teleported, teleport
-    from isomerge.research.optim.wrapper import QuotientOptimizer
+    from isomerge.research.optim.invariant import InvariantAdam as InvariantAdam
+    from isomerge.research.optim.invariant import InvariantSGD as InvariantSGD
+    from isomerge.research.optim.quotient import Quotient as Quotient
+    from isomerge.research.optim.quotient import Rebalanced as Rebalanced
+    from isomerge.research.optim.teleporting import Teleported as Teleported
+    from isomerge.research.optim.teleporting import teleport as teleport
+    from isomerge.research.optim.wrapper import QuotientOptimizer as QuotientOptimizer
 
-__all__ = [
-    "InvariantAdam",
-    "InvariantSGD",
-    "Quotient",
-    "QuotientOptimizer",
-    "Rebalanced",
-    "Teleported",
-    "teleport",
-]
 _HOMES = {
     "InvariantAdam": "invariant",
     "InvariantSGD": "invariant",
@@ -29,6 +23,7 @@ _HOMES = {
     "Teleported": "teleporting",
     "teleport": "teleporting",
 }
+__all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

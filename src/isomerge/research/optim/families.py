@@ -55,6 +55,19 @@ class Family:
         """The part of a flat vector of elements, a view of ``shape``."""
         return elements[self.offset : self.offset + prod(self.shape)].view(self.shape)
 
+    def grams(self, x: Tensor, *, free: bool = True) -> tuple[Tensor, Tensor]:
+        """The self-Grams of the plain and of the dual side at parameters [parameters]; without biases that a shift
+        moves where ``free`` is False.
+
+        Matrices: ``sum X X^T``, ``[element, *batch, n, n]``. Numbers: the sums of squares along their axis, of the
+        family's shape; of complex numbers the squared norms, in the place of the real part.
+        """
+        sides = [x.new_zeros(self.offset + prod(self.shape)) for _ in range(2)]
+        for touch in self.touches:
+            if free or not touch.free:
+                touch.add_gram(sides[touch.dual], touch.at.of(x), touch.at.of(x))
+        return self.of(sides[0]), self.of(sides[1])
+
 
 @dataclass(frozen=True, eq=False)
 class Touch:
@@ -105,6 +118,12 @@ class Shifted:
     def of(self, elements: Tensor) -> Tensor:
         """d, a view of ``shape`` of a flat vector of elements."""
         return elements[self.offset : self.offset + prod(self.shape)].view(self.shape)
+
+    def carry(self, x: Tensor, w: Tensor | None, d: Tensor, sign: int) -> None:
+        """Add ``W d``, or take it from, what it is carried into in x [parameters]; nothing where W is None."""
+        if w is not None and self.into is not None:
+            into = self.into.of(x)
+            into.add_((w @ d.flatten(1).unsqueeze(-1)).view(into.shape), alpha=sign)
 
 
 def families(binding: Binding, layout: Layout) -> tuple[list[Family], list[Shifted], int]:

@@ -97,10 +97,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
         folded = self._fold(x, g)
         d = self._direction(g, self._metric.at(folded), group)
         for shift in self._space.shifts:  # and back
-            w = carrier(shift, d)
-            if w is not None and shift.into is not None:
-                into = shift.into.of(d)
-                into -= (w @ shift.bias.of(x).flatten(1).unsqueeze(-1)).view(into.shape)
+            shift.carry(d, carrier(shift, d), shift.bias.of(x), -1)
         decayed = x * (group["lr"] * group["weight_decay"])
         for shift in self._space.shifts:
             shift.bias.of(decayed).zero_()
@@ -114,10 +111,8 @@ class InvariantOptimizer(torch.optim.Optimizer):
         folded = x.clone()
         for shift in self._space.shifts:
             bias = shift.bias.of(x)
-            w = carrier(shift, x)
-            if w is not None and shift.via is not None and shift.into is not None:
-                into = shift.into.of(folded)
-                into += (w @ bias.flatten(1).unsqueeze(-1)).view(into.shape)
+            shift.carry(folded, carrier(shift, x), bias, 1)
+            if shift.via is not None and shift.into is not None:
                 add_outer(shift.via.of(g), shift.into.of(g), bias, value=-1)
             shift.bias.of(folded).zero_()
             shift.bias.of(g).zero_()

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from isomerge.errors import IsomergeError
 from isomerge.research.optim.families import Family, Touch
 from isomerge.research.optim.vertical import VerticalSpace, carrier, quarter_turn
 
@@ -63,9 +64,7 @@ class Movement:
         for shift in self.space.shifts:
             d, w = shift.of(self.elements), carrier(shift, x)
             shift.bias.of(x).add_(d)
-            if w is not None and shift.into is not None:
-                into = shift.into.of(x)
-                into -= (w @ d.flatten(1).unsqueeze(-1)).view(into.shape)
+            shift.carry(x, w, d, -1)
 
     def _shift_gradients(self, g: Tensor, elements: Tensor) -> None:
         """``into = into' - W d``: the gradient of W gains ``G_into d^T``."""
@@ -138,7 +137,7 @@ def balancing(space: VerticalSpace, x: Tensor) -> tuple[Movement, dict[str, int]
     for sweep in range(SWEEPS):
         moved = 0.0
         for family in space.families:
-            g, closed = _balance(space, family, x)
+            g, closed = _balance(family, x)
             if sweep == 0 and closed:
                 dead[family.name] = closed
             moved = max(moved, float((g - family.of(unit)).abs().max()))
@@ -149,10 +148,10 @@ def balancing(space: VerticalSpace, x: Tensor) -> tuple[Movement, dict[str, int]
     return Movement(space, total.elements), dead
 
 
-def _balance(space: VerticalSpace, family: Family, x: Tensor) -> tuple[Tensor, int]:
+def _balance(family: Family, x: Tensor) -> tuple[Tensor, int]:
     """The element of one family that balances it alone, and how many are dead."""
 
-    plain, dual = space.at(x).grams(family)
+    plain, dual = family.grams(x, free=False)
     if family.kind != "matrix":
         plain, dual = torch.diag_embed(plain), torch.diag_embed(dual)
     balanced = family.space.group.balance(plain, dual)
@@ -166,3 +165,53 @@ def _apply(space: VerticalSpace, family: Family, g: Tensor, x: Tensor) -> None:
     back = contragredient([family], elements)
     for touch in family.touches:
         multiply(touch, touch.at.of(x), back if touch.dual else elements)
+
+
+GRADIENTS = ("momentum_buffer", "exp_avg", "grad_avg")
+"""Averages of gradients, by the names that torch gives them."""
+SQUARES = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum")
+"""Averages or sums of squared gradients."""
+INVARIANT = ("invariant_sq",)
+"""What no symmetry changes."""
+
+
+def transport(movement: Movement, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+    """Move the buffers of optimisers as a movement moves gradients and their squares, in place.
+
+    Args:
+        movement: that the parameters make.
+        optimizers: whose state has tensors of the parameters' shapes under torch's names.
+
+    Raises:
+        IsomergeError: a buffer of a parameter's shape with another name; nothing has been moved then.
+    """
+    layout = movement.space.layout
+    own = {id(p): p for p in layout.parameters}
+    every = list(optimizers)
+    for optimizer in every:
+        for parameter, state in optimizer.state.items():
+            for name, value in state.items() if id(parameter) in own else ():
+                known = name in (*GRADIENTS, *SQUARES, *INVARIANT)
+                if not known and getattr(value, "shape", None) == parameter.shape and parameter.ndim:
+                    raise IsomergeError(
+                        f"{type(optimizer).__name__} keeps {name} for every parameter, of which it is not "
+                        "known how it transforms: re-gauge with SGD, Adam or another optimiser of torch's that "
+                        "averages gradients"
+                    )
+    for optimizer in every:
+        for name in (*GRADIENTS, *SQUARES):
+            _carry(movement, optimizer, name)
+
+
+def _carry(movement: Movement, optimizer: torch.optim.Optimizer, name: str) -> None:
+    """One buffer of all parameters; those that have none count as zero."""
+
+    layout = movement.space.layout
+    states = [optimizer.state.get(p, {}) for p in layout.parameters]
+    there = [state.get(name) for state in states]
+    if all(value is None for value in there):
+        return
+    filled = [torch.zeros_like(p) if v is None else v for v, p in zip(there, layout.parameters, strict=True)]
+    flat = layout.gather(filled, torch.float64)
+    (movement.squares if name in SQUARES else movement.gradients)(flat)
+    layout.scatter(flat, filled)

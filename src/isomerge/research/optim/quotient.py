@@ -12,10 +12,8 @@ from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
 from isomerge.research.optim.binding import bind
-from isomerge.research.optim.carried_buffers import transport
-from isomerge.research.optim.movement import Movement, balancing
-from isomerge.research.optim.projection import Preconditioner, project
-from isomerge.research.optim.vertical import VerticalSpace
+from isomerge.research.optim.movement import Movement, balancing, transport
+from isomerge.research.optim.vertical import Preconditioner, VerticalSpace, project
 
 Key = TypeVar("Key", bound=Any)
 """A parameter, or its name in the module."""
@@ -124,10 +122,8 @@ class Quotient:
         x = self._x()
         differences = {}
         for family in self.vertical_space.families:
-            sides = [torch.zeros(self.vertical_space.size, dtype=x.dtype, device=x.device) for _ in range(2)]
-            for touch in family.touches:
-                touch.add_gram(sides[touch.dual], touch.at.of(x), touch.at.of(x))
-            difference = family.of(sides[0] - sides[1])
+            plain, dual = family.grams(x)
+            difference = plain - dual
             differences[family.name] = difference[..., 0] if family.kind == "complex" else difference
         return differences
 

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
-from isomerge.research.optim.carried_buffers import transport
 from isomerge.research.optim.families import Family
-from isomerge.research.optim.movement import Movement
+from isomerge.research.optim.movement import Movement, transport
 from isomerge.research.optim.quotient import Quotient
 from isomerge.research.optim.vertical import VerticalSpace
 from isomerge.symmetry.groups.singular import singular_values_and_vectors
@@ -141,10 +140,8 @@ def _slope(space: VerticalSpace, g: Tensor) -> Tensor:
     """Half the derivative of the squared norm of gradients along elements [elements]: ``B - A``, their Grams."""
     slope = g.new_zeros(space.size)
     for family in space.families:
-        sides = [g.new_zeros(space.size) for _ in range(2)]
-        for touch in family.touches:
-            touch.add_gram(sides[touch.dual], touch.at.of(g), touch.at.of(g))
-        family.of(slope).copy_(family.of(sides[1] - sides[0]))
+        plain, dual = family.grams(g)
+        family.of(slope).copy_(dual - plain)
     return slope
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
-from isomerge.research.optim.projection import Preconditioner, project
 from isomerge.research.optim.quotient import Quotient
+from isomerge.research.optim.vertical import Preconditioner, project
 
 # Iterations beyond those of a fresh preconditioner after which it is made anew (eigendecompositions cost as much as
 # several iterations).
