@@ -14,8 +14,7 @@ import numpy as np
 from isomerge.errors import IsomergeError
 from isomerge.observe.data.examples import Examples
 from isomerge.research.federated.activations import activations_of
-from isomerge.research.federated.aggregate import Aligned, align_updates
-from isomerge.research.federated.round import ANCHORS
+from isomerge.research.federated.aggregate import ANCHORS, Aligned, align_updates
 
 if TYPE_CHECKING:
     _Strategy: Any = object
