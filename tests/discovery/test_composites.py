@@ -10,8 +10,7 @@ from depth import more
 from discovery.specs import found
 from discovery.test_discover import shown
 from isomerge.config.config_parts import flattened, parts_of
-from isomerge.discovery.composites import shrunk_whole
-from isomerge.discovery.shrinking import SCALES, kind_of
+from isomerge.discovery.shrinking import SCALES, kind_of, shrunk_whole
 from isomerge.symmetry.language.spec_text import parse_spec
 
 TEXT = {

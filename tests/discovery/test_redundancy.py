@@ -15,9 +15,9 @@ from isomerge.archs import expanded_texts
 from isomerge.checkpoint.in_memory import in_memory
 from isomerge.commands.proof import text_of
 from isomerge.discovery import redundancy
-from isomerge.discovery.bound_specimen import BoundSpecimen
 from isomerge.discovery.building import make_specimen, real_config
 from isomerge.discovery.completeness import inner_axes, try_completeness
+from isomerge.discovery.proving import BoundSpecimen
 from isomerge.discovery.redundancy import Redundancy, measure_redundancy, span_of, tiny_specimen
 from isomerge.discovery.redundancy_point import Point, form_of, form_tangents
 from isomerge.discovery.shrinking import Scale

@@ -12,13 +12,11 @@ import torch
 from depth import more
 from isomerge.discovery import building
 from isomerge.discovery.building import real_config, specimens
-from isomerge.discovery.composites import is_in_stages
 from isomerge.discovery.discover import check_reached
 from isomerge.discovery.lines import LineFound, expression, find_lines
-from isomerge.discovery.placement import places_of
-from isomerge.discovery.precision import double_precision
 from isomerge.discovery.redundancy import TINY, tiny_specimen
-from isomerge.discovery.shrinking import SCALES, kind_of, shrunk
+from isomerge.discovery.shrinking import SCALES, is_in_stages, kind_of, shrunk
+from isomerge.discovery.specimen import double_precision, places_of
 from isomerge.errors import IsomergeError
 
 CONFIG = {

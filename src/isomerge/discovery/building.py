@@ -16,11 +16,8 @@ from torch.nn.modules.module import register_module_parameter_registration_hook 
 
 from isomerge.config.agreement import read_by_transformers
 from isomerge.config.config_parts import parts_of
-from isomerge.discovery.composites import shrunk_whole
-from isomerge.discovery.placement import joined_places, places_of
-from isomerge.discovery.precision import double_precision
-from isomerge.discovery.shrinking import FALLBACKS, SCALES, Change, Scale
-from isomerge.discovery.specimen import Specimen, loaded
+from isomerge.discovery.shrinking import FALLBACKS, SCALES, Change, Scale, shrunk_whole
+from isomerge.discovery.specimen import Specimen, double_precision, joined_places, loaded, places_of
 from isomerge.discovery.specimen_inputs import inputs_of
 from isomerge.errors import IsomergeError, first_line, guide
 from isomerge.progress import silent

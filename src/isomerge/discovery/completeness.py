@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isomerge.discovery.bound_specimen import BoundSpecimen, SpecOf
 from isomerge.discovery.building import real_config
-from isomerge.discovery.proving import PROVEN
+from isomerge.discovery.proving import PROVEN, BoundSpecimen, SpecOf
 from isomerge.discovery.redundancy import MORE_HEADS, SIDE, TINY, TOKENS, WIDER, Count, Redundancy, tiny_specimen
 from isomerge.discovery.specimen import Specimen
 from isomerge.errors import IsomergeError

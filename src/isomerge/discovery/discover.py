@@ -16,7 +16,6 @@ from isomerge.config.keys import ROTARY
 from isomerge.discovery.attention_spaces import Attention, prove_attention, prove_shifts
 from isomerge.discovery.building import real_config, specimens
 from isomerge.discovery.draft import Draft
-from isomerge.discovery.gains import prove_gains
 from isomerge.discovery.latent import prove_latent
 from isomerge.discovery.lines import LineFound, find_lines
 from isomerge.discovery.moments import moments
@@ -24,7 +23,7 @@ from isomerge.discovery.neurons import prove_experts, prove_neurons, prove_proje
 from isomerge.discovery.proving import Court, bound, laws
 from isomerge.discovery.shrinking import kind_of
 from isomerge.discovery.specimen import Specimen
-from isomerge.discovery.streams import prove_folded, prove_stream
+from isomerge.discovery.streams import prove_folded, prove_gains, prove_stream
 from isomerge.errors import IsomergeError, guide
 from isomerge.evidence.law import Law
 from isomerge.symmetry.axes import atoms, parse

@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 
 from isomerge.discovery.building import LARGEST, randomise
-from isomerge.discovery.placement import Place
-from isomerge.discovery.precision import double_precision
-from isomerge.discovery.specimen import Specimen
+from isomerge.discovery.specimen import Place, Specimen, double_precision
 from isomerge.errors import IsomergeError, own_code
 from isomerge.evidence.outputs import returned
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from isomerge.discovery.precision import double_precision
-from isomerge.discovery.specimen import Specimen, output_of
+from isomerge.discovery.specimen import Specimen, double_precision, output_of
 from isomerge.symmetry.groups.singular import singular_values_and_vectors
 
 

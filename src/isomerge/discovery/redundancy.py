@@ -29,8 +29,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from isomerge.discovery.bound_specimen import BoundSpecimen
 from isomerge.discovery.building import make_specimen
+from isomerge.discovery.proving import BoundSpecimen
 from isomerge.discovery.redundancy_point import ENOUGH, Point
 from isomerge.discovery.shrinking import FALLBACKS, Scale, kind_of
 from isomerge.discovery.specimen import Specimen

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from isomerge.checkpoint.in_memory import in_memory
-from isomerge.discovery.bound_specimen import BoundSpecimen
+from isomerge.discovery.proving import BoundSpecimen
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import with_streams
 from isomerge.matching.frame import folded_gains

@@ -1,10 +1,18 @@
-"""Specimens: tiny random models of one configuration class, whose weights are set and whose outputs are
-compared."""
+"""Specimens: tiny random models of one configuration class, whose weights are set and whose outputs are compared.
+
+They are computed in float64 throughout, also where their code casts to float32: Hugging Face's norms and softmaxes
+cast whatever the input. That would leave 1e-6 of noise, in which a small wrong change could hide; without the
+casts a symmetry shows at 1e-12 and a mistake far above.
+
+transformers renames and fuses tensors between disk and memory (experts, old names of layers). Random weights tell
+where a stored tensor lives in a module: equal numbers are the same tensor, under another name, transposed, or as a
+part of a fused parameter.
+"""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,12 +22,169 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from isomerge.config.config_parts import flattened
-from isomerge.discovery.placement import Joined, Place
-from isomerge.discovery.precision import double_precision
 from isomerge.evidence.outputs import differences, returned
 from isomerge.progress import silent
+
+View = Callable[["Tensor"], "Tensor"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A parameter and the part of it that is one stored tensor."""
+
+    parameter: str
+    view: View
+
+
+def places_of(stored: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> dict[str, Place]:
+    """Where every stored tensor lives; what is found nowhere is left out.
+
+    Args:
+        stored: the tensors on disk by name; random, so that no two are equal.
+        parameters: the module's parameters by name.
+    """
+
+    places: dict[str, Place] = {}
+    for name, value in stored.items():
+        own = parameters.get(name)
+        if own is not None and own.shape == value.shape and torch.equal(own, value):
+            places[name] = Place(name, _whole)
+    for name, value in stored.items():
+        if name in places or not value.is_floating_point():
+            continue
+        place = next(
+            (p for p in _candidates(parameters, value) if torch.equal(p.view(parameters[p.parameter]), value)), None
+        )
+        if place is not None:
+            places[name] = place
+    return places
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Parameters of which the rows, in some order, are one stored tensor."""
+
+    parameters: tuple[str, ...]
+    order: Tensor
+    """Which row of the parameters, one after the other, each stored row is."""
+
+    def of(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The stored tensor, of parameters (or what is as long as they are) by name."""
+        return torch.cat([tensors[name] for name in self.parameters])[self.order]
+
+    def put(self, value: Tensor, parameters: Mapping[str, Tensor]) -> None:
+        """Write a stored tensor into the parameters."""
+        rows = torch.empty_like(value)
+        rows[self.order] = value
+        lengths = [parameters[name].shape[0] for name in self.parameters]
+        for name, part in zip(self.parameters, rows.split(lengths), strict=True):
+            parameters[name].copy_(part)
+
+
+def joined_places(
+    stored: Mapping[str, Tensor], places: Mapping[str, Place], parameters: Mapping[str, Tensor]
+) -> dict[str, Joined]:
+    """The stored tensors without a place of which the class computes with the parts: fused queries, keys and values
+    that it takes apart.
+
+    Args:
+        stored: the tensors on disk by name; random, so that no two rows are equal.
+        places: of those that live in one parameter.
+        parameters: the module's parameters by name.
+    """
+    taken = {place.parameter for place in places.values()}
+    free = {name: p.detach() for name, p in parameters.items() if name not in taken and p.ndim}
+    joined: dict[str, Joined] = {}
+    for name, value in stored.items():
+        if name in places or not value.ndim or not value.is_floating_point():
+            continue
+        alike = {n: p for n, p in free.items() if p.shape[1:] == value.shape[1:]}
+        numbers = {row: k for k, row in enumerate(_rows(value))}
+        order = {n: [numbers.get(row) for row in _rows(p)] for n, p in alike.items()}
+        parts = tuple(n for n, rows in order.items() if None not in rows)
+        at = torch.tensor([row for n in parts for row in order[n]], dtype=torch.long)
+        if len(at) == len(value):
+            joined[name] = Joined(parts, at.argsort())
+    return joined
+
+
+def _rows(tensor: Tensor) -> list[bytes]:
+    """The rows of a tensor, to be compared bit by bit."""
+    return [row.numpy().tobytes() for row in tensor.contiguous()]
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _candidates(parameters: Mapping[str, Tensor], value: Tensor) -> Iterator[Place]:
+    """The parts of parameters that have a tensor's shape: the whole, one expert of many, and halves of either."""
+    shape = tuple(value.shape)
+    for name, own in parameters.items():
+        picks: list[View] = []
+        if own.ndim == value.ndim:
+            picks = [_whole]
+        elif own.ndim == value.ndim + 1:
+            picks = [_pick(i) for i in range(own.shape[0])]
+        for pick in picks:
+            for turn in (_whole, _turned) if value.ndim == 2 else (_whole,):
+                part = turn(pick(own))
+                if tuple(part.shape) == shape:
+                    yield Place(name, _chain(pick, turn))
+                elif part.ndim and tuple(part.shape[1:]) == shape[1:] and part.shape[0] > shape[0]:
+                    for start in range(0, part.shape[0] - shape[0] + 1, shape[0]):
+                        yield Place(name, _chain(pick, turn, _cut(start, shape[0])))
+
+
+def _pick(i: int) -> View:
+    return lambda t: t[i]
+
+
+def _turned(tensor: Tensor) -> Tensor:
+    return tensor.mT
+
+
+def _cut(start: int, length: int) -> View:
+    return lambda t: t.narrow(0, start, length)
+
+
+def _chain(*steps: View) -> View:
+    def view(tensor: Tensor) -> Tensor:
+        for step in steps:
+            tensor = step(tensor)
+        return tensor
+
+    return view
+
+
+@contextmanager
+def double_precision() -> Iterator[None]:
+    """Casts from float64 to float32 do nothing, and new tensors are float64."""
+
+    float_cast, to, kind = torch.Tensor.float, torch.Tensor.to, torch.Tensor.type
+
+    class Double(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = dict(kwargs or {})
+            if kwargs.get("dtype") is torch.float32:
+                kwargs["dtype"] = torch.float64
+            if func is float_cast:
+                return to(args[0], torch.float64)
+            if func is to or func is kind:
+                args = tuple(torch.float64 if a is torch.float32 else a for a in args)
+            return func(*args, **kwargs)
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with Double():
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
 
 OUTPUTS = ("logits", "prediction_logits", "predicted_depth", "reconstruction", "last_hidden_state")
 

@@ -12,8 +12,8 @@ import torch
 from torch import Generator, Tensor
 
 from isomerge.config.config_parts import flattened
-from isomerge.discovery.precision import double_precision
 from isomerge.discovery.shrinking import Scale
+from isomerge.discovery.specimen import double_precision
 
 MANY = 40
 """Rows of the input for moments: a classifier with two labels has to give more numbers than there are heads."""

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from isomerge.discovery.bound_specimen import BoundSpecimen, SpecOf
-from isomerge.discovery.proving import PROVEN, SEEDS, law, laws
+from isomerge.discovery.proving import PROVEN, SEEDS, BoundSpecimen, SpecOf, law, laws
 from isomerge.discovery.specimen import Specimen
 from isomerge.evidence.law import CANNOT_ACT, Law, largest_change
 from isomerge.symmetry.completeness import check_complete

@@ -21,10 +21,9 @@ from isomerge.checkpoint.in_memory import in_memory
 from isomerge.config.agreement import as_transformers_reads
 from isomerge.config.widths import Growth, grown_twin
 from isomerge.discovery.building import make_specimen, real_config
-from isomerge.discovery.precision import double_precision
 from isomerge.discovery.proving import PROVEN
 from isomerge.discovery.shrinking import SCALES
-from isomerge.discovery.specimen import Specimen, loaded, run
+from isomerge.discovery.specimen import Specimen, double_precision, loaded, run
 from isomerge.errors import IsomergeError
 from isomerge.evidence.outputs import differences, returned
 from isomerge.models.widened import Narrow, TiedHeadError, deepened, plan_of, understood, widened
