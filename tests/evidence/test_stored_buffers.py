@@ -16,7 +16,7 @@ from isomerge.models.unit_plan import make_plan
 from isomerge.observe.data.opening_data import open_data
 from isomerge.observe.live.aligned_modules import aligned_module, average, state_of
 from isomerge.observe.live.modules import load_module
-from isomerge.observe.live.stored_weights import put_mean, weights_of
+from isomerge.observe.live.parameter_places import put_mean, weights_of
 from isomerge.observe.losses import evaluate, outputs_of
 from isomerge.solve.learn.settings import LearnSettings
 from isomerge.solve.learn.simplex import MatchedLine

@@ -17,8 +17,7 @@ from isomerge.fusion.forward.repair import Moments, repair
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.aligned_modules import average
 from isomerge.observe.live.modules import load_module
-from isomerge.observe.stats.layer_sequence import find_order
-from isomerge.observe.stats.linear_modules import matrix
+from isomerge.observe.stats.layer_sequence import find_order, matrix
 from observe.test_sequence import Parallel, images
 from observe.test_statistics import examples_for
 from solve.disguises import single

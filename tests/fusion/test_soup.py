@@ -16,7 +16,7 @@ from isomerge.errors import IsomergeError
 from isomerge.fusion.greedy_soup import chosen_greedily, make_soup
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.modules import load_module
-from isomerge.observe.live.stored_weights import put_mean
+from isomerge.observe.live.parameter_places import put_mean
 from isomerge.observe.losses import evaluate
 from observe.test_statistics import examples_for
 from solve.disguises import perturb, single

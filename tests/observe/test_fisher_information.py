@@ -14,10 +14,9 @@ from isomerge.models.recognised import recognise
 from isomerge.observe.data.examples import IGNORED, Examples
 from isomerge.observe.live.modules import load_module, parameter_names
 from isomerge.observe.stats import fisher_information
-from isomerge.observe.stats.fisher_information import FisherInformation, gather_fisher
+from isomerge.observe.stats.fisher_information import FisherInformation, gather_fisher, log_likelihoods
 from isomerge.observe.stats.gathering import gather
-from isomerge.observe.stats.likelihoods import log_likelihoods
-from isomerge.observe.stats.linear_layers import plan_linears
+from isomerge.observe.stats.taps import plan_linears
 from observe.test_statistics import examples_for, near
 from solve.disguises import single
 from toys import config_of

@@ -17,7 +17,7 @@ from isomerge.models.recognised import recognise
 from isomerge.observe.data.examples import IGNORED, Examples
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.stats.gathering import gather
-from isomerge.observe.stats.linear_modules import Rewritten
+from isomerge.observe.stats.layer_sequence import Rewritten
 from isomerge.observe.stats.taps import capture
 from toys import save_toy
 

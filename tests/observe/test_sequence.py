@@ -12,8 +12,7 @@ from isomerge.errors import IsomergeError
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.stats.forward import run_until
-from isomerge.observe.stats.layer_sequence import find_order
-from isomerge.observe.stats.linear_modules import linear_modules
+from isomerge.observe.stats.layer_sequence import find_order, linear_modules
 from isomerge.observe.stats.taps import listening
 from observe.test_statistics import examples_for
 from solve.disguises import single

@@ -21,12 +21,13 @@ from isomerge.observe.live.modules import load_module
 from isomerge.observe.stats.gathering import gather
 from isomerge.observe.stats.statistics import (
     Statistics,
+    check_same_data,
+    check_statistics,
     read_activations,
     read_statistics,
     weights_digest,
     write_statistics,
 )
-from isomerge.observe.stats.statistics_header import check_same_data, check_statistics
 from isomerge.observe.stats.taps import capture
 from isomerge.run.alignment_runs import run_align
 from isomerge.run.writing_run import Output

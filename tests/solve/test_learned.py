@@ -17,9 +17,8 @@ from isomerge.errors import IsomergeError
 from isomerge.evidence.digits import example_models, held_out_digits
 from isomerge.models.recognised import recognise
 from isomerge.models.unit_plan import make_plan
-from isomerge.observe.live.layer_weights import ask_for_weights, layers_of
 from isomerge.observe.live.modules import load_module
-from isomerge.observe.live.substitution import substituted
+from isomerge.observe.live.substitution import ask_for_weights, layers_of, substituted
 from isomerge.solve.learn import learner as learned
 from isomerge.solve.learn import settings as learning
 from isomerge.solve.learn.learner import Learner

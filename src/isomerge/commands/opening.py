@@ -51,7 +51,7 @@ def recognised(
         for model in models:
             name = None
             if hasattr(model, "save_pretrained"):
-                from isomerge.observe.live.saved_modules import save_module
+                from isomerge.observe.live.modules import save_module
 
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="isomerge-"))
                 save_module(model, folder)

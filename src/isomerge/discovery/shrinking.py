@@ -271,7 +271,7 @@ PROJECTED = re.compile(r"projection_dim|image_text_hidden_size")
 """Keys for the width of a space that two parts project into."""
 PIXELS = (8, 16)
 """Sides of images: their patches can be counted, merged two by two, and have another number in either specimen."""
-IMAGES = {"image_size": PIXELS, "mm_tokens_per_image": (4, 4)}
+OF_PARTS = {"image_size": PIXELS, "mm_tokens_per_image": (4, 4)}
 WINDOW, PATCH, STRIDE = 2, 2, 2
 SWIN = ("depths", "num_heads")
 SEGFORMER = ("depths", "num_attention_heads", "hidden_sizes", "patch_sizes", "strides", "mlp_ratios")
@@ -366,8 +366,8 @@ def _agreed(
         elif PROJECTED.fullmatch(key):
             space = scale.embedding - 8 if scale.embedding > 8 else scale.embedding
             agreed[key] = equal.get(value, space) if scale.linked else space
-        elif key in IMAGES:
-            agreed[key] = IMAGES[key][scale.layers % 2]
+        elif key in OF_PARTS:
+            agreed[key] = OF_PARTS[key][scale.layers % 2]
         elif key in IMAGE:
             continue
         elif key != main and value in equal and _follows(key, real, small, real.get(main or "")):

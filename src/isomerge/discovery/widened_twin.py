@@ -24,7 +24,7 @@ from isomerge.discovery.building import make_specimen, real_config
 from isomerge.discovery.proving import PROVEN
 from isomerge.discovery.shrinking import SCALES
 from isomerge.discovery.specimen import Specimen, double_precision, loaded, run
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, first_line
 from isomerge.evidence.outputs import differences, returned
 from isomerge.models.widened import Narrow, TiedHeadError, deepened, plan_of, understood, widened
 from isomerge.models.widening import How, Widths, norms_of, ways_of
@@ -138,7 +138,7 @@ def change(specimen: Specimen, tiny: Narrow, growth: Growth, ways: Mapping[str, 
     except Exception as error:  # whatever the code of a model raises for sizes that it refuses
         raise IsomergeError(
             f"transformers does not build or run a {type(specimen.module).__name__} of these sizes "
-            f"({type(error).__name__}: {str(error).strip().splitlines()[0][:160] if str(error).strip() else ''})"
+            f"({type(error).__name__}: {first_line(error)})"
         ) from None
     return max((_differences(narrow, wide) for narrow, wide in pairs), default=float("inf"))
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
 from isomerge.evidence.pictures import write_picture
-from isomerge.observe.live.stored_weights import weights_of
+from isomerge.observe.live.parameter_places import weights_of
 
 STYLES: list[dict[str, Any]] = [
     {"color": "#9a9a9a", "linestyle": "--"},
@@ -82,8 +82,8 @@ def definitions(points: Sequence[float], values: Sequence[float]) -> dict[str, f
 
 
 def paired(*modules: nn.Module) -> Iterator[tuple[Tensor, ...]]:
-    """The weights of modules of one architecture side by side, as `isomerge.observe.live.stored_weights.weights_of`
-    gives them.
+    """The weights of modules of one architecture side by side, as
+    `isomerge.observe.live.parameter_places.weights_of` gives them.
 
     Raises:
         IsomergeError: their weights have other names or shapes.

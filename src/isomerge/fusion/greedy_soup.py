@@ -16,7 +16,7 @@ from isomerge.fusion.forward.running import Forward
 from isomerge.fusion.method_options import limited
 from isomerge.fusion.registry import forward_method
 from isomerge.observe.data.examples import Examples
-from isomerge.observe.live.stored_weights import put_mean, weights_of
+from isomerge.observe.live.parameter_places import put_mean, weights_of
 from isomerge.observe.losses import evaluate
 from isomerge.progress import Observer, quiet
 
@@ -88,7 +88,7 @@ def make_soup(
 
     Args:
         module: a live module of the candidates' class, in eval mode; its weights are overwritten.
-        candidates: aligned weights, as `isomerge.observe.live.stored_weights.weights_of` gives them; never changed.
+        candidates: aligned weights, as `weights_of` gives them; never changed.
         examples: labelled, and held out from training.
         metric: ``loss`` (lower is better) or ``accuracy``.
 

@@ -25,7 +25,7 @@ from isomerge.observe.live.aligned_modules import average
 from isomerge.observe.live.own_modules import first_output
 from isomerge.observe.losses import by_position, divergence, outputs_of
 from isomerge.observe.predictions import prediction_of
-from isomerge.observe.stats.linear_modules import Rewritten
+from isomerge.observe.stats.layer_sequence import Rewritten
 from isomerge.progress import Observer, quiet
 
 # The part of the examples that nothing is regressed on, and from how many on there is one.

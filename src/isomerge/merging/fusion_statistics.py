@@ -20,9 +20,9 @@ from isomerge.fusion.regmean import InputGram
 from isomerge.models.recognised import Model
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.stats.gathering import StatsOptions, parse_kinds, run_stats
-from isomerge.observe.stats.linear_layers import gradient_tap
 from isomerge.observe.stats.moved_statistics import check_closed, moved_factor, moved_fisher, moved_moments
-from isomerge.observe.stats.statistics_file import StatisticsFile
+from isomerge.observe.stats.statistics import StatisticsFile
+from isomerge.observe.stats.taps import gradient_tap
 from isomerge.progress import Observer, quiet
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
@@ -104,7 +104,7 @@ class FusionStatistics:
             data: one per model, or one for all.
             kinds: see `open`.
             folder: an existing one, for the files.
-            labels: see `isomerge.observe.stats.likelihoods.labels_for`.
+            labels: see `isomerge.observe.stats.fisher_information.labels_for`.
 
         Raises:
             IsomergeError: data that do not fit a model.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from isomerge.checkpoint.own_class import own_class_of
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, first_line
 from isomerge.models.model_inputs import DISCRIMINATORS
 from isomerge.observe.data.examples import IGNORED, Examples
 from isomerge.observe.live.own_modules import LABELS, called_with, first_output, own_loss_of
@@ -93,9 +93,8 @@ def outputs_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Any:
     except (IndexError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise IsomergeError("the device has too little memory: give a smaller --batch-size") from error
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise IsomergeError(
-            f"{type(module).__name__} cannot read these examples ({line[:160].rstrip('.')}): "
+            f"{type(module).__name__} cannot read these examples ({first_line(error)}): "
             "check that they are made for this checkpoint, or give shorter ones"
         ) from error
 

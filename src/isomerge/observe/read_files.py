@@ -6,15 +6,18 @@ import contextlib
 import importlib.util
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from isomerge.checkpoint.companions import files_of_model
+from isomerge.errors import IsomergeError
 from isomerge.models.model_inputs import Inputs
 from isomerge.models.recognised import Model
 from isomerge.observe.data.examples import Examples
-from isomerge.observe.data.records import is_function
+from isomerge.observe.data.records import LINES, PICTURED, TABLES, file_records, is_function
 from isomerge.observe.data.splits import saved_split
 from isomerge.plug_ins.modules import code_digest, importable
 
@@ -73,8 +76,6 @@ def _files(ref: str, model: Model, limit: int | None) -> Iterator[Path]:
     yield from sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     inputs = Inputs(model.config)
     if inputs.images or inputs.pairs:
-        from isomerge.observe.data.pictures_named import pictures_named
-
         yield from pictures_named(path, limit)
 
 
@@ -108,3 +109,20 @@ def file_stamp(path: str | Path) -> list[Any]:
     except OSError:
         return [str(path), None]
     return [str(path.resolve()), about.st_size, about.st_mtime_ns]
+
+
+def pictures_named(path: Path, limit: int | None = None) -> Iterator[Path]:
+    """The images that the records of a file, or of the files of a folder, name, whether they are there or not.
+
+    Args:
+        path: a file or a folder; of other forms than `LINES` and `TABLES` nothing comes.
+        limit: how many records are looked at; None for all.
+    """
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    records = (r for file in files if file.suffix.lower() in (*LINES, *TABLES) for r in file_records(file))
+    with suppress(IsomergeError):  # told by whoever reads the data
+        for record in islice(records, limit):
+            for name in PICTURED:
+                image = record.fields.get(name)
+                if isinstance(image, str) and image and record.folder is not None:
+                    yield record.folder / os.path.expanduser(image)

@@ -111,7 +111,7 @@ def check_statistics_files(matching: Matching, models: Sequence[Model]) -> None:
         models: the anchor, then the sources.
     """
     if matching.stats:
-        from isomerge.observe.stats.statistics_header import check_statistics
+        from isomerge.observe.stats.statistics import check_statistics
 
         check_statistics(matching.stats, models)
 

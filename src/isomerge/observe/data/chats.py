@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isomerge.errors import IsomergeError
-from isomerge.observe.data.targets import plain
+from isomerge.errors import IsomergeError, first_line
+from isomerge.observe.data.tensors import plain
 from isomerge.observe.data.text import Encoder
 
 Message = dict[str, Any]
@@ -210,9 +210,8 @@ class ChatReader:
         try:
             return list(self._apply(messages, chat, tokenize=True, return_dict=False, **asked))
         except Exception as error:  # as many types as there are templates
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise IsomergeError(
-                f"{where}: the chat template of {self.folder} refuses this conversation ({first[:160].rstrip('.')})"
+                f"{where}: the chat template of {self.folder} refuses this conversation ({first_line(error)})"
             ) from error
 
     def _apply(self, messages: Any, chat: Chat, **asked: Any) -> Any:

@@ -1,8 +1,9 @@
-"""Images to pixel tensors, by a checkpoint's own image processor or by plain scaling."""
+"""Images to pixel tensors, by a checkpoint's own image processor or by plain scaling; texts with images, by the
+processor of a checkpoint that reads both."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import numpy
 import torch
 from torch import Tensor
 
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, first_line
 from isomerge.models.model_inputs import Inputs
+from isomerge.observe.data.examples import ALONG
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -69,9 +71,8 @@ def _load(folder: Path) -> Any:
         # Pillow's arithmetic is the same on every machine
         return AutoImageProcessor.from_pretrained(folder, trust_remote_code=False, backend="pil")
     except Exception as error:  # ValueError, OSError, ImportError, KeyError: whatever the file lacks
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise IsomergeError(
-            f"{folder}: transformers cannot load this image processor ({first[:160].rstrip('.')}); save it "
+            f"{folder}: transformers cannot load this image processor ({first_line(error)}); save it "
             f"again with save_pretrained"
         ) from error
 
@@ -101,9 +102,8 @@ def _processed(processor: Any, picture: Any, where: str) -> Tensor:
         features = processor(images=[pixels], return_tensors="pt", input_data_format="channels_first")
         return features["pixel_values"][0].to(torch.float32)
     except (ValueError, TypeError, KeyError, RuntimeError, IndexError) as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise IsomergeError(
-            f"{where}: the checkpoint's image processor refuses this image ({first[:160].rstrip('.')})"
+            f"{where}: the checkpoint's image processor refuses this image ({first_line(error)})"
         ) from error
 
 
@@ -154,3 +154,84 @@ def labelled_images(path: Path, images: Iterable[Path], inputs: Inputs) -> Itera
     queues = [(ids[name], groups[name]) for name in sorted(names, key=lambda name: ids[name])]
     for turn in range(max(len(queue) for _, queue in queues)):
         yield from ((queue[turn], number) for number, queue in queues if turn < len(queue))
+
+
+IMAGES = ("pixel_values", "pixel_attention_mask", "image_sizes", "spatial_shapes")
+"""What a processor may give of images, of which one example has a first axis of length one."""
+
+
+def pair_encoder(
+    folder: Path, inputs: Inputs, encode: Callable[[str], Mapping[str, Any]], length: int
+) -> Callable[[str, Any, str], dict[str, Any]]:
+    """A function from a text, an image (a path or a Pillow image) and the name of both to one row of numbers.
+
+    Where the text has tokens that stand for the image, by the checkpoint's own processor (an image that the text
+    gives no place stands before it); else (models of pairs, such as CLIP) by tokenizer and image processor.
+
+    Args:
+        encode: a text to ids, by the tokenizer alone.
+        length: of a text, at most; one that is longer with its image is refused.
+
+    Raises:
+        IsomergeError: no processor, or one that transformers cannot load; from the function: an image that cannot
+            be read, or one that the processor refuses.
+    """
+    if inputs.image_token is None:
+        image = image_encoder(folder, inputs)
+        return lambda text, picture, where: {**encode(text), "pixel_values": image(picture, where)}
+    processor = _pair_processor(folder)
+    place = getattr(processor, "boi_token", None) or getattr(processor, "image_token", None)
+
+    def read(text: str, picture: Any, where: str) -> dict[str, Any]:
+        opened = picture_of(picture, where, "RGB")
+        if isinstance(place, str) and place not in text:
+            text = place + text
+        row = _row(_read_pair(processor, text, opened, where), where)
+        if len(row["input_ids"]) > length:
+            raise IsomergeError(
+                f"{where}: text and image are {len(row['input_ids'])} tokens, and no more than {length} are read: "
+                "give more with --length, or a shorter text"
+            )
+        return row
+
+    return read
+
+
+def _pair_processor(folder: Path) -> Any:
+    from transformers import AutoProcessor
+
+    if not any((folder / name).is_file() for name in PROCESSORS):
+        raise IsomergeError(
+            f"{folder} has no processor ({PROCESSORS[0]}), so images cannot be read with their texts: copy the "
+            "processor's files there, or give texts alone"
+        )
+    try:
+        return AutoProcessor.from_pretrained(folder, trust_remote_code=False, backend="pil")
+    except Exception as error:  # as many types as there are processors
+        raise IsomergeError(
+            f"{folder}: transformers cannot load this processor ({first_line(error)}); save it again with "
+            f"save_pretrained"
+        ) from error
+
+
+def _read_pair(processor: Any, text: str, picture: Any, where: str) -> Mapping[str, Any]:
+    try:
+        return processor(text=[text], images=[picture], return_tensors="pt")
+    except Exception as error:  # whatever a processor finds wrong with an image or a text
+        raise IsomergeError(
+            f"{where}: the checkpoint's processor refuses this text and image ({first_line(error)})"
+        ) from error
+
+
+def _row(features: Mapping[str, Any], where: str) -> dict[str, Tensor]:
+    """One example of what a processor gave for one."""
+
+    row = {name: features[name] for name in (*ALONG, *IMAGES) if name in features}
+    strange = sorted(set(features) - set(row)) or [name for name, x in row.items() if len(x) != 1]
+    if strange or "pixel_values" not in row:
+        raise IsomergeError(
+            f"{where}: the checkpoint's processor takes images to pieces ({', '.join(strange)}), and only images "
+            "in one piece are read: give texts alone"
+        )
+    kinds = {name: torch.float32 if name == "pixel_values" else torch.int64 for name in row}
+    return {name: x[0].to(kinds[name]) for name, x in row.items() if name != "attention_mask"}

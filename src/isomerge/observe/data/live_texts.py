@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from isomerge.checkpoint.own_class import OwnClass
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, first_line
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.data.opening_data import open_data
 from isomerge.observe.data.rows import TEXTS
@@ -97,9 +97,8 @@ def _save(tokenizer: Any, folder: Path) -> int:
         try:
             tokenizer = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
         except Exception as error:  # a tokenizer's files fail in as many types as there are tokenizers
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise IsomergeError(
-                f"--tokenizer {tokenizer}: transformers cannot load this tokenizer ({reason[:160].rstrip('.')}); "
+                f"--tokenizer {tokenizer}: transformers cannot load this tokenizer ({first_line(error)}); "
                 f"give a folder with tokenizer.json, a hub id, or a tokenizer"
             ) from error
     elif hasattr(tokenizer, "encode_batch"):  # of the package tokenizers
@@ -158,9 +157,8 @@ def _language(examples: Examples, own: OwnClass, option: str) -> Examples:
         try:
             predicted = first_output(module, called_with(module, batch))
         except (IndexError, KeyError, ValueError, TypeError, RuntimeError) as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise IsomergeError(
-                f"{option}: {kind} cannot read these texts ({reason[:160].rstrip('.')}): check that --tokenizer is "
+                f"{option}: {kind} cannot read these texts ({first_line(error)}): check that --tokenizer is "
                 f"its own, or give a smaller --length"
             ) from error
     every = predicted.ndim == 3 and predicted.shape[:2] == batch["input_ids"].shape

@@ -10,14 +10,13 @@ from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.models.model_inputs import Inputs
+from isomerge.observe.data.data_sets import dataset_records, parquet_records
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.data.images import SUFFIXES
-from isomerge.observe.data.parquet import parquet_records
 from isomerge.observe.data.plug_in_readers import plug_in_examples
 from isomerge.observe.data.records import LINES, TABLES, Record, file_records, function_records, is_function
 from isomerge.observe.data.refused_data import FORMS, check_given, check_reads
 from isomerge.observe.data.rows import TEXTS, Reader, mask_of
-from isomerge.observe.data.saved_sets import dataset_records
 from isomerge.observe.data.splits import PARQUET, files_of_split, is_saved, parquet_files, saved_split
 from isomerge.observe.data.tensors import finish, read_tensors, stack
 

@@ -14,12 +14,10 @@ from isomerge.errors import IsomergeError
 from isomerge.models.model_inputs import Inputs
 from isomerge.observe.data.chats import Chat, ChatReader, chat_of
 from isomerge.observe.data.examples import IGNORED
-from isomerge.observe.data.images import find_images, image_encoder, labelled_images
-from isomerge.observe.data.pictures_with_text import pair_encoder
+from isomerge.observe.data.images import find_images, image_encoder, labelled_images, pair_encoder
 from isomerge.observe.data.records import LINES, PICTURED, TABLES, Record
 from isomerge.observe.data.splits import PARQUET, holds_set
-from isomerge.observe.data.targets import plain, target_of
-from isomerge.observe.data.tensors import ARGUMENTS, check_names
+from isomerge.observe.data.tensors import ARGUMENTS, check_names, plain, target_of
 from isomerge.observe.data.text import VOCABULARIES, Encoder, read_chunks, text_encoder
 
 TEXTS = (".txt", ".text", ".md")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, first_line
 from isomerge.models.model_inputs import BYTES, Inputs
 from isomerge.observe.data.examples import IGNORED
 
@@ -114,9 +114,8 @@ def _load(folder: Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # a tokenizer's files fail in as many types as there are tokenizers
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise IsomergeError(
-            f"{folder}: transformers cannot load this tokenizer ({first[:160].rstrip('.')}); save it again with "
+            f"{folder}: transformers cannot load this tokenizer ({first_line(error)}); save it again with "
             f"save_pretrained"
         ) from error
 

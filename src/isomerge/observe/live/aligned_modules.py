@@ -12,8 +12,14 @@ from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model, working_dtype
 from isomerge.models.zero_gains import units_moved_by
-from isomerge.observe.live.parameter_places import LivePlaces, every_weight, places_of, tied_names
-from isomerge.observe.live.stored_weights import put_mean, weights_of
+from isomerge.observe.live.parameter_places import (
+    LivePlaces,
+    every_weight,
+    places_of,
+    put_mean,
+    tied_names,
+    weights_of,
+)
 from isomerge.observe.live.substitution import untied_module
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.language.spec import Match

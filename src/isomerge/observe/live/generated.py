@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from isomerge.checkpoint.companion_folder import companion_folder
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, first_line
 from isomerge.files import check_file, check_not_read, write_tensors
 from isomerge.models.model_inputs import Inputs
 from isomerge.models.recognised import Model
@@ -220,9 +220,8 @@ class _Writer:
             try:
                 texts = module.generate(first, attention_mask=torch.ones_like(first), generation_config=drawn)
             except RuntimeError as error:
-                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 raise IsomergeError(
-                    f"{self.model.ref} cannot write ({reason[:160].rstrip('.')}): check its weights"
+                    f"{self.model.ref} cannot write ({first_line(error)}): check its weights"
                 ) from error
         return texts.cpu()
 

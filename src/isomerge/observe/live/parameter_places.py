@@ -1,20 +1,49 @@
-"""Where the tensors of a model are in its live module: whole under some name, or as parts of what transformers
-fuses."""
+"""The weights of a live module, and where the tensors of a model are in it: whole under some name, or as parts of
+what transformers fuses."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
 from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
 from isomerge.models.assembled import Piece, assembled
 from isomerge.models.conversions import conversion_of
 from isomerge.models.recognised import Model
-from isomerge.observe.live.stored_weights import weights_of
+
+
+def weights_of(module: nn.Module) -> dict[str, Tensor]:
+    """What a checkpoint stores of a module as numbers that are trained, by the module's names; tied ones once.
+
+    Parameters, and buffers that are stored and floating point, such as the correction of a router or the bias of a
+    head: whatever moves or averages weights moves these as well. They are the module's own tensors.
+    """
+    weights: dict[str, Tensor] = dict(module.named_parameters())
+    stored = module.state_dict(keep_vars=True).keys()
+    buffers = ((name, buffer) for name, buffer in module.named_buffers() if name in stored)
+    return weights | {name: buffer for name, buffer in buffers if buffer.is_floating_point()}
+
+
+def put_mean(module: nn.Module, states: Sequence[Mapping[str, Tensor]], shares: Sequence[float]) -> None:
+    """Overwrite a module's weights by ``sum_m share_m state_m``, summed in float64.
+
+    Args:
+        module: see `weights_of`.
+        states: weights by the module's names; never changed.
+        shares: one per state; they sum to one.
+    """
+
+    with torch.no_grad():
+        for name, tensor in weights_of(module).items():
+            total = torch.zeros_like(tensor, dtype=torch.float64)
+            for state, share in zip(states, shares, strict=True):
+                total.add_(state[name].to(total), alpha=share)
+            tensor.copy_(total)
 
 
 @dataclass(frozen=True)
@@ -103,7 +132,7 @@ class LivePlaces:
 
 
 def every_weight(module: nn.Module) -> dict[str, Tensor]:
-    """`isomerge.observe.live.stored_weights.weights_of` under all names, those of tied places as well."""
+    """`isomerge.observe.live.parameter_places.weights_of` under all names, those of tied places as well."""
     return {**dict(module.named_parameters(remove_duplicate=False)), **weights_of(module)}
 
 

@@ -1,9 +1,13 @@
 """The Fisher information of a model on data: its diagonal, and its Kronecker factors for linear layers.
 
-A sample is one example, with the log-likelihood l that `isomerge.observe.stats.likelihoods` gives it. Every tensor
-is read once per sample: ``F = E (dl/dW)^2`` (Matena & Raffel 2022, Eq. 3), and for y = W x
-``G = E sum_t g_t g_t^T`` with g_t = dl/dy_t, which with ``A = E x x^T`` over tokens is the factored Fisher
-``F_W ~ G (x) A`` (Martens & Grosse 2015; for weights shared over tokens "K-FAC expand", Eschenhagen et al. 2023).
+A *sample* is one example: an image with its class, or a whole sequence. Its log-likelihood l is log p(y | x) for a
+class, and the mean of log p(y_t | x, y_<t) over the predicted tokens for sequences, so that long texts count as
+much as short ones. Which y: those of the data (``given``: the empirical Fisher), one drawn from the model's own
+prediction (``sampled``), or all classes, by their probability (``expected``: the Fisher itself).
+
+Every tensor is read once per sample: ``F = E (dl/dW)^2`` (Matena & Raffel 2022, Eq. 3), and for y = W x ``G = E
+sum_t g_t g_t^T`` with g_t = dl/dy_t, which with ``A = E x x^T`` over tokens is the factored Fisher ``F_W ~ G (x)
+A`` (Martens & Grosse 2015; for weights shared over tokens "K-FAC expand", Eschenhagen et al. 2023).
 """
 
 from __future__ import annotations
@@ -19,13 +23,77 @@ from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model
-from isomerge.observe.data.examples import Examples
+from isomerge.observe.data.examples import IGNORED, Examples
 from isomerge.observe.live.parameter_places import places_of, tied_names
-from isomerge.observe.losses import logits_of
+from isomerge.observe.losses import logits_of, targets_of
 from isomerge.observe.predictions import CLASSES, OwnLoss, prediction_of
-from isomerge.observe.stats.likelihoods import labels_for, log_likelihoods
-from isomerge.observe.stats.linear_layers import is_mobile, plan_linears
+from isomerge.observe.stats.taps import is_mobile, plan_linears
 from isomerge.progress import Observer, quiet
+
+LABELS = ("sampled", "given", "expected")
+
+
+def labels_for(examples: Examples, labels: str | None) -> str:
+    """The choice of labels: ``sampled`` by default where the data have none, ``given`` where they have.
+
+    Raises:
+        IsomergeError: no such choice, or given labels where there are none.
+    """
+    choice = labels or ("given" if examples.labelled else "sampled")
+    if choice not in LABELS:
+        raise IsomergeError(f"--fisher-labels {labels}: choose from {', '.join(LABELS)}")
+    if choice == "given" and not examples.labelled:
+        raise IsomergeError("--fisher-labels given: the data have no labels; choose --fisher-labels sampled")
+    return choice
+
+
+def log_likelihoods(
+    logits: Tensor, example: Mapping[str, Tensor], labelled: bool, labels: str, seed: int
+) -> Iterator[tuple[float, Tensor]]:
+    """The log-likelihoods (scalars) whose squared gradients count, with their shares, of one example.
+
+    Args:
+        logits: [1, classes] or [1, length, classes].
+        example: a batch of one.
+        labelled: whether it says what is predicted.
+    """
+
+    if logits.shape[-1] == 1:
+        raise IsomergeError(
+            "a model with a single output predicts no distribution, so it has no Fisher information"
+        )
+    logs = logits.log_softmax(-1)
+    if labels == "expected":
+        if logits.ndim != 2:
+            raise IsomergeError(
+                "--fisher-labels expected: this model predicts tokens, too many to sum over; choose sampled"
+            )
+        yield from zip(logs[0].detach().exp().tolist(), logs[0], strict=True)
+        return
+    targets = _targets(logits, example, labelled)
+    kept = targets != IGNORED
+    if not bool(kept.any()):
+        return
+    if labels == "sampled":
+        rng = torch.Generator().manual_seed(seed)
+        u = torch.rand(targets.shape, generator=rng, dtype=torch.float64)[..., None]
+        below = logs.detach().double().exp().cumsum(-1).cpu() < u
+        targets = below.sum(-1).clamp_max(logits.shape[-1] - 1).to(logits.device)
+    chosen = logs.gather(-1, targets.clamp_min(0)[..., None])[..., 0]
+    yield 1.0, chosen[kept].mean()
+
+
+def _targets(logits: Tensor, example: Mapping[str, Tensor], labelled: bool) -> Tensor:
+    """What is predicted where; without labels every position that is no padding counts, and is given class 0."""
+
+    if labelled:
+        return targets_of(example, logits)
+    targets = torch.zeros(logits.shape[:-1], dtype=torch.int64, device=logits.device)
+    mask = example.get("attention_mask")
+    if mask is not None and mask.shape == targets.shape:
+        targets[mask.to(targets.device) == 0] = IGNORED
+    return targets
+
 
 # Outputs that no space moves (classes, vocabularies) have a full factor up to this width (128 MB), a diagonal
 # above.

@@ -17,15 +17,14 @@ from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.accelerator import check_device
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.losses import outputs_of
-from isomerge.observe.stats.fisher_information import gather_fisher
-from isomerge.observe.stats.likelihoods import LABELS, labels_for
-from isomerge.observe.stats.linear_layers import plan_linears
+from isomerge.observe.stats.fisher_information import LABELS, gather_fisher, labels_for
 from isomerge.observe.stats.statistics import DTYPES, KINDS, Statistics, write_statistics
 from isomerge.observe.stats.taps import (
     ROWS,
     Activations,
     pairing,
     plan_inputs,
+    plan_linears,
     plan_taps,
     reading,
     shared_out,
@@ -177,7 +176,7 @@ class StatsOptions:
         """Refuse data without the labels that are asked for.
 
         Raises:
-            IsomergeError: see `isomerge.observe.stats.likelihoods.labels_for`.
+            IsomergeError: see `isomerge.observe.stats.fisher_information.labels_for`.
         """
         if {"fisher", "kfac"} & set(self.kinds):
             labels_for(examples, self.labels)

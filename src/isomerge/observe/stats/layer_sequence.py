@@ -1,4 +1,5 @@
-"""The order in which a module runs its linear layers: what changes a merged model from its inputs to its outputs.
+"""The linear layers of a live module, and the order in which it runs them: what changes a merged model from its
+inputs to its outputs.
 
 The order is found by running one example, not from an architecture: which layers read the same tensor, which add
 what they give to a stream that a norm reads next, and which are the last ones.
@@ -19,7 +20,83 @@ from isomerge.errors import IsomergeError
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.losses import outputs_of
 from isomerge.observe.stats.forward import Place, SeenEnough, watch
-from isomerge.observe.stats.linear_modules import Layer, Order, Shape, linear_modules, shape_of
+from isomerge.observe.stats.taps import input_axis
+
+Shape = tuple[tuple[str, tuple[int, ...]], ...]
+"""Of one example: the names of a module's inputs, each with its sizes."""
+
+
+def shape_of(batch: Mapping[str, Tensor]) -> Shape:
+    """The shape of every example of a batch."""
+    return tuple(sorted((name, tuple(x.shape[1:])) for name, x in batch.items() if name != "labels"))
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One linear map of a module."""
+
+    path: str
+    """The submodule: a linear layer of torch, or transformers' ``Conv1D``."""
+    rows: Mapping[Shape, tuple[int, ...]]
+    """How many rows one example of a shape gives it, in every call of one forward pass."""
+    adds_to: str | None = None
+    """The norm whose input is a sum of this layer's output and other things."""
+    completes: bool = False
+    """Whether it is the last one to add to that sum."""
+    head: bool = False
+    """Whether no other layer or norm reads what comes of its output."""
+
+    @property
+    def calls(self) -> int:
+        """How often it runs in one forward pass."""
+        return len(next(iter(self.rows.values())))
+
+    def fits(self, seen: Sequence[Tensor], batch: Mapping[str, Tensor]) -> bool:
+        """Whether rows [n, width] from a batch, one tensor per call, are the same tokens in every model.
+
+        They are when their number follows from that of examples alone, or from that of a table of positions. An
+        expert is given as many as its router chooses.
+        """
+        count, mask = len(next(iter(batch.values()))), batch.get("attention_mask")
+        wanted = self.rows.get(shape_of(batch), ())
+
+        def sizes(rows: int) -> set[int]:
+            padded = mask is not None and mask.numel() == count * rows
+            return {int((mask == 1).sum()) if padded else count * rows, rows}
+
+        return len(seen) == len(wanted) and all(len(x) in sizes(n) for x, n in zip(seen, wanted, strict=True))
+
+
+@dataclass(frozen=True)
+class Order:
+    """The layers of a module: those of one group read the same tensor."""
+
+    groups: tuple[tuple[Layer, ...], ...]
+    kept: dict[str, str]
+    """Linear layers that cannot be changed one after the other, and why."""
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A merged module after a pass over its layers."""
+
+    layers: list[dict[str, Any]]
+    """One row per changed layer, in order."""
+    kept: dict[str, str]
+    """Linear layers that are as they were, and why."""
+
+
+def linear_modules(module: nn.Module) -> dict[str, nn.Module]:
+    """The linear layers of a module by name, each once."""
+    return {path: part for path, part in module.named_modules() if input_axis(part) is not None}
+
+
+def matrix(layer: nn.Module) -> Tensor:
+    """The weight [outputs, inputs] of a linear layer: a view, however it is stored."""
+
+    weight: Any = layer.weight
+    return weight.detach() if isinstance(layer, nn.Linear) else weight.detach().mT
+
 
 # What is added to a layer's output arrives at a norm up to rounding: a sum's other terms may be a thousand times
 # larger.

@@ -47,7 +47,7 @@ def moved_moments(alignment: Alignment, tap: Tap, gram: Tensor, mean: Tensor) ->
 
 
 def moved_factor(alignment: Alignment, tap: Tap, factor: Tensor) -> Tensor:
-    """E g g^T [width, width] of the gradient at a tap (`isomerge.observe.stats.linear_layers.gradient_tap`) of the
+    """E g g^T [width, width] of the gradient at a tap (`isomerge.observe.stats.taps.gradient_tap`) of the
     moved model.
 
     A diagonal [width] belongs to an axis that nothing moves, and stays.

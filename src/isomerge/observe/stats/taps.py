@@ -4,6 +4,10 @@ What comes out of a linear layer has the axis of its weight's rows, what goes in
 and what comes out of a norm lies in the residual stream. So an activation matrix [samples, width] is one more
 tensor with typed axes: a change of basis moves it as it moves weights, and matching needs its cross-Gram and
 nothing else.
+
+For a layer y = W x, RegMean needs E x x^T and K-FAC the two factors E x x^T and E g g^T with g = dL/dy. The input
+has the axis of W's columns with plain and dual exchanged, as everywhere. A gradient moves against what it is the
+gradient of, so g has the axis of W's rows exchanged as well.
 """
 
 from __future__ import annotations
@@ -75,16 +79,30 @@ def plan_inputs(model: Model, module: nn.Module) -> list[tuple[Tap, str]]:
 
     Layers that read the same tensor have a tap each; `plan_taps` has the norms that feed most of them.
     """
-    spec, inputs = model.spec, []
+    spec = model.spec
+    return [
+        (tap, path)
+        for tap, path, _ in plan_linears(model, module)
+        if any(a.name in spec.streams for a in atoms((tap.axis,))) and _sized(tap.axis, spec)
+    ]
+
+
+def plan_linears(model: Model, module: nn.Module) -> list[tuple[Tap, str, int]]:
+    """Every linear layer of a module that has a weight of its own.
+
+    A head that is tied to the embeddings is left out: a product of its input says nothing about the table that it
+    shares. Experts, which transformers keeps fused, are left out as well.
+
+    Returns:
+        The tap of the layer's input, the name of its submodule, and which axis of the weight reads the input (1 of
+        ``nn.Linear``, 0 of ``Conv1D``), in the order of the spec.
+    """
+    linears = []
     for block, axes, path in whole_weights(model, module):
-        linear = _out_and_in(module.get_submodule(path), axes)
-        if (
-            linear is not None
-            and any(a.name in spec.streams for a in atoms(linear[1:]))
-            and _sized(linear[1], spec)
-        ):
-            inputs.append((_tap(block, "in", plain(linear[1], flip=True)), path))
-    return inputs
+        axis = input_axis(module.get_submodule(path))
+        if axis is not None and len(axes) == 2:
+            linears.append((_tap(block, "in", plain(axes[axis], flip=True)), path, axis))
+    return linears
 
 
 def whole_weights(model: Model, module: nn.Module) -> Iterator[tuple[Block, tuple[Axis, ...], str]]:
@@ -112,24 +130,17 @@ def input_axis(module: nn.Module) -> int | None:
     return {nn.Linear.forward: 1, Conv1D.forward: 0}.get(forward)
 
 
-def _out_and_in(module: nn.Module, axes: Sequence[Axis]) -> tuple[Axis, Axis] | None:
-    """The axes of what a linear layer gives and of what it is given; None for other modules."""
-    axis = input_axis(module)
-    return None if axis is None or len(axes) != 2 else (axes[1 - axis], axes[axis])
-
-
 def _sides(spec: Spec, module: nn.Module, axes: tuple[Axis, ...]) -> Iterator[tuple[str, Axis]]:
     if len(axes) == 1:
         if any(a.name in spec.streams for a in atoms(tuple(axes))):
             yield "out", plain(axes[0])
         return
-    linear = _out_and_in(module, axes)
-    if linear is None:
+    reads = input_axis(module)
+    if reads is None or len(axes) != 2:
         return
-    for side, axis in (("out", plain(linear[0])), ("in", plain(linear[1], flip=True))):
-        axis_atoms = list(atoms((axis,)))
-        mobile = any(a.name in spec.spaces for a in axis_atoms)
-        if mobile and _sized(axis, spec) and not any(a.name in spec.streams for a in axis_atoms):
+    for side, axis in (("out", plain(axes[1 - reads])), ("in", plain(axes[reads], flip=True))):
+        on_stream = any(a.name in spec.streams for a in atoms((axis,)))
+        if is_mobile(spec, axis) and _sized(axis, spec) and not on_stream:
             yield side, axis
 
 
@@ -269,3 +280,14 @@ def spread_rows(x: Tensor, mask: Tensor | None, count: int) -> Tensor:
     if len(flat) > count:
         flat = flat[torch.linspace(0, len(flat) - 1, count, device=flat.device).round().long()]
     return flat.float().cpu().contiguous()
+
+
+def gradient_tap(block: Block, axis: int) -> Tap:
+    """The tap of the gradient with respect to what a layer gives; ``axis`` of its weight reads the input."""
+    assert block.axes is not None
+    return _tap(block, "gradient", plain(block.axes[1 - axis], flip=True))
+
+
+def is_mobile(spec: Spec, axis: Axis) -> bool:
+    """Whether a space acts on an axis."""
+    return any(a.name in spec.spaces for a in atoms((axis,)))

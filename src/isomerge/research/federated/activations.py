@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from isomerge.checkpoint.reader import Checkpoint
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, first_line
 from isomerge.models.transformers_classes import class_of
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.stats.taps import ROWS, Activations, capture
@@ -72,10 +72,8 @@ def _module(checkpoint: Checkpoint) -> nn.Module:
                 output_loading_info=True,
             )
         except Exception as error:  # as many types as there are ways not to fit
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise IsomergeError(
-                f"{checkpoint.ref}: transformers cannot run these parameters ({first[:200].rstrip('.')}); check "
-                f"config"
+                f"{checkpoint.ref}: transformers cannot run these parameters ({first_line(error)}); check config"
             ) from error
     module, info = loaded
     if missing := sorted(info.get("missing_keys") or ()):

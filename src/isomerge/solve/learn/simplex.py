@@ -4,7 +4,7 @@ A point is given by barycentric coordinates, one per model, with sum one. All mo
 canonical frame (gains folded, gauges balanced), and all but the first are moved by what has been learned.
 
 Memory: every model's weights in float32, one module, and the moved weights of one point with their gradients. Where
-activations are recomputed, layers ask for their weights when they compute (`isomerge.observe.live.layer_weights`):
+activations are recomputed, layers ask for their weights when they compute (`isomerge.observe.live.substitution`):
 then it is every model's weights, in the precision in which the model runs, and one layer of all else.
 
 Source: Wortsman et al. 2021 (learning simplexes of networks).
@@ -25,9 +25,8 @@ from torch import Generator, Tensor
 
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import Plan
-from isomerge.observe.live.layer_weights import ask_for_weights, layers_of
 from isomerge.observe.live.parameter_places import places_of
-from isomerge.observe.live.substitution import substituted, untied_module
+from isomerge.observe.live.substitution import ask_for_weights, layers_of, substituted, untied_module
 from isomerge.observe.losses import logits_of
 from isomerge.solve.learn.settings import LearnSettings
 from isomerge.solve.many.mean_solver import ManySolver

@@ -13,8 +13,7 @@ from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.read_files import shown
 from isomerge.observe.stats.gathering import gather
-from isomerge.observe.stats.statistics import Statistics, read_activations, read_statistics
-from isomerge.observe.stats.statistics_header import check_same_data
+from isomerge.observe.stats.statistics import Statistics, check_same_data, read_activations, read_statistics
 from isomerge.observe.stats.taps import Activations, capture, enough
 from isomerge.progress import Observer
 from isomerge.solve.match_inputs import open_given

@@ -1,15 +1,67 @@
-"""Records of the package `datasets`: of a data set that it saved to disk, or loads by name."""
+"""Records of data sets: of parquet files, as they lie on the Hub, read by pyarrow a few rows at a time; and of the
+package `datasets`, one that it saved to disk, or loads by name."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, first_line
 from isomerge.observe.data.records import Record, may_be_function, named_classes
 from isomerge.observe.data.splits import chosen_split, saved_split
+
+ROWS = 64
+"""Rows in memory at a time: rows may hold whole pictures."""
+
+
+def parquet_records(files: Sequence[Path], class_ids: Mapping[str, int]) -> Iterator[Record]:
+    """The rows of parquet files, one file after the other.
+
+    Classes that the package ``datasets`` described in a file become the names that it gives them where the
+    checkpoint (``class_ids``) knows them all.
+
+    Raises:
+        IsomergeError: neither pyarrow nor ``datasets``, which brings it, is installed; or a file is damaged.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise IsomergeError(
+            f"{files[0]}: parquet files need the package datasets or pyarrow: pip install 'isomerge[data]'"
+        ) from None
+    for path in files:
+        try:
+            with pyarrow.parquet.ParquetFile(path) as file:
+                names = _class_names(file.schema_arrow.metadata or {})
+                number = 0
+                for batch in file.iter_batches(batch_size=ROWS):
+                    for row in batch.to_pylist():
+                        number += 1
+                        yield Record(f"{path}, row {number}", named_classes(row, names, class_ids), path.parent)
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise IsomergeError(
+                f"{path} cannot be read as parquet ({first_line(error)}): fetch or write it again"
+            ) from None
+
+
+def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
+    """The names of classes by column, as the package ``datasets`` writes them into a file; none where they cannot
+    be read."""
+    try:
+        features = json.loads(metadata[b"huggingface"])["info"]["features"].items()
+        names_of = {key: feature.get("names") for key, feature in features if isinstance(feature, dict)}
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
+        return {}
+    return {
+        key: names
+        for key, names in names_of.items()
+        if isinstance(names, list) and all(isinstance(n, str) for n in names)
+    }
 
 
 def _package(ref: str, option: str) -> Any:
@@ -50,13 +102,12 @@ def dataset_records(ref: str, class_ids: Mapping[str, int], option: str) -> Iter
             )
         )
     except Exception as error:  # files, network, formats: as many types as there are data sets
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise IsomergeError(
-            f"{option} {ref}: no such file, and the package datasets cannot load it ({first[:160].rstrip('.')}); "
+            f"{option} {ref}: no such file, and the package datasets cannot load it ({first_line(error)}); "
             "check the path, the name and the split, and of several configurations name one, as in "
             "name:configuration:split"
             if not folder
-            else f"{option} {ref}: the package datasets cannot load this folder ({first[:160].rstrip('.')})"
+            else f"{option} {ref}: the package datasets cannot load this folder ({first_line(error)})"
         ) from None
     if isinstance(loaded, dict):
         loaded = loaded[chosen_split(loaded, split, f"{option} {ref}", folder or name)]
