@@ -117,7 +117,6 @@ def make_specimen(
 
 
 def _built(config: Any, kind: Any, scale: Scale, seed: int, untied: bool) -> Specimen:
-
     small = _settled(shrunk_whole(config.to_dict(), scale), untied)
     if scale.labels:
         small["num_labels"] = scale.labels
@@ -158,7 +157,6 @@ def _settled(small: dict[str, Any], untied: bool) -> dict[str, Any]:
 @contextmanager
 def _bounded(kind: Any) -> Iterator[None]:
     """Refuse a model of more than LARGEST parameters, while it is built."""
-
     total = 0
 
     def count(module: nn.Module, name: str, parameter: Tensor | None) -> None:
@@ -185,7 +183,6 @@ def parameter_shape(parameter: Tensor | None) -> str:
 
 def saved(module: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors that ``save_pretrained`` writes, by their names on disk, and the config beside them."""
-
     with tempfile.TemporaryDirectory(prefix="isomerge-") as folder, silent():
         module.save_pretrained(folder)
         tensors = {}
@@ -197,7 +194,6 @@ def saved(module: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def randomise(module: nn.Module, seed: int) -> None:
     """Fill every parameter that is trained: matrices 0.15 N, vectors 0.3 N, gains around one, so that no term is
     vacuous. Sinusoids that are stored stay what they are."""
-
     rng = torch.Generator().manual_seed(seed)
     for name, p in module.named_parameters():
         if not p.requires_grad:

@@ -221,7 +221,6 @@ def _lengths(pair: Sequence[Specimen], *kinds: str) -> list[tuple[int, int]]:
 
 
 def _acted_on(draft: Draft, line: LineFound) -> bool:
-
     names = (
         {a.name for a in atoms(parse(draft.pattern(line).removesuffix(" - 1")) or ())}
         | set(line.indices)
@@ -232,7 +231,6 @@ def _acted_on(draft: Draft, line: LineFound) -> bool:
 
 def _tidied(draft: Draft) -> Draft:
     """Without sizes that no line and no other size uses."""
-
     used = " ".join(draft.pattern(line) for line in draft.lines) + " " + " ".join(line.name for line in draft.lines)
     used += " ".join(s.text() for s in draft.spaces.values())
     sizes = dict(draft.sizes)
@@ -256,7 +254,6 @@ def with_conditions(
         full: the same with defaults filled in.
         common: the keys that every config of transformers has.
     """
-
     config, full = flattened(config), flattened(full)
     sizes = {name: _filled(text, config, full) for name, text in draft.sizes.items()}
     bases = {k: split(k)[1] for k in full}

@@ -139,7 +139,6 @@ def _put(heads: HeadsFound, chunks: Chunks, end: End, number: int, chunk: tuple[
 
 def _pair_queries(chunks: Chunks, attentions: list[HeadsFound]) -> None:
     """Give every attention its queries and keys: by moments where they show, else by what is left in its module."""
-
     taken = {(n, a, i) for heads in attentions for (n, a), c in heads.roles.items() for i, x in enumerate(c) if x}
     outputs = {heads.output.name for heads in attentions}
     free = [

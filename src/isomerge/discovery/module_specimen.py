@@ -33,7 +33,6 @@ class ModuleSpecimen(Specimen):
 
     def outputs(self) -> list[Tensor]:
         """Every tensor that the module returns for each input, float64."""
-
         with double_precision(), torch.no_grad():
             every = [self._returned(each) for each in self.inputs]
         floats = [[t.double() for t in tensors.values() if t.is_floating_point()] for tensors in every]
@@ -112,7 +111,6 @@ def called(module: Any, inputs: Any) -> Any:
 
 def _double(value: Any) -> Any:
     """Inputs of any structure in float64 where they are of floating point."""
-
     if isinstance(value, torch.Tensor):
         return value.double() if value.is_floating_point() else value
     if isinstance(value, Mapping):

@@ -28,7 +28,6 @@ def moments(specimen: Specimen, names: list[str], count: int, seed: int) -> dict
     Returns:
         Stored name -> float64 [count, *shape]; zeros where no output depends on the tensor.
     """
-
     rng = torch.Generator().manual_seed(seed)
     known = [name for name in names if name in specimen.places and specimen.stored[name].is_floating_point()]
     owners = list(dict.fromkeys(specimen.places[name].parameter for name in known))
@@ -61,7 +60,6 @@ def along(moment: Tensor, axis: int) -> Tensor:
 def combination(target: Tensor, parts: Tensor) -> tuple[Tensor, float]:
     """The coefficients by which parts [n, count] sum to a target [count], and the relative error of the best
     ones."""
-
     coefficients = torch.linalg.lstsq(parts.mT, target.unsqueeze(-1), driver="gelsd").solution.squeeze(-1)
     gap = (parts.mT @ coefficients - target).norm() / target.norm().clamp_min(1e-300)
     return coefficients, float(gap)

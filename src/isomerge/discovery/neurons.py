@@ -116,7 +116,6 @@ def prove_experts(draft: Draft, court: Court, stack: str) -> Draft:
 
 
 def _value(expr: str, config: dict[str, object]) -> int:
-
     return int(evaluate(expr, config))
 
 

@@ -85,7 +85,6 @@ class BoundSpecimen:
             seed: of the element.
             spec: draws from the groups of this one.
         """
-
         active = [n for n in names if not self.idle(n)]
         seeds = range(100 * seed, 100 * seed + DRAWS)
         return self.changed(randomly_moved(spec or self.spec, self.blocks, self.fresh, seeds, active))
@@ -93,7 +92,6 @@ class BoundSpecimen:
     def turn(self, seed: int) -> float:
         """The change of outputs when gains are folded, the streams are turned by their largest groups, and new
         gains taken on."""
-
         spec = with_streams(self.spec)
         blocks, rng = self.fresh(), torch.Generator().manual_seed(seed)
         random_turn(spec, self.blocks, blocks.__getitem__, rng, gains=True).act(blocks)

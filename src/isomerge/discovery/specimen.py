@@ -46,7 +46,6 @@ def places_of(stored: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) ->
         stored: the tensors on disk by name; random, so that no two are equal.
         parameters: the module's parameters by name.
     """
-
     places: dict[str, Place] = {}
     for name, value in stored.items():
         own = parameters.get(name)
@@ -163,7 +162,6 @@ def _chain(*steps: View) -> View:
 @contextmanager
 def double_precision() -> Iterator[None]:
     """Casts from float64 to float32 do nothing, and new tensors are float64."""
-
     float_cast, to, kind = torch.Tensor.float, torch.Tensor.to, torch.Tensor.type
 
     class Double(TorchFunctionMode):
@@ -262,7 +260,6 @@ class Specimen:
 
     def outputs(self) -> list[Tensor]:
         """The outputs for every input, float64, by the weights that are in the module now."""
-
         with double_precision(), torch.no_grad():
             if not self.whole:
                 return [output_of(self.module, inputs) for inputs in self.inputs[:2]]
@@ -330,7 +327,6 @@ def loaded(kind: Any, config: Any, tensors: Mapping[str, Tensor]) -> Any:
     What a checkpoint does not store, such as sinusoids, is computed anew, and so is what a class never takes from
     it.
     """
-
     with tempfile.TemporaryDirectory(prefix="isomerge-") as folder, silent(), double_precision():
         config.save_pretrained(folder)
         copies = {name: tensor.contiguous() for name, tensor in tensors.items()}
@@ -346,7 +342,6 @@ def loaded(kind: Any, config: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 def run(module: Any, inputs: Mapping[str, Tensor]) -> Any:
     """What a model returns; those that mask at random do so alike each time."""
-
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return module(**inputs)
@@ -358,7 +353,6 @@ def output_of(module: Any, inputs: Mapping[str, Tensor]) -> Tensor:
     Of two towers that meet, their vectors: they are stored and compared across models, and the scores follow from
     them.
     """
-
     out = run(module, inputs)
     if all(isinstance(getattr(out, name, None), torch.Tensor) for name in TOWERS):
         return torch.cat([getattr(out, name).double().flatten() for name in TOWERS])

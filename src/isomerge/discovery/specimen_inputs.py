@@ -38,7 +38,6 @@ IMAGE_TOKENS = ("image_token_id", "image_token_index", "img_token_id", "image_pa
 def inputs_of(module: Any, config: Any, scale: Scale, seed: int) -> list[dict[str, Tensor]]:
     """Two inputs of different shapes, the second one with padding where the model takes a mask; and one of many
     rows."""
-
     rng = torch.Generator().manual_seed(seed + 1)
     inputs = InputsOf.of(module, config)
     tokens = (5, scale.vocabulary - 9)
@@ -137,7 +136,6 @@ def _sounds(config: Any) -> tuple[int, ...]:
 
 
 def _noise(shape: tuple[int, ...], rng: Generator) -> Tensor:
-
     return torch.randn(shape, generator=rng, dtype=torch.float64)
 
 
@@ -151,7 +149,6 @@ class _Images:
 
     def beside(self, module: Any, keys: Mapping[str, Any], ids: Tensor, rng: Generator) -> dict[str, Tensor]:
         """Tokens with room among them, and one image for each row."""
-
         takes = inspect.signature(module.forward).parameters
         images = list(_layouts(keys, len(ids), takes, rng))[self.layout]
         if self.token is None:
@@ -169,7 +166,6 @@ def _images_of(module: Any, keys: Mapping[str, Any]) -> _Images:
     Raises:
         ValueError: there is none.
     """
-
     token = next((keys[k] for k in IMAGE_TOKENS if keys.get(k) is not None), None)
     ids, rng, first = torch.full((1, 7), 6), torch.Generator().manual_seed(0), None
     layouts = len(list(_layouts(keys, 1, inspect.signature(module.forward).parameters, rng)))
@@ -209,7 +205,6 @@ def _layouts(
 ) -> Iterator[dict[str, Tensor]]:
     """How classes want their images: one a row, a list of one or two a row with their sizes, or all patches in a
     row."""
-
     by_name = {key.rpartition(".")[2]: value for key, value in keys.items() if value is not None}
     side = by_name.get("image_size", 8)
     side = side[0] if isinstance(side, (list, tuple)) else side

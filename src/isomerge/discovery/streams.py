@@ -238,7 +238,6 @@ def _carriers(
 
 def _solved(target: Tensor, carried: list[tuple[End, Tensor]]) -> list[End]:
     """Those whose sum is the target; none where no sum of some is."""
-
     if not carried:
         return []
     matrix = torch.stack([moment.flatten() for _, moment in carried], -1)

@@ -36,7 +36,6 @@ def arcee_fusion(tensors: Sequence[Tensor], base: Tensor) -> Tensor:
     Raises:
         IsomergeError: there is not exactly one model beside the base.
     """
-
     check_number(tensors, arcee_fusion)
     if base.numel() == 0:
         return base.clone()
@@ -49,7 +48,6 @@ def arcee_fusion(tensors: Sequence[Tensor], base: Tensor) -> Tensor:
 
 def divergence(theta: Tensor, base: Tensor) -> Tensor:
     """``KL(softmax(theta) || softmax(base))`` of every row along the last axis, float64 [..., 1]."""
-
     width = base.shape[-1] if base.ndim else 1
     tall = max(1, PIECE // width)
     parts = []

@@ -67,7 +67,6 @@ def total(sizes: Sequence[Size], factors: Sequence[float] | None = None) -> Size
 
 def size_of(parts: Iterable[Tensor]) -> Size:
     """The size of some tensors taken as one, in any floating dtype; not finite where an entry is not."""
-
     squares = largest = 0.0
     for part in parts:
         for piece in part.reshape(-1).split(PIECE):
@@ -128,7 +127,6 @@ class Inputs:
     @cached_property
     def masses(self) -> list[float]:
         """The sum of magnitudes of every task vector."""
-
         origin = self.origin or []
         return [
             sum(float(delta.abs().sum(dtype=torch.float64)) for delta in _differences(parts, origin))

@@ -62,7 +62,6 @@ class Circuit:
 
     def side(self, spec: Spec, tensors: Blocks, *, dual: bool) -> Tensor:
         """One side's leaves side by side, [heads, n, columns]."""
-
         heads = len(spec.batch(spec.spaces[self.space]))
         parts = []
         for face in self.faces:
@@ -189,7 +188,6 @@ def products(plain: Sequence[Tensor], dual: Sequence[Tensor], shares: Sequence[f
     Returns:
         float64 [n, p] and [n, d] with equal Gram matrices.
     """
-
     n = len(plain[0])
     left, upper = torch.linalg.qr(torch.cat(list(plain)).mT)  # [p, k], [k, models n]
     right, lower = torch.linalg.qr(torch.cat([w * x for w, x in zip(shares, dual, strict=True)]).mT)
@@ -204,7 +202,6 @@ def invariants(plain: Sequence[Tensor], dual: Sequence[Tensor], shares: Sequence
 
     Arguments and results as in `products`; negative eigenvalues, of negative weights, are cut.
     """
-
     n, width = plain[0].shape
     both = [torch.cat(pair, 1) for pair in zip(plain, dual, strict=True)]
     basis, upper = torch.linalg.qr(torch.cat(both).mT)
@@ -226,5 +223,4 @@ def nearest_turn(sides: tuple[Tensor, Tensor], first: tuple[Tensor, Tensor]) -> 
 
 def _padded(rows: Tensor, n: int) -> Tensor:
     """With rows of zeros up to n: a side of fewer columns than the head's size has no more rank."""
-
     return torch.cat([rows, rows.new_zeros(n - len(rows), rows.shape[1])]) if len(rows) < n else rows

@@ -55,7 +55,6 @@ def consensus(
     Raises:
         IsomergeError: more models must agree than there are.
     """
-
     if agreeing > len(tensors):
         raise IsomergeError(
             f"`agreeing` is {agreeing:g}, but {len(tensors)} models are merged, so nothing would stay: choose less"

@@ -68,7 +68,6 @@ def doge(
     Raises:
         IsomergeError: a share outside of [0, 1].
     """
-
     check_share("density", density)
     check_share("subspace", subspace)
 

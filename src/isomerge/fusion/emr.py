@@ -48,7 +48,6 @@ def emr(
         weight: one weight per model, by which its task vector is multiplied.
         lambda_: scales what is added.
     """
-
     return LARGEST([[share] for share in weight], [lambda_])
 
 

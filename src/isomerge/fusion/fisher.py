@@ -61,7 +61,6 @@ def fisher(
     Raises:
         IsomergeError: negative weights, or a sum of weights that is zero.
     """
-
     shares = checked_weights(weight)
     known = [f for f in fishers if f is not None]
     if len(known) < len(tensors):
@@ -115,7 +114,6 @@ def fisher_kfac(
     Raises:
         IsomergeError: negative weights, a sum of weights that is zero, or an option outside of its range.
     """
-
     shares = checked_weights(weight)
     if iterations < 1:
         raise IsomergeError(f"iterations {iterations}: at least 1 is needed")
@@ -201,7 +199,6 @@ def pseudo_inverse(gram: Tensor) -> Tensor:
     Its rank is found after coordinates are scaled to a diagonal of ones: entries are rounded each by its own size,
     so that a coordinate of large numbers does not hide the others.
     """
-
     size = gram.diagonal().clamp_min(0).sqrt()
     unit = torch.where(size > 0, 1 / size.clamp_min(1e-300), torch.zeros_like(size))
     values, vectors = torch.linalg.eigh(gram * unit[:, None] * unit)
@@ -230,7 +227,6 @@ def checked_weights(weight: Sequence[float]) -> list[float]:
 
 def weighted_mean(tensors: Sequence[Tensor], weight: Sequence[float]) -> Tensor:
     """``sum_k w_k theta_k / sum_k w_k``, summed in float64."""
-
     total = torch.zeros_like(tensors[0], dtype=torch.float64)
     for tensor, share in zip(tensors, checked_weights(weight), strict=True):
         total.add_(tensor.double(), alpha=share)

@@ -98,7 +98,6 @@ def make_soup(
     Raises:
         IsomergeError: an unknown metric, no candidates, candidates with other weights, or examples without labels.
     """
-
     if metric not in METRICS:
         raise IsomergeError(f"metric {metric}: choose from {', '.join(METRICS)}")
     _check(module, candidates)
@@ -148,7 +147,6 @@ def greedy_soup(run: Forward, *, metric: str = "loss") -> tuple[nn.Module, dict[
         run: the aligned models, live, and labelled examples that none of them was trained on.
         metric: ``loss`` or ``accuracy``.
     """
-
     module = copy.deepcopy(run.endpoints[0])
     soup = make_soup(
         module, [weights_of(model) for model in run.endpoints], run.examples, metric=metric, observer=run.observer

@@ -28,7 +28,6 @@ def inner_products(tensors: Sequence[Tensor], origin: Tensor | None = None) -> T
         float64 [rows, n, n]. Products of float32 numbers are exact in float64: the Gram of equal tensors is
         singular to 1e-16, where float32 sums would leave 1e-7, an angle of 3e-4.
     """
-
     rows, columns = tensors[0].shape
     n = len(tensors)
     grams = torch.zeros(rows, n, n, dtype=torch.float64, device=tensors[0].device)
@@ -51,7 +50,6 @@ def combination(
 
     Coefficients are numbers, or tensors that broadcast.
     """
-
     most = torch.finfo(tensors[0].dtype).max
     if all((not isinstance(c, Tensor) or c.numel() == 1) and abs(float(c)) <= most for c in coefficients):
         return SUM([[float(c)] for c in coefficients], (1.0, 1.0))(tensors, origin)

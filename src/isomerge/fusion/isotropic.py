@@ -75,7 +75,6 @@ def iso_cts(
     Raises:
         IsomergeError: a share outside of [0, 1].
     """
-
     check_share("common", common)
 
     def mix(deltas: list[Tensor]) -> Tensor:

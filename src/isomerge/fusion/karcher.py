@@ -53,7 +53,6 @@ def karcher_coefficients(cosines: Tensor, max_iter: int, tol: float) -> Tensor:
     Where the vectors cancel (their sum is shorter than ``tol``), the iteration starts from the first. Where one is
     opposite to the iterate, no direction leads to it, and it does not pull.
     """
-
     n = len(cosines)
 
     def norm(c: Tensor) -> float:

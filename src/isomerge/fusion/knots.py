@@ -46,7 +46,6 @@ def knots(
     Raises:
         IsomergeError: a density outside of [0, 1].
     """
-
     for share in density:
         check_share("density", share)
 

@@ -40,7 +40,6 @@ def lines(
             sum.
         depth: where the tensor is in the stack of layers, from 0 to 1; 0 outside.
     """
-
     first, slope = factors(alpha, beta, len(tensors))
     factor = first + slope * depth
     return add_task_vectors(weight, base.dtype, normalize=False, lambda_=factor)

@@ -30,7 +30,6 @@ class Cut:
 
 def norm(x: Tensor) -> float:
     """The Frobenius norm, summed in float64."""
-
     return float(torch.linalg.vector_norm(x, dtype=torch.float64))
 
 
@@ -40,7 +39,6 @@ def factors(matrix: Tensor, cut: Cut) -> tuple[Tensor, Tensor]:
 
     Values within rounding of zero, by numpy's rule for ranks, are not counted.
     """
-
     rank = min(matrix.shape) if cut.rank is None else cut.rank
     u, s, v = leading(matrix, rank, cut.seed)
     floor = max(cut.epsilon, max(matrix.shape) * torch.finfo(s.dtype).eps) * float(s[0])
@@ -56,7 +54,6 @@ def factors(matrix: Tensor, cut: Cut) -> tuple[Tensor, Tensor]:
 def leading(matrix: Tensor, rank: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """``U, S, V^T``: all, or the first few of a large matrix (Halko, Martinsson and Tropp 2011, algorithms 4.4 and
     5.1)."""
-
     few = rank + OVERSAMPLING
     if min(matrix.shape) <= max(EXACT_UP_TO, 2 * few):
         return singular_values_and_vectors(matrix, full_matrices=False)

@@ -36,7 +36,6 @@ def model_stock(tensors: Sequence[Tensor], base: Tensor, *, filter_wise: bool = 
     Raises:
         IsomergeError: fewer than two models.
     """
-
     check_number(tensors, model_stock)
     n = len(tensors)
     width = base.shape[-1] if filter_wise and base.ndim > 0 else base.numel()

@@ -40,7 +40,6 @@ def near_or_average(
 
 def distance_from(tensors: Sequence[Tensor], shares: Sequence[float]) -> float:
     """The farthest tensor's distance from the average with these shares, which sum to one."""
-
     mean = torch.zeros_like(tensors[0], dtype=torch.float64)
     for tensor, share in zip(tensors, shares, strict=True):
         mean.add_(tensor.double(), alpha=share)
@@ -48,5 +47,4 @@ def distance_from(tensors: Sequence[Tensor], shares: Sequence[float]) -> float:
 
 
 def _length(x: Tensor) -> float:
-
     return float(torch.linalg.vector_norm(x, dtype=torch.float64))

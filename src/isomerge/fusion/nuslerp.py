@@ -46,7 +46,6 @@ def nuslerp(
     Raises:
         IsomergeError: there are not two models.
     """
-
     check_number(tensors, nuslerp)
     total = weight[0] + weight[1]
     t = 0.5 if abs(total) < TOTAL else weight[1] / total

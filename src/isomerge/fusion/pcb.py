@@ -46,7 +46,6 @@ def pcb(
     Raises:
         IsomergeError: a share outside of [0, 1].
     """
-
     check_share("density", density)
     deltas = [(t - base).reshape(-1) for t in tensors]
     if not base.numel():

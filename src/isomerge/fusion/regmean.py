@@ -57,7 +57,6 @@ def regmean(
     Raises:
         IsomergeError: negative weights, a sum of weights that is zero, or an alpha outside its range.
     """
-
     shares = checked_weights(weight)
     if not 0 <= alpha <= 1:
         raise IsomergeError(f"alpha {alpha}: a number between 0 and 1 is needed")
@@ -79,7 +78,6 @@ def regmean(
 
 def _solved(gram: Tensor, change: Tensor) -> Tensor:
     """X of least norm with ``X gram = change`` [out, in]: by Cholesky, or by eigenvectors where it is singular."""
-
     size = gram.diagonal().sqrt()
     if bool((size > 0).all()):
         factor, info = torch.linalg.cholesky_ex(gram / size[:, None] / size)

@@ -94,7 +94,6 @@ def output_error(
         ``divergence``: the mean KL(equal mean of the parents' distributions || the module's) in nats, for values
         the mean squared difference; None without logits.
     """
-
     shares = shares_of(weights, len(endpoints))
     gap = size = total = 0.0
     count, logits = 0, True
@@ -118,7 +117,6 @@ def output_error(
 
 def _outputs(module: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, bool]:
     """Logits or last hidden states, float64, and whether they are logits."""
-
     outputs = outputs_of(module, batch)
     if own_class_of(module) is not None:
         return first_output(module, outputs).double(), True
@@ -145,7 +143,6 @@ def regression(
         ridge: relative to the mean of a Gram matrix's diagonal; by default 1e-3, and 1e-2 for fewer than 256
             examples.
     """
-
     unaligned = run.unaligned if run.aligned else None
     module, rewritten, report = regress_with_control(
         run.endpoints, unaligned, weight, run.examples, ridge=ridge, observer=run.observer

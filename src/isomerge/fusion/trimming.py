@@ -25,7 +25,6 @@ from isomerge.pieces import PIECE, wide_dtype
 
 def lowest(values: Tensor, count: int) -> Tensor:
     """The mask of the ``count`` lowest entries of a tensor of any shape; of equal ones the earlier are lower."""
-
     if count >= values.numel():
         return torch.ones_like(values, dtype=torch.bool)
     if count <= 0:

@@ -49,7 +49,6 @@ def logits_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     Raises:
         IsomergeError: the module cannot read this batch, or has no head that predicts.
     """
-
     outputs = outputs_of(module, batch)
     if own_class_of(module) is not None:
         logits = first_output(module, outputs)
@@ -79,7 +78,6 @@ def outputs_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Any:
     Raises:
         IsomergeError: the module cannot read this batch, or the device has too little memory.
     """
-
     first = next(module.parameters())
     double = first.dtype == torch.float64  # examples are float32
     _check_reads(module, batch)
@@ -121,7 +119,6 @@ def targets_of(batch: Mapping[str, Tensor], logits: Tensor, kind: Prediction = C
     Raises:
         IsomergeError: there are no targets, or they do not fit the logits.
     """
-
     labels = batch.get("labels")
     if labels is None and kind is CLASSES and logits.ndim == 3 and "input_ids" in batch:
         ids = batch["input_ids"]
@@ -207,7 +204,6 @@ def evaluate(module: nn.Module, examples: Examples, batch_size: int = 32) -> Mea
     Raises:
         IsomergeError: examples without labels, or a module that does not give numbers.
     """
-
     tally = Tally(prediction_of(module, examples.tensors.get("labels")))
     with torch.no_grad():
         for number, batch in enumerate(examples.batches(batch_size)):
@@ -261,7 +257,6 @@ def divergence(
     Returns:
         [n]: per example, averaged over its positions.
     """
-
     terms = kind.divergence(kind.mean(ends), logits)
     if terms.ndim == 1:
         return terms

@@ -75,7 +75,6 @@ class Prediction(ABC):
     def rounding(self, target: Tensor) -> float:
         """What a float32 `divergence` from a target may be, of either sign, where there is none: the terms of a KL
         cancel, and each is as large as a probability."""
-
         return torch.finfo(torch.float32).eps
 
 
@@ -84,7 +83,6 @@ class Classes(Prediction):
 
     def loss(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, int, int | None]:
         """See `Prediction`; targets are ids [n] or [n, length]."""
-
         kept = targets != IGNORED
         logits, targets = logits[kept], targets[kept]
         loss = torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
@@ -92,7 +90,6 @@ class Classes(Prediction):
 
     def mean(self, logits: Sequence[Tensor]) -> Tensor:
         """The logarithms of the mean probabilities, normalised."""
-
         return torch.stack([x.log_softmax(-1) for x in logits]).logsumexp(0) - log(len(logits))
 
     def outcome(self, logits: Tensor) -> Tensor:
@@ -122,7 +119,6 @@ class Labels(Prediction):
     def loss(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, int, int | None]:
         """See `Prediction`; targets are floats of the shape of the logits, and every label counts as a
         prediction."""
-
         kept = targets != IGNORED
         logits, targets = logits[kept], targets[kept]
         loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
@@ -130,7 +126,6 @@ class Labels(Prediction):
 
     def mean(self, logits: Sequence[Tensor]) -> Tensor:
         """The logits of every label's mean probability."""
-
         stacked = torch.stack(list(logits))
         holds, fails = (torch.nn.functional.logsigmoid(x).logsumexp(0) for x in (stacked, -stacked))
         return holds - fails
@@ -141,7 +136,6 @@ class Labels(Prediction):
 
     def gap(self, logits: Tensor, wanted: Tensor) -> Tensor:
         """The binary cross-entropy, the mean over labels."""
-
         return torch.nn.functional.binary_cross_entropy_with_logits(logits, wanted, reduction="none").mean(-1)
 
     def entropy(self, logits: Tensor) -> Tensor:
@@ -151,7 +145,6 @@ class Labels(Prediction):
 
     def divergence(self, target: Tensor, logits: Tensor) -> Tensor:
         """KL(target || model), the mean over labels."""
-
         terms = target.sigmoid() * (logsigmoid(target) - logsigmoid(logits))
         return (terms + (-target).sigmoid() * (logsigmoid(-target) - logsigmoid(-logits))).mean(-1)
 
@@ -170,7 +163,6 @@ class Values(Prediction):
 
     def mean(self, logits: Sequence[Tensor]) -> Tensor:
         """The mean of the values."""
-
         return torch.stack(list(logits)).mean(0)
 
     def outcome(self, logits: Tensor) -> Tensor:
@@ -187,7 +179,6 @@ class Values(Prediction):
 
     def rounding(self, target: Tensor) -> float:
         """That of the largest value, squared: nothing cancels."""
-
         return (torch.finfo(torch.float32).eps * float(target.abs().max())) ** 2
 
 

@@ -69,7 +69,6 @@ def files_read(models: Sequence[Model], *refs: Any) -> list[Path]:
 
 
 def _files(ref: str, model: Model, limit: int | None) -> Iterator[Path]:
-
     path = _path_of(ref)
     if path is None:
         return
@@ -81,7 +80,6 @@ def _files(ref: str, model: Model, limit: int | None) -> Iterator[Path]:
 
 def _path_of(ref: str) -> Path | None:
     """The folder or file that a reference names, or the file of its Python function."""
-
     path = Path(os.path.expanduser(ref))
     path = Path(saved_split(str(path))[0] or path)
     if path.is_dir() or path.is_file():

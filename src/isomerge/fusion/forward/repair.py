@@ -86,7 +86,6 @@ def repair(
     Raises:
         IsomergeError: weights that cannot be used, or examples that do not fit.
     """
-
     shares = shares_of(weights, len(endpoints))
     if min(shares) < 0:
         raise IsomergeError(f"--weights: REPAIR mixes deviations, so none may be negative, got {list(weights)}")
@@ -140,7 +139,6 @@ def _fold(
     module: nn.Module, layer: Layer, own: Moments, parents: Sequence[Moments], shares: Sequence[float]
 ) -> dict[str, Any]:
     """Rescale and shift the units of one layer; returns its row of the report."""
-
     part: Any = module.get_submodule(layer.path)
     wanted = sum(share * m.deviation for m, share in zip(parents, shares, strict=True))
     mean = sum(share * m.mean for m, share in zip(parents, shares, strict=True))

@@ -94,7 +94,6 @@ def regress(
         IsomergeError: weights or ridge that cannot be used, examples that do not fit, activations that are not
             finite.
     """
-
     shares = shares_of(weights, len(endpoints))
     ridge = default_ridge(len(examples)) if ridge is None else ridge
     if not (isfinite(ridge) and ridge >= 0):
@@ -169,7 +168,6 @@ def _gather(
 
 def _tokens(layer: Layer, seen: Sequence[Tensor], batch: Mapping[str, Tensor], count: int | None = None) -> Tensor:
     """What was seen in all calls, [tokens, width]."""
-
     if not layer.fits(seen, batch) or count not in (None, sum(map(len, seen))):
         raise _UnpairedError
     return torch.cat(list(seen))
@@ -222,7 +220,6 @@ def solve_ridge(gram: Tensor, right: Tensor, ridge: float) -> Tensor:
         right: float64 [n, m].
         ridge: at least 0.
     """
-
     size = float(gram.diagonal().mean())
     if size <= 0:
         return torch.zeros_like(right)

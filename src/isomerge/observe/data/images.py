@@ -95,7 +95,6 @@ def picture_of(image: Any, where: str, mode: str) -> Any:
 
 
 def _processed(processor: Any, picture: Any, where: str) -> Tensor:
-
     pixels = numpy.asarray(picture)
     pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     try:
@@ -108,7 +107,6 @@ def _processed(processor: Any, picture: Any, where: str) -> Tensor:
 
 
 def _scaled(picture: Any, inputs: Inputs) -> Tensor:
-
     channels, height, width = inputs.image_shape
     if picture.size != (width, height):
         picture = picture.resize((width, height), 2)  # bilinear
@@ -225,7 +223,6 @@ def _read_pair(processor: Any, text: str, picture: Any, where: str) -> Mapping[s
 
 def _row(features: Mapping[str, Any], where: str) -> dict[str, Tensor]:
     """One example of what a processor gave for one."""
-
     row = {name: features[name] for name in (*ALONG, *IMAGES) if name in features}
     strange = sorted(set(features) - set(row)) or [name for name, x in row.items() if len(x) != 1]
     if strange or "pixel_values" not in row:

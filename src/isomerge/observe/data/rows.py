@@ -197,7 +197,6 @@ class Reader:
 
     def _numbers(self, fields: Mapping[str, Any], where: str) -> dict[str, Any]:
         """A record that holds tensors, arrays or lists of numbers already."""
-
         row = {name: value for name, value in fields.items() if name in ARGUMENTS and value is not None}
         label = fields.get("label")
         if label is not None and "labels" not in row:

@@ -114,7 +114,6 @@ def read_tensors(path: Path, limit: int | None) -> dict[str, Tensor]:
     Raises:
         IsomergeError: a damaged file, or names that are no inputs.
     """
-
     infos, _ = read_header(path)
     check_names(infos, str(path))
     tensors = {}
@@ -150,7 +149,6 @@ def stack(rows: Sequence[Mapping[str, Any]], pad: int, where: str) -> dict[str, 
     Raises:
         IsomergeError: no rows, or rows that do not have the same inputs.
     """
-
     if not rows:
         raise IsomergeError(f"{where} holds no examples: give at least one")
     if uneven := next((k for k, row in enumerate(rows) if set(row) != set(rows[0])), None):
@@ -188,7 +186,6 @@ def finish(
     Raises:
         IsomergeError: tensors that do not fit the checkpoint, naming tensor and sizes.
     """
-
     tensors = {name: _plain(name, tensor, inputs, where) for name, tensor in tensors.items()}
     counts = {name: t.shape[0] for name, t in tensors.items()}
     if len(set(counts.values())) != 1 or 0 in counts.values():
@@ -210,7 +207,6 @@ def finish(
 
 def _plain(name: str, tensor: Tensor, inputs: Inputs, where: str) -> Tensor:
     """Pixels, values and labels of which several may hold in float32, everything else in int64."""
-
     if name == "labels" and inputs.kind(tensor if tensor.ndim > 1 else None) != "classes":
         return tensor.to(torch.float32).contiguous()
     pixels = name == "pixel_values"
@@ -289,7 +285,6 @@ def _spoken(tensors: dict[str, Tensor], inputs: Inputs) -> dict[str, Tensor]:
 
 def _next_tokens(tensors: dict[str, Tensor], where: str) -> dict[str, Tensor]:
     """Labels of a causal model, shifted to their logits; none when they are all the next tokens."""
-
     if "labels" not in tensors:
         return tensors
     labels, ids = tensors["labels"], tensors["input_ids"]
@@ -308,7 +303,6 @@ def _next_tokens(tensors: dict[str, Tensor], where: str) -> dict[str, Tensor]:
 
 def _hide(tensors: dict[str, Tensor], where: str, mask: int | None, special: frozenset[int]) -> dict[str, Tensor]:
     """Masks and labels of a masked language model, row by row."""
-
     if mask is None:
         raise IsomergeError(
             f"{where}: the checkpoint has no tokenizer with a mask token, so tokens cannot be masked: "
@@ -324,7 +318,6 @@ def _hide(tensors: dict[str, Tensor], where: str, mask: int | None, special: fro
 
 def _decoded(tensors: dict[str, Tensor], inputs: Inputs, where: str) -> dict[str, Tensor]:
     """Labels of an encoder-decoder, and what its decoder reads: the labels, shifted to the right."""
-
     if "labels" not in tensors and "decoder_input_ids" not in tensors:
         half = tensors["input_ids"].shape[1] // 2
         if half == 0 or "attention_mask" in tensors:

@@ -162,7 +162,6 @@ def masked(ids: Tensor, mask: int, kept: frozenset[int]) -> tuple[Tensor, Tensor
     Returns:
         The ids with masks, and labels [length]: the hidden token, -100 elsewhere.
     """
-
     row = hashlib.sha256(str(ids.tolist()).encode()).digest()
     free = [k for k, token in enumerate(ids.tolist()) if token not in kept]
     free.sort(key=lambda k: hashlib.sha256(row + k.to_bytes(8, "little")).digest())

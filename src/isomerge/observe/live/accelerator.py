@@ -27,7 +27,6 @@ def check_device(name: str) -> torch.device:
     Raises:
         IsomergeError: torch does not know it, or this machine does not have it.
     """
-
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
@@ -43,7 +42,6 @@ def matching_device(name: str) -> str:
     Raises:
         IsomergeError: see `check_device`.
     """
-
     if check_device(name).type == CPU:
         return CPU
     try:
@@ -64,7 +62,6 @@ def computing_on(device: str, what: str) -> Iterator[None]:
     Raises:
         IsomergeError: the device has too little memory.
     """
-
     if device == CPU:
         yield
         return
@@ -81,7 +78,6 @@ def computing_on(device: str, what: str) -> Iterator[None]:
 @contextmanager
 def at_home(device: str) -> Iterator[None]:
     """Inside `computing_on` of a device: what is made here is made in main memory, as checkpoints are read."""
-
     if device == CPU:
         yield
         return

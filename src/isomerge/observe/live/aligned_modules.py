@@ -39,7 +39,6 @@ def aligned_module(model: Model, alignment: Alignment | None = None, device: str
     Raises:
         IsomergeError: transformers cannot load it, or makes something of its tensors that cannot be followed.
     """
-
     module = untied_module(model, device)
     if alignment is None:
         return module

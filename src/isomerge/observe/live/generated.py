@@ -49,7 +49,6 @@ class Generation:
         Raises:
             IsomergeError: naming the option.
         """
-
         check_file(self.out, f"--out {self.out}", overwrite=self.overwrite)
         if self.out.suffix != ".safetensors":
             raise IsomergeError(f"--out {self.out}: the examples are written as safetensors: name it .safetensors")
@@ -81,7 +80,6 @@ def check_generate(models: Sequence[Model], options: Generation) -> list[Inputs]
     Raises:
         IsomergeError: see `run_generate`, or a file to write that is read.
     """
-
     if not models:
         raise IsomergeError("no model is given: name those that shall be matched")
     check_not_read(options.out, f"--out {options.out}", files_read(models))
@@ -114,7 +112,6 @@ def run_generate(models: Sequence[Model], options: Generation) -> dict[str, Any]
         IsomergeError: models that neither write texts nor see images, or that cannot share examples; nothing is
             written.
     """
-
     inputs = check_generate(models, options)
     if inputs[0].images:
         for name, value in (("length", options.length), ("batch_size", options.batch_size)):
@@ -165,7 +162,6 @@ def _noise(model: Model, inputs: Inputs, options: Generation) -> Tensor:
 
 def _texts(models: Sequence[Model], inputs: Sequence[Inputs], options: Generation) -> Tensor:
     """Token ids int64 [n, length], a text of each model in turn; shorter where the models read less."""
-
     writers = [_Writer(model, its) for model, its in zip(models, inputs, strict=True)]
     length = min([options.length, *(its.positions for its in inputs if its.positions)])
     share = -(-options.count // len(models))
@@ -197,7 +193,6 @@ class _Writer:
     def write(self, number: int, models: int, count: int, length: int, options: Generation) -> Tensor:
         """This model's share of the texts, int64 [count, length]; it is the one with this ``number`` of so many
         ``models``."""
-
         module = self._module(options.device)
         rng, parts = torch.Generator().manual_seed(options.seed + number), []
         for start in range(0, count, options.batch_size):
@@ -241,7 +236,6 @@ class _Writer:
     def _begin(self, count: int, rng: torch.Generator) -> Tensor:
         """The token that begins texts; any, where the checkpoint has none, or one beyond its vocabulary: int64
         [count, 1]."""
-
         begin = self.inputs.token("bos_token_id")
         if begin is None or begin >= self.inputs.vocabulary:
             return torch.randint(self.inputs.vocabulary, (count, 1), generator=rng)

@@ -51,7 +51,6 @@ def load_module(
     Raises:
         IsomergeError: transformers cannot load it, no such device, or weights of the module are not stored.
     """
-
     checkpoint = model.checkpoint if isinstance(model, Model) else open_checkpoint(model)
     if (own := own or checkpoint.own) is not None:
         return load_own(checkpoint, own, dtype, device)
@@ -102,7 +101,6 @@ def _has_experts(config: dict[str, Any]) -> bool:
 def on_disk(checkpoint: Checkpoint) -> Iterator[Path]:
     """A folder that transformers can load: the checkpoint's own, or a temporary one for a view (adapters merged in,
     layers stacked or left out) or for tensors in memory."""
-
     if checkpoint.in_folder:
         yield checkpoint.folder
         return

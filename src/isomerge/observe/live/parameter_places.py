@@ -37,7 +37,6 @@ def put_mean(module: nn.Module, states: Sequence[Mapping[str, Tensor]], shares: 
         states: weights by the module's names; never changed.
         shares: one per state; they sum to one.
     """
-
     with torch.no_grad():
         for name, tensor in weights_of(module).items():
             total = torch.zeros_like(tensor, dtype=torch.float64)
@@ -91,7 +90,6 @@ class LivePlaces:
         Raises:
             IsomergeError: a tensor that is fused with one of these is missing.
         """
-
         live = {self.names[name]: x for name, x in tensors.items() if name in self.names}
         for target, members in self.fused.items():
             if any(name in tensors for name, _ in members):

@@ -68,7 +68,6 @@ def untied_module(model: Model, device: str, dtype: torch.dtype | None = None) -
     Raises:
         IsomergeError: transformers cannot load it, or the module has no place for a head that is stored.
     """
-
     module = load_module(model, dtype, device)
     for line in model.spec.lines:
         if line.tied is None or (canonical := line.canonical({})) not in model.names:

@@ -57,7 +57,6 @@ def log_likelihoods(
         example: a batch of one.
         labelled: whether it says what is predicted.
     """
-
     if logits.shape[-1] == 1:
         raise IsomergeError(
             "a model with a single output predicts no distribution, so it has no Fisher information"
@@ -85,7 +84,6 @@ def log_likelihoods(
 
 def _targets(logits: Tensor, example: Mapping[str, Tensor], labelled: bool) -> Tensor:
     """What is predicted where; without labels every position that is no padding counts, and is given class 0."""
-
     if labelled:
         return targets_of(example, logits)
     targets = torch.zeros(logits.shape[:-1], dtype=torch.int64, device=logits.device)
@@ -142,7 +140,6 @@ def gather_fisher(
         IsomergeError: no head, no distribution over classes, labels that do not fit, nothing to predict, or
             gradients that are no finite numbers.
     """
-
     labels = labels_for(examples, labels)
     kind = prediction_of(module, examples.tensors.get("labels"))
     if (kind.base if isinstance(kind, OwnLoss) else kind) is not CLASSES:
@@ -194,7 +191,6 @@ class _Sums:
 
         (An output itself may be overwritten by what follows.)
         """
-
         probes: dict[str, list[Tensor]] = {}
 
         def add(key: str, _module: Any, _given: Any, output: Tensor) -> Tensor:
@@ -213,7 +209,6 @@ class _Sums:
 
     def add(self, share: float, likelihood: Tensor, probes: Mapping[str, list[Tensor]], *, last: bool) -> None:
         """Add the squared gradients of one log-likelihood."""
-
         outputs = [(key, probe) for key, of_layer in probes.items() for probe in of_layer]
         inputs = [*self.parameters.values(), *(probe for _, probe in outputs)]
         grads = torch.autograd.grad(likelihood, inputs, retain_graph=not last, allow_unused=True)

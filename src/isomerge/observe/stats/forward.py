@@ -27,7 +27,6 @@ def run_until(
     The forward pass ends as soon as every place was called as often as ``calls`` says; those that are called less
     often are there with fewer tensors.
     """
-
     rows: dict[Place, list[Tensor]] = {place: [] for place in calls}
     mask = batch.get("attention_mask")
     missing = dict(calls)
@@ -51,7 +50,6 @@ def rows_of_tokens(x: Tensor, mask: Tensor | None) -> Tensor:
 
     Layers that read tokens one below the other ([examples * length, width]) are masked like others.
     """
-
     flat = x.detach().reshape(-1, x.shape[-1])
     if mask is not None and len(flat) == mask.numel():
         flat = flat[mask.to(flat.device).flatten() == 1]

@@ -90,7 +90,6 @@ def gather(
     Raises:
         IsomergeError: activations that are no finite numbers, or examples that do not fit the module.
     """
-
     taps, inputs, linears = plan_taps(model, module), plan_inputs(model, module), plan_linears(model, module)
     places = {tap.key: (tap, path) for tap, path, *_ in (*taps, *inputs, *linears)}
     head = examples.head(min(len(examples), rows)) if "activations" in kinds else None
@@ -161,7 +160,6 @@ class StatsOptions:
         Raises:
             IsomergeError: naming the option.
         """
-
         check_file(self.out, f"--out {self.out}", overwrite=self.overwrite)
         for name, value in (("--rows", self.rows), ("--batch-size", self.batch_size)):
             if value < 1:
@@ -197,7 +195,6 @@ def parse_kinds(kinds: str | Collection[str]) -> tuple[str, ...]:
 
 def run_stats(model: Model, examples: Examples, options: StatsOptions) -> dict[str, Any]:
     """Gather and write; returns the report."""
-
     kinds, fisher = options.kinds, None
     options.check_labels(examples)
     module = load_module(model, device=options.device)

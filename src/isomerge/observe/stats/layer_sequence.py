@@ -93,7 +93,6 @@ def linear_modules(module: nn.Module) -> dict[str, nn.Module]:
 
 def matrix(layer: nn.Module) -> Tensor:
     """The weight [outputs, inputs] of a linear layer: a view, however it is stored."""
-
     weight: Any = layer.weight
     return weight.detach() if isinstance(layer, nn.Linear) else weight.detach().mT
 
@@ -116,7 +115,6 @@ def find_order(module: nn.Module, examples: Examples) -> Order:
     Raises:
         IsomergeError: the module cannot read them, or has no linear layer that runs.
     """
-
     with torch.no_grad():
         finder = _Finder(module, next(examples.head(1).without_padding(1)))
         groups = finder.groups()
@@ -152,7 +150,6 @@ class _Finder:
         self.kept = self._unusable()
 
     def _run(self, see: Callable[[Place, Tensor], Any], changed: tuple[str, Any] | None = None) -> None:
-
         with ExitStack() as hooks:
             for path, part in {**self.linear, **self.norms}.items():
                 watch(hooks, part, (path, "in"), see)
@@ -216,7 +213,6 @@ class _Finder:
     def _target(self, path: str) -> str | None:
         """The norm at which something added to a layer's output arrives unchanged; empty when it arrives
         nowhere."""
-
         noise: list[Tensor] = []
         norms: list[str | None] = []
         number = -1

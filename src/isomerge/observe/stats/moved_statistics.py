@@ -111,7 +111,6 @@ def _mixing_space(stage: Stage, block: Block) -> str | None:
 
 def _is_monomial(space: Space, g: Tensor, stage: Stage) -> bool:
     """Whether elements [*b, ...] have one entry other than zero in every row and column, as matrices."""
-
     n, batch = stage.spec.sizes[space.name], tuple(stage.spec.sizes[i] for i in stage.spec.batch(space))
     matrices = g.ndim == len(batch) + 2
     eye = None if matrices else torch.eye(n, dtype=torch.float64).expand(*batch, n, n)
@@ -148,7 +147,6 @@ def _key(stage: Stage, line: str, scope: tuple[tuple[str, int], ...]) -> str | N
 
 def _shifts_at(stage: Stage, tap: Tap) -> list[Tensor]:
     """What the shifts of a stage add to every row at a tap: [width], float64."""
-
     shifts = []
     for shift, key in _shifts(stage, tap.scope):
         if tap.side == "in" and shift.via is not None and _key(stage, shift.via, tap.scope) == tap.block:

@@ -48,7 +48,6 @@ def read_statistics_header(path: str | Path, model: Model) -> tuple[dict[str, An
         IsomergeError: no such file, none of ours, one of another version, or one for another architecture than
             ``model``'s.
     """
-
     try:
         with safe_open(str(path), "pt") as file:
             header = json.loads((file.metadata() or {}).get("isomerge", "{}"))
@@ -168,7 +167,6 @@ class StatisticsFile:
         Raises:
             IsomergeError: it is damaged.
         """
-
         try:
             with safe_open(str(self.path), "pt") as file:
                 x = aligned(file.get_tensor(name))
@@ -299,7 +297,6 @@ def write_statistics(
     Raises:
         IsomergeError: rows that do not fit into float16, an unknown dtype, or a file that cannot be written.
     """
-
     if dtype not in DTYPES:
         raise IsomergeError(f"--dtype {dtype}: choose from {', '.join(DTYPES)}")
     acts = statistics.activations

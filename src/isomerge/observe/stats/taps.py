@@ -229,7 +229,6 @@ def captured(
 ) -> Activations:
     """See `capture`, at some places of a module; ``images`` are the keys of taps that see [n, channels, height,
     width]."""
-
     rows_by_key: dict[str, list[Tensor]] = {}
     with torch.no_grad():
         for batch, share in shared_out(examples, rows, batch_size):
@@ -275,7 +274,6 @@ def unpadded(x: Tensor, mask: Tensor | None) -> Tensor:
 
 def spread_rows(x: Tensor, mask: Tensor | None, count: int) -> Tensor:
     """Up to ``count`` rows [count, width] of activations [..., width], float32 on the CPU, without padding."""
-
     flat = unpadded(x, mask)
     if len(flat) > count:
         flat = flat[torch.linspace(0, len(flat) - 1, count, device=flat.device).round().long()]

@@ -60,7 +60,6 @@ def prepare_transport(
     run: UnfinishedRun, pairs: Sequence[PairSolver], matching: Matching
 ) -> tuple[list[TransportSolver], list[dict[str, Any]]]:
     """The solvers of a fusion by optimal transport, with their maps made, and a report per source."""
-
     settings = transport_of(matching)
     assert settings is not None, "it is a way of optimal transport"
     solvers = [TransportSolver(pair, settings) for pair in pairs]

@@ -58,5 +58,4 @@ def in_declared_groups(spec: Spec, permutations: Mapping[str, Tensor]) -> Alignm
 
 def permutation_matrix(p: Tensor) -> Tensor:
     """The matrices G, float64 [*batch, n, n], with ``(G x)[i] = x[p[i]]``."""
-
     return torch.nn.functional.one_hot(p, p.shape[-1]).double()

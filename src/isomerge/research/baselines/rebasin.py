@@ -109,7 +109,6 @@ class WeightMatching(_Matching):
         The report's ``distances`` are squared distances of the two models, before the first sweep and after each
         one.
         """
-
         norms = [squared_norm(t) for unit in self.units for t in self._floats(unit)]
         score, total = sum(self._score(unit) for unit in self.units), sum(norms)
         distances, rng = [total - 2 * score], torch.Generator().manual_seed(self.seed)
@@ -171,7 +170,6 @@ class WeightMatching(_Matching):
         A tensor that lies in the stream on both sides is linear in each: every side is counted with the other as it
         is, and the step is judged by what it really gains.
         """
-
         n = self.spec.sizes[name]
         cross, both = torch.zeros(n, n, dtype=torch.float64), []
         for x, y, atoms in self._leaves():

@@ -213,7 +213,6 @@ class TransportFlow:
 
     def permutations(self) -> dict[str, Tensor]:
         """The elements of `permutation_spec`, int64 [*batch, n] by element key, where all maps are one symmetry."""
-
         permutations = {name: self.maps.tensors[key].argmax(0) for name, key in self.stream.start.items()}
         for key, nested in self.neurons.elements.items():
             space = self.spec.space_of(key)
@@ -481,7 +480,6 @@ class StreamMaps:
 
     def _mixed(self, kept: Sequence[tuple[str, Tensor | None]]) -> Tensor:
         """The mean of maps, weighted by the sizes [n] of what arrives by them as the residual policy says."""
-
         maps = [self.maps.tensors[key].double() for key, _ in kept]
         sizes = [size for _, size in kept if size is not None]
         policy = self.settings.residual

@@ -150,7 +150,6 @@ def transport_map(cost: Tensor, how: TransportSettings) -> Tensor:
         cost: [*b, n, m] of sending the source's neuron i to the anchor's place j; finite.
         how: the method.
     """
-
     n, m = cost.shape[-2:]
     flat = cost.detach().reshape(-1, n, m).double()
     maps = [_coupled(c, how) * m for c in flat]
@@ -302,7 +301,6 @@ def _unknown(spec: Spec, name: str, sig: Spaces, maps: Mapping[str, Cross]) -> b
 
 def _reduced(each: Likeness, sig: Spaces, kept: set[str], maps: Mapping[str, Cross]) -> Likeness:
     """A likeness without the fibres that are solved: the source's neurons transported along them."""
-
     cross = each.cross
     for name in (n for n in sig if n not in kept):
         size = each.anchor.data.shape[each.anchor.dims.index(f"{name}+")]
@@ -347,7 +345,6 @@ def transported(view: Tensor, batch: Sequence[int], axes: Sequence[int], along: 
         axes: axes that are transported, together.
         along: the map [*batch, *source, *anchor]; a batch of length one serves all.
     """
-
     letters = "abcdefghijklm"[: view.ndim]
     new = dict(zip(axes, "nopqrstuvwxyz", strict=False))
     term = "".join(letters[k] for k in (*batch, *axes)) + "".join(new[k] for k in axes)

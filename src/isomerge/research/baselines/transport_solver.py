@@ -248,7 +248,6 @@ def capture_branches(
 
     Equal examples give equal rows for every model of one architecture, as in `isomerge.observe.stats.taps.capture`.
     """
-
     places = [*plan_taps(model, module), *plan_branches(model, module)]
     images = {tap.key for tap, path in places if isinstance(module.get_submodule(path), torch.nn.Conv2d)}
     return captured(module, places, examples, rows, batch_size, images)

@@ -132,7 +132,6 @@ def aggregate(
     Raises:
         IsomergeError: parameters that do not fit together, or an option that is wrong.
     """
-
     how = Matching(config, names, spaces, layers, evidence, guard, spec)
     clients = Round.of(updates, anchor, weights, how, activations)
     gains = clients.gains()
@@ -209,7 +208,6 @@ class Round:
             updates, anchor, weights, activations: see `isomerge.research.federated.aggregate`.
             how: what else it is told.
         """
-
         if how.evidence not in SHARES:
             raise IsomergeError(f"evidence {how.evidence!r}: choose from {', '.join(SHARES)}")
         shares = weights_of(weights, len(updates))
@@ -248,12 +246,10 @@ class Round:
     def gains(self) -> CommonGains | None:
         """The gains that the average is written in, as `isomerge.merge` chooses them; None: the donor's, which
         moved updates have."""
-
         return gains_of_merge(self.solvers, StoredForm(self.models[0], None), quiet)
 
     def stored(self, blocks: Blocks, donor: Blocks) -> dict[str, Tensor]:
         """A unit's tensors by name, in the stored types; integers are the donor's."""
-
         first = self.models[0]
         tensors = {}
         for block, x in blocks.items():
@@ -264,14 +260,12 @@ class Round:
 
     def alignments(self) -> list[Alignment]:
         """What moved every update, after all units."""
-
         alignments = [Alignment(self.models[0].spec)]
         alignments += [s.alignment(elements_of_results(r)) for s, r in zip(self.solvers, self.results, strict=True)]
         return [alignments[at] for at in self.places]
 
     def report(self) -> dict[str, Any]:
         """Distances to the donor, after all units."""
-
         rows = [[], *map(rows_of, self.results)]
         each = [
             {what: sqrt(sum(row[what] for row in rows[at])) for what in ("before", "after")} for at in self.places
@@ -339,7 +333,6 @@ def _solve_mean(
     how: Matching,
 ) -> list[PairSolver]:
     """The solvers of all sources, solved at once, towards the common mean."""
-
     if how.spaces.startswith("paper"):
         raise IsomergeError(
             f"spaces {how.spaces!r} are matched onto one anchor here: give the server's parameters as the "

@@ -70,7 +70,6 @@ class Aligning(_Strategy):
         probe: Examples | None = None,
         **options: Any,
     ) -> None:
-
         super().__init__(*arguments, **options)
         for asked in (anchor, first_anchor):
             if asked not in (SERVER, *ANCHORS):
@@ -119,7 +118,6 @@ class Aligning(_Strategy):
         return arrays, metrics
 
     def _aligned(self, server_round: int, replies: Sequence[Any]) -> Aligned:
-
         records = [next(iter(reply.content.array_records.values())) for reply in replies]
         weights = [
             float(next(iter(reply.content.metric_records.values())).get(self.weighted_by_key, 1.0))

@@ -287,7 +287,6 @@ class InvariantMetric:
 
     def at(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """P of every plain and of every dual side at parameters x [parameters]: two flat vectors [elements]."""
-
         sides = [torch.zeros(self.space.size, dtype=x.dtype, device=x.device) for _ in range(2)]
         scratch, seen = torch.empty_like(x), set()
         for family, dual in self.order:
@@ -321,7 +320,6 @@ class InvariantMetric:
 
 def _normalise(family: Family, plain: Tensor, dual: Tensor) -> None:
     """Divide both Grams of a family by their invariant size, in place."""
-
     a, b = family.of(plain), family.of(dual)
     if family.kind == "matrix":
         square = (a * b.mT).sum((-2, -1), keepdim=True) / family.n

@@ -68,7 +68,6 @@ class Layout:
     """
 
     def __init__(self, binding: Binding) -> None:
-
         self.spec = binding.spec
         free = {*binding.free.writers, *(block for norm in binding.free.norms for block in norm.blocks)}
         free |= {block for vector in binding.free.carried for block in vector.looked_at}
@@ -101,7 +100,6 @@ class Layout:
             tensors: one for every parameter, in this order.
             dtype: of the result; that of the tensors when None.
         """
-
         flat = torch.cat([t.detach().reshape(-1) for t in tensors])
         return flat if dtype is None else flat.to(dtype)
 
@@ -111,7 +109,6 @@ class Layout:
 
     def scatter(self, flat: Tensor, tensors: Sequence[Tensor]) -> None:
         """Write a flat vector into tensors that are shaped like `parameters`."""
-
         with torch.no_grad():
             for target, part in zip(tensors, self.split(flat), strict=True):
                 target.copy_(part)

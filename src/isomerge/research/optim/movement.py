@@ -38,7 +38,6 @@ class Movement:
     @classmethod
     def identity(cls, space: VerticalSpace) -> Movement:
         """What moves nothing."""
-
         elements = torch.zeros(space.size, dtype=torch.float64, device=space.layout.parameters[0].device)
         for family in space.families:
             batch = family.shape[: -2 if family.kind == "matrix" else -1]
@@ -106,7 +105,6 @@ def multiply(touch: Touch, leaf: Tensor, factors: Tensor, *, squares: bool = Fal
 
 def contragredient(families: Iterable[Family], elements: Tensor) -> Tensor:
     """``g^-T`` of the elements [elements] of these families; zeros elsewhere."""
-
     inverses = torch.zeros_like(elements)
     for family in families:
         g = family.of(elements)
@@ -150,7 +148,6 @@ def balancing(space: VerticalSpace, x: Tensor) -> tuple[Movement, dict[str, int]
 
 def _balance(family: Family, x: Tensor) -> tuple[Tensor, int]:
     """The element of one family that balances it alone, and how many are dead."""
-
     plain, dual = family.grams(x, free=False)
     if family.kind != "matrix":
         plain, dual = torch.diag_embed(plain), torch.diag_embed(dual)
@@ -205,7 +202,6 @@ def transport(movement: Movement, optimizers: Iterable[torch.optim.Optimizer]) -
 
 def _carry(movement: Movement, optimizer: torch.optim.Optimizer, name: str) -> None:
     """One buffer of all parameters; those that have none count as zero."""
-
     layout = movement.space.layout
     states = [optimizer.state.get(p, {}) for p in layout.parameters]
     there = [state.get(name) for state in states]

@@ -109,7 +109,6 @@ class Quotient:
             elements: [dimension], the coordinates in the Lie algebras, spaces in the order of the spec, then
                 shifts, then what may be added (`isomerge.research.optim.additions`).
         """
-
         return self._named(self._point().push(elements.to(torch.float64).contiguous()), {})
 
     def conserved(self) -> dict[str, Tensor]:
@@ -118,7 +117,6 @@ class Quotient:
         ``Q Q^T - K K^T`` of every head, and its analogues: differences of squared norms for scales and rotary
         pairs. float64, the layers first. Biases that a shift moves freely count as well.
         """
-
         x = self._x()
         differences = {}
         for family in self.vertical_space.families:
@@ -159,7 +157,6 @@ class Quotient:
         Raises:
             IsomergeError: an optimiser keeps buffers of which it is not known how they transform.
         """
-
         movement = Movement(self.vertical_space, elements.to(torch.float64).contiguous())
         x = self._x()
         movement.parameters(x)
@@ -173,7 +170,6 @@ class Quotient:
     # ------------------------------------------------------------------- flats
 
     def _x(self) -> Tensor:
-
         return self.vertical_space.layout.gather(self.vertical_space.layout.parameters, torch.float64)
 
     def _point(self) -> Any:
@@ -181,7 +177,6 @@ class Quotient:
 
     def _flat(self, updates: Mapping[Any, Tensor]) -> Tensor:
         """The updates of the moved parameters, flat, float64."""
-
         layout = self.vertical_space.layout
         by_name = all(isinstance(key, str) for key in updates)
         keys = layout.names if by_name else layout.parameters

@@ -147,7 +147,6 @@ def _slope(space: VerticalSpace, g: Tensor) -> Tensor:
 
 def _step(space: VerticalSpace, elements: Tensor, xi: Tensor, condition: float) -> Tensor:
     """``exp(xi) g``, its singular values brought within the bound."""
-
     stepped, bound = elements.clone(), math.sqrt(condition)
     for family in space.families:
         g, step = family.of(elements), family.of(xi)
@@ -170,7 +169,6 @@ def _condition(space: VerticalSpace, elements: Tensor) -> float:
 
 
 def _ratio(family: Family, g: Tensor) -> float:
-
     if family.kind == "matrix":
         s = torch.linalg.svdvals(g)
         return float((s[..., 0] / s[..., -1]).max())

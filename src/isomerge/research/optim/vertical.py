@@ -80,7 +80,6 @@ class Point:
 
     def push(self, xi: Tensor) -> Tensor:
         """``V xi``: the flat vector [parameters] in which a direction [dimension] moves them."""
-
         moved = torch.empty_like(self.x)
         for view in self.space.untouched:
             view.of(moved).zero_()
@@ -105,7 +104,6 @@ class Point:
 
     def pull(self, d: Tensor) -> Tensor:
         """``V^T D``: the flat vector [dimension] that is zero for horizontal updates [parameters]."""
-
         met = torch.zeros(self.space.dimension, dtype=d.dtype, device=d.device)
         for touch, leaf, turned in self._leaves:
             change, out = touch.at.of(d), touch.coefficient.of(met)
@@ -127,7 +125,6 @@ class Point:
 
 def quarter_turn(touch: Touch, x: Tensor) -> Tensor:
     """``J x``: pairs (a, b) become (-b, a)."""
-
     a, b = x.unbind(touch.axis)
     return torch.stack([-b, a], touch.axis)
 
@@ -150,7 +147,6 @@ class Preconditioner:
     """
 
     def __init__(self, point: Point) -> None:
-
         self.size = point.space.size
         self.additions = AdditionSolver(point.space.additions, point.norms)
         self.numbers = torch.ones(self.size, dtype=point.x.dtype, device=point.x.device)
@@ -187,7 +183,6 @@ class ShiftProjection:
     """
 
     def __init__(self, point: Point) -> None:
-
         self.parts = []
         for shift, w in point.carriers:
             root = None
@@ -198,7 +193,6 @@ class ShiftProjection:
 
     def apply(self, d: Tensor) -> None:
         """Project a flat vector of parameters, in place."""
-
         for shift, w, root in self.parts:
             bias = shift.bias.of(d)
             if w is None or root is None or shift.into is None:
@@ -213,7 +207,6 @@ class ShiftProjection:
 
 def _inverse(sums: Tensor) -> Tensor:
     """Reciprocals; zero where a sum is mere rounding beside the largest: these are sums of squares."""
-
     floor = sums.amax((-2, -1), keepdim=True) * (sums.shape[-1] * torch.finfo(sums.dtype).eps)
     return torch.where(sums > floor, 1 / sums, torch.zeros_like(sums))
 
@@ -250,7 +243,6 @@ def project(
         tolerance: on the vertical part that is left, as a share of the norm of ``d``.
         limit: on the number of iterations.
     """
-
     shifts = ShiftProjection(point)
     xi = start if start is not None else d.new_zeros(point.space.dimension)
     r = d - point.push(xi) if start is not None else d.clone()

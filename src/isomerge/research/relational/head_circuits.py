@@ -117,7 +117,6 @@ class FactorCircuits(nn.Module):
         Gradient flow conserves ``U U^T - V V^T`` (Kunin et al., arXiv:2012.04728); steps of Adam do not. What stays
         free is the compact part, O(rank), or a phase per frequency. A dead head keeps the gauge it has.
         """
-
         wide, extra = self.query.flatten(1, 1), self.query_bias
         sides = torch.cat([wide, extra[..., None]], -1) if extra is not None else wide
         keys = self.key if self.key_bias is None else torch.cat([self.key, self.key_bias[..., None]], -1)

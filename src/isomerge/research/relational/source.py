@@ -88,7 +88,6 @@ def scores_of(module: nn.Module, *, rotary: bool) -> Scores:
 
 def _rotary_of(module: Any) -> Any:
     """The rotary module that belongs to a lone attention module: the one of its own source file."""
-
     there = vars(sys.modules[type(module).__module__])
     kind = next((k for name, k in there.items() if name.endswith("RotaryEmbedding")), None)
     if kind is None:
