@@ -16,7 +16,7 @@ from isomerge.fusion.forward.surgery import Correction, bias_of, learn
 from isomerge.merging.adapter.surgery import head_of
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.losses import logits_of
-from isomerge.observe.stats.forward import run_until
+from isomerge.observe.stats.taps import run_until
 from observe.test_statistics import examples_for
 from solve.disguises import perturb, single
 

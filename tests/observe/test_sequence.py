@@ -11,9 +11,8 @@ from torch import nn
 from isomerge.errors import IsomergeError
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.modules import load_module
-from isomerge.observe.stats.forward import run_until
 from isomerge.observe.stats.layer_sequence import find_order, linear_modules
-from isomerge.observe.stats.taps import listening
+from isomerge.observe.stats.taps import listening, run_until
 from observe.test_statistics import examples_for
 from solve.disguises import single
 

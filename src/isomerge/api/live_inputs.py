@@ -15,8 +15,7 @@ from isomerge.errors import IsomergeError
 from isomerge.models.model_inputs import BYTES, Inputs
 from isomerge.models.references import open_model_ref
 from isomerge.observe.data.examples import Examples
-from isomerge.observe.data.live_data import as_data
-from isomerge.observe.data.live_texts import examples_of_texts, texts_file
+from isomerge.observe.data.live_data import as_data, examples_of_texts, texts_file
 from isomerge.observe.data.rows import TEXTS
 from isomerge.options.requests.adapting import Surgery
 from isomerge.options.requests.measuring import Barrier, Evaluate, Stats
@@ -65,7 +64,7 @@ def with_examples(
         options: the arguments; ``limit`` and ``length`` among them are those of texts.
         names: of those that are data; what stands under two of them is read once.
         model: the first, of `own_models`.
-        tokenizer: of texts; see `isomerge.observe.data.live_texts.examples_of_texts`.
+        tokenizer: of texts; see `isomerge.observe.data.live_data.examples_of_texts`.
 
     Raises:
         IsomergeError: see `as_data` and `examples_of_texts`.

@@ -11,12 +11,11 @@ from isomerge.checkpoint.companions import files_of_model
 from isomerge.checkpoint.own_class import own_config
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.commands.proof import text_of
-from isomerge.discovery.building import real_config, specimens
+from isomerge.discovery.building import module_specimens, real_config, specimens
 from isomerge.discovery.checkpoint import covered, read_config
 from isomerge.discovery.completeness import Completeness, try_completeness
 from isomerge.discovery.discover import discover as find
 from isomerge.discovery.discover import summary
-from isomerge.discovery.module_specimen import module_specimens
 from isomerge.discovery.proofs import remember
 from isomerge.discovery.specimen import Specimen
 from isomerge.discovery.trial import try_spec

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from isomerge.errors import IsomergeError
 from isomerge.fusion.forward.sequential_regression import shares_of
 from isomerge.observe.data.examples import Examples
-from isomerge.observe.stats.forward import run_until
 from isomerge.observe.stats.layer_sequence import Layer, Order, Rewritten, find_order, matrix
+from isomerge.observe.stats.taps import run_until
 from isomerge.progress import Observer, quiet
 
 # A unit whose deviation is below this fraction of its parents' is dead: rescaling would blow up rounding, and

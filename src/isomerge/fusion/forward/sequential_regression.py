@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
 from isomerge.observe.data.examples import Examples
-from isomerge.observe.stats.forward import Place, run_until
 from isomerge.observe.stats.layer_sequence import Layer, Rewritten, find_order, matrix
+from isomerge.observe.stats.taps import Place, run_until
 from isomerge.progress import Observer, quiet
 
 # With few examples more is left to the average.

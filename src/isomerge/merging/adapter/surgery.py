@@ -26,8 +26,8 @@ from isomerge.models.recognised import Model
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.losses import logits_of
-from isomerge.observe.stats.forward import run_until, watch
 from isomerge.observe.stats.layer_sequence import linear_modules, matrix
+from isomerge.observe.stats.taps import run_until, watch
 from isomerge.options.requests.adapting import SurgeryOptions
 from isomerge.progress import Observer, quiet
 from isomerge.run.absolute_names import absolute_ref

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from isomerge.errors import IsomergeError
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.losses import outputs_of
-from isomerge.observe.stats.forward import Place, SeenEnough, watch
-from isomerge.observe.stats.taps import input_axis
+from isomerge.observe.stats.taps import Place, SeenEnough, input_axis, watch
 
 Shape = tuple[tuple[str, tuple[int, ...]], ...]
 """Of one example: the names of a module's inputs, each with its sizes."""

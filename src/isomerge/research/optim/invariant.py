@@ -28,8 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
-from isomerge.research.optim.families import Family, Touch
-from isomerge.research.optim.layout import Leaf
+from isomerge.research.optim.layout import Family, Leaf, Touch
 from isomerge.research.optim.movement import act, add_outer, multiply
 from isomerge.research.optim.quotient import Quotient
 from isomerge.research.optim.vertical import VerticalSpace, carrier

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from isomerge.errors import IsomergeError
-from isomerge.research.optim.families import Family, Touch
+from isomerge.research.optim.layout import Family, Touch
 from isomerge.research.optim.vertical import VerticalSpace, carrier, quarter_turn
 
 # Sweeps over spaces that meet in one tensor; each lowers the norm.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
-from isomerge.research.optim.families import Family
+from isomerge.research.optim.layout import Family
 from isomerge.research.optim.movement import Movement, transport
 from isomerge.research.optim.quotient import Quotient
 from isomerge.research.optim.vertical import VerticalSpace

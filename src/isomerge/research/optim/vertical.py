@@ -26,8 +26,7 @@ from torch import Tensor
 
 from isomerge.research.optim.additions import Additions, AdditionSolver
 from isomerge.research.optim.binding import Binding
-from isomerge.research.optim.families import Family, Shifted, Touch, families, total
-from isomerge.research.optim.layout import Layout
+from isomerge.research.optim.layout import Family, Layout, Shifted, Touch, families, total
 from isomerge.research.optim.norm_stacks import NormsAt
 
 

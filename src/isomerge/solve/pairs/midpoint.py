@@ -15,8 +15,7 @@ from isomerge.observe.live.parameter_places import every_weight, places_of
 from isomerge.observe.live.substitution import untied_module
 from isomerge.observe.losses import divergence, logits_of
 from isomerge.observe.predictions import Prediction, prediction_of
-from isomerge.observe.stats.forward import SeenEnough
-from isomerge.observe.stats.taps import listening, spread_rows
+from isomerge.observe.stats.taps import SeenEnough, listening, spread_rows
 from isomerge.solve.canonical.canonical_units import weights_of
 from isomerge.solve.learn.settings import batch_size_of, counted
 from isomerge.solve.pairs.stream_descent import StreamSolver, UnitPair
