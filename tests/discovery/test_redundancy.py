@@ -18,7 +18,7 @@ from isomerge.discovery import redundancy
 from isomerge.discovery.building import make_specimen, real_config
 from isomerge.discovery.completeness import inner_axes, try_completeness
 from isomerge.discovery.proving import BoundSpecimen
-from isomerge.discovery.redundancy import Redundancy, measure_redundancy, span_of, tiny_specimen
+from isomerge.discovery.redundancy import Count, Redundancy, span_of, tiny_specimen
 from isomerge.discovery.redundancy_point import Point, form_of, form_tangents
 from isomerge.discovery.shrinking import Scale
 from isomerge.errors import IsomergeError
@@ -74,7 +74,7 @@ def counted(kind: str, *edits: tuple[str, str], **more: Any) -> Redundancy:
     torch.set_num_threads(1)
     try:
         seen = bound(kind, *edits, **more)
-        count = measure_redundancy(seen)
+        count = Count(seen).named()
     finally:
         torch.set_num_threads(threads)
     assert count.declared == inspected(seen)["redundant_dimensions"]
@@ -307,7 +307,7 @@ def test_too_few_outputs_are_not_taken_for_symmetries() -> None:
     seen = bound("llama")
     seen.specimen.inputs[2:] = [{k: v[:2] for k, v in seen.specimen.inputs[-1].items()}]
     with pytest.raises(IsomergeError, match=r"outputs are too few to tell [\d,]+ parameters apart"):
-        measure_redundancy(seen)
+        Count(seen).named()
 
 
 def test_sinusoids_are_no_parameters() -> None:

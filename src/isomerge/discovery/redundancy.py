@@ -219,8 +219,8 @@ def centre_neurons(specimen: Specimen) -> None:
             specimen.stored[name] = specimen.part_of(name, specimen.parameters).detach().clone().contiguous()
 
 
-def measure_redundancy(seen: BoundSpecimen) -> Redundancy:
-    """Count the dimensions that change no output, and those that the declared groups explain.
+class Count:
+    """What changes no output of a specimen, and what of it is declared; nothing that is left is named yet.
 
     Args:
         seen: a specimen of at most `MOST` parameters, of which the last input has more outputs than there are
@@ -229,15 +229,6 @@ def measure_redundancy(seen: BoundSpecimen) -> Redundancy:
     Raises:
         IsomergeError: the model is too large, some of its tensors are stored otherwise than the class computes with
             them, or a declared tangent changes outputs (the law does not hold).
-    """
-    return Count(seen).named()
-
-
-class Count:
-    """What changes no output of a specimen, and what of it is declared; nothing that is left is named yet.
-
-    Args:
-        seen: as in `measure_redundancy`, which says what is raised.
     """
 
     def __init__(self, seen: BoundSpecimen) -> None:

@@ -78,14 +78,8 @@ def outputs_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Any:
     Raises:
         IsomergeError: the module cannot read this batch, or the device has too little memory.
     """
-    first = next(module.parameters())
-    double = first.dtype == torch.float64  # examples are float32
     _check_reads(module, batch)
-    inputs = {
-        name: tensor.to(first.device, torch.float64 if double and tensor.is_floating_point() else None)
-        for name, tensor in batch.items()
-        if name != "labels"
-    }
+    inputs = {name: x for name, x in _brought_to(module, batch).items() if name != "labels"}
     try:
         return module(**inputs) if own_class_of(module) is None else called_with(module, {**batch, **inputs})
     except (IndexError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
@@ -95,6 +89,13 @@ def outputs_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Any:
             f"{type(module).__name__} cannot read these examples ({first_line(error)}): "
             "check that they are made for this checkpoint, or give shorter ones"
         ) from error
+
+
+def _brought_to(module: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A batch on a module's device, floating point in float64 where that computes in it: examples are float32."""
+    first = next(module.parameters())
+    wide = torch.float64 if first.dtype == torch.float64 else None
+    return {name: x.to(first.device, wide if x.is_floating_point() else None) for name, x in batch.items()}
 
 
 def _check_reads(module: nn.Module, batch: Mapping[str, Tensor]) -> None:
@@ -224,14 +225,8 @@ def check_own_loss(module: nn.Module, batch: Mapping[str, Tensor], kind: Predict
     taken = LABELS in signature(module.forward).parameters
     if own is None or own.loss is not None or not taken or LABELS not in batch:
         return
-    first = next(module.parameters())
-    wide = first.dtype == torch.float64
-    inputs = {
-        name: x.to(first.device, torch.float64 if wide and x.is_floating_point() else None)
-        for name, x in batch.items()
-    }
     with torch.no_grad():
-        outputs = called_with(module, inputs, labels=True)
+        outputs = called_with(module, _brought_to(module, batch), labels=True)
         theirs, logits = own_loss_of(outputs), logits_of(module, batch)
         total, count, _ = kind.loss(logits, targets_of(batch, logits, kind))
     ours = float(total) / max(count, 1)

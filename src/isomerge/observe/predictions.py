@@ -187,12 +187,11 @@ CLASSES, LABELS, VALUES = Classes(), Labels(), Values()
 
 @dataclass(frozen=True)
 class OwnLoss(Prediction):
-    """Predictions of a module of one's own, with a loss of one's own; distances between models are those of
-    ``base``."""
+    """Predictions of a module of one's own, with a loss of one's own; distances between models are as of those
+    without."""
 
     function: Callable[[Any, Any], Any]
     """From outputs and labels to the mean loss of a batch."""
-    base: Prediction
 
     def unit(self, *, tokens: bool) -> str:
         """Whatever the function measures in."""
@@ -219,7 +218,7 @@ class OwnLoss(Prediction):
             raise IsomergeError("loss= gives no single number: give a function whose result is the mean of a batch")
         right = None
         if (
-            self.base is CLASSES
+            isinstance(self, Classes)
             and isinstance(targets, Tensor)
             and targets.shape == logits.shape[:1]
             and logits.ndim == 2
@@ -227,29 +226,13 @@ class OwnLoss(Prediction):
             right = int((logits.argmax(-1) == targets).sum())
         return loss.reshape(()) * len(logits), len(logits), right
 
-    def mean(self, logits: Sequence[Tensor]) -> Tensor:
-        """As of ``base``."""
-        return self.base.mean(logits)
 
-    def outcome(self, logits: Tensor) -> Tensor:
-        """As of ``base``."""
-        return self.base.outcome(logits)
+class OwnLossOfClasses(OwnLoss, Classes):
+    """Where one class of several is predicted."""
 
-    def gap(self, logits: Tensor, wanted: Tensor) -> Tensor:
-        """As of ``base``."""
-        return self.base.gap(logits, wanted)
 
-    def divergence(self, target: Tensor, logits: Tensor) -> Tensor:
-        """As of ``base``."""
-        return self.base.divergence(target, logits)
-
-    def entropy(self, logits: Tensor) -> Tensor | None:
-        """As of ``base``."""
-        return self.base.entropy(logits)
-
-    def rounding(self, target: Tensor) -> float:
-        """As of ``base``."""
-        return self.base.rounding(target)
+class OwnLossOfValues(OwnLoss, Values):
+    """Where numbers are predicted."""
 
 
 KINDS: dict[str, Prediction] = {"classes": CLASSES, "labels": LABELS, "values": VALUES}
@@ -266,8 +249,10 @@ def prediction_of(module: nn.Module, labels: Tensor | None = None) -> Prediction
     """
     own = own_class_of(module)
     if own is not None:
-        base = VALUES if labels is not None and labels.is_floating_point() else CLASSES
-        return base if own.loss is None else OwnLoss(own.loss, base)
+        values = labels is not None and labels.is_floating_point()
+        if own.loss is None:
+            return VALUES if values else CLASSES
+        return OwnLossOfValues(own.loss) if values else OwnLossOfClasses(own.loss)
     config = getattr(module, "config", None)
     if not hasattr(config, "to_dict"):
         return CLASSES

@@ -26,7 +26,7 @@ from isomerge.models.recognised import Model
 from isomerge.observe.data.examples import IGNORED, Examples
 from isomerge.observe.live.parameter_places import places_of, tied_names
 from isomerge.observe.losses import logits_of, targets_of
-from isomerge.observe.predictions import CLASSES, OwnLoss, prediction_of
+from isomerge.observe.predictions import Classes, prediction_of
 from isomerge.observe.stats.taps import is_mobile, plan_linears
 from isomerge.progress import Observer, quiet
 
@@ -141,8 +141,7 @@ def gather_fisher(
             gradients that are no finite numbers.
     """
     labels = labels_for(examples, labels)
-    kind = prediction_of(module, examples.tensors.get("labels"))
-    if (kind.base if isinstance(kind, OwnLoss) else kind) is not CLASSES:
+    if not isinstance(prediction_of(module, examples.tensors.get("labels")), Classes):
         raise IsomergeError(
             f"{model.ref} predicts values, or several labels at once, and Fisher information is gathered of "
             "distributions over classes or tokens only: leave fisher and kfac out of --kinds"
