@@ -15,6 +15,7 @@ from torch import Tensor
 from isomerge.errors import IsomergeError, first_line
 from isomerge.models.model_inputs import Inputs
 from isomerge.observe.data.examples import ALONG
+from isomerge.observe.data.text import loaded
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -65,16 +66,8 @@ def _load(folder: Path) -> Any:
     """The checkpoint's image processor; None where it has none."""
     if not any((folder / name).is_file() for name in PROCESSORS):
         return None
-    from transformers import AutoImageProcessor
-
-    try:
-        # Pillow's arithmetic is the same on every machine
-        return AutoImageProcessor.from_pretrained(folder, trust_remote_code=False, backend="pil")
-    except Exception as error:  # ValueError, OSError, ImportError, KeyError: whatever the file lacks
-        raise IsomergeError(
-            f"{folder}: transformers cannot load this image processor ({first_line(error)}); save it "
-            f"again with save_pretrained"
-        ) from error
+    # Pillow's arithmetic is the same on every machine
+    return loaded("AutoImageProcessor", folder, "image processor", backend="pil")
 
 
 def picture_of(image: Any, where: str, mode: str) -> Any:
@@ -196,20 +189,12 @@ def pair_encoder(
 
 
 def _pair_processor(folder: Path) -> Any:
-    from transformers import AutoProcessor
-
     if not any((folder / name).is_file() for name in PROCESSORS):
         raise IsomergeError(
             f"{folder} has no processor ({PROCESSORS[0]}), so images cannot be read with their texts: copy the "
             "processor's files there, or give texts alone"
         )
-    try:
-        return AutoProcessor.from_pretrained(folder, trust_remote_code=False, backend="pil")
-    except Exception as error:  # as many types as there are processors
-        raise IsomergeError(
-            f"{folder}: transformers cannot load this processor ({first_line(error)}); save it again with "
-            f"save_pretrained"
-        ) from error
+    return loaded("AutoProcessor", folder, "processor", backend="pil")
 
 
 def _read_pair(processor: Any, text: str, picture: Any, where: str) -> Mapping[str, Any]:

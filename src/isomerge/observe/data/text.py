@@ -93,7 +93,7 @@ def text_encoder(folder: Path, inputs: Inputs, length: int) -> Encoder:
             f"{folder} has no tokenizer (tokenizer.json), so text cannot be read: copy the tokenizer's files "
             "there, or give input_ids as JSON lines or safetensors"
         )
-    tokenizer = _load(folder)
+    tokenizer = loaded("AutoTokenizer", folder, "tokenizer")
     prefix, suffix = _frame(tokenizer)
     pad = inputs.token("pad_token_id")
     pad = tokenizer.pad_token_id if pad is None else pad
@@ -108,14 +108,19 @@ def text_encoder(folder: Path, inputs: Inputs, length: int) -> Encoder:
     )
 
 
-def _load(folder: Path) -> Any:
-    from transformers import AutoTokenizer
+def loaded(kind: str, folder: Path, what: str, **how: Any) -> Any:
+    """A tokenizer or processor of a checkpoint, by the name of its auto class and in a user's words.
+
+    Raises:
+        IsomergeError: transformers cannot load it.
+    """
+    import transformers
 
     try:
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # a tokenizer's files fail in as many types as there are tokenizers
+        return getattr(transformers, kind).from_pretrained(folder, trust_remote_code=False, **how)
+    except Exception as error:  # its files fail in as many types as there are tokenizers
         raise IsomergeError(
-            f"{folder}: transformers cannot load this tokenizer ({first_line(error)}); save it again with "
+            f"{folder}: transformers cannot load this {what} ({first_line(error)}); save it again with "
             f"save_pretrained"
         ) from error
 

@@ -25,6 +25,7 @@ from isomerge.models.recognised import Model
 from isomerge.models.transformers_classes import class_of
 from isomerge.observe.live.accelerator import check_device
 from isomerge.observe.live.own_modules import load_own
+from isomerge.observe.live.parameter_places import names_of_each
 from isomerge.progress import silent
 from isomerge.symmetry.language.spec import Spec
 
@@ -136,11 +137,8 @@ def parameter_names(module: nn.Module, spec: Spec) -> dict[str, str]:
         IsomergeError: the module stores a tensor that the spec does not describe, such as experts that transformers
             keeps fused while the checkpoint has them one by one.
     """
-    places: dict[int, list[str]] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        places.setdefault(id(parameter), []).append(name)
     by_canonical: dict[str, str] = {}
-    for names in places.values():
+    for names in names_of_each(module):
         matches = [(name, _match(module, spec, name)) for name in names]
         name, match = next((pair for pair in matches if pair[1].line.tied is None), matches[0])
         by_canonical[match.canonical] = name

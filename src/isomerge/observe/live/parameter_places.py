@@ -129,6 +129,14 @@ class LivePlaces:
         return stored
 
 
+def names_of_each(module: nn.Module) -> list[list[str]]:
+    """The names of every parameter, those of one that is used in several places together."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return list(names.values())
+
+
 def every_weight(module: nn.Module) -> dict[str, Tensor]:
     """`isomerge.observe.live.parameter_places.weights_of` under all names, those of tied places as well."""
     return {**dict(module.named_parameters(remove_duplicate=False)), **weights_of(module)}

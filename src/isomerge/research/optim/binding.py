@@ -17,8 +17,9 @@ from isomerge.models.layer_norm_form import free_under_layer_norm
 from isomerge.models.recognised import Model
 from isomerge.models.tied_tensors import SELF_DUAL, has_language_head
 from isomerge.observe.live.modules import parameter_names
+from isomerge.observe.live.parameter_places import names_of_each
 from isomerge.symmetry.blocks import Block
-from isomerge.symmetry.language.spec import Line, Match, Space, Spec
+from isomerge.symmetry.language.spec import Line, Space, Spec
 from isomerge.symmetry.layer_norms import NORMS, under_layer_norm
 from isomerge.symmetry.norms import LayerNorms
 from isomerge.symmetry.stage import find_shifts
@@ -79,7 +80,7 @@ def bind(
     kept = spec.without({shift.name for shift in spec.shifts} & left_out.keys())
     model = Model(in_memory({}, config, ref=type(module).__name__), kept, matches, kept)
     blocks, chosen = model.blocks, _chosen(spec, spaces)
-    tied = has_language_head(config) and _shares(module)
+    tied = has_language_head(config) and any(len(of_one) > 1 for of_one in names_of_each(module))
     if given := returned_streams(spec, list(names), config, tied):
         ends = (n for n, s in spec.spaces.items() if s.residual and not spec.scope(s) and {n, *s.index} & given)
         left_out |= dict.fromkeys(ends, "the module gives out what this norm does")
@@ -116,19 +117,10 @@ def _affine(spec: Spec) -> dict[str, str]:
     return {n: f"{line.name} is stored less {line.less}" for line in stored for n in _acting(spec, line)}
 
 
-def _shares(module: nn.Module) -> bool:
-    """Whether some parameter is used in several places."""
-    every = [id(p) for _, p in module.named_parameters(remove_duplicate=False)]
-    return len(set(every)) < len(every)
-
-
 def _broken_by_sharing(module: nn.Module, spec: Spec) -> dict[str, str]:
     """The spaces that would move a shared parameter in one of its places only."""
-    places: dict[int, list[str]] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        places.setdefault(id(parameter), []).append(name)
     broken: dict[str, str] = {}
-    for names in places.values():
+    for names in names_of_each(module):
         first, *others = (spec.match(name) for name in names)
         for other in others:
             ours, theirs = _acting(spec, first.line), _acting(spec, other.line)
@@ -161,10 +153,8 @@ def _frozen(spec: Spec, blocks: list[Block], frozen: set[str]) -> dict[str, str]
 
 def _shared(module: nn.Module, spec: Spec) -> set[str]:
     """The canonical names of parameters that have several places, other than those that the spec ties."""
-    places: dict[int, list[Match]] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        places.setdefault(id(parameter), []).append(spec.match(name))
-    apart = ([match.canonical for match in matches if match.line.tied is None] for matches in places.values())
+    places = (map(spec.match, names) for names in names_of_each(module))
+    apart = ([match.canonical for match in matches if match.line.tied is None] for matches in places)
     return {canonical for names in apart if len(names) > 1 for canonical in names}
 
 
