@@ -3,7 +3,6 @@ config: the choices under which it was proven, and keys that its sizes may lack.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from isomerge.discovery.latent import prove_latent
 from isomerge.discovery.lines import LineFound, find_lines
 from isomerge.discovery.moments import moments
 from isomerge.discovery.neurons import prove_experts, prove_neurons, prove_projectors
-from isomerge.discovery.proving import Court, bound, laws
+from isomerge.discovery.proving import Court, bound, laws, row
 from isomerge.discovery.shrinking import kind_of
 from isomerge.discovery.specimen import Specimen
 from isomerge.discovery.streams import prove_folded, prove_gains, prove_stream
@@ -334,18 +333,8 @@ def summary(discovery: Discovery) -> dict[str, Any]:
         "model_type": discovery.draft.model_type,
         "class": discovery.module,
         "spec": discovery.text,
-        "proven": [_row(v) for v in {(v.name, v.group): v for v in proven}.values()],
-        "rejected": [_row(v) for v in {(v.name, v.group): v for v in refused}.values()],
+        "proven": [row(v) for v in {(v.name, v.group): v for v in proven}.values()],
+        "rejected": [row(v) for v in {(v.name, v.group): v for v in refused}.values()],
         "fixed": list(discovery.fixed),
         "checked": dict(discovery.errors),
-    }
-
-
-def _row(law: Law) -> dict[str, Any]:
-    return {
-        "space": law.name,
-        "role": law.role,
-        "group": law.group,
-        "index": list(law.index),
-        "error": law.error if math.isfinite(law.error) else None,
     }

@@ -100,12 +100,12 @@ def prove_experts(draft: Draft, court: Court, stack: str) -> Draft:
     size = expression(counts.pop(), first, second)
     if size is None:
         return draft
-    length = [(_value(size, c)) for c in (first, second)]
+    length = tuple(int(evaluate(size, c)) for c in (first, second))
     axes = {
         (line.name, a): EXPERT
         for line in lines
         for a in range(len(line.shapes[0]))
-        if line.lengths(a) == (length[0], length[1]) and draft.free(line, a)
+        if line.lengths(a) == length and draft.free(line, a)
     }
     index = (named or fused)[0].indices
     tried = draft.sized(**{EXPERT: size}).typed(axes)
@@ -113,10 +113,6 @@ def prove_experts(draft: Draft, court: Court, stack: str) -> Draft:
     if court.accepts(tried.with_space(space), EXPERT):
         return tried.with_space(space)
     return tried
-
-
-def _value(expr: str, config: dict[str, object]) -> int:
-    return int(evaluate(expr, config))
 
 
 def _experts(court: Court, which: int) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from isomerge.discovery.proving import PROVEN, SEEDS, BoundSpecimen, SpecOf, law, laws
+from isomerge.discovery.proving import PROVEN, SEEDS, BoundSpecimen, SpecOf, finite, law, laws, row
 from isomerge.discovery.specimen import Specimen
 from isomerge.evidence.law import CANNOT_ACT, Law, largest_change
 from isomerge.symmetry.completeness import check_complete
@@ -109,13 +109,11 @@ class Trial:
             "class": self.module,
             "proven": self.proven,
             "refuted": self.refuted,
-            "laws": [_law_row(law) for law in self.laws],
+            "laws": [{**row(law), "holds": law.holds} for law in self.laws],
             "mutants": {
                 "count": len(self.mutants),
                 "rejected": sum(mutant.rejected for mutant in self.mutants),
-                "survivors": [
-                    {"space": m.space, "line": m.line, "error": _finite(m.error)} for m in self.survivors
-                ],
+                "survivors": [{"space": m.space, "line": m.line, "error": finite(m.error)} for m in self.survivors],
             },
             "larger": [{"space": law.name, "group": law.group, "error": law.error} for law in self.larger],
             "unread": list(self.unread),
@@ -214,12 +212,3 @@ def _larger(seen: BoundSpecimen) -> Iterator[Law]:
         error = largest_change(change, [seen], SEEDS)
         if error < PROVEN:
             yield law(name, space, error, group)
-
-
-def _law_row(law: Law) -> dict[str, Any]:
-    row = {"space": law.name, "role": law.role, "group": law.group, "index": list(law.index)}
-    return {**row, "error": _finite(law.error), "holds": law.holds}
-
-
-def _finite(error: float) -> float | None:
-    return error if math.isfinite(error) else None
