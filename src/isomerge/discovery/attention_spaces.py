@@ -297,7 +297,7 @@ def prove_shifts(draft: Draft, court: Court, attention: Attention) -> Draft:
                 if output is None or draft.free(output, 0):
                     continue
                 text += f" -> {output.name} via {heads.output.name}"
-            tried = draft.with_shift(name, text)
+            tried = replace(draft, shifts={**draft.shifts, name: text})
             if court.accepts(tried, name):
                 draft = tried
     return draft
@@ -332,7 +332,7 @@ def layout(chunks: Sequence[Chunk], parts: Mapping[str, str], names: Names) -> s
         parts: role -> the axes of one head, such as ``c pair`` or ``qk'``.
         names: the indices.
     """
-    runs = _runs(chunks)
+    runs = [(role, [head for _, head in group]) for role, group in groupby(chunks, key=lambda chunk: chunk[0])]
     blocks = [_run(role, heads, parts, names) for role, heads in runs]
     if all(block is not None for block in blocks):
         texts = [block for block in blocks if block is not None]
@@ -350,10 +350,6 @@ def layout(chunks: Sequence[Chunk], parts: Mapping[str, str], names: Names) -> s
     if any(text is None for text in inner):
         return None
     return f"({names.heads} [{' | '.join(text for text in inner if text)}])"
-
-
-def _runs(chunks: Sequence[Chunk]) -> list[tuple[str, list[int]]]:
-    return [(role, [head for _, head in group]) for role, group in groupby(chunks, key=lambda chunk: chunk[0])]
 
 
 def _run(role: str, heads: list[int], parts: Mapping[str, str], names: Names) -> str | None:

@@ -165,12 +165,11 @@ def _bounded(kind: Any) -> Iterator[None]:
 
     def count(module: nn.Module, name: str, parameter: Tensor | None) -> None:
         nonlocal total
-        total += 0 if parameter is None else parameter.numel()
-        if total > LARGEST:
+        if parameter is not None and (total := total + parameter.numel()) > LARGEST:
             raise IsomergeError(
                 f"config.json: a {kind.__name__} with all sizes made small that discovery knows has more than "
-                f"{LARGEST:,} parameters ({type(module).__name__} has {parameter_shape(parameter)}), which is no "
-                f"tiny model: write its spec by hand ({guide('add-an-architecture')})"
+                f"{LARGEST:,} parameters ({type(module).__name__} has {' by '.join(map(str, parameter.shape))}), "
+                f"which is no tiny model: write its spec by hand ({guide('add-an-architecture')})"
             )
 
     handle = on_parameter(count)
@@ -290,7 +289,7 @@ def _specimen(
     own = copy.deepcopy(module).cpu().double().eval()
     randomise(own, seed)
     stored = {n: t.detach().clone() for n, t in own.state_dict().items()}
-    places = {n: Place(n, lambda t: t) for n, _ in own.named_parameters(remove_duplicate=False)}
+    places = {n: Place(n) for n, _ in own.named_parameters(remove_duplicate=False)}
     each = inputs if isinstance(inputs, list) else [inputs]
     specimen = ModuleSpecimen(own, dict(config), stored, places, [_double(x) for x in each], forward=forward)
     takes = "a dict of keywords, a tuple of arguments, or the only argument"

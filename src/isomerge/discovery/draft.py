@@ -65,10 +65,6 @@ class Draft:
         """With more spaces, or others of these names."""
         return replace(self, spaces={**self.spaces, **{s.name: s for s in spaces}})
 
-    def with_shift(self, name: str, text: str) -> Draft:
-        """With one shift more."""
-        return replace(self, shifts={**self.shifts, name: text})
-
     def free(self, line: LineFound, axis: int) -> bool:
         """Whether nothing is known of an axis."""
         return (line.name, axis) not in self.axes

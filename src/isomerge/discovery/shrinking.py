@@ -417,7 +417,8 @@ def _doubling(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
     stages = min(scale.layers, len(config["depths"]))
     for key in ("hidden_size", "num_layers"):  # which the class makes from the others
         config.pop(key, None)
-    lists = {key: value[:stages] for key, value in config.items() if _is_list_of(value, len(config["depths"]))}
+    whole = len(config["depths"])
+    lists = {key: v[:stages] for key, v in config.items() if isinstance(v, list) and len(v) == whole}
     side = PATCH * (1 + 2**stages)
     small = lists | {
         "depths": [1] * stages,
@@ -461,7 +462,3 @@ def _of_lists(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
 
 def _are_lists(config: Mapping[str, Any], keys: Sequence[str]) -> bool:
     return all(isinstance(config.get(key), list) for key in keys)
-
-
-def _is_list_of(value: Any, length: int) -> bool:
-    return isinstance(value, list) and len(value) == length

@@ -12,7 +12,7 @@ part of a fused parameter.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,15 +28,24 @@ from isomerge.config.config_parts import flattened
 from isomerge.evidence.outputs import differences, returned
 from isomerge.progress import silent
 
-View = Callable[["Tensor"], "Tensor"]
-
 
 @dataclass(frozen=True)
 class Place:
     """A parameter and the part of it that is one stored tensor."""
 
     parameter: str
-    view: View
+    expert: int | None = None
+    """Which of many."""
+    turned: bool = False
+    """Whether it is stored transposed."""
+    rows: tuple[int, int] | None = None
+    """The first of them, and how many; None for all."""
+
+    def view(self, tensor: Tensor) -> Tensor:
+        """The part of a parameter, or of what has its shape."""
+        part = tensor if self.expert is None else tensor[self.expert]
+        part = part.mT if self.turned else part
+        return part if self.rows is None else part.narrow(0, *self.rows)
 
 
 def places_of(stored: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> dict[str, Place]:
@@ -50,7 +59,7 @@ def places_of(stored: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) ->
     for name, value in stored.items():
         own = parameters.get(name)
         if own is not None and own.shape == value.shape and torch.equal(own, value):
-            places[name] = Place(name, _whole)
+            places[name] = Place(name)
     for name, value in stored.items():
         if name in places or not value.is_floating_point():
             continue
@@ -115,48 +124,20 @@ def _rows(tensor: Tensor) -> list[bytes]:
     return [row.numpy().tobytes() for row in tensor.contiguous()]
 
 
-def _whole(tensor: Tensor) -> Tensor:
-    return tensor
-
-
 def _candidates(parameters: Mapping[str, Tensor], value: Tensor) -> Iterator[Place]:
     """The parts of parameters that have a tensor's shape: the whole, one expert of many, and halves of either."""
     shape = tuple(value.shape)
     for name, own in parameters.items():
-        picks: list[View] = []
-        if own.ndim == value.ndim:
-            picks = [_whole]
-        elif own.ndim == value.ndim + 1:
-            picks = [_pick(i) for i in range(own.shape[0])]
-        for pick in picks:
-            for turn in (_whole, _turned) if value.ndim == 2 else (_whole,):
-                part = turn(pick(own))
+        experts: Sequence[int | None] = range(len(own)) if own.ndim == value.ndim + 1 else [None]
+        for expert in experts if own.ndim in (value.ndim, value.ndim + 1) else ():
+            for turned in (False, True) if value.ndim == 2 else (False,):
+                place = Place(name, expert, turned)
+                part = place.view(own)
                 if tuple(part.shape) == shape:
-                    yield Place(name, _chain(pick, turn))
+                    yield place
                 elif part.ndim and tuple(part.shape[1:]) == shape[1:] and part.shape[0] > shape[0]:
                     for start in range(0, part.shape[0] - shape[0] + 1, shape[0]):
-                        yield Place(name, _chain(pick, turn, _cut(start, shape[0])))
-
-
-def _pick(i: int) -> View:
-    return lambda t: t[i]
-
-
-def _turned(tensor: Tensor) -> Tensor:
-    return tensor.mT
-
-
-def _cut(start: int, length: int) -> View:
-    return lambda t: t.narrow(0, start, length)
-
-
-def _chain(*steps: View) -> View:
-    def view(tensor: Tensor) -> Tensor:
-        for step in steps:
-            tensor = step(tensor)
-        return tensor
-
-    return view
+                        yield Place(name, expert, turned, (start, shape[0]))
 
 
 @contextmanager

@@ -135,24 +135,20 @@ def prove_gains(draft: Draft, court: Court, name: str, moments: Mapping[str, Ten
     """
     gains = [line for line in draft.lines if draft.axes.get((line.name, 0)) == f"diag({name})"]
     stored = court.specimens[0].stored
-    number = 0
+    prefix, number = "n" if name == "res" else f"{name}n", 0
     for gain in gains:
         whole = {n: moments[n] * (1 + 1 / stored[n]) for n in gain.names if n in moments}
         for less, products in (("", moments), (" - 1", {**moments, **whole})):
             readers = _all_readers(draft, gain, name, products)
             if readers is None:
                 continue
-            scale = SpaceDraft(_name(name, number + 1), "Scale", (*gain.indices, name), residual=True)
+            scale = SpaceDraft(f"{prefix}{number + 1}", "Scale", (*gain.indices, name), residual=True)
             tried = draft.typed(_axes(draft, gain, name, scale.name, readers, less))
             tried = tried.sized(**{scale.name: "1"}).with_space(scale)
             if court.accepts(tried, scale.name):
                 draft, number = tried, number + 1
             break
     return draft
-
-
-def _name(stream: str, number: int) -> str:
-    return f"n{number}" if stream == "res" else f"{stream}n{number}"
 
 
 def _axes(

@@ -158,7 +158,7 @@ def examples_of_texts(
         IsomergeError: no tokenizer, or texts that it, or the model, cannot read.
     """
     masked = own is None or "attention_mask" in signature(own.module.forward).parameters
-    if _is_function(tokenizer):
+    if callable(tokenizer) and not hasattr(tokenizer, "save_pretrained"):
         if own is None:
             raise IsomergeError(
                 "--tokenizer is a function: models of transformers need a tokenizer of transformers"
@@ -176,10 +176,6 @@ def examples_of_texts(
             with texts_file(texts, option, joined=not masked) as file:
                 examples = open_data(str(file), folder, **how)
     return examples if own is None else _language(examples, own, option)
-
-
-def _is_function(tokenizer: Any) -> bool:
-    return callable(tokenizer) and not hasattr(tokenizer, "save_pretrained")
 
 
 def _save(tokenizer: Any, folder: Path) -> int:

@@ -232,15 +232,12 @@ class _Finder:
             if same and (x.numel() == 0 or float((x - old).abs().max()) <= ROUNDING * float(old.abs().max())):
                 return
             whole = same and place[0] in self.norms and x.shape == noise[0].shape
-            norms.append(place[0] if whole and _near(x - old, noise[0]) else None)
+            far = float((x - old - noise[0]).abs().max()) if whole else 0.0
+            norms.append(place[0] if whole and far <= ARRIVED * float(noise[0].abs().max()) else None)
             raise SeenEnough
 
         self._run(compare, (path, disturb))
         return norms[0] if norms else ""
-
-
-def _near(change: Tensor, noise: Tensor) -> bool:
-    return float((change - noise).abs().max()) <= ARRIVED * float(noise.abs().max())
 
 
 def _identity(x: Tensor) -> tuple[Any, ...]:

@@ -149,9 +149,10 @@ def _shifts_at(stage: Stage, tap: Tap) -> list[Tensor]:
     """What the shifts of a stage add to every row at a tap: [width], float64."""
     shifts = []
     for shift, key in _shifts(stage, tap.scope):
+        bias = _key(stage, shift.bias, tap.scope) or ""
         if tap.side == "in" and shift.via is not None and _key(stage, shift.via, tap.scope) == tap.block:
             parts = shift.reads
-        elif tap.side == "out" and _gives(_key(stage, shift.bias, tap.scope), tap.block):
+        elif tap.side == "out" and f"{bias.removesuffix('.bias')}.weight" == tap.block:  # of one module
             parts = (shift.block or 0,)
         else:
             continue
@@ -166,11 +167,6 @@ def _shifts_at(stage: Stage, tap: Tap) -> list[Tensor]:
             view[0] += _spread(delta, kept, view_atoms[1:])
         shifts.append(row[0])
     return shifts
-
-
-def _gives(bias: str | None, weight: str) -> bool:
-    """Whether a bias and a weight are those of one module."""
-    return bias is not None and bias.removesuffix(".bias") + ".weight" == weight
 
 
 def _spread(delta: Tensor, names: list[str], tap_atoms: tuple[Atom, ...]) -> Tensor:

@@ -102,7 +102,8 @@ def teleport(
         closure()  # the gradients of the parameters as they are
         return unmoved
     transport(movement, optimizers)
-    return Teleported(before, after, again, True, _condition(space, movement.elements))
+    ratios = [_ratio(family, family.of(movement.elements)) for family in space.families]
+    return Teleported(before, after, again, True, max(ratios, default=1.0))
 
 
 def _value(loss: Any) -> float:
@@ -163,12 +164,8 @@ def _step(space: VerticalSpace, elements: Tensor, xi: Tensor, condition: float) 
     return stepped
 
 
-def _condition(space: VerticalSpace, elements: Tensor) -> float:
-    """The largest condition number of any element; of numbers, by how much any two of a family differ."""
-    return max((_ratio(family, family.of(elements)) for family in space.families), default=1.0)
-
-
 def _ratio(family: Family, g: Tensor) -> float:
+    """The largest condition number of an element; of numbers, by how much any two of a family differ."""
     if family.kind == "matrix":
         s = torch.linalg.svdvals(g)
         return float((s[..., 0] / s[..., -1]).max())
