@@ -13,7 +13,7 @@ from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_alignment, random_turn, with_streams
 from isomerge.merging.fusion_statistics import FusionStatistics
 from isomerge.models.recognised import recognise
-from isomerge.observe.stats.moved_statistics import COORDINATEWISE, check_closed, moved_fisher
+from isomerge.observe.stats.statistics import COORDINATEWISE, check_closed, moved_fisher
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.groups import GROUPS
 from observe.test_fisher_information import labelled

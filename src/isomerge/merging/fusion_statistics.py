@@ -20,8 +20,13 @@ from isomerge.fusion.regmean import InputGram
 from isomerge.models.recognised import Model
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.stats.gathering import StatsOptions, parse_kinds, run_stats
-from isomerge.observe.stats.moved_statistics import check_closed, moved_factor, moved_fisher, moved_moments
-from isomerge.observe.stats.statistics import StatisticsFile
+from isomerge.observe.stats.statistics import (
+    StatisticsFile,
+    check_closed,
+    moved_factor,
+    moved_fisher,
+    moved_moments,
+)
 from isomerge.observe.stats.taps import gradient_tap
 from isomerge.progress import Observer, quiet
 from isomerge.symmetry.alignment import Alignment
@@ -158,7 +163,7 @@ class FusionStatistics:
 
         Raises:
             IsomergeError: an alignment that mixes coordinates
-                (`isomerge.observe.stats.moved_statistics.moved_fisher`).
+                (`isomerge.observe.stats.statistics.moved_fisher`).
         """
         return [self._fisher(f, block, g) for f, g in zip(self.files, self._each(alignments), strict=True)]
 

@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from isomerge.research.optim.invariant import InvariantAdam as InvariantAdam
     from isomerge.research.optim.invariant import InvariantSGD as InvariantSGD
     from isomerge.research.optim.quotient import Quotient as Quotient
+    from isomerge.research.optim.quotient import QuotientOptimizer as QuotientOptimizer
     from isomerge.research.optim.quotient import Rebalanced as Rebalanced
     from isomerge.research.optim.teleporting import Teleported as Teleported
     from isomerge.research.optim.teleporting import teleport as teleport
-    from isomerge.research.optim.wrapper import QuotientOptimizer as QuotientOptimizer
 
 _HOMES = {
     "InvariantAdam": "invariant",
