@@ -76,12 +76,12 @@ def test_arguments_are_checked_and_kept() -> None:
     found = fisher(small, weight=[1.0] * 3, fishers=fishers, floor=1e-6)
     assert found.dtype == torch.float32
     assert all(torch.equal(x, y) for x, y in zip(small, before, strict=True))
-    for weight, said in (([1.0, -1.0, 1.0], "not negative"), ([0.0] * 3, "one positive")):
+    for weight, said in (([1.0, -1.0, 1.0], "of at least 0"), ([0.0] * 3, "one positive")):
         with pytest.raises(IsomergeError, match=said):
             fisher(tensors, weight=weight, fishers=fishers, floor=1e-6)
         with pytest.raises(IsomergeError, match=said):
             fisher_kfac(tensors, weight=weight, factors=[None] * 3, damping=0.1, iterations=5)
-    with pytest.raises(IsomergeError, match="iterations 0"):
+    with pytest.raises(IsomergeError, match="`iterations` is 0"):
         fisher_kfac(tensors, weight=[1.0] * 3, factors=[None] * 3, damping=0.1, iterations=0)
 
 
@@ -141,7 +141,7 @@ def test_damping_draws_towards_the_average(damping: float) -> None:
     if damping == 1:
         average = sum(s * t for s, t in zip(shares, tensors, strict=True))
         assert torch.allclose(found, average, atol=1e-12)
-    with pytest.raises(IsomergeError, match="damping 2"):
+    with pytest.raises(IsomergeError, match="`damping` is 2"):
         fisher_kfac(tensors, weight=weight, factors=factors, damping=2.0, iterations=1)
 
 

@@ -109,8 +109,8 @@ def test_other_tensors_are_averaged() -> None:
     assert all(torch.equal(w, v.float()) for w, v in zip(small, weights, strict=True))
     same = regmean([weights[0]] * 3, weight=[1.0] * 3, grams=[gram_of(x) for x in inputs], alpha=0.9)
     assert torch.allclose(same, weights[0], atol=1e-12)
-    for weight, alpha, said in (([1.0, -1.0, 1.0], 0.9, "not negative"), ([0.0] * 3, 0.9, "one positive"),
-                                ([1.0] * 3, 1.5, "alpha 1.5")):  # fmt: skip
+    for weight, alpha, said in (([1.0, -1.0, 1.0], 0.9, "of at least 0"), ([0.0] * 3, 0.9, "one positive"),
+                                ([1.0] * 3, 1.5, "`alpha` is 1.5")):  # fmt: skip
         with pytest.raises(IsomergeError, match=said):
             regmean(weights, weight=weight, grams=[None] * 3, alpha=alpha)
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isomerge.errors import IsomergeError
-from isomerge.fusion.breadcrumbs import middle
-from isomerge.fusion.trimming import Masked, Sizes, check_share, lowest, random_entries, ranked_entries
+from isomerge.fusion.breadcrumbs import breadcrumbs, middle
+from isomerge.fusion.trimming import Masked, Sizes, lowest, random_entries, ranked_entries
 
 # few values, so that most draws have ties at the threshold
 VALUES = st.lists(st.sampled_from([0.0, -1.0, 1.0, 2.0, -2.0, 0.5]), min_size=1, max_size=12)
@@ -107,12 +107,13 @@ def test_draws_are_those_of_torch(seed: int, counts: list[int]) -> None:
 
 
 def test_shares_are_checked() -> None:
-    """A share outside of [0, 1] and a window outside of (0, 1)."""
+    """A share outside of [0, 1], whoever calls a method, and a window outside of (0, 1)."""
+    zeros = torch.zeros(3)
     for value in (0, 0.5, 1):
-        check_share("density", value)
+        assert torch.equal(breadcrumbs([zeros], zeros, weight=[1.0], density=[value], gamma=[value]), zeros)
     for value in (-0.1, 1.1, float("nan")):
         with pytest.raises(IsomergeError, match=r"`gamma` is .*: give a number from 0 to 1"):
-            check_share("gamma", value)
+            breadcrumbs([zeros], zeros, weight=[1.0], density=[0.5], gamma=[value])
     for density, epsilon in ((0.1, 0.1), (0.9, 0.15)):
         with pytest.raises(IsomergeError, match=r"`epsilon` is .*: choose a smaller epsilon"):
             ranked_entries(torch.ones(3), density, epsilon, rng())

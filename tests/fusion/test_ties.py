@@ -108,7 +108,7 @@ def test_elections() -> None:
     base, how = torch.zeros(4), {"weight": [1.0] * 3, "density": [1.0] * 3, "normalize": False}
     assert ties(deltas, base, **how, consensus_method="sum").tolist() == [3, 1, 0, -2]
     assert ties(deltas, base, **how, consensus_method="count").tolist() == [-2, 1, 0, 1]
-    with pytest.raises(IsomergeError, match="`consensus_method` is mean, but it is one of: sum, count"):
+    with pytest.raises(IsomergeError, match="`consensus_method` is mean: give one of sum, count"):
         ties(deltas, base, **how, consensus_method="mean")
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from isomerge.fusion.method_options import SHARE
 from isomerge.fusion.registry import per_model
 from isomerge.fusion.task_vectors import sparse_method
-from isomerge.fusion.trimming import Sizes, Trim, check_share, parts_of
+from isomerge.fusion.trimming import Sizes, Trim, parts_of
 from isomerge.passes import Part
 
 
@@ -33,12 +33,7 @@ def middle(
         density: the share of entries that each task vector keeps; at 1 it is kept as it is, outliers too.
         gamma: the share of outliers; less where ``density + gamma > 1``.
         rescale: restore the sum of magnitudes.
-
-    Raises:
-        IsomergeError: a density or gamma outside of [0, 1].
     """
-    for outliers in gamma:
-        check_share("gamma", outliers)
     n = base.numel()
 
     def part(sizes: Sizes, share: float, outliers: float) -> Part:

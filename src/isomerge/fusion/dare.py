@@ -29,9 +29,6 @@ def thinned(
         density: the share of entries that each task vector keeps; at 1 it is kept as it is.
         rescale: restore the sum of magnitudes.
         rng: draws the masks, model by model.
-
-    Raises:
-        IsomergeError: a density outside of [0, 1].
     """
     return parts_of(
         tensors,

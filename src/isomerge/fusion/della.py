@@ -45,7 +45,7 @@ def pruned(
         rng: draws the masks, model by model.
 
     Raises:
-        IsomergeError: a density outside of [0, 1], or probabilities outside of (0, 1).
+        IsomergeError: probabilities outside of (0, 1).
     """
 
     def part(sizes: Sizes, share: float, window: float) -> Part:

@@ -14,7 +14,6 @@ from isomerge.fusion.knots import trim
 from isomerge.fusion.matrices import directions, merged_matrices, sum_of
 from isomerge.fusion.method_options import NOT_NEGATIVE, SHARE, Range, limited
 from isomerge.fusion.registry import merge_method, per_model
-from isomerge.fusion.trimming import check_share
 
 ROUNDING = 4e-6
 """Share of the base's length up to which a task vector is rounding, and is not drawn out to a length: 32 float32
@@ -68,8 +67,6 @@ def doge(
     Raises:
         IsomergeError: a share outside of [0, 1].
     """
-    check_share("density", density)
-    check_share("subspace", subspace)
 
     rounding = ROUNDING * float(torch.linalg.vector_norm(base)) / prod(base.shape[:stacked]) ** 0.5
 

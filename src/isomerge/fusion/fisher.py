@@ -115,10 +115,6 @@ def fisher_kfac(
         IsomergeError: negative weights, a sum of weights that is zero, or an option outside of its range.
     """
     shares = checked_weights(weight)
-    if iterations < 1:
-        raise IsomergeError(f"iterations {iterations}: at least 1 is needed")
-    if not 0 <= damping <= 1:
-        raise IsomergeError(f"damping {damping}: a number between 0 and 1 is needed")
     known = [_damped(f, damping) for f in factors if f is not None]
     start = weighted_mean(tensors, weight)
     if len(known) < len(tensors):
@@ -212,12 +208,12 @@ def pseudo_inverse(gram: Tensor) -> Tensor:
 
 
 def checked_weights(weight: Sequence[float]) -> list[float]:
-    """Weights of a least squares problem, divided by their sum.
+    """Weights of a least squares problem, none negative, divided by their sum.
 
     Raises:
-        IsomergeError: a negative one, or nothing but zeros.
+        IsomergeError: nothing but zeros.
     """
-    if any(w < 0 for w in weight) or sum(weight) <= 0:
+    if sum(weight) <= 0:
         raise IsomergeError(
             f"weight {', '.join(f'{w:g}' for w in weight)}: this method needs weights that are not negative, "
             f"one positive"

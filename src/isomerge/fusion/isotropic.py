@@ -12,7 +12,6 @@ from isomerge.fusion.bounds import in_directions
 from isomerge.fusion.matrices import directions, merged_matrices, nearest_orthonormal, stacked_triples, sum_of
 from isomerge.fusion.method_options import NOT_NEGATIVE, SHARE, limited
 from isomerge.fusion.registry import merge_method, per_model
-from isomerge.fusion.trimming import check_share
 
 
 @merge_method
@@ -75,7 +74,6 @@ def iso_cts(
     Raises:
         IsomergeError: a share outside of [0, 1].
     """
-    check_share("common", common)
 
     def mix(deltas: list[Tensor]) -> Tensor:
         shared, own = places(min(deltas[0].shape), len(deltas), common)

@@ -12,7 +12,7 @@ from isomerge.fusion.matrices import left_directions, merged_matrices
 from isomerge.fusion.method_options import NOT_NEGATIVE, SHARE, limited
 from isomerge.fusion.registry import merge_method, per_model
 from isomerge.fusion.task_vectors import add_task_vectors
-from isomerge.fusion.trimming import check_share, lowest
+from isomerge.fusion.trimming import lowest
 
 
 @merge_method
@@ -46,9 +46,6 @@ def knots(
     Raises:
         IsomergeError: a density outside of [0, 1].
     """
-    for share in density:
-        check_share("density", share)
-
     added = add_task_vectors(weight, base.dtype, normalize=normalize, consensus="sum")
 
     def ties(parts: list[Tensor]) -> Tensor:

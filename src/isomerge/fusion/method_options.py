@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from math import inf, isfinite
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from isomerge.errors import IsomergeError, with_points
 from isomerge.fusion.bounds import Bound
@@ -87,12 +88,20 @@ def limited(
     bound: Bound | None = None,
     **values: Range | tuple[str, ...],
 ) -> Callable[[Function], Function]:
-    """Give a function limits, before it is registered: values of its options by name, and the other fields of
-    `Limits`."""
+    """Give a function limits, before it is registered: values of its options by name, of which it then refuses
+    others whoever calls it, and the other fields of `Limits`."""
 
     def put(function: Function) -> Function:
-        function.__dict__["limits"] = Limits(values, models, together, bound)
-        return function
+        @wraps(function)
+        def within(*operands: Any, **options: Any) -> Any:
+            for name, given in ((keyword.rstrip("_"), given) for keyword, given in options.items()):
+                for value in given if is_list(given) else [given]:
+                    if name in values and value is not None:
+                        _check_value(name, value, values[name])
+            return function(*operands, **options)
+
+        within.__dict__["limits"] = Limits(values, models, together, bound)
+        return cast(Function, within)
 
     return put
 
@@ -122,17 +131,19 @@ def check_kind(option: Option, value: Any, place: str) -> None:
     }
     if not good[option.kind]:
         words = {bool: "true or false", float: "a finite number", int: "a whole number", str: "a word"}
-        wanted = _expected(option) or words[option.kind]
+        wanted = words[option.kind] if option.values is None else _expected(option.values)
         raise IsomergeError(f"`{place}` is {value!r}: give {wanted}{with_points(value)}")
-    if isinstance(value, (int, float, str)) and option.values is not None and value not in option.values:
-        raise IsomergeError(f"`{place}` is {value}: give {_expected(option)}")
+    if option.values is not None:
+        _check_value(place, value, option.values)
 
 
-def _expected(option: Option) -> str:
-    """The values that an option takes, where it says so."""
-    if isinstance(option.values, Range):
-        return f"a number {option.values}"
-    return f"one of {', '.join(option.values)}" if option.values else ""
+def _check_value(place: str, value: Any, values: Range | tuple[str, ...]) -> None:
+    if value not in values:
+        raise IsomergeError(f"`{place}` is {value}: give {_expected(values)}")
+
+
+def _expected(values: Range | tuple[str, ...]) -> str:
+    return f"a number {values}" if isinstance(values, Range) else f"one of {', '.join(values)}"
 
 
 def check_number(tensors: Sequence[Any], method: Callable[..., Any]) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from isomerge.fusion.bounds import in_directions
 from isomerge.fusion.method_options import SHARE, Range, limited
 from isomerge.fusion.registry import merge_method, per_model
-from isomerge.fusion.trimming import check_share, kth_smallest
+from isomerge.fusion.trimming import kth_smallest
 
 NEGLIGIBLE = 1e-12
 """Sum of scores below which nothing is divided (theirs)."""
@@ -46,7 +46,6 @@ def pcb(
     Raises:
         IsomergeError: a share outside of [0, 1].
     """
-    check_share("density", density)
     deltas = [(t - base).reshape(-1) for t in tensors]
     if not base.numel():
         return base.clone()

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isomerge.errors import IsomergeError
 from isomerge.fusion.bounds import near_average
 from isomerge.fusion.fisher import ROUNDING, checked_weights, pseudo_inverse, weighted_mean
 from isomerge.fusion.method_options import NOT_NEGATIVE, SHARE, limited
@@ -58,8 +57,6 @@ def regmean(
         IsomergeError: negative weights, a sum of weights that is zero, or an alpha outside its range.
     """
     shares = checked_weights(weight)
-    if not 0 <= alpha <= 1:
-        raise IsomergeError(f"alpha {alpha}: a number between 0 and 1 is needed")
     start = weighted_mean(tensors, weight)
     known = [g for g in grams if g is not None]
     if len(known) < len(tensors):

@@ -12,7 +12,7 @@ from isomerge.fusion.bounds import changes
 from isomerge.fusion.linear import weighted
 from isomerge.fusion.method_options import SHARE, limited
 from isomerge.fusion.registry import entries_method
-from isomerge.fusion.trimming import Masked, check_share, lowest
+from isomerge.fusion.trimming import Masked, lowest
 from isomerge.passes import Entries, Entrywise, Part, Pass, addresses, squares
 from isomerge.pieces import wide_dtype
 
@@ -42,11 +42,7 @@ def selected(tensors: Sequence[Tensor], base: Tensor, *, select_topk: float, **_
     Args:
         tensors, base: as they are stored, of one shape.
         select_topk: as of `sce`.
-
-    Raises:
-        IsomergeError: a share outside of [0, 1].
     """
-    check_share("select_topk", select_topk)
     reading = Pass([*tensors, base], wide_dtype([base, *tensors]))
     mask, sums = None, [0.0] * len(tensors)
     if select_topk < 1:

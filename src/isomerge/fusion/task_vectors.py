@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isomerge.errors import IsomergeError
 from isomerge.fusion import bounds
 from isomerge.fusion.linear import weighted
 from isomerge.fusion.method_options import CONSENSUS, SHARE, Range, Together, limited
@@ -19,12 +18,6 @@ from isomerge.passes import Entries, Entrywise, Part
 
 NO_WEIGHT = 1e-8
 """Sum of weights that nothing is divided by (mergekit's)."""
-
-
-def check_consensus(consensus: str) -> None:
-    """Raises IsomergeError where this is no way to elect signs."""
-    if consensus not in ("sum", "count"):
-        raise IsomergeError(f"`consensus_method` is {consensus}, but it is one of: sum, count")
 
 
 def _scaled(z: Any, votes: Any, total: Any, count: Any, p: Any, q: Any, r: Any) -> Any:
@@ -76,15 +69,11 @@ def add_task_vectors(
         lambda_: scales what is added.
         consensus: see above; None: no election.
         parts: what stays of every task vector; None, or none of them: all.
-
-    Raises:
-        IsomergeError: another word for ``consensus``.
     """
     if consensus is None:
         total = sum(weight)
         divisor = total if normalize and abs(total) >= NO_WEIGHT else 1.0
         return SUM([[w] for w in weight], (lambda_, divisor), parts=parts)
-    check_consensus(consensus)
     # where all weights are positive, sums of them are no less than the least, but for one that the dtype has not
     least = max(min(weight), torch.finfo(dtype).tiny) if normalize and min(weight) > 0 else 0.0
     votes = [[w, float(consensus == "count")] for w in weight]

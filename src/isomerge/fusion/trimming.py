@@ -52,18 +52,6 @@ def kth_smallest(flat: Tensor, k: int) -> float:
     return float(flat[k - 1])
 
 
-def check_share(name: str, value: float) -> None:
-    """Refuse a share outside of [0, 1].
-
-    Raises:
-        IsomergeError: naming the parameter.
-    """
-    if not 0 <= value <= 1:
-        raise IsomergeError(
-            f"`{name}` is {value}, but it is a share of the entries of a tensor: give a number from 0 to 1"
-        )
-
-
 def check_window(density: float, epsilon: float) -> None:
     """Refuse probabilities ``density +- epsilon`` that leave (0, 1).
 
@@ -257,9 +245,6 @@ def largest(
         tensors, base: as they are stored, of one shape.
         density: the share of entries that each task vector keeps.
         rescale: scale what stays to the sum of magnitudes that there was.
-
-    Raises:
-        IsomergeError: a density outside of [0, 1].
     """
     n = base.numel()
 
@@ -279,13 +264,8 @@ def parts_of(
 ) -> list[Part | None]:
     """What stays of every task vector; None: all, at density 1. ``part`` is given its magnitudes, its density, and
     its entry of ``more``.
-
-    Raises:
-        IsomergeError: a density outside of [0, 1].
     """
     wide = wide_dtype([base, *tensors])
-    for share in density:
-        check_share("density", share)
     return [
         None if share == 1 else part(Sizes(t, base, wide), share, *own)
         for t, share, *own in zip(tensors, density, *more, strict=True)
