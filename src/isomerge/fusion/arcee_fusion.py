@@ -9,7 +9,7 @@ from torch import Tensor
 
 from isomerge.fusion.bounds import convex
 from isomerge.fusion.inner_products import PIECE
-from isomerge.fusion.method_options import check_number, limited
+from isomerge.fusion.method_options import limited
 from isomerge.fusion.registry import merge_method
 from isomerge.fusion.trimming import kth_smallest
 
@@ -36,7 +36,6 @@ def arcee_fusion(tensors: Sequence[Tensor], base: Tensor) -> Tensor:
     Raises:
         IsomergeError: there is not exactly one model beside the base.
     """
-    check_number(tensors, arcee_fusion)
     if base.numel() == 0:
         return base.clone()
     delta = tensors[0] - base

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
+from inspect import signature
 from math import inf, isfinite
 from typing import Any, TypeVar, cast
 
@@ -88,12 +89,16 @@ def limited(
     bound: Bound | None = None,
     **values: Range | tuple[str, ...],
 ) -> Callable[[Function], Function]:
-    """Give a function limits, before it is registered: values of its options by name, of which it then refuses
-    others whoever calls it, and the other fields of `Limits`."""
+    """Give a function limits, before it is registered: values of its options by name, and the other fields of
+    `Limits`. Whoever calls it, it then refuses other values, and another number of ``tensors``."""
 
     def put(function: Function) -> Function:
+        counted = next(iter(signature(function).parameters), "") == "tensors"
+
         @wraps(function)
         def within(*operands: Any, **options: Any) -> Any:
+            if counted and operands:
+                check_count(len(operands[0]), function.__name__, models)
             for name, given in ((keyword.rstrip("_"), given) for keyword, given in options.items()):
                 for value in given if is_list(given) else [given]:
                     if name in values and value is not None:
@@ -144,15 +149,6 @@ def _check_value(place: str, value: Any, values: Range | tuple[str, ...]) -> Non
 
 def _expected(values: Range | tuple[str, ...]) -> str:
     return f"a number {values}" if isinstance(values, Range) else f"one of {', '.join(values)}"
-
-
-def check_number(tensors: Sequence[Any], method: Callable[..., Any]) -> None:
-    """Refuse too few or too many tensors for a method's function (the base is not counted).
-
-    Raises:
-        IsomergeError: see `check_count`.
-    """
-    check_count(len(tensors), method.__name__, limits_of(method).models)
 
 
 def check_count(count: int, method: str, models: tuple[int, int | None]) -> None:

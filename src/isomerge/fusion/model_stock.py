@@ -10,7 +10,7 @@ from torch import Tensor
 
 from isomerge.fusion.bounds import stock
 from isomerge.fusion.inner_products import combination, inner_products
-from isomerge.fusion.method_options import check_number, limited
+from isomerge.fusion.method_options import limited
 from isomerge.fusion.registry import merge_method
 
 PRODUCT = 1e-6
@@ -36,7 +36,6 @@ def model_stock(tensors: Sequence[Tensor], base: Tensor, *, filter_wise: bool = 
     Raises:
         IsomergeError: fewer than two models.
     """
-    check_number(tensors, model_stock)
     n = len(tensors)
     width = base.shape[-1] if filter_wise and base.ndim > 0 else base.numel()
     origin = base.reshape(-1, width)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from isomerge.fusion.bounds import convex
 from isomerge.fusion.linear import weighted
-from isomerge.fusion.method_options import check_number, limited
+from isomerge.fusion.method_options import limited
 from isomerge.fusion.registry import entries_method
 from isomerge.passes import Entries, Entrywise
 
@@ -42,5 +42,4 @@ def nearswap(tensors: Sequence[Tensor], base: Tensor, *, t: float) -> Entries:
     Raises:
         IsomergeError: there is not exactly one model beside the base.
     """
-    check_number(tensors, nearswap)
     return SWAPPED([[1.0]], (t, NEAREST), subtract=False)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from isomerge.fusion.bounds import interpolated
 from isomerge.fusion.inner_products import combination, inner_products
-from isomerge.fusion.method_options import check_number, limited
+from isomerge.fusion.method_options import limited
 from isomerge.fusion.registry import merge_method, per_model
 
 NORM = 1e-7
@@ -46,7 +46,6 @@ def nuslerp(
     Raises:
         IsomergeError: there are not two models.
     """
-    check_number(tensors, nuslerp)
     total = weight[0] + weight[1]
     t = 0.5 if abs(total) < TOTAL else weight[1] / total
     ends = [_vectors(x, nuslerp_flatten, nuslerp_row_wise) for x in tensors]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from isomerge.fusion.bounds import interpolated
 from isomerge.fusion.inner_products import combination, inner_products
-from isomerge.fusion.method_options import check_number, limited
+from isomerge.fusion.method_options import limited
 from isomerge.fusion.registry import merge_method
 
 DOT_THRESHOLD = 0.9995
@@ -36,7 +36,6 @@ def slerp(tensors: Sequence[Tensor], base: Tensor, *, t: float) -> Tensor:
     Raises:
         IsomergeError: there is not exactly one model beside the base.
     """
-    check_number(tensors, slerp)
     other = tensors[0]
     gram = inner_products([base.reshape(1, -1), other.reshape(1, -1)])[0]
     norms = [math.sqrt(float(gram[i, i])) for i in range(2)]
