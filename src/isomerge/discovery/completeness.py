@@ -9,7 +9,7 @@ hidden axis is typed like the stream around it shows by this.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -63,7 +63,7 @@ class Completeness:
             "complete": self.complete,
             "redundancy": None if self.redundancy is None else self.redundancy.report(),
             "redundancy_note": self.note,
-            "inner": [axis.report() for axis in self.inner],
+            "inner": [asdict(axis) for axis in self.inner],
         }
 
 
@@ -138,10 +138,6 @@ class InnerAxis:
     reader: str
     size: int
     group: str
-
-    def report(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {"writer": self.writer, "reader": self.reader, "size": self.size, "group": self.group}
 
 
 def inner_axes(seen: BoundSpecimen) -> list[InnerAxis]:

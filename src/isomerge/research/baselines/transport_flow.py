@@ -14,7 +14,7 @@ Only one group of tensors of each model is in memory at a time (a layer's attent
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -193,7 +193,7 @@ class TransportFlow:
         hard = all(bool(((t == 0) | (t == 1)).all()) for t in self.maps.tensors.values())
         exact = self.settings.exact and hard and set(self.stream.start) == set(self.stream.streams)
         return {
-            "settings": self.settings.record(),
+            "settings": asdict(self.settings),
             "streams": list(self.stream.streams),
             "maps": len(self.maps.tensors),
             "hard": hard,

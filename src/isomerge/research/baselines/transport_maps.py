@@ -12,7 +12,7 @@ solved bases first; what it costs to send one head to another is what it costs t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy
@@ -85,10 +85,6 @@ class TransportSettings:
             raise IsomergeError(
                 f"the residual policy {self.residual} weights by activations: add --data DATA, or choose averaging"
             )
-
-    def record(self) -> dict[str, Any]:
-        """The JSON form, for reports and the keys of runs."""
-        return asdict(self)
 
 
 METHODS = {
