@@ -189,17 +189,11 @@ class Method:
         Raises:
             IsomergeError: a plug-in's function fails, or gives back what cannot stand for a model's tensor.
         """
-        arguments = self._keywords(parameters, len(tensors))
-        if self.random:
-            arguments["rng"] = rng
-        if self.statistics:
-            arguments[self.statistics] = statistics
-        if self.select is not None:
-            arguments["selection"] = selection
-        if self.noted:
-            arguments["notes"] = notes
-        arguments.update((asked, parameters[asked]) for asked in self.placed if asked in parameters)
-        operands = [tensors, *([base] if self.base != "none" else [])]
+        arguments = self._keywords(parameters, len(tensors), rng=rng, selection=selection)
+        arguments |= {name: parameters[name] for name in self.placed if name in parameters}
+        arguments |= {self.statistics: statistics} if self.statistics else {}
+        arguments |= {"notes": notes} if self.noted else {}
+        operands = self._operands(tensors, base)
         if self.built_in:
             return self.function(*operands, **arguments)
         return self._calls.tensor(operands, arguments, name)
@@ -253,11 +247,9 @@ class Method:
         """What `select` tells of whole tensors as they are stored; None where there is nothing to be told."""
         if self.select is None:
             return None
-        options = self._keywords(parameters, len(tensors))
-        options |= {"rng": rng} if self.random else {}
-        operands = [tensors, *([base] if self.base != "none" else [])]
+        options = self._keywords(parameters, len(tensors), rng=rng)
         call = self.select if self.built_in else self._calls.selection(self.select)
-        return call(*operands, **options)
+        return call(*self._operands(tensors, base), **options)
 
     def entries_of(
         self, parameters: Mapping[str, Any], count: int, dtype: torch.dtype, selection: Any = None
@@ -266,16 +258,20 @@ class Method:
         told by a function of pieces alone."""
         if self.entries is None or not self.built_in:
             return None
-        options = self._keywords(parameters, count)
-        options |= {"selection": selection} if self.select is not None else {}
-        options |= {"rng": None} if self.random else {}
-        options.update((asked, parameters[asked]) for asked in self.placed if asked in parameters)
+        options = self._keywords(parameters, count, rng=None, selection=selection)
+        options |= {name: parameters[name] for name in self.placed if name in parameters}
         like = torch.empty(0, dtype=dtype)
-        return self.entries([like] * count, *([like] if self.base != "none" else []), **options)
+        return self.entries(*self._operands([like] * count, like), **options)
 
-    def _keywords(self, parameters: Mapping[str, Any], count: int) -> dict[str, Any]:
+    def _keywords(self, parameters: Mapping[str, Any], count: int, **more: Any) -> dict[str, Any]:
+        """Options by keyword, and of a generator and a selection what it takes."""
         values = self.values(parameters, count)
-        return {option.keyword: values[option.name] for option in self.options.values()}
+        taken = {"rng": self.random, "selection": self.select is not None}
+        options = {option.keyword: values[option.name] for option in self.options.values()}
+        return options | {name: value for name, value in more.items() if taken[name]}
+
+    def _operands(self, tensors: Sequence[Tensor], base: Tensor | None) -> list[Any]:
+        return [tensors] if self.base == "none" else [tensors, base]
 
 
 ELSEWHERE = {
@@ -358,7 +354,8 @@ def unit_method(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def forward_method(function: Callable[..., Any]) -> Callable[..., Any]:
     """Register a function that runs the aligned models on examples: ``function(run, *, options) -> (module,
-    report)``, where ``run`` is an `isomerge.merging.endpoints.Forward` and the module has the merged parameters."""
+    report)``, where ``run`` is an `isomerge.fusion.forward.running.Forward` and the module has the merged
+    parameters."""
     return _register(describe(function, forward=True))
 
 
