@@ -266,7 +266,7 @@ def test_as_torch_computes_it(name: str) -> None:
 def test_a_mistake_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Later entries kept among equal ones; votes that are not weighted."""
     with monkeypatch.context() as patch:
-        patch.setattr("isomerge.fusion.trimming.Trim", lambda *a, earlier, **k: Trim(*a, **k))
+        patch.setattr("isomerge.fusion.ties.Trim", lambda *a, earlier, **k: Trim(*a, **k))
         assert worst("ties", 16) > ROUNDINGS
     unweighted = replace(task_vectors.ELECTED, vote=lambda d, a, b, votes: votes + d)
     monkeypatch.setattr(task_vectors, "ELECTED", unweighted)

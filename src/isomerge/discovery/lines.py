@@ -71,7 +71,7 @@ def find_lines(first: Specimen, second: Specimen, used: Collection[str] = ()) ->
     """The lines of two specimens of one class, in the order of the first one's tensors.
 
     Args:
-        one, two: the specimens.
+        first, second: the specimens.
         used: stored names in the first one that outputs depend on; layers without any are no samples.
     """
     alive = {scope for name in used or first.stored for scope in _scopes(name)}
@@ -198,7 +198,7 @@ def expression(lengths: tuple[int, int], first: Mapping[str, Any], second: Mappi
 
     Args:
         lengths: the length in the two specimens; both must come out.
-        one, two: their configs.
+        first, second: their configs.
     """
     keys = size_keys(first, second)
 

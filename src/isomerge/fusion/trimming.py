@@ -18,7 +18,6 @@ import torch
 from torch import Generator, Tensor
 
 from isomerge.errors import IsomergeError
-from isomerge.fusion.registry import per_model
 from isomerge.passes import Part, Pass
 from isomerge.pieces import PIECE, wide_dtype
 
@@ -228,31 +227,6 @@ def factor_of(part: Part, sizes: Sizes) -> float:
     part.seen[:] = 0
     before, after = sums.tolist()
     return before / after if before >= NEGLIGIBLE and after >= NEGLIGIBLE else 1.0
-
-
-def largest(
-    tensors: Sequence[Tensor],
-    base: Tensor,
-    *,
-    density: Sequence[float] = per_model(1.0),
-    rescale: bool = False,
-    **_: Any,
-) -> list[Part | None]:
-    """TIES: of every task vector the ``max(1, floor(density N))`` entries of largest magnitude (none at density 0);
-    None: it is kept as it is. Of equal ones the earlier stay.
-
-    Args:
-        tensors, base: as they are stored, of one shape.
-        density: the share of entries that each task vector keeps.
-        rescale: scale what stays to the sum of magnitudes that there was.
-    """
-    n = base.numel()
-
-    def part(sizes: Sizes, share: float) -> Part:
-        kept = min(n, max(1, int(share * n))) if share else 0
-        return Trim(sizes, n - kept, n, rescale=rescale, earlier=True)
-
-    return parts_of(tensors, base, density, part)
 
 
 def parts_of(
