@@ -274,9 +274,20 @@ def test_the_command_line_refuses_with_code_2(install, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_two_modules_that_register_one_name(install, tmp_path: Path) -> None:
+LIMITED = CODE.replace(
+    "@elementwise_method",
+    """from isomerge.fusion.method_options import SHARE, limited
+
+@elementwise_method
+@limited(pull=SHARE)""",
+)
+
+
+@pytest.mark.parametrize("code", [CODE, LIMITED], ids=["plain", "limited"])
+def test_two_modules_that_register_one_name(install, tmp_path: Path, code: str) -> None:
+    """Also where a function stands in another, of a file that both have in common."""
     for name in ("module_one", "module_two"):
-        (tmp_path / f"{name}.py").write_text(CODE.replace("NAME", "shared_name"))
+        (tmp_path / f"{name}.py").write_text(code.replace("NAME", "shared_name"))
     try:
         importlib.import_module("module_one")
         with pytest.raises(IsomergeError, match="module_two and module_one both register that name"):

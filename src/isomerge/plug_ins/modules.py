@@ -316,10 +316,11 @@ def check_one(kind: str, name: str, function: Any, there: Any) -> None:
 
 def _makers(function: Any) -> list[tuple[str, str]]:
     """The module and file that a function is from, and those that register it now."""
-    inner = called(function)
+    outer = called(function)
+    inner = inspect.unwrap(outer)
     code = getattr(inner, "__code__", None)
     own = (str(inner.__module__), os.path.realpath(code.co_filename) if code else str(inner.__module__))
-    if inner is function and code and "<locals>" not in function.__qualname__:
+    if outer is function and code and "<locals>" not in function.__qualname__:
         return [own, own]
     frame = inspect.currentframe()
     while frame is not None and frame.f_code.co_name != "<module>":
