@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -41,30 +42,25 @@ class Reader:
         self.folder, self.inputs, self.length = folder, inputs, length
         self.pad = inputs.token("pad_token_id") or 0
         self.mask, self.special = mask_of(folder, inputs, length)
-        self._encoder: Encoder | None = None
-        self._image: Any = None
-        self._pair: Any = None
-        self._chats: ChatReader | None = None
 
-    @property
+    @cached_property
     def encoder(self) -> Encoder:
         """The tokenizer; an IsomergeError when there is none."""
-        if self._encoder is None:
-            self._encoder = text_encoder(self.folder, self.inputs, self.length)
-            self.pad = self._encoder.pad
-        return self._encoder
+        encoder = text_encoder(self.folder, self.inputs, self.length)
+        self.pad = encoder.pad
+        return encoder
 
-    def image(self, image: Any, where: str) -> Any:
-        """The pixels of one image."""
-        if self._image is None:
-            self._image = image_encoder(self.folder, self.inputs)
-        return self._image(image, where)
+    @cached_property
+    def _image(self) -> Callable[[Any, str], Any]:
+        return image_encoder(self.folder, self.inputs)
 
-    def pair(self, text: str, image: Any, where: str) -> dict[str, Any]:
-        """A text with its image."""
-        if self._pair is None:
-            self._pair = pair_encoder(self.folder, self.inputs, self.encoder.encode, self.encoder.length)
-        return self._pair(text, image, where)
+    @cached_property
+    def _pair(self) -> Callable[[str, Any, str], dict[str, Any]]:
+        return pair_encoder(self.folder, self.inputs, self.encoder.encode, self.encoder.length)
+
+    @cached_property
+    def _chats(self) -> ChatReader:
+        return ChatReader(self.folder, self.encoder)
 
     def images(self, path: Path) -> Iterator[dict[str, Any]] | None:
         """Rows of a file or folder of images; None when it is none."""
@@ -72,7 +68,7 @@ class Reader:
         if not images:
             return None
         return (
-            {"pixel_values": self.image(file, str(file)), **({} if label is None else {"labels": label})}
+            {"pixel_values": self._image(file, str(file)), **({} if label is None else {"labels": label})}
             for file, label in self._labelled(path, images)
         )
 
@@ -123,7 +119,7 @@ class Reader:
                 raise IsomergeError(
                     f"{where} has no image, which this checkpoint reads: give pixel_values, or an image"
                 )
-            row = {"pixel_values": self.image(image, where)}
+            row = {"pixel_values": self._image(image, where)}
         else:
             row = self._text(record)
         if label is not None and self.inputs.task == "classes":
@@ -145,7 +141,7 @@ class Reader:
         if not isinstance(text, str):
             raise IsomergeError(f'{where} has no text: give a field "text", or messages, or input_ids')
         if self.inputs.pairs and (image := _image_of(record)) is not None:
-            return self.pair(text, image, where)
+            return self._pair(text, image, where)
         pair = fields.get("text_pair")
         row = self._encoded(text, pair if isinstance(pair, str) else None, where)
         if self.inputs.task == "seq2seq":
@@ -177,10 +173,9 @@ class Reader:
 
     def _said(self, chat: Chat, where: str) -> dict[str, list[int]]:
         """A conversation, or a prompt and its completion; labels where not all is predicted."""
-        if self._chats is None:
-            self._chats = ChatReader(self.folder, self.encoder)
+        chats = self._chats
         try:
-            ids, start = self._chats.read(chat, where)
+            ids, start = chats.read(chat, where)
         except (UnicodeError, TypeError, ValueError):  # half of a surrogate pair
             raise IsomergeError(f"{where}: this text is no Unicode: write it again in UTF-8") from None
         if not ids:
