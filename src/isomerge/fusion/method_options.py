@@ -93,6 +93,7 @@ def limited(
     `Limits`. Whoever calls it, it then refuses other values, and another number of ``tensors``."""
 
     def put(function: Function) -> Function:
+        function.__dict__["limits"] = Limits(values, models, together, bound)
         counted = next(iter(signature(function).parameters), "") == "tensors"
 
         @wraps(function)
@@ -105,7 +106,6 @@ def limited(
                         _check_value(name, value, values[name])
             return function(*operands, **options)
 
-        within.__dict__["limits"] = Limits(values, models, together, bound)
         return cast(Function, within)
 
     return put
