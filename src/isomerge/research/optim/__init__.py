@@ -18,7 +18,7 @@ _HOMES = {
     "InvariantAdam": "invariant",
     "InvariantSGD": "invariant",
     "Quotient": "quotient",
-    "QuotientOptimizer": "wrapper",
+    "QuotientOptimizer": "quotient",
     "Rebalanced": "quotient",
     "Teleported": "teleporting",
     "teleport": "teleporting",
