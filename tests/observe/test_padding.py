@@ -81,7 +81,12 @@ def test_rewritten_layers_read_no_padding(name: str, change: Callable[..., Rewri
         with torch.no_grad():
             for k, p in enumerate(merged.parameters()):
                 p.mul_(1 + 0.3 * torch.rand(p.shape, generator=torch.Generator().manual_seed(k)))
-        found.append((change(merged, [end], [1], Examples(tensors, False)), dict(merged.named_parameters())))
+        found.append(
+            (
+                change(merged, [end], [1], Examples(tensors, False)),
+                {n: p.detach() for n, p in merged.named_parameters()},
+            )
+        )
     (one, parameters), (two, others) = found
     read = sum(LENGTHS)
     wrote = sum(-(-n // 2) for n in LENGTHS)
