@@ -1,20 +1,21 @@
 """Moves: what may be done to some tensors, by one element each, and changes no output.
 
 Whatever a spec states beside its spaces and shifts, and all that LayerNorm leaves free, is a `Move` once its
-tensors are known. Those of norms are here: a norm with the gains g and the bias b gives ``g x + b``, x having the
-mean zero.
+tensors are known (`isomerge.symmetry.stated`). Those of norms are here: a norm with the gains g and the bias b
+gives ``g x + b``, x having the mean zero.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from torch import Tensor
 
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.norms import LayerNorms, Norm, gain_across, gain_along
+from isomerge.symmetry.stated import Move
 
 ONES, GAIN, FOLD, SCALE, MADE = "norm.ones.", "norm.gain.", "norm.fold.", "norm.scale.", "norm.made."
 TIED, BETWEEN = "norm.tied.", "norm.between."
@@ -22,26 +23,8 @@ KINDS = (ONES, GAIN, FOLD, SCALE, MADE, TIED, BETWEEN)
 """Of elements that are called by a block."""
 
 
-class Move(Protocol):
-    """What one or more elements may do to some blocks."""
-
-    @property
-    def element_keys(self) -> Sequence[str]:
-        """Of its elements, in the order in which they act."""
-        ...
-
-    @property
-    def changed(self) -> Collection[Block]:
-        """The blocks whose numbers they may change."""
-        ...
-
-    def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
-        """The blocks that an element changes, changed, in their dtypes; the given ones stay."""
-        ...
-
-
 @dataclass(frozen=True)
-class Along:
+class Along(Move):
     """What a writer has more along the ones; of the block's shape, 1 long along the stream. Of norms' moves, by one
     element that is called by a block, the plainest."""
 
@@ -50,16 +33,13 @@ class Along:
 
     @property
     def element_keys(self) -> Sequence[str]:
-        """See `Move`."""
         return [self.kind + self.block.key]
 
     @property
     def changed(self) -> Collection[Block]:
-        """See `Move`."""
         return [self.block]
 
     def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
-        """See `Move`."""
         return {self.block: tensors[self.block] + element.to(tensors[self.block])}
 
 
@@ -79,11 +59,9 @@ class Against(Along):
 
     @property
     def changed(self) -> Collection[Block]:
-        """See `Move`."""
         return [self.block, *(bias for bias, reader in self.norm.reader_biases.items() if reader == self.block)]
 
     def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
-        """See `Move`."""
         norm, weight = self.norm, tensors[self.block]
         gain = gain_across(norm, tensors, weight, self.axis)
         c = norm.of_rows(self.block, element, biased=None if norm.bias is None else True).double()
@@ -109,14 +87,12 @@ class Folded(Along):
 
     @property
     def changed(self) -> Collection[Block]:
-        """See `Move`."""
         norm = self.norm
         carried = [norm.carried] if norm.carried is not None else []
         through = [] if norm.through is None else norm.through.changed
         return list(dict.fromkeys([self.block, *norm.opened, *norm.reader_biases, *carried, *through]))
 
     def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
-        """See `Move`."""
         norm, delta, moved = self.norm, self.norm.foldable(element), dict(tensors)
 
         def take_off(block: Block, amount: Tensor) -> None:
@@ -148,12 +124,10 @@ class Unstored(Along):
 
     @property
     def changed(self) -> Collection[Block]:
-        """See `Move`."""
         paid = (bias.into for bias in self.norm.made if bias.reader == self.block)
         return [self.block, *(block for block in paid if block is not None)]
 
     def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
-        """See `Move`."""
         norm, weight, moved = self.norm, tensors[self.block], dict(tensors)
         assert norm.bias is not None
         gain = gain_across(norm, tensors, weight, norm.opened[self.block])
@@ -175,11 +149,9 @@ class Traded(Along):
 
     @property
     def changed(self) -> Collection[Block]:
-        """See `Move`."""
         return {block for trade in self.norm.trades for block in (trade.table, trade.partner, trade.bias)}
 
     def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
-        """See `Move`."""
         assert self.norm.gain is not None
         assert self.norm.bias is not None
         along = gain_along(self.norm, tensors[self.norm.gain], 1, 0).reciprocal()
@@ -199,11 +171,9 @@ class Scaled(Along):
 
     @property
     def changed(self) -> Collection[Block]:
-        """See `Move`."""
         return [self.block, *self.norm.readers, *([] if self.norm.bias is None else [self.norm.bias])]
 
     def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
-        """See `Move`."""
         norm, own, factor, less = self.norm, tensors[self.block], element.double(), self.block.line.less
         moved = {self.block: ((own.double() + less) * factor - less).to(own)}
         if norm.bias is not None:

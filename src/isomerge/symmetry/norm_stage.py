@@ -36,11 +36,12 @@ from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import CARRY, carried_in_unit
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.layer_norms import layer_norms
-from isomerge.symmetry.moves import BETWEEN, FOLD, GAIN, KINDS, MADE, ONES, SCALE, TIED, Move, norm_moves
+from isomerge.symmetry.moves import BETWEEN, FOLD, GAIN, KINDS, MADE, ONES, SCALE, TIED, norm_moves
 from isomerge.symmetry.norms import LayerNorms
 from isomerge.symmetry.probed import TURN
 from isomerge.symmetry.reached import REACHES, element_shape, reached_in
 from isomerge.symmetry.stage import Stage
+from isomerge.symmetry.stated import Move
 
 PREFIX = "norm."
 ORDER = (*REACHES[:-2], SCALE, TIED, PREFIX, FOLD, MADE, BETWEEN, CARRY, *REACHES[-2:], BASIS)

@@ -1,9 +1,9 @@
-"""What statements of few tensors have in common, in the blocks of a model; and the parts of weights and biases that
-they speak of, as matrices: heads, an axis of each head, and what is read."""
+"""Moves, and what statements of few tensors have in common, in the blocks of a model; and the parts of weights and
+biases that they speak of, as matrices: heads, an axis of each head, and what is read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Protocol
@@ -18,8 +18,26 @@ Moves = dict[str, Tensor]
 """Elements by key, in the order in which they act."""
 
 
-class Statement(Protocol):
-    """What a statement says of few tensors: what is free of them, a `Move`, and the one form that this has."""
+class Move(Protocol):
+    """What one or more elements may do to some blocks."""
+
+    @property
+    def element_keys(self) -> Sequence[str]:
+        """Of all elements, in the order in which they act."""
+        ...
+
+    @property
+    def changed(self) -> Collection[Block]:
+        """The blocks whose numbers they may change."""
+        ...
+
+    def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
+        """The blocks that an element changes, changed, in their dtypes; the given ones stay."""
+        ...
+
+
+class Statement(Move, Protocol):
+    """What a statement says of few tensors: what is free of them, and the one form that this has."""
 
     @property
     def blocks(self) -> list[Block]:
@@ -28,20 +46,11 @@ class Statement(Protocol):
 
     @property
     def changed(self) -> list[Block]:
-        """All that moves change: all of it, where nothing else is said."""
+        """All of them, where nothing else is said."""
         return self.blocks
-
-    @property
-    def element_keys(self) -> list[str]:
-        """Of all elements, in the order in which they act."""
-        ...
 
     def shape(self, key: str) -> tuple[int, ...]:
         """That of an element."""
-        ...
-
-    def moved(self, key: str, element: Tensor, tensors: Blocks) -> Blocks:
-        """The blocks that an element changes, changed; the given ones stay."""
         ...
 
     def onto(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor] | None) -> Moves:
