@@ -9,7 +9,6 @@ means has no partner: it stays at its number where that is free.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -80,11 +79,12 @@ def difference(mine: Names, theirs: Names) -> Difference | None:
     if mine == theirs:
         return None
     left, right = ({row: name for name, row in names.items()} for names in (mine, theirs))
-    rows = sorted({row for _, row in mine.items() ^ theirs.items()})
+    rows = {row for name, row in mine.items() if theirs.get(name) != row}
+    rows |= {row for name, row in theirs.items() if mine.get(name) != row}
     opposed = any(theirs.get(name, row) != row for name, row in mine.items())
     opposed |= any(left.get(row, name) != name for name, row in theirs.items())
-    said = left.get(rows[0]), right.get(rows[0])
-    return Difference(len(rows), rows[0], said, mine.keys() == theirs.keys(), opposed)
+    first = min(rows)
+    return Difference(len(rows), first, (left.get(first), right.get(first)), mine.keys() == theirs.keys(), opposed)
 
 
 def described(checkpoint: Checkpoint, spec_file: str | Path | None) -> Spec | None:
@@ -268,11 +268,14 @@ def _bring(made: InOrder, what: str, known: Sequence[Names | None], axis: str, u
                 f"{said}, and nothing says which tensors of {two.config.get('model_type')} have such rows: give "
                 "both models one order"
             )
-        orders = {
-            name: (at, partners(mine, theirs, rows))
+        tables = {
+            name: (at, rows)
             for name, (at, rows) in _tables(two, axis).items()
             if rows in (len(theirs), len(theirs) + 1) or axis == VOCABULARY
         }
+        # a table and its bias have one order, which is long
+        by_count = {rows: partners(mine, theirs, rows) for rows in {rows for _, rows in tables.values()}}
+        orders = {name: (at, by_count[rows]) for name, (at, rows) in tables.items()}
         if not apart.opposed or not orders:
             made.notes.append(f"{said}; rows are taken by their numbers")
             continue
@@ -330,8 +333,10 @@ def _reordered(
         config = with_moved_ids(config, longest, like.config)
     else:
         config |= {key: like.config[key] for key in LABEL_KEYS if key in like.config}
-    digest = hashlib.sha256(json.dumps(sorted(orders.items())).encode()).hexdigest()
-    return checkpoint.derive(derived, origin=f"rows {digest}", config=config, companions=companions)
+    digest = hashlib.sha256()
+    for name, (at, rows) in sorted(orders.items()):
+        digest.update(f"{name} {at} {len(rows)} ".encode() + torch.tensor(rows).numpy().tobytes())
+    return checkpoint.derive(derived, origin=f"rows {digest.hexdigest()}", config=config, companions=companions)
 
 
 def _rows_of(checkpoint: Checkpoint, name: str, axis: int, rows: list[int]) -> Tensor:
