@@ -8,6 +8,7 @@ from typing import Any
 
 COMMANDS = {
     "merge": ("merging", "Align the models, merge them, write one checkpoint."),
+    "layershuffle": ("merging", "Write a model of layers drawn from several models."),
     "tune": ("tuning", "Search for the parameters of a recipe on a loss or on tasks."),
     "methods": ("listing", "List the merge methods and their parameters."),
     "architectures": ("listing", "List the model types that have a spec text."),

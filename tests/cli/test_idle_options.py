@@ -83,7 +83,7 @@ DIRECT: dict[tuple[str, str], tuple[dict[str, Any], Any]] = {
     **{("report", name): ({}, 3) for name in ("points", "limit", "length", "batch_size", "device", "allow_pickle")},
     **{
         (f, name): ({}, "x")
-        for f in ("align", "canon", "merge", "tune", "apply", "widen", "transplant_tokenizer")
+        for f in ("align", "canon", "merge", "tune", "apply", "widen", "transplant_tokenizer", "layershuffle")
         for name in ("out_shard_size", "dtype", "overwrite", "push_to_hub", "private")
     },
 }
@@ -102,6 +102,7 @@ ELSEWHERE = {
     ("stats", "tokenizer"),
     ("surgery", "length"),
     ("surgery", "tokenizer"),
+    ("layershuffle", "address"),  # as of merge
     *(("tune", name) for name in ("layer_groups", "task_path", "address")),  # tests/cli/test_tune.py, as of barrier and merge
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""`isomerge.merge`: models merged."""
+"""`isomerge.merge` and `layershuffle`: models merged, or their layers shuffled."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from isomerge.api.live import live
 from isomerge.api.live_inputs import own_models, with_examples
+from isomerge.commands.layershuffle import shuffled
 from isomerge.commands.merge_door import MergeDoor, Told
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
@@ -56,3 +57,16 @@ def merge(asked: asked_for.Merge, observer: Observer) -> Any:
     if (pipeline := next((ref for ref in named if is_assembled(ref)), None)) is not None:
         raise IsomergeError(f"{pipeline} is a pipeline, which is merged into a folder: name it with --out")
     return live(lambda folder: Report(MergeDoor(replace(asked, out=folder), Told(observer)).run()), first)
+
+
+@checked(asked_for.Layershuffle)
+def layershuffle(asked: asked_for.Layershuffle, observer: Observer) -> dict[str, Any]:
+    """Draw every layer from one of several models, and write the model that they make; equal seeds draw the same.
+
+    Returns:
+        The report of the merge by the recipe that was drawn, which stands in ``out`` as ``isomerge_recipe.yml``.
+
+    Raises:
+        IsomergeError: the layers do not fit together, or an option is wrong; nothing is written.
+    """
+    return Report(shuffled(asked).run(Told(observer)))

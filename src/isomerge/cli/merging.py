@@ -1,4 +1,4 @@
-"""What the command line says of merges: ``isomerge merge``."""
+"""What the command line says of merges: ``isomerge merge`` and ``layershuffle``."""
 
 from __future__ import annotations
 
@@ -74,6 +74,25 @@ def plan_merge(voice: Voice, asked: asked_for.Merge) -> dict[str, Any]:
             voice.say(f"{step.step.title}:")
             _plan(door, voice, step.step, step.out, step.writing(asked.writing))
     return {}
+
+
+def run_layershuffle(voice: Voice, asked: asked_for.Layershuffle) -> dict[str, Any]:
+    """Draw, merge, write and tell; the report."""
+    from isomerge.commands.layershuffle import shuffled
+
+    shuffle = shuffled(asked)
+    return shuffle.run(_Told(voice, shuffle.merge))
+
+
+def plan_layershuffle(voice: Voice, asked: asked_for.Layershuffle) -> dict[str, Any]:
+    """The recipe that was drawn, and the plan of its merge."""
+    from isomerge.commands.layershuffle import shuffled
+
+    shuffle = shuffled(asked)
+    voice.say(shuffle.text.rstrip())
+    report = _plan(shuffle.door(_Told(voice, shuffle.merge)), voice, shuffle.recipe, asked.out, asked.writing)
+    shuffle.write()
+    return report
 
 
 def _plan(

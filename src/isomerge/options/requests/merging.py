@@ -1,4 +1,4 @@
-"""Models merged: what `isomerge merge` is asked for."""
+"""Models merged, or their layers shuffled: what `isomerge merge` and `layershuffle` are asked for."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isomerge.options.files import OUTPUT, DryRunOptions, OpeningOptions, OutputOptions, TellingOptions
-from isomerge.options.fusing import METHOD, FusingOptions
+from isomerge.options.files import OUTPUT, DryRunOptions, OpeningOptions, OutputOptions, TellingOptions, out_folder
+from isomerge.options.fusing import METHOD, FusingOptions, weights_of
 from isomerge.options.matching import MatchingOptions
-from isomerge.options.option import COMMAND_LINE, FIRST, FOLDER, LATE, Request, argument, group, option
+from isomerge.options.option import COMMAND_LINE, FILE, FIRST, FOLDER, LATE, Request, argument, group, option
 from isomerge.options.running import LiveOptions, RunningOptions
 from isomerge.options.spaces import SpacesOptions
 
@@ -55,3 +55,36 @@ class Merge(Request):
     telling: TellingOptions = group(TellingOptions)
     running: RunningOptions = group(RunningOptions)
     matching: MatchingOptions = group(MatchingOptions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layershuffle(Request):
+    """Write a model whose every layer is one of several models', drawn at random, as mergekit-layershuffle does.
+
+    A passthrough recipe of slices is drawn and run. It has as many layers as the first model. What comes before the
+    layers is the first slice's model's, what comes after them the last one's.
+    """
+
+    progress = "merging"
+    models: Sequence[str | Path] = argument(
+        "Models that layers are drawn from: folders or hub ids.", kind=list[str]
+    )
+    out: str | Path = out_folder(needed_in_python=True, panel=FIRST)
+    weights: Sequence[float] | None = option(
+        None, "The share of layers that each model gives, such as 0.6,0.4; equal by default.", kind=str | None,
+        read=weights_of, panel=FIRST,
+    )  # fmt: skip
+    full_random: bool = option(
+        False, "Draw the number of every layer as well; else layer i is layer i of a model.", "--full-random",
+        panel=FIRST,
+    )  # fmt: skip
+    seed: int = option(0, "Of what is drawn.", panel=FIRST)
+    write_yaml: str | Path | None = option(
+        None, "Write the recipe to this file, with --dry-run as well.", "--write-yaml", kind=Path | None,
+        panel=OUTPUT, writes=FILE,
+    )  # fmt: skip
+    opening: OpeningOptions = group(OpeningOptions)
+    writing: OutputOptions = group(OutputOptions)
+    planning: DryRunOptions = group(DryRunOptions)
+    telling: TellingOptions = group(TellingOptions)
+    running: RunningOptions = group(RunningOptions)
