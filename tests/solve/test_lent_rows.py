@@ -79,6 +79,7 @@ def test_they_are_moved_with_those_who_know_them(name: str, how: str, tmp_path: 
 BESIDE_DATA: dict[str, dict[str, Any]] = {
     "activations": {},
     "activations alone": {"evidence": "activations", "onto": 1},
+    "learned": {"option": "learn", "steps": 4, "batch_size": 4, "learn_target": "distill"},
     "regression": {"method": "regmean", "onto": 1},
     "Fisher": {"method": "fisher", "spaces": "default", "stored": True},
     "regression as they are stored": {"method": "regmean", "align": False, "stored": True},
@@ -103,16 +104,21 @@ def test_data_tell_nothing_of_them(name: str, how: str, tmp_path: Path) -> None:
         more["onto"] = models[more["onto"]]
     ids = torch.randint(3, size - 3, (24, 12), generator=torch.Generator().manual_seed(0))
     ids[::3, 4] = size - 1
+    option = more.pop("option", "data")
     how_merged: dict[str, Any] = {"align": True, "spaces": "all"} | more
     if not how_merged["align"]:
         del how_merged["spaces"]
     report = isomerge.merge(
-        models, out=tmp_path / "out", tokenizer_source="union", data={"input_ids": ids}, **how_merged
+        models, out=tmp_path / "out", tokenizer_source="union", **{option: {"input_ids": ids}}, **how_merged
     )
     assert any("8 of 24 examples have tokens that one of the models lacks" in note for note in report["notes"])
     residual = isomerge.verify(one, tmp_path / "out")["residual"]
     assert residual["largest"] < NEARLY, residual
     with pytest.raises(IsomergeError, match="every example has a token"):
         isomerge.merge(
-            models, out=tmp_path / "none", tokenizer_source="union", data={"input_ids": ids[::3]}, **how_merged
+            models,
+            out=tmp_path / "none",
+            tokenizer_source="union",
+            **{option: {"input_ids": ids[::3]}},
+            **how_merged,
         )
