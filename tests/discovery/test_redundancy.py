@@ -197,6 +197,8 @@ OTHER_CLASSES = {
     "roberta untied": ("roberta", "RobertaForMaskedLM", False),
     # whose head is no head of words, and stands before that of the other class in the order of lines
     "electra's discriminator": ("electra", "ElectraForPreTraining", True),
+    # narrow embeddings that are no head turn behind their norm: ten dimensions of six coordinates
+    "albert untied": ("albert", "AlbertForMaskedLM", False),
     # a body gives out what its last norm makes of the stream: without `returned` all that is written along the ones is
     # missing, and where its embeddings are taken for a head, theirs is
     "falcon's body": ("falcon", "FalconModel", True),

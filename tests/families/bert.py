@@ -66,9 +66,12 @@ MORE_TOYS: dict[str, Toy] = {
     "bert-generation": (made("BertGeneration", "Decoder", **BODY, is_decoder=True), 1e-9),
     "megatron-bert": (made("MegatronBert", "ForSequenceClassification", **BODY, hidden_act="relu"), 1e-9),
     "megatron-bert-words": (made("MegatronBert", "ForMaskedLM", **BODY), 1e-9),
+    "electra-discriminator": (lambda: _electra(tf.ElectraForPreTraining), 1e-9),
+    "albert-untied": (lambda: _albert(tie_word_embeddings=False), 1e-9),
     "rembert": (made("RemBert", "ForMaskedLM", **REMBERT), 1e-9),
     "roformer": (made("RoFormer", "ForMaskedLM", **BODY, embedding_size=24), 1e-9),
     "roformer-plain": (made("RoFormer", "ForSequenceClassification", **BODY), 1e-9),
+    "roformer-narrow": (made("RoFormer", "ForSequenceClassification", **BODY, embedding_size=24), 1e-9),
     "dpr": (lambda: tf.DPRQuestionEncoder(tf.DPRConfig(**LEARNT, projection_dim=11)), 1e-9),
     "dpr-plain": (lambda: tf.DPRContextEncoder(tf.DPRConfig(**LEARNT)), 1e-9),
     "dpr-reader": (lambda: tf.DPRReader(tf.DPRConfig(**LEARNT)), 1e-9),
@@ -103,7 +106,9 @@ MORE_NAMES: dict[str, Saved] = {
 
 STREAMS: dict[str, Streams] = {
     **{key: {"res": "Perm", "emb": "Perm"} for key in ["electra", "albert", "albert-groups", "roformer"]},
+    **{key: {"res": "Perm", "emb": "OFixingOnes"} for key in ["electra-discriminator", "roformer-narrow"]},
     "megatron-bert": "OFixingOnes",
+    "albert-untied": {"res": "Perm", "emb": "OFixingOnes", "oemb": "Perm"},
     "rembert": {"res": "Perm", "emb": "OFixingOnes", "oemb": "Perm"},
     "dpr-plain": {},
 }
@@ -139,11 +144,15 @@ MUTANTS = [
         "electra",
         "narrow norm not permuted",
         "emb",
-        "LayerNorm.(weight|gamma) emb => LayerNorm.(weight|gamma) other",
+        "LayerNorm.(weight|gamma) diag(emb ne) => LayerNorm.(weight|gamma) other",
         "reached nr: => # reached nr:",
     ),
     mutant(
-        "electra", "projection reads another order", "emb", "res emb' => res other", "reached nr: => # reached nr:"
+        "electra",
+        "projection reads another order",
+        "emb",
+        "res (emb ne)' => res other",
+        "reached nr: => # reached nr:",
     ),
     mutant("electra-wide", "rotated post-LN stream", "res", "residual res: Perm => residual res: O"),
     mutant(
@@ -244,4 +253,21 @@ MUTANTS = [
 
 STREAM_MUTANTS = [
     StreamMutant("bert", "rotated post-LN stream", "O", ("residual res: Perm => residual res: Perm folded O",)),
+    StreamMutant(
+        "electra-discriminator",
+        "rotations that a norm's mean sees",
+        "O",
+        ("folded OFixingOnes => folded O", "reached nr: => # reached nr:"),
+        "emb",
+    ),
+    StreamMutant(
+        "electra",
+        "embeddings turned that are the head as well",
+        "OFixingOnes",
+        (
+            "residual emb: Perm if => residual emb: Perm folded OFixingOnes if",
+            "residual ne: Scale[emb] if emb != res and own => residual ne: Scale[emb] if emb != res",
+        ),
+        "emb",
+    ),
 ]

@@ -74,6 +74,7 @@ MORE_TOYS: dict[str, Toy] = {
         ),
         1e-9,
     ),
+    "convbert-narrow": (lambda: tf.ConvBertForTokenClassification(tf.ConvBertConfig(**CONVOLVED)), 1e-9),
     "squeezebert": (lambda: tf.SqueezeBertForMaskedLM(tf.SqueezeBertConfig(**GROUPED)), 1e-9),
     "squeezebert-relu": (
         lambda: tf.SqueezeBertForTokenClassification(
@@ -96,6 +97,7 @@ MORE_NAMES: dict[str, Saved] = {
 
 STREAMS: dict[str, Streams] = {
     **{key: {"res": "Perm", "emb": "Perm"} for key in ["mobilebert", "mobilebert-normed", "convbert"]},
+    "convbert-narrow": {"res": "Perm", "emb": "OFixingOnes"},
     **dict.fromkeys(["squeezebert", "squeezebert-relu"], "Fixed"),
     "fnet": {"res": "Fixed", "emb": "Fixed"},
 }
