@@ -217,7 +217,7 @@ def counted(cell: str) -> dict[str, Any]:
         return uncounted(str(error).splitlines()[0])
     if tie:
         config |= {"tie_word_embeddings": tie == "tied"}
-    report = try_completeness(text_of(None)[1], config).report()
+    report = try_completeness(text_of(None)[1], config).document()
     return {**report, "seconds": round(time.process_time() - began)}
 
 

@@ -17,7 +17,7 @@ from isomerge.errors import IN_PYTHON, OPTION, IsomergeError
 from sources import FILES, ROOT, nodes, relative_name
 
 ORDER = [
-    {"arithmetic", "doors", "errors", "lock", "loops", "pieces", "progress"},
+    {"arithmetic", "doors", "errors", "lock", "loops", "pieces", "progress", "records"},
     {"files", "passes", "plug_ins"},
     {"remembered", "config"},
     {"options", "symmetry", "checkpoint"},

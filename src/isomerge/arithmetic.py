@@ -14,7 +14,7 @@ import ctypes
 import os
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -103,7 +103,7 @@ def aligned(tensor: Tensor) -> Tensor:
     return tensor if is_reproducible() else tensor.clone()
 
 
-def arithmetic_record() -> dict[str, Any]:
+def arithmetic_record() -> dict[str, str | int]:
     """What rounding depends on, for reports: MKL's mode, the instructions that torch uses, and its threads."""
     import torch
 

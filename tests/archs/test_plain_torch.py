@@ -58,7 +58,7 @@ def disguised(folder: Path, out: Path, names: list[str], text: Path = TEXT, seed
     model = recognise(folder, spec_file=text)
     g = random_alignment(model.spec, model.blocks, torch.Generator().manual_seed(seed), names)
     with destination(out, OutputOptions(overwrite=True), [model]) as output:
-        return run_apply(g, model, output)["distance"]["after"]
+        return run_apply(g, model, output).distance.total.after
 
 
 def test_every_space_alone(tmp_path: Path, subtests: pytest.Subtests) -> None:

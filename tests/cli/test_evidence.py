@@ -17,11 +17,6 @@ def look(step: int, barrier: float) -> dict[str, float]:
     return {"step": step, "barrier": barrier, "midpoint": barrier}
 
 
-def report(*streams: dict, after: float = 9.0, **more: object) -> dict:
-    """What the sentences read of a report."""
-    return {"streams": list(streams), "distance": {"before": 10.0, "after": after}, **more}
-
-
 def learned(*history: dict[str, float]) -> dict:
     """What a learner reports."""
     return {"history": list(history), "steps": 300, "held_out": 120, "unit": "nats"}
@@ -29,20 +24,20 @@ def learned(*history: dict[str, float]) -> dict:
 
 def test_sentences() -> None:
     """The best look counts, not the last one; a run that gained nothing says so."""
-    assert evidence_lines(report({"objective": [1.0]}, after=11.0)) == []
-    (said,) = evidence_lines(report({"learned": learned(look(0, 1.5), look(270, 0.02), look(300, 0.03))}))
+    assert evidence_lines([{"objective": [1.0]}]) == []
+    (said,) = evidence_lines([{"learned": learned(look(0, 1.5), look(270, 0.02), look(300, 0.03))}])
     assert "1.500 -> 0.020 nats on 120 examples held out, at step 270 of 300." in said
-    (said,) = evidence_lines(report({"learned": learned(look(0, 0.01), look(300, 0.03))}, after=11.0))
+    (said,) = evidence_lines([{"learned": learned(look(0, 0.01), look(300, 0.03))}])
     assert "no step of 300 lowered the loss" in said
     search = {"divergence": {"held_out": [0.5, 0.4]}, "accepted": {"a": 2, "b": 1}, "moves": 9, "examples": [4, 5]}
-    (said,) = evidence_lines(report({"search": {**search, "unit": "nats"}}))
+    (said,) = evidence_lines([{"search": {**search, "unit": "nats"}}])
     assert said == (
         "Searched: the midpoint's divergence from the models' mean 0.500 -> 0.400 nats on 5 examples held out, "
         "3 of 9 "
         "moves kept."
     )
     together = {"learned": learned(look(0, 1.0), look(300, 0.1))}
-    first, second, last = evidence_lines(report(together, together, mean=together))
+    first, second, last = evidence_lines([together, together], together)
     assert (first[:16], second[:16]) == ("Learned source 1", "Learned source 2")
     assert last.startswith("Learned together: the highest point of the simplex")
 

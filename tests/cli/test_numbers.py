@@ -32,9 +32,9 @@ def test_energy_alone_decides(stored: Callable, tmp_path: Path) -> None:
     base = stored("gpt2")
     tuned = tune(base, tmp_path / "tuned", 24)
     free = extract_lora(tuned, base, tmp_path / "energy", energy=0.999999)
-    assert free["rank"] > 16
-    assert free["share"] < 1e-3
-    assert extract_lora(tuned, base, tmp_path / "default")["rank"] == 16
+    assert free.rank > 16
+    assert free.share < 1e-3
+    assert extract_lora(tuned, base, tmp_path / "default").rank == 16
     both = extract_lora(tuned, base, tmp_path / "both", energy=0.999999, rank=5)
-    assert both["rank"] == 5
-    assert both["share"] > 0.1
+    assert both.rank == 5
+    assert both.share > 0.1

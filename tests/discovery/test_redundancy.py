@@ -84,7 +84,7 @@ def counted(kind: str, *edits: tuple[str, str], **more: Any) -> Redundancy:
 def inspected(seen: BoundSpecimen) -> dict[str, Any]:
     """What `inspect` says of a specimen."""
     stored = in_memory(seen.specimen.stored, seen.specimen.config, ref="specimen")
-    return inspection(Model(stored, seen.spec, seen.matches, seen.declared))
+    return inspection(Model(stored, seen.spec, seen.matches, seen.declared)).document()
 
 
 def explained(count: Redundancy) -> bool:
@@ -182,7 +182,7 @@ def test_these_types_are_complete(kind: str) -> None:
     """By the texts that are packaged, as docs/lab/completeness.md has it."""
     config = tf.AutoConfig.for_model(kind).to_dict() | {"model_type": kind}
     found = try_completeness(text_of(None)[1], config)
-    assert found.complete, found.report()
+    assert found.complete, found.document()
 
 
 OTHER_CLASSES = {
@@ -215,7 +215,7 @@ def test_other_classes_and_ties_are_complete(case: str) -> None:
     kind, architecture, tied = OTHER_CLASSES[case]
     config = tf.AutoConfig.for_model(kind, tie_word_embeddings=tied).to_dict() | {"model_type": kind}
     counted = try_completeness(text_of(None)[1], {**config, "architectures": [architecture]})
-    assert counted.complete, counted.report()
+    assert counted.complete, counted.document()
 
 
 @pytest.mark.parametrize(

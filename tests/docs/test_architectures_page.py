@@ -31,7 +31,7 @@ def test_dimensions(name: str, layers: dict[str, int], without: list[str], toy: 
     model = recognise(toy(name).folder)
     local, shifts, scales = made["dimensions"](model.spec, layers, without)
     found = inspection(model)
-    assert local == found["redundant"]["spaces"] > 0
-    assert shifts == sum(found["shifts"].values())
-    assert scales == sum(s["dimension"] for s in found["spaces"] if not s["matched"])
+    assert local == found.redundant["spaces"] > 0
+    assert shifts == sum(found.shifts.values())
+    assert scales == sum(s.dimension for s in found.spaces if not s.matched)
     assert config_of(model.checkpoint.folder) == model.config

@@ -14,7 +14,8 @@ from isomerge.evidence.relation import Pair
 from isomerge.evidence.report.facts import facts_of, spread_of
 from isomerge.evidence.report.folder import Written
 from isomerge.evidence.report.spaces import Wording
-from isomerge.run.run_verdict import verdict_document
+from isomerge.matching.distances import TensorGap
+from isomerge.run.run_verdict import verdict_on
 
 POSSIBLE = Wording(free_streams=True, loss_on="labelled examples", writes=True)
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -25,12 +26,11 @@ def distances(
 ) -> dict[str, Any]:
     """Every tensor of these spaces at these distances in parts of its norm, and a fixed one at 0.5."""
     rows = [
-        {"spaces": [space], "layer": layer, "norm": 4.0, "before": 4 * before**2, "after": 4 * after**2}
+        TensorGap("t", [space], layer, 4.0, 4 * before**2, 4 * after**2)
         for layer in range(layers)
         for space in spaces
     ]
-    fixed = {"spaces": [], "layer": None, "norm": 1.0, "before": 0.25, "after": 0.25}
-    return summarise([*rows, fixed])
+    return summarise([*rows, TensorGap("t", [], None, 1.0, 0.25, 0.25)]).document()
 
 
 def run(before: float = 1.2, after: float = 0.3, *, kin: bool | None = None, **changes: Any) -> dict[str, Any]:
@@ -43,7 +43,8 @@ def run(before: float = 1.2, after: float = 0.3, *, kin: bool | None = None, **c
     }  # fmt: skip
     report = {**found, **changes}
     if "verdict" not in report:
-        report["verdict"] = verdict_document([replace(pair, kin=kin) for pair in pairs_in(report)], report)
+        verdict = verdict_on([replace(pair, kin=kin) for pair in pairs_in(report)], facts_of(report))
+        report["verdict"] = None if verdict is None else verdict.document()
     return report
 
 
@@ -73,12 +74,12 @@ def folder_of(path: Path, report: dict[str, Any]) -> Path:
 
 def line(name: str, losses: list[float], accuracies: list[float] | None = None) -> dict[str, Any]:
     """A line as `isomerge barrier` reports it."""
-    from isomerge.evidence.barrier import line_report
+    from isomerge.evidence.barrier import LineReport
     from isomerge.evidence.line import Line
 
     n = len(losses)
     at = tuple(k / (n - 1) for k in range(n))
-    return line_report(name, Line(at, tuple(losses), tuple(accuracies or [0.9] * n)))
+    return LineReport(name, Line(at, tuple(losses), tuple(accuracies or [0.9] * n))).document()
 
 
 def barrier(

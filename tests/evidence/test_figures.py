@@ -13,17 +13,18 @@ from torch import nn
 from isomerge.evidence.distance import relative_residuals, summarise
 from isomerge.evidence.line import Line, draw_lines, loss_line
 from isomerge.evidence.plane import Plane, draw_planes
+from isomerge.matching.distances import BlockResidual, TensorGap
 
 
 def row(spaces: list[str], layer: int | None, before: float, after: float, norm: float) -> dict[str, Any]:
     """One tensor's squared figures."""
-    return {"tensor": "t", "spaces": spaces, "layer": layer, "before": before, "after": after, "norm": norm}
+    return TensorGap("t", spaces, layer, norm, before, after)
 
 
 def test_summarise() -> None:
     """Squares add up; spaces overlap; what no space moves is fixed; what has no layer is outside."""
     rows = [row(["a", "b"], 0, 9, 4, 16), row(["a"], 1, 16, 0, 9), row([], None, 1, 1, 4)]
-    assert summarise(rows) == {
+    assert summarise(rows).document() == {
         "before": sqrt(26), "after": sqrt(5), "norm": sqrt(29),
         "spaces": {
             "a": {"before": 5, "after": 2, "norm": 5},
@@ -41,28 +42,31 @@ def test_summarise() -> None:
             },
         },
     }  # fmt: skip
-    assert summarise([]) == {"before": 0, "after": 0, "norm": 0, "spaces": {}, "layers": {}}
+    assert summarise([]).document() == {"before": 0, "after": 0, "norm": 0, "spaces": {}, "layers": {}}
 
 
 def test_relative_residuals() -> None:
     """The worst tensor; a tensor of nearly nothing is measured against its fellows."""
-    flat = {"size": 100, "peak_residual": 0.0, "peak": 1.0}
+
+    def row(tensor: str, residual: float, norm: float) -> BlockResidual:
+        return BlockResidual(tensor, 100, residual, norm, peak_residual=0.0, peak=1.0)
+
     rows = [
-        {"tensor": "large", "residual": 4.0, "norm": 400.0, **flat},
-        {"tensor": "small", "residual": 1.0, "norm": 4.0, **flat},
-        {"tensor": "zero", "residual": 1e-12, "norm": 0.0, **flat},
+        row("large", 4.0, 400.0),
+        row("small", 1.0, 4.0),
+        row("zero", 1e-12, 0.0),
     ]
     assert relative_residuals(rows) == (pytest.approx(0.5), "small")
-    zero = [rows[0] | {"residual": 0.0}, rows[2]]
+    zero = [row("large", 0.0, 400.0), rows[2]]
     assert relative_residuals(zero) == (pytest.approx(sqrt(1e-12 / 2e-4)), "zero")
     assert relative_residuals([]) == (0.0, "")
-    assert relative_residuals([{"tensor": "nothing", "residual": 0.0, "norm": 0.0, **flat}])[0] == 0
+    assert relative_residuals([row("nothing", 0.0, 0.0)])[0] == 0
 
 
 def test_a_local_change_counts() -> None:
     """One entry of a large tensor that is wholly other is not averaged away."""
-    row = {"tensor": "embeddings", "residual": 1.0, "norm": 1e6, "size": 10**6, "peak": 4.0, "peak_residual": 1.0}
-    assert relative_residuals([row]) == (pytest.approx(0.25), "embeddings")
+    block = BlockResidual("embeddings", 10**6, 1.0, 1e6, peak_residual=1.0, peak=4.0)
+    assert relative_residuals([block]) == (pytest.approx(0.25), "embeddings")
 
 
 def test_barrier() -> None:

@@ -13,7 +13,8 @@ from safetensors.torch import save_file
 
 from evidence.runs import distances, folder_of, run
 from isomerge.errors import IsomergeError
-from isomerge.evidence.report.facts import Gap, Spread, facts_of, short_names
+from isomerge.evidence.distance import Gap, Spread
+from isomerge.evidence.report.facts import facts_of, short_names
 from isomerge.evidence.report.folder import Size, read_output, weights_size
 
 
@@ -144,8 +145,8 @@ def test_aligned_before(tmp_path: Path) -> None:
     merge = run(0.8, 0.8, align=False, models=["org/one", str(moved)])
     found = read_output(folder_of(tmp_path / "merge", merge))
     assert found.earlier is not None
-    assert found.told.names == ["one", "raw"]
-    assert found.told.distance.movable.share == pytest.approx((1.3, 0.8))
+    assert found.matched.names == ["one", "raw"]
+    assert found.matched.distance.movable.share == pytest.approx((1.3, 0.8))
     other = folder_of(tmp_path / "other", {**merge, "models": ["org/another", str(moved)]})
     assert read_output(other).earlier is None
     assert read_output(folder_of(tmp_path / "aligned", {**merge, "align": True})).earlier is None

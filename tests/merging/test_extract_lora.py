@@ -62,11 +62,11 @@ def test_round_trip(name: str, tmp_path: Path) -> None:
     base = save_toy(name, tmp_path / "base")
     tuned = tune(base, tmp_path / "tuned", 3)
     report = extract_lora(tuned, base, tmp_path / "lora", rank=8)
-    assert {x["kept"] for x in report["tensors"].values()} == {"lora"}
+    assert {x.kept for x in report.tensors.values()} == {"lora"}
     # heads and routers may have fewer outputs than that
-    assert {x["rank"] for n, x in report["tensors"].items() if min(tensors(base)[n].shape) > 3} == {3}
-    assert set(report["tensors"]) == {n for n, x in tensors(base).items() if linear(n, x)}
-    assert report["share"] < 1e-13
+    assert {x.rank for n, x in report.tensors.items() if min(tensors(base)[n].shape) > 3} == {3}
+    assert set(report.tensors) == {n for n, x in tensors(base).items() if linear(n, x)}
+    assert report.share < 1e-13
     assert error(f"{base}+{tmp_path / 'lora'}", tuned) < 1e-13
     assert error(base, tuned) > 0.1
 
@@ -98,20 +98,18 @@ def test_everything(name: str, tmp_path: Path) -> None:
     base = save_toy(name, tmp_path / "base")
     tuned = tune(base, tmp_path / "tuned", 2, others=0.1)
     report = extract_lora(tuned, base, tmp_path / "without", rank=48)
-    lost = {n: x for n, x in report["tensors"].items() if x["kept"] == "lost"}
+    lost = {n: x for n, x in report.tensors.items() if x.kept == "lost"}
     a, b = tensors(tuned), tensors(base)
     assert set(lost) == {n for n, x in b.items() if not linear(n, x)}
-    assert all(x["lost"] == pytest.approx(float((a[n] - b[n]).norm())) for n, x in lost.items())
-    assert report["lost"] == pytest.approx(sum(x["lost"] ** 2 for x in lost.values()) ** 0.5)
-    assert report["norm"] == pytest.approx(sum(float((a[n] - x).norm()) ** 2 for n, x in b.items()) ** 0.5)
+    assert all(x.lost == pytest.approx(float((a[n] - b[n]).norm())) for n, x in lost.items())
+    assert report.lost == pytest.approx(sum(x.lost**2 for x in lost.values()) ** 0.5)
+    assert report.norm == pytest.approx(sum(float((a[n] - x).norm()) ** 2 for n, x in b.items()) ** 0.5)
     for embeddings in (False, True):
         out = tmp_path / f"{embeddings}"
         report = extract_lora(tuned, base, out, rank=48, save_modules=True, embeddings=embeddings)
-        assert report["share"] < 1e-13
+        assert report.share < 1e-13
         assert error(f"{base}+{out}", tuned) < 1e-13
-        kept = {
-            x["kept"] for n, x in report["tensors"].items() if "embed_tokens" in n or "word_emb" in n or "wte" in n
-        }
+        kept = {x.kept for n, x in report.tensors.items() if "embed_tokens" in n or "word_emb" in n or "wte" in n}
         assert kept == {"lora" if embeddings else "saved"}
 
 
@@ -131,7 +129,7 @@ def test_another_number_of_tokens(name: str, rows: int, tmp_path: Path) -> None:
     (tuned / "config.json").write_text(json.dumps({**config_of(base), "vocab_size": count + rows}))
     (tuned / "tokenizer_config.json").write_text('{"added": "here"}')
     report = extract_lora(tuned, base, tmp_path / "lora", save_modules=True)
-    assert {n for n, x in report["tensors"].items() if x["kept"] == "saved"} == set(tables)
+    assert {n for n, x in report.tensors.items() if x.kept == "saved"} == set(tables)
     ref = f"{base}+{tmp_path / 'lora'}"
     assert error(ref, tuned) < 1e-12
     view = open_model_ref(ref)
@@ -143,7 +141,7 @@ def test_another_number_of_tokens(name: str, rows: int, tmp_path: Path) -> None:
     assert (len(heads), config.get("ensure_weight_tying")) == (1, True if name == "gpt2" else None)
     assert (tmp_path / "lora" / "tokenizer_config.json").read_text() == '{"added": "here"}'
     report = extract_lora(tuned, base, tmp_path / "without")
-    lost = {n: x["lost"] for n, x in report["tensors"].items() if x["kept"] == "lost"}
+    lost = {n: x.lost for n, x in report.tensors.items() if x.kept == "lost"}
     before, wide = tensors(base), (lambda x: torch.cat([x, x.new_zeros(count + 3 - len(x), x.shape[1])]))
     assert lost == pytest.approx({n: float((wide(stored[n]) - wide(before[n])).norm()) for n in tables})
     assert not (tmp_path / "without" / "tokenizer_config.json").exists()
@@ -163,7 +161,7 @@ def test_added_rows_of_zeros(tmp_path: Path) -> None:
     overwrite(tuned, stored)
     (tuned / "config.json").write_text(json.dumps({**config_of(base), "vocab_size": count + 3}))
     report = extract_lora(tuned, base, tmp_path / "lora", save_modules=True)
-    assert {n: x["kept"] for n, x in report["tensors"].items()} == dict.fromkeys(tables, "saved")
+    assert {n: x.kept for n, x in report.tensors.items()} == dict.fromkeys(tables, "saved")
     assert error(f"{base}+{tmp_path / 'lora'}", tuned) == 0
     with pytest.raises(IsomergeError, match="would be kept"):
         extract_lora(tuned, base, tmp_path / "without")
@@ -239,9 +237,9 @@ def test_filters(tmp_path: Path) -> None:
     report = extract_lora(
         tuned, base, tmp_path / "lora", include=r"layers\.[01]\.", exclude="mlp", save_modules=True
     )
-    kept = {n for n, x in report["tensors"].items() if x["kept"] == "lora"}
+    kept = {n for n, x in report.tensors.items() if x.kept == "lora"}
     assert kept == {n for n in tensors(base) if "self_attn" in n and "layers.2" not in n}
-    assert {x["kept"] for x in report["tensors"].values()} == {"lora", "lost"}
+    assert {x.kept for x in report.tensors.values()} == {"lora", "lost"}
     config = json.loads((tmp_path / "lora" / "adapter_config.json").read_text())
     assert config["target_modules"] == sorted(n.removesuffix(".weight") for n in kept)
 
@@ -252,7 +250,7 @@ def test_ranks_differ(tmp_path: Path) -> None:
     one = tune(base, tmp_path / "one", 5, chosen=lambda n, x: "down_proj" in n)
     tuned = tune(one, tmp_path / "tuned", 2, chosen=lambda n, x: "layers.1.self_attn" in n)
     report = extract_lora(tuned, base, tmp_path / "lora")
-    assert {x["rank"] for x in report["tensors"].values()} == {2, 5}
+    assert {x.rank for x in report.tensors.values()} == {2, 5}
     assert error(f"{base}+{tmp_path / 'lora'}", tuned) < 1e-13
 
 
@@ -266,7 +264,7 @@ def test_ties(tied: str, tmp_path: Path) -> None:
     (b / "config.json").write_text(json.dumps({**config_of(b), "tie_word_embeddings": False}))
     base, tuned = (a, b) if tied == "base" else (b, a)
     report = extract_lora(tuned, base, tmp_path / "lora", rank=48)
-    assert list(report["tensors"]) == ["lm_head.weight"]
+    assert list(report.tensors) == ["lm_head.weight"]
     view = open_model_ref(f"{base}+{tmp_path / 'lora'}")
     wanted = head if tied == "base" else tensors(a)["model.embed_tokens.weight"]
     assert torch.allclose(view.read("lm_head.weight"), wanted, rtol=0, atol=1e-13)
@@ -280,7 +278,7 @@ def test_a_head_that_the_base_lacks(tmp_path: Path) -> None:
     tuned = tune(base, tmp_path / "tuned", 2)
     overwrite(tuned, {**tensors(tuned), "score.weight": score})
     report = extract_lora(tuned, base, tmp_path / "lora", save_modules=True)
-    assert report["tensors"]["score.weight"]["kept"] == "saved"
+    assert report.tensors["score.weight"].kept == "saved"
     assert error(f"{base}+{tmp_path / 'lora'}", tuned) < 1e-13
 
 
@@ -335,4 +333,4 @@ def test_folders_of_a_type_of_the_users_own(tmp_path: Path) -> None:
     with pytest.raises(IsomergeError, match="no spec for model_type 'mine'"):
         extract_lora(tuned, base, tmp_path / "no", rank=2)
     found = extract_lora(tuned, base, tmp_path / "adapter", rank=2, spec_file=tmp_path / "my.spec")
-    assert found["share"] < 1e-6
+    assert found.share < 1e-6

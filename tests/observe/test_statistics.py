@@ -181,8 +181,9 @@ def test_activations_alone_find_a_twin(name: str, tmp_path: Path) -> None:
     _, report = run_align(
         recognise(moved), recognise(a), Output(tmp_path / "back"), spaces="all", matching=matching
     )
-    assert report["distance"]["before"] > 1
-    assert report["distance"]["after"] <= 1e-3 * report["distance"]["norm"]
+    total = report.moves.distance.total
+    assert total.before > 1
+    assert total.after <= 1e-3 * total.norm
     assert relative(outputs(tmp_path / "back"), outputs(a)) <= 1e-4
 
 

@@ -128,7 +128,7 @@ def test_equal_neurons_are_told(tmp_path: Path) -> None:
     """Two neurons of one size can stand in either order: the report names the space, and by how much that moves
     weights."""
     a = save_toy("gpt2", tmp_path / "a", dtype=torch.float64)
-    clear = canonical(recognise(a)).report()
+    clear = canonical(recognise(a)).degeneracy.document()
     assert clear["unique"]
     assert min(gap["gap"] for gap in clear["gaps"]) > CLOSE
 
@@ -138,7 +138,7 @@ def test_equal_neurons_are_told(tmp_path: Path) -> None:
             first = tensor.select(axis, 0)
             tensor.select(axis, 1).copy_(-first if axis == 0 and "proj" in name else first)
 
-    report = canonical(recognise(write_like(a, tmp_path / "equal", twins))).report()
+    report = canonical(recognise(write_like(a, tmp_path / "equal", twins))).degeneracy.document()
     (ambiguous,) = report["ambiguous"]
     assert (ambiguous["element"], ambiguous["kind"]) == ("ff[1]", "order")
     assert ambiguous["gap"] < 1e-12
@@ -154,7 +154,7 @@ def test_dead_heads_are_told(tmp_path: Path) -> None:
 
     a = save_toy("gpt2", tmp_path / "a", dtype=torch.float64)
     dead = write_like(a, tmp_path / "dead", silence)
-    report = canonical(recognise(dead)).report()
+    report = canonical(recognise(dead)).degeneracy.document()
     assert report["dead"] == ["ov[0]"]
     assert not report["unique"]
     canon(dead, tmp_path / "out")

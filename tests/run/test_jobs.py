@@ -14,7 +14,7 @@ from depth import EVERY
 from isomerge.models.peak_memory import free_memory
 from isomerge.models.recognised import recognise
 from isomerge.models.unit_plan import make_plan
-from isomerge.run.cost import LIBRARIES, memory_needed
+from isomerge.run.cost import LIBRARIES, Needs, memory_needed
 from isomerge.run.unit_work import UnitWork
 from isomerge.solve.pairs.stream_descent import StreamSolver
 from solve.disguises import disguise, files_of, perturb, single
@@ -127,7 +127,7 @@ def test_a_budget_bounds_what_passes_keep(tmp_path: Path, monkeypatch: pytest.Mo
     a = single("llama", tmp_path / "a")
     b = disguise("llama", a, tmp_path / "b", 3)
     plan = make_plan(recognise(b), [recognise(a)], "all")
-    need, largest = memory_needed(plan, [recognise(b), recognise(a)], guard=True)
+    need, largest = memory_needed(plan, [recognise(b), recognise(a)], Needs(True))
     assert largest in plan.units
     kept: list[int] = []
     solve = StreamSolver.solve

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from safetensors.torch import load_file, save_file
 
 import depth
 import isomerge
+from isomerge.evidence.barrier import LineReport
+from isomerge.evidence.line import Line
 from isomerge.evidence.relation import Pair
 from isomerge.models.recognised import recognise
 from isomerge.quotient.kinship import kinship
 from isomerge.run.connectivity import barrier_verdict
-from isomerge.run.run_verdict import planned_report, verdict_document
+from isomerge.run.run_verdict import planned_facts, verdict_on
 from isomerge.solve.standing import standings
 from solve.disguises import disguise, perturb, single, turn
 from toys import outputs, relative, tensors
@@ -402,10 +405,10 @@ def test_what_nothing_runs_is_not_advised_to_run(name: str, learned: bool, toy: 
     """Parts of diffusion pipelines are told nothing about learning or measuring, whatever they are to each other."""
     models = [recognise(toy(name, seed).folder) for seed in (0, 1)]
     pairs = [Pair(models[0].ref, models[1].ref, 1.4, kin=False)]
-    verdict = verdict_document(pairs, planned_report("merge", [model.ref for model in models]), models)
+    verdict = verdict_on(pairs, planned_facts("merge", [model.ref for model in models]), models)
     assert verdict is not None
-    assert any("--learn" in step["command"] for step in verdict["next"]) == learned
-    assert any("barrier" in step["command"] for step in verdict["next"]) == learned
+    assert any("--learn" in step.command for step in verdict.next) == learned
+    assert any("barrier" in step.command for step in verdict.next) == learned
 
 
 @pytest.mark.parametrize(("rise", "drop", "advised"), [(0.5, 0.0, True), (0.0, 0.5, True), (0.05, 0.01, False)])
@@ -413,10 +416,11 @@ def test_a_barrier_that_is_not_there_needs_no_advice(rise: float, drop: float, a
     """Strangers by their weights, and what was measured between them."""
     models = [recognise(toy("bert", seed).folder) for seed in (0, 1)]
     pairs = [Pair(models[0].ref, models[1].ref, 1.4, kin=False)]
-    line = {"barrier": {"entezari": rise}, "accuracy_drop": {"entezari": drop}, "losses": [1.0, 1.0 + rise, 1.0]}
-    for accuracy_drop in (line["accuracy_drop"], None):
-        report = {"unit": "nats", "lines": [line | {"accuracy_drop": accuracy_drop}]}
-        verdict = barrier_verdict(pairs, models, report)
+    for accuracies in ((1.0, 1.0 - drop, 1.0), (nan, nan, nan)):
+        line = LineReport("as stored", Line((0.0, 0.5, 1.0), (1.0, 1.0 + rise, 1.0), accuracies))
+        verdict = barrier_verdict(pairs, models, [line], "nats")
         assert verdict is not None
-        assert bool(verdict["next"]) == (advised and (rise > 0.1 or accuracy_drop is not None))
-    assert (barrier_verdict(pairs, models) or {})["next"], "before anything is measured"
+        assert bool(verdict.next) == (advised and (rise > 0.1 or not isnan(accuracies[1])))
+    verdict = barrier_verdict(pairs, models)
+    assert verdict is not None
+    assert verdict.next, "before anything is measured"

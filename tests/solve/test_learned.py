@@ -330,7 +330,7 @@ def test_a_gradient_without_bounds(tokens: torch.Tensor, tmp_path: Path, monkeyp
     assert max(look["step"] for look in looks) == 7
     assert found.report["barrier"] == min(look["barrier"] for look in looks) < looks[0]["barrier"]
     assert all(bool(g.isfinite().all()) for g in found.elements[0].values())
-    assert "diverged at step 7" in evidence_lines({"streams": [{"learned": found.report}], "distance": STILL})[0]
+    assert "diverged at step 7" in evidence_lines([{"learned": found.report}])[0]
     with pytest.raises(IsomergeError, match="learning diverged at step 1 "):
         diverging(1).run()
 

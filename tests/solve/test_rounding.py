@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,12 @@ import torch
 import isomerge
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_alignment
+from isomerge.matching.distances import TensorGap
 from isomerge.matching.local import move_unit
 from isomerge.matching.selection import select_spaces
 from isomerge.models.recognised import recognise
 from isomerge.models.stored_form import StoredForm
-from isomerge.solve.rounding import TAKEN, TOLERANCE, RoundingOf, check_rounding, told_rounding
+from isomerge.solve.rounding import TAKEN, TOLERANCE, Rounded, RoundingOf, check_rounding
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import plan_units
 from solve.disguises import single
@@ -81,16 +83,13 @@ def test_of_several_elements_one_is_taken_that_is_carried(tmp_path: Path) -> Non
 
 def test_the_figure_is_that_of_the_tensor_nearest_to_its_tolerance() -> None:
     """Not the largest error; nothing to tell is no error."""
-    rows = [
-        {"tensor": "a", "rounding": 1e-3, "tolerance": 1e-2},
-        {"tensor": "b", "rounding": 1e-4, "tolerance": 1e-4},
-        {"tensor": "c"},
-    ]
-    assert told_rounding(rows) == {"tensor": "b", "error": 1e-4, "tolerance": 1e-4}
-    assert told_rounding(rows[2:]) is None
-    check_rounding(told_rounding(rows), "m")
+    a, b, c = (TensorGap(name, [], None, 1.0, 0.0, 0.0) for name in "abc")
+    gaps = [replace(a, rounding=1e-3, tolerance=1e-2), replace(b, rounding=1e-4, tolerance=1e-4), c]
+    assert Rounded.of(gaps) == Rounded(1e-4, 1e-4, "b")
+    assert Rounded.of([c]) is None
+    check_rounding(Rounded.of(gaps), "m")
     check_rounding(None, "m")
     for error in (2e-4, float("nan"), float("inf")):
         with pytest.raises(IsomergeError, match="tensor b by"):
-            check_rounding({"tensor": "b", "error": error, "tolerance": 1e-4}, "m")
+            check_rounding(Rounded(error, 1e-4, "b"), "m")
     assert 0 < TAKEN < 1

@@ -9,7 +9,7 @@ import pytest
 
 from isomerge.archs import expanded_texts
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.fixed import fixed_parts, joined
+from isomerge.symmetry.fixed import FixedPart, fixed_parts, joined
 from isomerge.symmetry.language.spec import Spec, coverage
 from isomerge.symmetry.language.spec_text import parse_spec
 
@@ -39,7 +39,7 @@ def test_a_part_is_named_with_its_tensors() -> None:
     found = fixed_parts(spec(), coverage(spec(), shapes).values())
     lines = ["layers.{l}.mixer.in.weight", "layers.{l}.mixer.state"]
     name = "layers.{l}.mixer.(in.weight|state)"
-    assert found == [{"name": name, "tensors": 3, "lines": lines, "reason": "a state space"}]
+    assert found == [FixedPart(name, 3, lines, "a state space")]
     assert fixed_parts(spec(""), coverage(spec(""), shapes).values()) == []
     assert fixed_parts(spec(f"{SAID} if ff == 4"), coverage(spec(""), shapes).values()) == []
 
@@ -60,7 +60,7 @@ def test_a_part_of_some_layers() -> None:
     found = parse_spec(text, {}, "mixer.spec")
     shapes = {f"layers.{at}.mix.weight": (3, 4) for at in range(3)}
     (part,) = fixed_parts(found, coverage(found, shapes).values())
-    assert part["tensors"] == 2
+    assert part.tensors == 2
 
 
 @pytest.mark.parametrize(

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from isomerge.api.live_inputs import own_models, with_data
 from isomerge.commands.opening import recognised
-from isomerge.evidence.report.notebook import Report
 from isomerge.merging.adapter.adapter_recipe import asked_of_recipe
+from isomerge.merging.adapter.adapter_writer import Extraction
 from isomerge.merging.adapter.extract_image_lora import are_image_models
 from isomerge.merging.adapter.extract_lora import extract_lora as extract
-from isomerge.merging.adapter.merge_lora import Asked
+from isomerge.merging.adapter.merge_lora import Asked, MergedLora
 from isomerge.merging.adapter.merge_lora import merge_lora as merge_adapters
-from isomerge.merging.adapter.surgery import write_surgery
-from isomerge.merging.task_masks import read_task_mask, write_task_mask
+from isomerge.merging.adapter.surgery import SurgeryReport, write_surgery
+from isomerge.merging.task_masks import MaskReport, MaskUse, read_task_mask, write_task_mask
 from isomerge.merging.task_masks import restore_task as write_restored
 from isomerge.models.row_meanings import in_order
 from isomerge.options.fusing import check_alone
 from isomerge.options.requests import adapting as asked_for
 from isomerge.progress import Observer
+from isomerge.records import OfModels, Record, inline
 from isomerge.run.arguments import checked
 from isomerge.solve.match_inputs import data_for
 
 
 @checked(asked_for.ExtractLora)
-def extract_lora(asked: asked_for.ExtractLora) -> dict[str, Any]:
+def extract_lora(asked: asked_for.ExtractLora) -> OfModels[Extraction]:
     """Write ``finetuned`` minus ``base`` as a LoRA adapter in peft's format, of image models (pipelines, single
     files, U-Nets and transformers of diffusers) in diffusers' form; ``base+out`` is then the fine-tune.
 
@@ -42,28 +45,37 @@ def extract_lora(asked: asked_for.ExtractLora) -> dict[str, Any]:
         IsomergeError: the models do not fit together or are equal, or an option is wrong; nothing is written.
     """
 
-    folder = Path(os.path.expanduser(asked.out))
-    how: dict[str, Any] = {
-        "rank": asked.rank, "energy": asked.energy, "sv_epsilon": asked.sv_epsilon, "include": asked.include,
-        "exclude": asked.exclude, "embeddings": asked.embeddings, "save_modules": asked.save_modules,
-        "overwrite": asked.writing.overwrite, "seed": asked.seed,
-    }  # fmt: skip
+    write = partial(
+        extract,
+        out=Path(os.path.expanduser(asked.out)),
+        rank=asked.rank,
+        energy=asked.energy,
+        sv_epsilon=asked.sv_epsilon,
+        include=asked.include,
+        exclude=asked.exclude,
+        embeddings=asked.embeddings,
+        save_modules=asked.save_modules,
+        overwrite=asked.writing.overwrite,
+        seed=asked.seed,
+        allow_pickle=asked.opening.allow_pickle,
+    )
     given = [asked.finetuned, asked.base]
     if are_image_models(*given, allow_pickle=asked.opening.allow_pickle):
-        return Report(
-            {
-                "command": "extract-lora",
-                "models": list(map(str, given)),
-                **extract(given[0], given[1], folder, allow_pickle=asked.opening.allow_pickle, **how),
-            }
-        )
-    with recognised(given, asked.opening, proven=False) as (one, two):
-        report = extract(one, two, folder, **how)
-        return Report({"command": "extract-lora", "models": [one.ref, two.ref], **report})
+        return OfModels("extract-lora", [*map(str, given)], about=write(*given))
+    with recognised(given, asked.opening, proven=False) as (tuned, base):
+        return OfModels("extract-lora", [tuned.ref, base.ref], about=write(tuned, base))
+
+
+class MergeLoraReport(Record):
+    """How adapters were merged."""
+
+    adapters: Sequence[str]
+    command: str = "merge-lora"
+    about: MergedLora = inline()
 
 
 @checked(asked_for.MergeLora)
-def merge_lora(asked: asked_for.MergeLora) -> dict[str, Any]:
+def merge_lora(asked: asked_for.MergeLora) -> MergeLoraReport:
     """Merge LoRA adapters into one adapter in peft's format, as peft's ``add_weighted_adapter`` does; their base is
     not read.
 
@@ -89,12 +101,12 @@ def merge_lora(asked: asked_for.MergeLora) -> dict[str, Any]:
         weights = settings.pop("weights")
         merge = Asked(tuple(adapters), weights=None if weights is None else tuple(weights), **settings)
     folder, overwrite = Path(os.path.expanduser(asked.out)), asked.writing.overwrite
-    report = merge_adapters(merge, folder, allow_pickle=asked.allow_pickle, overwrite=overwrite, reads=reads)
-    return Report({"command": "merge-lora", "adapters": [str(ref) for ref in merge.adapters], **report})
+    made = merge_adapters(merge, folder, allow_pickle=asked.allow_pickle, overwrite=overwrite, reads=reads)
+    return MergeLoraReport([str(ref) for ref in merge.adapters], about=made)
 
 
 @checked(asked_for.TaskMask)
-def task_mask(asked: asked_for.TaskMask) -> dict[str, Any]:
+def task_mask(asked: asked_for.TaskMask) -> OfModels[MaskReport]:
     """Write the mask by which `restore_task` gives back the model of one task from a merged one: a safetensors file
     of one bit per weight (EMR, Huang et al. 2024; TALL masks, Wang et al. 2024).
 
@@ -111,18 +123,20 @@ def task_mask(asked: asked_for.TaskMask) -> dict[str, Any]:
         IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
     """
     path, models = Path(os.path.expanduser(asked.out)), [asked.merged, asked.base, asked.task]
-    how: dict[str, Any] = {"kind": asked.kind, "tall_lambda": asked.tall_lambda}
-    how |= {"overwrite": asked.writing.overwrite}
-    with recognised(models, asked.opening, proven=False) as (one, origin, tuned):
-        report = write_task_mask(one, origin, tuned, path, **how)
-        doubt = f"the restored model is no nearer to {tuned.ref} than the base is: is {tuned.ref} aligned with "
-        notes = [doubt + f"{one.ref}, and {one.ref} merged by emr?"] if report["error"] >= 1 else []
-        refs = [one.ref, origin.ref, tuned.ref]
-        return Report({"command": "task-mask", "models": refs, **report, "notes": [*report["notes"], *notes]})
+    kind, threshold, overwrite = asked.kind, asked.tall_lambda, asked.writing.overwrite
+    with recognised(models, asked.opening, proven=False) as (merged, origin, tuned):
+        made = write_task_mask(merged, origin, tuned, path, kind=kind, tall_lambda=threshold, overwrite=overwrite)
+        if made.error >= 1:
+            doubt = (
+                f"the restored model is no nearer to {tuned.ref} than the base is: is {tuned.ref} aligned with "
+                f"{merged.ref}, and {merged.ref} merged by emr?"
+            )
+            made = replace(made, mask=replace(made.mask, notes=[*made.mask.notes, doubt]))
+        return OfModels("task-mask", [merged.ref, origin.ref, tuned.ref], about=made)
 
 
 @checked(asked_for.RestoreTask)
-def restore_task(asked: asked_for.RestoreTask) -> dict[str, Any]:
+def restore_task(asked: asked_for.RestoreTask) -> OfModels[MaskUse]:
     """Write the model of one task from a merged model, its base and a file of `task_mask`: ``base + factor mask
     (merged - base)``, with the merged model's config and files.
 
@@ -130,13 +144,13 @@ def restore_task(asked: asked_for.RestoreTask) -> dict[str, Any]:
         IsomergeError: the mask was made for other models, or an option is wrong; nothing is written.
     """
     folder, file = (Path(os.path.expanduser(path)) for path in (asked.out, asked.mask))
-    with recognised([asked.merged, asked.base], asked.opening, proven=False) as (one, origin):
-        report = write_restored(one, origin, read_task_mask(file), folder, overwrite=asked.writing.overwrite)
-        return Report({"command": "restore-task", "models": [one.ref, origin.ref], **report})
+    with recognised([asked.merged, asked.base], asked.opening, proven=False) as (merged, origin):
+        made = write_restored(merged, origin, read_task_mask(file), folder, overwrite=asked.writing.overwrite)
+        return OfModels("restore-task", [merged.ref, origin.ref], about=made)
 
 
 @checked(asked_for.Surgery)
-def surgery(asked: asked_for.Surgery, observer: Observer) -> dict[str, Any]:
+def surgery(asked: asked_for.Surgery, observer: Observer) -> OfModels[SurgeryReport]:
     """Correct what the head of a task reads in a merged model, and write the corrected head as an adapter on it in
     peft's format: ``merged+out`` is the model of the task (representation surgery, Yang et al. 2024, in the form
     that is part of an ordinary checkpoint; see `isomerge.fusion.forward.surgery`).
@@ -162,9 +176,11 @@ def surgery(asked: asked_for.Surgery, observer: Observer) -> dict[str, Any]:
     folder = Path(os.path.expanduser(asked.out))
     with recognised([merged, task], asked.opening, proven=False) as models:
         rows = in_order(models, use="replaced")
-        one, two = rows.models
-        shown = data_for(two.checkpoint, asked.data, limit=examples.limit, length=examples.length)
-        how: dict[str, Any] = {"device": examples.device, "overwrite": asked.writing.overwrite}
-        report = write_surgery(one, two, shown, folder, asked.operating, **how, observer=observer)
-        report["notes"] = [*rows.notes, *report["notes"]]
-        return Report({"command": "surgery", "models": [one.ref, two.ref], **report})
+        mended, own = rows.models
+        shown = data_for(own.checkpoint, asked.data, limit=examples.limit, length=examples.length)
+        overwrite, device = asked.writing.overwrite, examples.device
+        made = write_surgery(
+            mended, own, shown, folder, asked.operating, device=device, overwrite=overwrite, observer=observer
+        )
+        made = replace(made, notes=[*rows.notes, *made.notes])
+        return OfModels("surgery", [mended.ref, own.ref], about=made)

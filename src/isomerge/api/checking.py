@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from isomerge.evidence.report.notebook import Report
 from isomerge.options.requests import checking as asked_for
 from isomerge.progress import Observer
 from isomerge.run.arguments import checked
+from isomerge.run.fsck import Checkup
 from isomerge.run.fsck import fsck as check
 
 
 @checked(asked_for.Fsck)
-def fsck(asked: asked_for.Fsck, observer: Observer) -> dict[str, Any]:
+def fsck(asked: asked_for.Fsck, observer: Observer) -> Checkup:
     """Whether the folder that `isomerge.merge`, `align`, `apply` or `canon` wrote is still what was written.
 
     Returns:
         ``sound``, ``problems`` (of the output), ``files``, ``strangers`` and ``inputs`` with their states; see
-        `isomerge.run.fsck`.
+        `isomerge.run.fsck.Checkup`.
 
     Raises:
         IsomergeError: no such folder, or no report with checksums in it.
     """
 
-    return Report(check(asked.out, spec=asked.opening.spec, observer=observer))
+    return check(asked.out, spec=asked.opening.spec, observer=observer)

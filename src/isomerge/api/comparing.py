@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from isomerge.commands.opening import pair_solver, recognised
-from isomerge.commands.pipeline_parts import by_parts
+from isomerge.commands.pipeline_parts import PartsReport, by_parts
 from isomerge.errors import IsomergeError
-from isomerge.evidence.inspection import inspection
+from isomerge.evidence.inspection import Inspection, inspection
 from isomerge.evidence.outputs import compare_outputs, predictions
 from isomerge.evidence.relation import Proof
-from isomerge.evidence.report.notebook import Report
+from isomerge.evidence.report.facts import facts_of
 from isomerge.evidence.verify import (
+    Compared,
     Comparison,
+    Differences,
     compare,
     contradiction,
     doubt_of_configs,
@@ -40,26 +43,42 @@ from isomerge.quotient.orbit_distance import orbit_distance as distance_of
 from isomerge.quotient.record import is_print_file
 from isomerge.quotient.similarity import Similarity
 from isomerge.quotient.similarity import similarity as compare_prints
+from isomerge.records import Change, Json, OfModels, Record, inline
 from isomerge.run.arguments import checked
-from isomerge.run.run_verdict import measured, pairs_of, verdict_document
+from isomerge.run.run_verdict import RunVerdict, measured, pairs_of, verdict_on
 from isomerge.solve.pairs.pair import PairSolver
 from isomerge.solve.standing import chosen_spaces, standings
 
 
+class DiffReport(Record):
+    """How two models differ, and what that means."""
+
+    models: Sequence[str]
+    spaces: str
+    relative: Change
+    """Of the tensors that symmetry moves, in parts of their norm."""
+    fingerprints: Similarity
+    verdict: RunVerdict | None = None
+    command: str = "diff"
+    about: Differences = inline()
+
+
 @checked(asked_for.Diff)
-def diff(asked: asked_for.Diff, observer: Observer) -> dict[str, Any]:
+def diff(asked: asked_for.Diff, observer: Observer) -> DiffReport | PartsReport[DiffReport]:
     """Raw distance and distance after alignment of ``two`` onto ``one``, per space and layer, with a verdict; and
     what their fingerprints say of them, which do not depend on any alignment. ``spaces`` are by default those
     inside the layers, and the residual stream as well where it is a relative's in another basis. What their configs
     say otherwise of the function is named in ``reason``. Of two pipelines ``parts`` has what there is to say of
     each (`isomerge.commands.pipeline_parts`)."""
 
-    if (parts := _by_parts(diff, "diff", asked, observer)) is not None:
+    if (
+        parts := _by_parts(diff, "diff", asked, observer, lambda report: report.about.compared.proof.same)
+    ) is not None:
         return parts
     spaces, layers = asked.moving.spaces, asked.moving.layers
     with pair_solver(asked.one, asked.two, spaces or "default", layers, asked.opening, guard=True) as (
         solver,
-        told,
+        said,
     ):
         pair = solver.anchor, solver.source
         prints = compare_prints(*(print_of(model, observer) for model in pair))
@@ -69,19 +88,51 @@ def diff(asked: asked_for.Diff, observer: Observer) -> dict[str, Any]:
         plan = make_plan(pair[0], [pair[1]], chosen, layers)
         if plan.selection.frame is not None:
             open_zero_gains(pair, plan.selection.frame.gains)
-        notes = [*plan.selection.notes, *told, *notes]
+        notes = [*plan.selection.notes, *said, *notes]
         solver = replace(solver, plan=replace(plan, selection=replace(plan.selection, notes=tuple(notes))))
-        report = {"command": "diff", "models": [m.ref for m in pair], "spaces": chosen, **compare(solver, observer)}
-        (measured_pair,) = measured(pairs_of(standing, pair), report)
-        proof = {True: Proof.SAME, False: Proof.OTHER, None: Proof.OPEN}[report["same"]]
-        stand = replace(measured_pair, proof=proof, doubt=report["reason"] or "")
-        report["relative"] = {"before": stand.before, "after": stand.after}
-        report["verdict"] = verdict_document([stand], report, pair)
-        return Report({**report, "fingerprints": prints.document()})
+        about = compare(solver, observer)
+        (measured_pair,) = measured(pairs_of(standing, pair), [about.distance])
+        found = about.compared.proof
+        proof = {True: Proof.SAME, False: Proof.OTHER, None: Proof.OPEN}[found.same]
+        stand = replace(measured_pair, proof=proof, doubt=found.reason or "")
+        relative = Change(stand.before, stand.after)
+        report = DiffReport([m.ref for m in pair], chosen, relative, prints, about=about)
+        return replace(report, verdict=verdict_on([stand], facts_of(report.document()), pair))
+
+
+class Weighed(Record):
+    """What is known of models whose weights were compared."""
+
+    fingerprints: Similarity
+    kinds: str | None
+
+
+class Outputs(Record):
+    """How far outputs on random inputs are apart."""
+
+    outputs: float
+    output: str
+    outputs_by_name: Mapping[str, float]
+    contradiction: str | None
+
+
+class VerifyReport(Record, kw_only=True):
+    """Whether two models are one function; see `verify`."""
+
+    command: str = "verify"
+    models: Sequence[str]
+    model_type: str
+    about: Compared = inline()
+    algebra: bool | None
+    notes: Sequence[str]
+    refuted: bool = False
+    weighed: Weighed | None = inline(None)
+    layer_norm_form: bool = False
+    run: Outputs | None = inline(None)
 
 
 @checked(asked_for.Verify)
-def verify(asked: asked_for.Verify, observer: Observer) -> dict[str, Any]:
+def verify(asked: asked_for.Verify, observer: Observer) -> VerifyReport | PartsReport[VerifyReport]:
     """Whether two models are the same function modulo symmetry, algebraically; ``run`` compares outputs as well.
 
     Models whose configs differ in what decides the function (rotary positions, epsilons, activations) are not the
@@ -103,15 +154,12 @@ def verify(asked: asked_for.Verify, observer: Observer) -> dict[str, Any]:
         this speaks against algebra.
     """
 
-    if (parts := _by_parts(verify, "verify", asked, observer)) is not None:
+    if (parts := _by_parts(verify, "verify", asked, observer, lambda report: report.about.proof.same)) is not None:
         return parts
     with pair_solver(asked.one, asked.two, "default", None, asked.opening, guard=False) as (solver, notes):
-        refs = [solver.anchor.ref, solver.source.ref]
+        refs, kind = [solver.anchor.ref, solver.source.ref], solver.anchor.spec.model_type
         if (unlike := unlike_settings(solver.anchor, solver.source)) is not None:
-            return Report(
-                {"command": "verify", "models": refs, **unlike.document(solver), "algebra": None, "refuted": False}
-                | {"notes": notes, "layer_norm_form": False, "model_type": solver.anchor.spec.model_type}
-            )
+            return VerifyReport(models=refs, model_type=kind, about=unlike.of(solver), algebra=None, notes=notes)
         apart: dict[str, float] = {}
         if asked.run and (own := solver.anchor.checkpoint.own) is not None:
             raise IsomergeError(
@@ -133,25 +181,28 @@ def verify(asked: asked_for.Verify, observer: Observer) -> dict[str, Any]:
         kinds = unlike_kinds(solver.anchor, solver.source)
         contradicted = contradiction(proof, counted[output]) if asked.run and kinds is None else None
         outcome = doubted(proof, doubt_of_configs(solver.anchor, solver.source) if proof.same else None)
-        document = doubted(outcome, contradicted).document(solver)
-        report = {"command": "verify", "models": refs, **document, "notes": notes}
-        report |= {"algebra": proof.same, "refuted": prints.apart, "fingerprints": prints.document()}
-        report["layer_norm_form"] = formed is not None
-        report |= {"model_type": solver.anchor.spec.model_type, "kinds": kinds}
-        if asked.run:
-            report |= {"outputs": counted[output], "output": output, "outputs_by_name": apart}
-            report["contradiction"] = contradicted
-        return Report(report)
+        return VerifyReport(
+            models=refs,
+            model_type=kind,
+            about=doubted(outcome, contradicted).of(solver),
+            algebra=proof.same,
+            notes=notes,
+            refuted=prints.apart,
+            weighed=Weighed(prints, kinds),
+            layer_norm_form=formed is not None,
+            run=Outputs(counted[output], output, apart, contradicted) if asked.run else None,
+        )
 
 
-def _by_parts(function: Any, command: str, asked: Any, observer: Observer) -> dict[str, Any] | None:
+def _by_parts(
+    function: Any, command: str, asked: Any, observer: Observer, same: Callable[[Any], bool | None]
+) -> PartsReport[Any] | None:
     """The same of every part of two pipelines; None where these are none."""
 
-    def compared(one: str, two: str) -> dict[str, Any]:
-        return function.asked(replace(asked, one=one, two=two), observer)
+    def compared(first: str, second: str) -> Any:
+        return function.asked(replace(asked, one=first, two=second), observer)
 
-    report = by_parts(command, asked.one, asked.two, compared)
-    return None if report is None else Report(report)
+    return by_parts(command, asked.one, asked.two, compared, same)
 
 
 def _proof(solver: PairSolver, observer: Observer) -> tuple[Comparison, Similarity]:
@@ -198,7 +249,7 @@ def fingerprint(asked: asked_for.Fingerprint, observer: Observer) -> Fingerprint
 
 
 @checked(asked_for.Similarity)
-def similarity(asked: asked_for.Similarity, observer: Observer) -> dict[str, Any]:
+def similarity(asked: asked_for.Similarity, observer: Observer) -> OfModels[Similarity]:
     """Whether two models are one function, derived from one base, or independent, by their fingerprints alone.
 
     Args:
@@ -228,12 +279,11 @@ def similarity(asked: asked_for.Similarity, observer: Observer) -> dict[str, Any
             return print_of(opened, observer, salt=asked.salt)
 
     prints = [print_or_file(model) for model in (asked.one, asked.two)]
-    compared = compare_prints(*prints).document()
-    return Report({"command": "fingerprint", "models": [p.ref for p in prints], **compared})
+    return OfModels("fingerprint", [p.ref for p in prints], about=compare_prints(*prints))
 
 
 @checked(asked_for.OrbitDistance)
-def orbit_distance(asked: asked_for.OrbitDistance, observer: Observer) -> dict[str, Any]:
+def orbit_distance(asked: asked_for.OrbitDistance, observer: Observer) -> Json:
     """The distance between the orbits of two models: a metric on models modulo their block-local symmetries.
 
     Args:
@@ -250,12 +300,12 @@ def orbit_distance(asked: asked_for.OrbitDistance, observer: Observer) -> dict[s
 
     with pair_solver(asked.one, asked.two, "default", None, asked.opening, guard=False) as (solver, notes):
         distance = distance_of(solver, observer, streams=asked.streams)
-        return Report({"models": [solver.anchor.ref, solver.source.ref], **distance, "notes": notes})
+        return {"models": [solver.anchor.ref, solver.source.ref], **distance, "notes": notes}
 
 
 @checked(asked_for.Inspect)
-def inspect(asked: asked_for.Inspect) -> dict[str, Any]:
+def inspect(asked: asked_for.Inspect) -> Inspection:
     """Architecture, spaces with groups and dimensions, units, and the redundant dimensions; headers only."""
 
     with recognised([asked.model], asked.opening, proven=False) as (opened,):
-        return Report(inspection(opened))
+        return inspection(opened)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from isomerge.archs import listing
-from isomerge.evidence.report.notebook import Report
 from isomerge.fusion.registry import described
 from isomerge.options.requests import listing as asked_for
+from isomerge.records import Json
 from isomerge.run.arguments import checked
 
 
 @checked(asked_for.Methods)
-def methods(asked: asked_for.Methods) -> dict[str, Any]:
+def methods(asked: asked_for.Methods) -> Json:
     """The merge methods, those of installed packages and imported modules among them.
 
     Returns:
@@ -20,11 +18,11 @@ def methods(asked: asked_for.Methods) -> dict[str, Any]:
         or ``required``), ``parameters`` (by name ``type``, ``default``, ``required``, and whether there is one
         ``per_model``) and ``source``.
     """
-    return Report({"command": "methods", "methods": described()})
+    return {"command": "methods", "methods": described()}
 
 
 @checked(asked_for.Architectures)
-def architectures(asked: asked_for.Architectures) -> dict[str, Any]:
+def architectures(asked: asked_for.Architectures) -> Json:
     """The model types that have a spec text: isomerge's own, those of installed packages, and those that an
     imported module registers.
 
@@ -32,4 +30,4 @@ def architectures(asked: asked_for.Architectures) -> dict[str, Any]:
         ``architectures``: a row for each with ``model_type``, ``spec`` and ``source``; and ``problems``, sentences.
     """
     rows, problems = listing()
-    return Report({"command": "architectures", "architectures": rows, "problems": problems})
+    return {"command": "architectures", "architectures": rows, "problems": problems}

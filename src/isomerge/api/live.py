@@ -16,11 +16,9 @@ from isomerge.checkpoint.dtypes import STORED_FLOATS, torch_dtype
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.own_class import ATTRIBUTE, OwnClass, is_own
 from isomerge.checkpoint.reader import Checkpoint
-from isomerge.evidence.report.notebook import Report
 from isomerge.observe.live.modules import load_module
-from isomerge.options.unused import with_notes
-from isomerge.plug_ins.command import with_used
 from isomerge.progress import Observer
+from isomerge.run.arguments import as_report
 
 
 def written(planned: Callable[..., AbstractContextManager[Any]], asked: Any, observer: Observer) -> Any:
@@ -34,7 +32,7 @@ def written(planned: Callable[..., AbstractContextManager[Any]], asked: Any, obs
     if asked.out is None:
         return live(lambda folder: written(planned, replace(asked, out=folder), observer), asked.model)
     with planned(asked, observer) as plan:
-        return Report(plan.run())
+        return plan.run()
 
 
 def live(write: Callable[[Path], Any], like: Any) -> nn.Module:
@@ -47,7 +45,7 @@ def live(write: Callable[[Path], Any], like: Any) -> nn.Module:
     """
     with tempfile.TemporaryDirectory(prefix="isomerge-") as scratch:
         out = Path(scratch) / "model"
-        report = with_used(with_notes(write(out), outermost=False))
+        report = as_report(write(out))
         device, dtype, own = "cpu", _stored_dtype(out), None
         if isinstance(like, Checkpoint):
             own = like.own

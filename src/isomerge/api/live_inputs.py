@@ -20,6 +20,7 @@ from isomerge.observe.data.rows import TEXTS
 from isomerge.options.requests.adapting import Surgery
 from isomerge.options.requests.measuring import Barrier, Evaluate, Stats
 from isomerge.options.unused import note
+from isomerge.records import Json
 from isomerge.solve.match_inputs import TOKENS, data_for
 from isomerge.solve.match_options import GENERATE
 
@@ -55,9 +56,7 @@ def own_of(model: Any) -> OwnClass | None:
     return model.own if isinstance(model, Checkpoint) else None
 
 
-def with_examples(
-    options: Mapping[str, Any], names: Sequence[str], model: Any, tokenizer: Any = None
-) -> dict[str, Any]:
+def with_examples(options: Mapping[str, Any], names: Sequence[str], model: Any, tokenizer: Any = None) -> Json:
     """Arguments of a function, those that are data made ready for a model.
 
     Args:
@@ -158,7 +157,7 @@ def _by_own_tokenizer(texts: Sequence[str], option: str, model: Any, how: Mappin
         return data_for(checkpoint, str(file), option=option, **how)
 
 
-def _config_of(model: Any) -> dict[str, Any]:
+def _config_of(model: Any) -> Json:
     """The config.json of a model that was given as such, or as a live module."""
     if hasattr(model, "save_pretrained"):
         return {**model.config.to_dict(), "architectures": [type(model).__name__]}

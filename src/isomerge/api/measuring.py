@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from isomerge.api.live_inputs import own_models, with_data
-from isomerge.commands.evaluating import evaluate_models
+from isomerge.commands.evaluating import EvaluateReport, evaluate_models
 from isomerge.commands.measuring import planned_barrier, planned_generate, planned_stats
 from isomerge.evidence.report.folder import read_output
 from isomerge.evidence.report.loss_facts import losses_of, read_losses
-from isomerge.evidence.report.notebook import Report
 from isomerge.evidence.report.page import Page, page_of
+from isomerge.observe.live.generated import GenerateReport
+from isomerge.observe.stats.gathering import StatsReport
 from isomerge.options.requests import measuring as asked_for
 from isomerge.progress import Observer
+from isomerge.records import Json
 from isomerge.run.arguments import checked
 from isomerge.run.barrier_options import BarrierOptions
+from isomerge.run.connectivity import BarrierReport
 from isomerge.run.measured_output import measure
 
 
 @checked(asked_for.Barrier)
-def barrier(asked: asked_for.Barrier, observer: Observer) -> dict[str, Any]:
+def barrier(asked: asked_for.Barrier, observer: Observer) -> BarrierReport:
     """The loss on the line between two models, or on the plane through three: whether their average can work.
 
     Args:
@@ -44,7 +46,7 @@ def barrier(asked: asked_for.Barrier, observer: Observer) -> dict[str, Any]:
     one, two, *third = own_models(asked.models, asked.live.loss)
     asked = with_data(asked, one, one=one, two=two, third=third[0] if third else None)
     with planned_barrier(asked, observer) as planned:
-        return Report(planned.run())
+        return planned.run()
 
 
 @checked(asked_for.Report)
@@ -69,19 +71,26 @@ def report(asked: asked_for.Report, observer: Observer) -> Page:
     written = read_output(asked.out, spec=opening.spec)
     sources = [barrier] if isinstance(barrier, (str, Path, Mapping)) else barrier
     losses = [losses_of(source) if isinstance(source, Mapping) else read_losses(source) for source in sources]
-    measured: list[dict[str, Any]] = []
+    measured: list[Json] = []
     if asked.data is not None:
         options = BarrierOptions(
             points=asked.points, batch_size=asked.batch_size, device=asked.device, observer=observer
         )
-        how: dict[str, Any] = {"limit": asked.limit, "length": asked.length}
-        how |= {"spec": opening.spec, "allow_pickle": opening.allow_pickle}
-        measured = measure(written, asked.data, options, **how)
+        reports = measure(
+            written,
+            asked.data,
+            options,
+            limit=asked.limit,
+            length=asked.length,
+            spec=opening.spec,
+            allow_pickle=opening.allow_pickle,
+        )
+        measured = [report.document() for report in reports]
     return page_of(written, [*map(losses_of, measured), *losses], measured=measured)
 
 
 @checked(asked_for.Stats)
-def stats(asked: asked_for.Stats, observer: Observer) -> dict[str, Any]:
+def stats(asked: asked_for.Stats, observer: Observer) -> StatsReport:
     """Run a model over data once and write the statistics that matching and merging need, one file per model.
 
     Args:
@@ -104,11 +113,11 @@ def stats(asked: asked_for.Stats, observer: Observer) -> dict[str, Any]:
 
     (model,) = own_models([asked.model])
     with planned_stats(with_data(asked, model, model=model), observer) as planned:
-        return Report(planned.run())
+        return planned.run()
 
 
 @checked(asked_for.Generate)
-def generate(asked: asked_for.Generate, observer: Observer) -> dict[str, Any]:
+def generate(asked: asked_for.Generate, observer: Observer) -> GenerateReport:
     """Write examples for models that shall be matched and that nobody has data for.
 
     Causal language models write texts themselves, drawn token by token from their own distribution, each model its
@@ -129,11 +138,11 @@ def generate(asked: asked_for.Generate, observer: Observer) -> dict[str, Any]:
     """
 
     with planned_generate(asked, observer) as planned:
-        return Report(planned.run())
+        return planned.run()
 
 
 @checked(asked_for.Evaluate)
-def evaluate(asked: asked_for.Evaluate, observer: Observer) -> dict[str, Any]:
+def evaluate(asked: asked_for.Evaluate, observer: Observer) -> EvaluateReport:
     """Evaluate models side by side, such as the parents of a merge and the merge.
 
     Args:
@@ -149,4 +158,4 @@ def evaluate(asked: asked_for.Evaluate, observer: Observer) -> dict[str, Any]:
     """
     models = own_models(asked.models, asked.live.loss)
     asked = with_data(asked, models[0], models=models) if models and asked.data is not None else asked
-    return Report(evaluate_models(asked, observer))
+    return evaluate_models(asked, observer)

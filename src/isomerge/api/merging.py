@@ -9,13 +9,13 @@ from typing import Any
 from isomerge.api.live import live
 from isomerge.api.live_inputs import own_models, with_examples
 from isomerge.commands.layershuffle import shuffled
-from isomerge.commands.merge_door import MergeDoor, Told
+from isomerge.commands.merge_door import MergeDoor, Teller
 from isomerge.errors import IsomergeError
-from isomerge.evidence.report.notebook import Report
 from isomerge.models.references import is_assembled
 from isomerge.options import MatchingOptions
 from isomerge.options.requests import merging as asked_for
 from isomerge.progress import Observer
+from isomerge.records import Json, Record
 from isomerge.run.arguments import checked
 
 
@@ -52,15 +52,15 @@ def merge(asked: asked_for.Merge, observer: Observer) -> Any:
         given = with_examples(given, ("data", "learn", "repair"), first, asked.live.tokenizer)
         asked = replace(asked, models=models, repair=given.pop("repair"), matching=MatchingOptions(**given))
     if asked.out is not None:
-        return Report(MergeDoor(asked, Told(observer)).run())
+        return MergeDoor(asked, Teller(observer)).run()
     named: list[Any] = [asked.models] if isinstance(asked.models, (str, Path)) else list(asked.models)
     if (pipeline := next((ref for ref in named if is_assembled(ref)), None)) is not None:
         raise IsomergeError(f"{pipeline} is a pipeline, which is merged into a folder: name it with --out")
-    return live(lambda folder: Report(MergeDoor(replace(asked, out=folder), Told(observer)).run()), first)
+    return live(lambda folder: MergeDoor(replace(asked, out=folder), Teller(observer)).run(), first)
 
 
 @checked(asked_for.Layershuffle)
-def layershuffle(asked: asked_for.Layershuffle, observer: Observer) -> dict[str, Any]:
+def layershuffle(asked: asked_for.Layershuffle, observer: Observer) -> Record | Json:
     """Draw every layer from one of several models, and write the model that they make; equal seeds draw the same.
 
     Returns:
@@ -69,4 +69,4 @@ def layershuffle(asked: asked_for.Layershuffle, observer: Observer) -> dict[str,
     Raises:
         IsomergeError: the layers do not fit together, or an option is wrong; nothing is written.
     """
-    return Report(shuffled(asked).run(Told(observer)))
+    return shuffled(asked).run(Teller(observer))

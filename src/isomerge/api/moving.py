@@ -8,17 +8,18 @@ from typing import Any
 from isomerge.api.live import written
 from isomerge.api.live_inputs import own_models, with_examples
 from isomerge.commands.aligning import planned_align, planned_apply, planned_canon
-from isomerge.evidence.report.notebook import Report
 from isomerge.options import MatchingOptions
 from isomerge.options.requests import moving as asked_for
 from isomerge.options.requests.moving import DressingOptions
 from isomerge.progress import Observer
+from isomerge.quotient.canonical import Canonicity
+from isomerge.run.alignment_runs import AlignReport, ApplyReport
 from isomerge.run.arguments import checked
 from isomerge.symmetry.alignment import Alignment
 
 
 @checked(asked_for.Align)
-def align(asked: asked_for.Align, observer: Observer) -> tuple[Alignment, dict[str, Any]]:
+def align(asked: asked_for.Align, observer: Observer) -> tuple[Alignment, AlignReport]:
     """The element of the symmetry group that brings ``source`` closest to ``onto``, and a report.
 
     Args:
@@ -42,8 +43,7 @@ def align(asked: asked_for.Align, observer: Observer) -> tuple[Alignment, dict[s
     matching = with_examples(asked.matching.given(), ("data", "learn"), onto, asked.live.tokenizer)
     asked = replace(asked, source=source, onto=onto, matching=MatchingOptions(**matching))
     with planned_align(asked, observer) as plan:
-        alignment, report = plan.run()
-        return alignment, Report(report)
+        return plan.run()
 
 
 @checked(asked_for.Apply)
@@ -61,7 +61,7 @@ def apply(asked: asked_for.Apply, observer: Observer) -> Any:
 
 
 @checked(asked_for.Canon)
-def canon(asked: asked_for.Canon, observer: Observer) -> tuple[Alignment, dict[str, Any]]:
+def canon(asked: asked_for.Canon, observer: Observer) -> tuple[Alignment, ApplyReport[Canonicity]]:
     """The canonical representative of a model: the same function, and the same weights whatever symmetries were
     applied to them (Francois and Ravera 2026: a dressing field).
 
@@ -82,5 +82,4 @@ def canon(asked: asked_for.Canon, observer: Observer) -> tuple[Alignment, dict[s
     (model,) = own_models([asked.model])
     dressing = DressingOptions(**with_examples(asked.dressing.given(), ("data",), model))
     with planned_canon(replace(asked, model=model, dressing=dressing), observer) as plan:
-        alignment, report = plan.run()
-        return alignment, Report(report)
+        return plan.run()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from isomerge.archs import plug_in_parts
 from isomerge.checkpoint.companions import files_of_model
@@ -14,22 +13,33 @@ from isomerge.commands.proof import text_of
 from isomerge.discovery.building import module_specimens, real_config, specimens
 from isomerge.discovery.checkpoint import covered, read_config
 from isomerge.discovery.completeness import Completeness, try_completeness
+from isomerge.discovery.discover import Discovery
 from isomerge.discovery.discover import discover as find
-from isomerge.discovery.discover import summary
 from isomerge.discovery.proofs import remember
 from isomerge.discovery.specimen import Specimen
-from isomerge.discovery.trial import try_spec
+from isomerge.discovery.trial import Trial, try_spec
 from isomerge.errors import IsomergeError
-from isomerge.evidence.report.notebook import Report
 from isomerge.files import check_file, check_not_read, write_whole
 from isomerge.observe.read_files import paths_read
 from isomerge.options.requests import proving as asked_for
 from isomerge.progress import Observer
+from isomerge.records import Json, Record, inline
 from isomerge.run.arguments import checked
 
 
+class ProveReport(Record):
+    """What was proven of a spec; see `prove`."""
+
+    model: str
+    spec: str | None
+    verdict: str
+    command: str = "prove"
+    trial: Trial = inline()
+    completeness: Completeness = inline()
+
+
 @checked(asked_for.Prove)
-def prove(asked: asked_for.Prove, observer: Observer) -> dict[str, Any]:
+def prove(asked: asked_for.Prove, observer: Observer) -> ProveReport:
     """Prove that a spec's symmetries are symmetries: random elements of every space leave the outputs of tiny
     random models of the same class unchanged, and texts made wrong on purpose change them.
 
@@ -76,15 +86,15 @@ def prove(asked: asked_for.Prove, observer: Observer) -> dict[str, Any]:
     completeness = Completeness(None, "the law refutes the text", ())
     if trial.proven:
         completeness = try_completeness(spec_of, config, own, asked.seed)
-    about = {"command": "prove", "model": ref, "spec": None if spec is None else str(spec)}
     verdict = "; ".join(["proven", *completeness.doubts]) if trial.proven else "refuted"
-    report = {**about, "verdict": verdict, **trial.report(), **completeness.report()}
+    said = None if spec is None else str(spec)
+    report = ProveReport(ref, said, verdict, trial=trial, completeness=completeness)
     if text is not None:  # built-in texts are proven by isomerge's tests
-        remember(text, config, report)
-    return Report(report)
+        remember(text, config, report.document())
+    return report
 
 
-def _specimens(asked: asked_for.Prove, observer: Observer) -> tuple[str, dict[str, Any], tuple[Specimen, ...]]:
+def _specimens(asked: asked_for.Prove, observer: Observer) -> tuple[str, Json, tuple[Specimen, ...]]:
     """What the user calls the model, its config, and tiny random models of its class."""
 
     model, module, inputs, seed = asked.model, asked.module, asked.inputs, asked.seed
@@ -107,8 +117,17 @@ def _specimens(asked: asked_for.Prove, observer: Observer) -> tuple[str, dict[st
         ) from None
 
 
+class DiscoverReport(Record):
+    """A spec that was found; see `discover`."""
+
+    model: str
+    coverage: int | None
+    command: str = "discover"
+    about: Discovery = inline()
+
+
 @checked(asked_for.Discover)
-def discover(asked: asked_for.Discover, observer: Observer) -> dict[str, Any]:
+def discover(asked: asked_for.Discover, observer: Observer) -> DiscoverReport:
     """Derive the spec of an architecture that isomerge does not know, and prove every space of it by the law.
 
     Tiny random models of the same configuration class are built and run on the CPU; the weights of ``model`` are
@@ -149,4 +168,4 @@ def discover(asked: asked_for.Discover, observer: Observer) -> dict[str, Any]:
         raise IsomergeError(f"{ref}: {error}") from None
     if path is not None:
         write_whole(path, derived.text.encode())
-    return Report({"command": "discover", "model": ref, **summary(derived), "coverage": count})
+    return DiscoverReport(ref, count, about=derived)

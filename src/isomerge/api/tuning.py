@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from isomerge.api.live_inputs import with_examples
 from isomerge.commands.tuning import planned_tune, tuning_recipe
-from isomerge.evidence.report.notebook import Report
+from isomerge.merging.finishing import MergeReport
 from isomerge.merging.recipe.recipe_request import request_of_recipe
 from isomerge.options.requests import tuning as asked_for
 from isomerge.progress import Observer
@@ -16,7 +15,7 @@ from isomerge.run.arguments import checked
 
 
 @checked(asked_for.Tune)
-def tune(asked: asked_for.Tune, observer: Observer) -> dict[str, Any]:
+def tune(asked: asked_for.Tune, observer: Observer) -> MergeReport:
     """Search for the parameters of a recipe on a loss or on tasks, and write the merge with the best ones. The
     models are aligned once; trials are merged and measured in memory. A run that was killed goes on with the trials
     that are left.
@@ -50,4 +49,4 @@ def tune(asked: asked_for.Tune, observer: Observer) -> dict[str, Any]:
         ready = with_examples(given, ("data", "judge_data"), first)
         asked = replace(asked, data=ready["data"], tuning=replace(tuning, judge_data=ready["judge_data"]))
     with planned_tune(asked, observer) as plan:
-        return Report(plan.run())
+        return plan.run()

@@ -20,6 +20,7 @@ from isomerge.archs.plug_in_specs import PlugInTexts, SpecText, model_types, plu
 from isomerge.errors import IsomergeError, guide
 from isomerge.files import unreadable
 from isomerge.plug_ins.command import use
+from isomerge.records import Json
 from isomerge.symmetry.language.expansion import expanded_text, written_out
 from isomerge.symmetry.language.spec import Line, Spec, coverage
 from isomerge.symmetry.language.spec_text import BEHIND_PADDING, parse_spec
@@ -180,7 +181,7 @@ def infer_model_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int,
     Raises:
         IsomergeError: several do, and not with the same axes and symmetries (a fused projection has many layouts).
     """
-    layouts: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+    layouts: dict[str, tuple[Json, Json]] = {}
     first: dict[str, str] = {}
     for kind, (name, text) in _own_texts().items():
         if written_out(text):  # a text that is like another describes the same tensors

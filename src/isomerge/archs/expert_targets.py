@@ -9,6 +9,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
+from isomerge.records import Json
+
 Shared = Literal["none", "plain", "gated"]
 
 
@@ -38,7 +40,7 @@ class ExpertTarget:
         """Whether a recipe's `architecture` means it: the beginning of mergekit's name, or of the model type."""
         return any(known.lower().startswith(name.lower()) for known in (self.mergekit, self.model_type, self.stem))
 
-    def settings(self, numbers: Mapping[str, int | float]) -> dict[str, Any]:
+    def settings(self, numbers: Mapping[str, int | float]) -> Json:
         """The keys of config.json that are set.
 
         Args:

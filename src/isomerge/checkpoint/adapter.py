@@ -23,6 +23,7 @@ from isomerge.checkpoint.opening import open_tensors
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.weights import WeightFiles
 from isomerge.errors import IsomergeError
+from isomerge.records import Config, Json
 
 ADAPTER_CONFIG = "adapter_config.json"
 BASE = "base_model_name_or_path"
@@ -106,7 +107,7 @@ class Adapter:
         return next(iter(self.tensors.tensors.values())).file
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Json:
         """The parsed adapter_config.json."""
         return self.tensors.config
 
@@ -177,7 +178,7 @@ def _weights(folder: Path, allow_pickle: bool) -> WeightFiles:
     raise IsomergeError(f"{folder} has no {ADAPTER_WEIGHTS}; {_REMEDY}")
 
 
-def _check_kind(path: Path, config: dict[str, Any]) -> None:
+def _check_kind(path: Path, config: Config) -> None:
     kind = config.get("peft_type")
     if kind != "LORA":
         raise IsomergeError(
@@ -197,9 +198,7 @@ def _check_kind(path: Path, config: dict[str, Any]) -> None:
         )
 
 
-def _collect(
-    updates: dict[str, Update], path: Path, config: dict[str, Any], parts: re.Match[str], key: str
-) -> None:
+def _collect(updates: dict[str, Update], path: Path, config: Config, parts: re.Match[str], key: str) -> None:
     """Puts one tensor of the file into the update that it belongs to."""
     module = parts["module"]
     if module not in updates:
@@ -219,7 +218,7 @@ def _collect(
     update.parts[part] = key
 
 
-def _parameters(config: dict[str, Any], module: str) -> list[str]:
+def _parameters(config: Config, module: str) -> list[str]:
     """The parameters of which a module's update may be, by ``target_parameters``: one of them, and the file does
     not say which; none where it is the update of the module's weight."""
     stem, said = module.replace(".base_layer", ""), config.get("target_modules")
@@ -229,7 +228,7 @@ def _parameters(config: dict[str, Any], module: str) -> list[str]:
     return [f"{stem}.{own}" for at, _, own in targets if not at or f".{stem}".endswith(f".{at}")]
 
 
-def strength(path: Path, config: dict[str, Any], name: str) -> tuple[int, float]:
+def strength(path: Path, config: Config, name: str) -> tuple[int, float]:
     """The rank of the update of a module or a parameter, and the factor of its product."""
     rank = _pattern(path, config, "rank_pattern", name, config.get("r", 8))
     alpha = _pattern(path, config, "alpha_pattern", name, config.get("lora_alpha", 8))
@@ -239,7 +238,7 @@ def strength(path: Path, config: dict[str, Any], name: str) -> tuple[int, float]
     return rank, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
-def _token_numbers(path: Path, config: dict[str, Any], module: str, rows: TensorInfo) -> list[int]:
+def _token_numbers(path: Path, config: Config, module: str, rows: TensorInfo) -> list[int]:
     """The numbers of the tokens whose rows a table has of its own."""
     said = config.get("trainable_token_indices")
     if isinstance(said, dict):
@@ -254,7 +253,7 @@ def _token_numbers(path: Path, config: dict[str, Any], module: str, rows: Tensor
     return said
 
 
-def _pattern(path: Path, config: dict[str, Any], key: str, module: str, default: Any) -> Any:
+def _pattern(path: Path, config: Config, key: str, module: str, default: Any) -> Any:
     """The value of the first pattern, a regular expression for the end of a module's name, that fits."""
     patterns = config.get(key) or {}
     if not isinstance(patterns, dict) or len(patterns) > MAX_PATTERNS:

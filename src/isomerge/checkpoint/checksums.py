@@ -23,6 +23,7 @@ from zlib_ng.zlib_ng import crc32
 from isomerge.checkpoint.header import TensorInfo, read_header
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors
+from isomerge.records import Json
 
 _POLYNOMIAL = 0xEDB88320  # of CRC-32, the lowest degree in the highest bit
 _ONE = 1 << 31
@@ -52,7 +53,7 @@ class Checksum:
         moved = _product(_power(after.nbytes), self.crc32)
         return Checksum(self.nbytes + after.nbytes, moved ^ after.crc32)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Json:
         """As reports have it: ``{"bytes": 12, "crc32": "89abcdef"}``."""
         return {"bytes": self.nbytes, "crc32": f"{self.crc32:08x}"}
 

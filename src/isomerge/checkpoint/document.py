@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.errors import IsomergeError
+from isomerge.records import Json
 
 MAX_BYTES = 100_000_000
 """Longest document read, in bytes (the bound that safetensors sets for its headers)."""
@@ -29,8 +30,8 @@ class DuplicateKeyError(ValueError):
     """An object names one key twice, so that readers disagree about its value."""
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    seen: dict[str, Any] = {}
+def _unique(pairs: list[tuple[str, Any]]) -> Json:
+    seen: Json = {}
     for key, value in pairs:
         if key in seen:
             raise DuplicateKeyError(f"names {key!r} twice")
@@ -52,7 +53,7 @@ def _copied(value: Any) -> Any:
     return [*map(_copied, value)] if isinstance(value, list) else value
 
 
-def parse_object(raw: bytes, where: str, *, remedy: str, unique: bool = True) -> dict[str, Any]:
+def parse_object(raw: bytes, where: str, *, remedy: str, unique: bool = True) -> Json:
     """The JSON object in ``raw`` (UTF-8).
 
     ``where`` opens the error sentence and ``remedy`` ends it. With ``unique`` an object that names one key
@@ -74,7 +75,7 @@ def parse_object(raw: bytes, where: str, *, remedy: str, unique: bool = True) ->
     return value
 
 
-def read_object(path: Path, *, remedy: str, unique: bool = True) -> dict[str, Any]:
+def read_object(path: Path, *, remedy: str, unique: bool = True) -> Json:
     """The JSON object in the file ``path``; see `parse_object` for ``remedy``, ``unique`` and the errors.
 
     Raises IsomergeError also when the file is missing, unreadable or longer than MAX_BYTES.

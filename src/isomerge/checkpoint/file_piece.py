@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from isomerge.checkpoint.header import TensorInfo
+from isomerge.records import Json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,7 +63,7 @@ class Part:
 
     kind: str
     """The class that it is, or what it is called where there is none."""
-    config: dict[str, Any]
+    config: Json
     pieces: dict[str, Piece]
     """By the names that it has as a checkpoint."""
 

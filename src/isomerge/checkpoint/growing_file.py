@@ -7,12 +7,13 @@ import os
 import shutil
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from isomerge.checkpoint.disk import write_from
 from isomerge.checkpoint.dtypes import dtype_code
 from isomerge.checkpoint.stored_tensor import content_of
 from isomerge.files import disk_errors, flush
+from isomerge.records import Json
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +25,7 @@ class GrowingFile:
 
     def __init__(self, scratch: Path) -> None:
         self.scratch = scratch
-        self.entries: dict[str, dict[str, Any]] = {}
+        self.entries: dict[str, Json] = {}
         self.size = 0
 
     def add(self, name: str, tensor: torch.Tensor) -> None:

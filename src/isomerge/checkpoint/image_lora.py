@@ -25,6 +25,7 @@ from isomerge.checkpoint.reader import Checkpoint, Derived
 from isomerge.checkpoint.single_file import SUFFIX, split_part
 from isomerge.checkpoint.stamps import stamps_of
 from isomerge.errors import IsomergeError
+from isomerge.records import Json
 
 IMAGE_WEIGHTS = "pytorch_lora_weights.safetensors"
 """What diffusers calls such a file."""
@@ -143,7 +144,7 @@ def open_image_lora(ref: str | Path, file: Path, part: str = "") -> Adapter:
     return adapter
 
 
-def _configuration(file: Path, header: Mapping[str, str]) -> dict[str, Any]:
+def _configuration(file: Path, header: Mapping[str, str]) -> Json:
     """What diffusers' metadata say of ranks and scalings; empty where there are none.
 
     Raises:

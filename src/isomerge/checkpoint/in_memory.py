@@ -14,6 +14,7 @@ from isomerge.checkpoint.own_class import OwnClass, is_own, own_config
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.stored_tensor import content_of
 from isomerge.errors import IsomergeError
+from isomerge.records import Json
 
 if TYPE_CHECKING:
     import torch
@@ -111,7 +112,7 @@ def as_reference(model: Any) -> str | Path | Checkpoint:
     return model
 
 
-def config_of(config: Any, ref: str = "in memory") -> dict[str, Any]:
+def config_of(config: Any, ref: str = "in memory") -> Json:
     """A configuration as config.json would hold it.
 
     Raises:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from isomerge.checkpoint.companions import companion_files
 from isomerge.checkpoint.document import read_object
@@ -16,6 +15,7 @@ from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.stamps import stamps_of
 from isomerge.checkpoint.weights import WeightFiles, find_weights, gguf_error, read_headers
 from isomerge.errors import IsomergeError
+from isomerge.records import Json
 
 CONFIG = "config.json"
 STATE_DICTS = (".pt", ".pth", ".ckpt", ".bin")
@@ -65,7 +65,7 @@ def _state_dict(path: Path, ref: str, allow_pickle: bool) -> Checkpoint:
 
 
 def open_tensors(
-    ref: str, folder: Path, config: dict[str, Any], weights: WeightFiles, *, others: Iterable[Path] = ()
+    ref: str, folder: Path, config: Json, weights: WeightFiles, *, others: Iterable[Path] = ()
 ) -> Checkpoint:
     """A checkpoint of weights files that were found already; ``others`` are files whose change it depends on too.
 
@@ -78,7 +78,7 @@ def open_tensors(
     return Checkpoint(ref, folder, config, read_headers(weights), stamps)
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> Json:
     """The object in ``folder``/config.json, in the key order of the file.
 
     Raises IsomergeError when it is missing, not a JSON object, or has a ``model_type`` that is no string or

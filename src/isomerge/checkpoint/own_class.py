@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, Self
 
+from isomerge.records import Json
+
 ATTRIBUTE = "isomerge_own"
 """Of a module that was built from an `OwnClass`: that class."""
 
@@ -38,7 +40,7 @@ def is_own(model: Any) -> bool:
     )
 
 
-def own_config(module: Any) -> dict[str, Any]:
+def own_config(module: Any) -> Json:
     """The configuration of a module of one's own, as config.json would hold it: what its attribute ``config`` says,
     a mapping, a dataclass or an object with ``to_dict``; empty where there is none."""
     config = getattr(module, "config", None)

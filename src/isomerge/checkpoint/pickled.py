@@ -12,6 +12,7 @@ from isomerge.checkpoint.dtypes import dtype_code
 from isomerge.checkpoint.header import TensorInfo
 from isomerge.checkpoint.weights import WeightFiles, check_index
 from isomerge.errors import IsomergeError
+from isomerge.records import Json
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +40,7 @@ def load_pickles(weights: WeightFiles) -> tuple[dict[str, TensorInfo], dict[str,
     return infos, views
 
 
-def _load(file: Path) -> dict[str, Any]:
+def _load(file: Path) -> Json:
     import torch
 
     with suppress(OSError), file.open("rb") as stream:

@@ -17,6 +17,7 @@ from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.weights import find_weights, is_plain_name
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors
+from isomerge.records import Json
 
 LIBRARIES = ("diffusers", "transformers")
 """Where the classes of components come from whose configs say what they are; others are a pipeline's own."""
@@ -47,7 +48,7 @@ class Component:
         """What names it as a model."""
         return "+".join((self.place, *self.adapters))
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Json:
         """Its parsed config.json."""
         return read_config(self.folder)
 

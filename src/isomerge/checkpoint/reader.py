@@ -22,6 +22,7 @@ from isomerge.checkpoint.stamps import Stamp, stamps_here
 from isomerge.checkpoint.stored_tensor import as_described, as_tensor, changed, read_errors, stored_dtype
 from isomerge.errors import IsomergeError
 from isomerge.files import open_fd
+from isomerge.records import Json
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +69,7 @@ class Checkpoint:
 
     ref: str
     folder: Path
-    config: dict[str, Any]
+    config: Json
     tensors: dict[str, TensorInfo]
     _stamps: dict[Path, Stamp] = field(repr=False)
     _pickled: dict[str, torch.Tensor] | None = field(default=None, repr=False)
@@ -338,7 +339,7 @@ class Checkpoint:
                 return file
         return None
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: Json) -> None:
         """Unpickled, on another machine perhaps: raises IsomergeError where its files are others
         (`stamps_here`)."""
         self.__dict__.update(state)

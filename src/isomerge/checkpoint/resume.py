@@ -25,6 +25,7 @@ from isomerge.checkpoint.weights import is_plain_name
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors, flush
 from isomerge.progress import Observer
+from isomerge.records import Json
 
 FORMAT = 3
 """Version of the journal's layout; another version is not resumed."""
@@ -35,7 +36,7 @@ class Unit:
     """A committed unit of work: the caller's ``record``, and the tensors and side files it wrote, each with its
     CRC-32."""
 
-    record: dict[str, Any]
+    record: Json
     tensors: dict[str, int]
     blobs: dict[str, int]
 
@@ -54,9 +55,7 @@ class Journal:
         """Starts the journal with ``identity``: digests of everything that determines the output."""
         self._append({"format": FORMAT, **identity}, os.O_CREAT | os.O_TRUNC)
 
-    def append(
-        self, unit: str, record: dict[str, Any], tensors: Mapping[str, int], blobs: Mapping[str, int]
-    ) -> None:
+    def append(self, unit: str, record: Json, tensors: Mapping[str, int], blobs: Mapping[str, int]) -> None:
         """Commits ``unit``.
 
         Raises TypeError or ValueError when ``record`` has no JSON form, and OSError.
@@ -88,7 +87,7 @@ class Journal:
         lines = self.path.read_bytes().splitlines(keepends=True)
         os.truncate(self.path, sum(map(len, lines[: 1 + count])))
 
-    def _append(self, content: dict[str, Any], flags: int) -> None:
+    def _append(self, content: Json, flags: int) -> None:
         text = json.dumps(content).encode()
         line = memoryview(b"%08x %b\n" % (crc32(text), text))
         fd = os.open(self.path, os.O_WRONLY | flags, 0o666)

@@ -30,6 +30,7 @@ from isomerge.checkpoint.stamps import stamps_of
 from isomerge.checkpoint.weights import weights_name
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors, write_tensors
+from isomerge.records import Json
 
 REST = "rest"
 SUFFIX = ".safetensors"
@@ -149,7 +150,7 @@ class FilePart(Component):
         """See `open_part`."""
         return f"{self.folder}:{self.name}"
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Json:
         """What the shapes of its tensors tell."""
         return dict(self.part.config)
 
@@ -207,7 +208,7 @@ class SingleFile(Pipeline):
 
     def write(self, out: Path, merged: Mapping[str, Path], copied: Mapping[str, Component]) -> None:
         """Write a file of the same names."""
-        tensors: dict[str, Any] = {}
+        tensors: Json = {}
         opened: list[Checkpoint] = []
         for name, component in self.components.items():
             assert isinstance(component, FilePart)

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from isomerge.checkpoint.file_piece import TRANSPOSED, Part, Piece, Shape, rows, wholes
 from isomerge.checkpoint.single_file_names import count_of, renamed
+from isomerge.records import Json
 
 HEAD = 64
 """Coordinates of a head."""
@@ -70,7 +70,7 @@ def text_encoders(shapes: Mapping[str, Shape]) -> Iterator[tuple[str, Part]]:
         yield f"text_encoder_{behind}", Part("T5EncoderModel", config, wholes(names, shapes))
 
 
-def _tower(config: dict[str, Any], pieces: dict[str, Piece]) -> Part:
+def _tower(config: Json, pieces: dict[str, Piece]) -> Part:
     """A tower, with a projection where it has one."""
     if (projection := pieces.get("text_projection.weight")) is not None:
         outputs = (projection.shape or projection.stored)[0]
@@ -78,7 +78,7 @@ def _tower(config: dict[str, Any], pieces: dict[str, Piece]) -> Part:
     return Part(config["architectures"][0], config, pieces)
 
 
-def _t5_config(shapes: Mapping[str, Shape]) -> dict[str, Any] | None:
+def _t5_config(shapes: Mapping[str, Shape]) -> Json | None:
     """What shapes tell of T5's encoder; None where it is none."""
     first = "encoder.block.0.layer."
     table, query = shapes.get("shared.weight"), shapes.get(f"{first}0.SelfAttention.q.weight")
@@ -101,7 +101,7 @@ def _t5_config(shapes: Mapping[str, Shape]) -> dict[str, Any] | None:
     }
 
 
-def _config(pieces: Mapping[str, Piece], act: str) -> dict[str, Any] | None:
+def _config(pieces: Mapping[str, Piece], act: str) -> Json | None:
     """What shapes tell of a tower, and how its layers are called in its models; None where it is none."""
     shapes = {name: piece.shape or piece.stored for name, piece in pieces.items()}
     table = shapes.get("text_model.embeddings.token_embedding.weight")

@@ -10,12 +10,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import isqrt
-from typing import Any
 
 from isomerge.checkpoint.file_piece import SWAPPED, Part, Piece, Shape, rows
 from isomerge.checkpoint.single_file_names import UNET, count_of, renamed
-
-Config = dict[str, Any]
+from isomerge.records import Json
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,7 @@ class Layout:
     """A layout: beginnings of names in the file, each with that in diffusers' layout."""
 
     kind: str
-    told: str
+    telling: str
     """A fused tensor that tells the layout; a third of its rows are the width."""
     blocks: Mapping[str, str]
     outside: Mapping[str, str]
@@ -31,7 +29,7 @@ class Layout:
     """Behind a block's number."""
     fused: Mapping[str, tuple[str, ...]]
     """Tensors of which several are rows, one behind the other: as many each as the width, the last one the rest."""
-    config: Callable[[Mapping[str, Shape], int, Config], Config]
+    config: Callable[[Mapping[str, Shape], int, Json], Json]
     """What shapes and width tell beside what both layouts have."""
     needed: tuple[str, ...]
     """Tensors that every such transformer has, by diffusers' names."""
@@ -85,7 +83,7 @@ class Layout:
                     yield f"{start}{old}".rstrip("."), [f"{block}{x}".rstrip(".") for x in new], swapped
 
 
-def _flux(shapes: Mapping[str, Shape], width: int, config: Config) -> Config:
+def _flux(shapes: Mapping[str, Shape], width: int, config: Json) -> Json:
     head = shapes["transformer_blocks.0.attn.norm_q.weight"][0]
     return {
         "patch_size": 1,
@@ -100,7 +98,7 @@ def _flux(shapes: Mapping[str, Shape], width: int, config: Config) -> Config:
     }
 
 
-def _sd3(shapes: Mapping[str, Shape], width: int, config: Config) -> Config:
+def _sd3(shapes: Mapping[str, Shape], width: int, config: Json) -> Json:
     depth, patches = config["num_layers"], shapes["pos_embed.proj.weight"]
     norm = shapes.get("transformer_blocks.0.attn.norm_q.weight")
     head = norm[0] if norm else SD3_HEAD
@@ -125,7 +123,7 @@ SD3_HEAD = 64
 """The same of Stable Diffusion 3, where no norm tells it."""
 FLUX = Layout(
     kind="FluxTransformer2DModel",
-    told="double_blocks.0.img_attn.qkv.weight",
+    telling="double_blocks.0.img_attn.qkv.weight",
     blocks={"double_blocks": "transformer_blocks", "single_blocks": "single_transformer_blocks"},
     outside={
         "time_in.in_layer.": "time_text_embed.timestep_embedder.linear_1.",
@@ -167,7 +165,7 @@ FLUX = Layout(
 )
 SD3 = Layout(
     kind="SD3Transformer2DModel",
-    told="joint_blocks.0.x_block.attn.qkv.weight",
+    telling="joint_blocks.0.x_block.attn.qkv.weight",
     blocks={"joint_blocks": "transformer_blocks"},
     outside={
         "t_embedder.mlp.0.": "time_text_embed.timestep_embedder.linear_1.",
@@ -211,7 +209,7 @@ LAYOUTS = (FLUX, SD3)
 def layout_of(names: Mapping[str, object]) -> tuple[Layout, str] | None:
     """The layout of a file with such a transformer, alone or among other parts, and how its names begin."""
     return next(
-        ((layout, start) for layout in LAYOUTS for start in ("", UNET) if start + layout.told in names), None
+        ((layout, start) for layout in LAYOUTS for start in ("", UNET) if start + layout.telling in names), None
     )
 
 
@@ -226,7 +224,7 @@ def transformer(shapes: Mapping[str, Shape]) -> Part | None:
         return None
     layout, start = known
     names = {n.removeprefix(start): n for n in shapes if n.startswith(start) and (start or layout.owns(n))}
-    width = shapes[start + layout.told][0] // 3
+    width = shapes[start + layout.telling][0] // 3
     pieces: dict[str, Piece] = {}
     for name, stored in names.items():
         parts = layout.pieces(name, stored, shapes[stored], width)
@@ -237,7 +235,7 @@ def transformer(shapes: Mapping[str, Shape]) -> Part | None:
     return None if config is None else Part(layout.kind, config, pieces)
 
 
-def _config(layout: Layout, shapes: Mapping[str, Shape], width: int) -> Config | None:
+def _config(layout: Layout, shapes: Mapping[str, Shape], width: int) -> Json | None:
     """What the shapes tell; None where tensors are lacking."""
     pooled = "time_text_embed.text_embedder.linear_1.weight"
     norms = [
@@ -248,7 +246,7 @@ def _config(layout: Layout, shapes: Mapping[str, Shape], width: int) -> Config |
     outside = ("context_embedder.weight", "proj_out.weight", "norm_out.linear.weight", pooled)
     if not all(name in shapes for name in (*norms, *outside, *layout.needed)):
         return None
-    config: Config = {
+    config: Json = {
         "num_layers": count_of(shapes, "transformer_blocks."),
         "joint_attention_dim": shapes["context_embedder.weight"][1],
         "pooled_projection_dim": shapes[pooled][1],

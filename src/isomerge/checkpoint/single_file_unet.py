@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from isomerge.checkpoint.file_piece import Part, wholes
 from isomerge.checkpoint.single_file_names import UNET, count_of, renamed, unet_rules
+from isomerge.records import Json
 
 EIGHT_HEADS = 768
 """The width of the text that Stable Diffusion 1 reads."""
@@ -34,7 +34,7 @@ def unet(shapes: Shapes) -> Part | None:
     return Part("UNet2DConditionModel", config, pieces)
 
 
-def _unet_config(shapes: Shapes, heights: int, layers: int) -> dict[str, Any]:
+def _unet_config(shapes: Shapes, heights: int, layers: int) -> Json:
     """What the shapes of a UNet tell of its config."""
     widths = [shapes[f"down_blocks.{k}.resnets.0.conv1.weight"][0] for k in range(heights)]
     text = shapes["mid_block.attentions.0.transformer_blocks.0.attn2.to_k.weight"][1]

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import prod
-from typing import Any
 
 from isomerge.checkpoint.file_piece import Part, Piece, Shape
 from isomerge.checkpoint.single_file_names import count_of, renamed
+from isomerge.records import Json
 
 STARTS = ("first_stage_model.", "vae.", "")
 """How names begin: in whole models, and in a file of an autoencoder alone."""
@@ -83,7 +83,7 @@ def _under(old: str, new: str) -> Iterator[tuple[str, str]]:
         yield old + mine, new + theirs
 
 
-def _config(shapes: Mapping[str, Shape], heights: int, layers: int) -> dict[str, Any] | None:
+def _config(shapes: Mapping[str, Shape], heights: int, layers: int) -> Json | None:
     """What the shapes tell; None where a tensor is missing."""
     wanted = [f"encoder.down_blocks.{k}.resnets.0.conv1.weight" for k in range(heights)]
     ends = [f"{side}.{name}.weight" for side in ("encoder", "decoder") for name in ("conv_in", "conv_out")]

@@ -15,6 +15,7 @@ from isomerge.checkpoint.opening import CONFIG, read_config
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
 from isomerge.progress import silent
+from isomerge.records import Json
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
@@ -73,7 +74,7 @@ def extended(tokenizer: Any, others: Sequence[tuple[Any, int]], extra: Sequence[
     own = token_ids(tokenizer)
     fast = [other for other, _ in others if other.is_fast]
     ordinary: dict[str, None] = {}
-    added: dict[str, Any] = {}
+    added: Json = {}
     for other, rows in others:
         special = {token.content: token for token in other.added_tokens_decoder.values()}
         for token, at in token_ids(other).items():

@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from isomerge.checkpoint.checksums import Checksum, file_checksum, joined
 from isomerge.checkpoint.disk import FlushBehind, write_from
@@ -22,6 +22,7 @@ from isomerge.checkpoint.weights import SAFETENSORS, is_plain_name
 from isomerge.errors import IsomergeError, unfinished
 from isomerge.files import disk_errors, flush, open_fd
 from isomerge.progress import Observer, quiet
+from isomerge.records import Json
 
 if TYPE_CHECKING:
     import torch
@@ -132,7 +133,7 @@ class CheckpointWriter:
         except IsomergeError as error:
             raise IsomergeError(f"{self.out}: tensor {name!r}: {error}") from error
 
-    def commit(self, unit: str, record: dict[str, Any]) -> None:
+    def commit(self, unit: str, record: Json) -> None:
         """Journals everything written since the last commit as ``unit``, with the checksums by which a resumed run
         knows it.
 

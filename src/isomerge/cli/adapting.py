@@ -3,35 +3,39 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from isomerge.cli.console import Voice
 from isomerge.cli.door import call_of, check_alone
 from isomerge.errors import IsomergeError
 from isomerge.options.requests import adapting as asked_for
 from isomerge.options.requests.adapting import AdapterOptions
+from isomerge.records import OfModels
+
+if TYPE_CHECKING:
+    from isomerge.api.adapting import MergeLoraReport
+    from isomerge.merging.adapter.adapter_writer import Extraction
+    from isomerge.merging.adapter.surgery import SurgeryReport
+    from isomerge.merging.task_masks import MaskReport, MaskUse
 
 
-def tell_extract_lora(voice: Voice, asked: asked_for.ExtractLora, report: dict[str, Any]) -> None:
+def tell_extract_lora(voice: Voice, asked: asked_for.ExtractLora, report: OfModels[Extraction]) -> None:
     """What of the difference is described, and how."""
-    tensors: dict[str, dict[str, Any]] = report["tensors"]
+    about = report.about
+    tensors = about.tensors
     if voice.verbose:
-        rows = [
-            [name, x["kept"], str(x["rank"] or ""), f"{x['norm']:.4g}", f"{x['lost']:.4g}"]
-            for name, x in tensors.items()
-        ]
+        rows = [[n, x.kept, str(x.rank or ""), f"{x.norm:.4g}", f"{x.lost:.4g}"] for n, x in tensors.items()]
         voice.table("", ["tensor that differs", "kept", "rank", "norm of the difference", "lost"], rows)
-    for note in report["notes"]:
+    for note in about.notes:
         voice.warn(note)
-    kept = {kind: sum(x["kept"] == kind for x in tensors.values()) for kind in ("lora", "saved", "lost")}
-    parts = [f"{kept['lora']} weights by factors of rank {report['rank']} or less"]
+    kept = Counter(x.kept for x in tensors.values())
+    parts = [f"{kept['lora']} weights by factors of rank {about.rank} or less"]
     parts += [f"{kept['saved']} tensors whole"] if kept["saved"] else []
-    voice.say(
-        f"Wrote {asked.out}: {', '.join(parts)}; {report['share']:.2%} of the difference is lost (Frobenius)."
-    )
+    voice.say(f"Wrote {asked.out}: {', '.join(parts)}; {about.share:.2%} of the difference is lost (Frobenius).")
     if kept["lost"]:
-        names = [name for name, x in tensors.items() if x["kept"] == "lost"]
+        names = [name for name, x in tensors.items() if x.kept == "lost"]
         more = f" and {len(names) - 4} more" if len(names) > 4 else ""
         voice.say(
             f"Not described: {', '.join(names[:4])}{more}. --save-modules keeps what has no factors, "
@@ -39,7 +43,7 @@ def tell_extract_lora(voice: Voice, asked: asked_for.ExtractLora, report: dict[s
         )
 
 
-def run_merge_lora(voice: Voice, asked: asked_for.MergeLora) -> dict[str, Any]:
+def run_merge_lora(voice: Voice, asked: asked_for.MergeLora) -> MergeLoraReport:
     """One adapter of several, or of a recipe, which says what is merged."""
     import isomerge
 
@@ -52,52 +56,53 @@ def run_merge_lora(voice: Voice, asked: asked_for.MergeLora) -> dict[str, Any]:
     return call_of(isomerge.merge_lora)(asked)
 
 
-def tell_merge_lora(voice: Voice, asked: asked_for.MergeLora, report: dict[str, Any]) -> None:
+def tell_merge_lora(voice: Voice, asked: asked_for.MergeLora, report: MergeLoraReport) -> None:
     """How far the merged update is from the weighted sum."""
-    modules: dict[str, dict[str, Any]] = report["modules"]
+    about = report.about
     if voice.verbose:
         rows = [
-            [name, str(len(row["adapters"])), str(row["rank"]), f"{row['norm']:.4g}", f"{row['distance']:.4g}"]
-            for name, row in modules.items()
+            [name, str(len(made.adapters)), str(made.rank), f"{made.norm:.4g}", f"{made.distance:.4g}"]
+            for name, made in about.modules.items()
         ]
         voice.table("", ["module", "adapters", "rank", "norm of the sum", "distance from it"], rows)
-    for note in report["notes"]:
+    for note in about.notes:
         voice.warn(note)
-    names = ", ".join(report["adapters"])
     voice.say(
-        f"Wrote {asked.out}: {report['method']} merge of {names}, {len(modules)} modules of rank "
-        f"{report['rank']} or less; {report['share']:.2%} from the weighted sum of the updates (Frobenius), which "
+        f"Wrote {asked.out}: {about.method} merge of {', '.join(report.adapters)}, {len(about.modules)} modules of "
+        f"rank {about.rank} or less; {about.share:.2%} from the weighted sum of the updates (Frobenius), which "
         "--method cat gives."
     )
 
 
-def tell_task_mask(voice: Voice, asked: asked_for.TaskMask, report: dict[str, Any]) -> None:
+def tell_task_mask(voice: Voice, asked: asked_for.TaskMask, report: OfModels[MaskReport]) -> None:
     """How many weights are in the mask, and how far the restored model will be from the task's."""
-    for note in report["notes"]:
+    about = report.about
+    for note in about.mask.notes:
         voice.warn(note)
     voice.say(
-        f"Wrote {asked.out}: {report['share']:.1%} of the weights in the mask. The restored model is "
-        f"{report['error']:.1%} of the task vector's length from {asked.task} (the base: 100 %)."
+        f"Wrote {asked.out}: {about.share:.1%} of the weights in the mask. The restored model is "
+        f"{about.error:.1%} of the task vector's length from {asked.task} (the base: 100 %)."
     )
 
 
-def tell_restore_task(voice: Voice, asked: asked_for.RestoreTask, report: dict[str, Any]) -> None:
+def tell_restore_task(voice: Voice, asked: asked_for.RestoreTask, report: OfModels[MaskUse]) -> None:
     """What was written."""
-    for note in report["notes"]:
+    for note in report.about.notes:
         voice.warn(note)
     voice.say(f"Wrote {asked.out}: the task of {asked.mask}, from {asked.merged} and {asked.base}.")
 
 
-def tell_surgery(voice: Voice, asked: asked_for.Surgery, report: dict[str, Any]) -> None:
+def tell_surgery(voice: Voice, asked: asked_for.Surgery, report: OfModels[SurgeryReport]) -> None:
     """What was gained on held-out examples."""
-    for note in report["notes"]:
+    about = report.about
+    for note in about.notes:
         voice.warn(note)
-    agreement = report["agreement"]
+    agreement = about.agreement
     compared = "" if agreement is None else (
-        f"; of its predictions {100 * agreement['before']:.1f} % and {100 * agreement['after']:.1f} % are "
+        f"; of its predictions {100 * agreement.before:.1f} % and {100 * agreement.after:.1f} % are "
         f"{asked.task}'s"
     )  # fmt: skip
     voice.say(
-        f"Wrote {asked.out}, an adapter for {asked.merged}. On held-out examples what {report['head']} reads is "
-        f"{report['before']:.1%} from {asked.task}'s without it, and {report['after']:.1%} with it{compared}."
+        f"Wrote {asked.out}, an adapter for {asked.merged}. On held-out examples what {about.head} reads is "
+        f"{about.bias.before:.1%} from {asked.task}'s without it, and {about.bias.after:.1%} with it{compared}."
     )

@@ -2,41 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from isomerge.cli.console import Voice, size_text
 from isomerge.options.requests import checking as asked_for
 
+if TYPE_CHECKING:
+    from isomerge.checkpoint.checksums import Checksum
+    from isomerge.run.fsck import Checkup
+    from isomerge.run.provenance import InputFile
 
-def tell_fsck(voice: Voice, asked: asked_for.Fsck, report: dict[str, Any]) -> int | None:
+
+def tell_fsck(voice: Voice, asked: asked_for.Fsck, report: Checkup) -> int | None:
     """Whether it is sound, what is wrong with it, and what became of the inputs."""
-    rows = report["files"] if voice.verbose else [row for row in report["files"] if row["state"] != "ok"]
-    if rows:
-        voice.table("", ["file", "bytes", "crc32", ""], [_cells(row) for row in rows])
-    for problem in report["problems"]:
-        voice.say(f"{problem['file']}: {problem['problem']}")
-    nbytes = size_text(sum(row["bytes"] for row in report["files"]))
-    state = "Sound" if report["sound"] else "Damaged"
-    voice.say(f"{state}: {len(report['files'])} files, {nbytes}, {len(report['problems'])} problems.", "bold")
-    if report["strangers"] and report["sound"]:
-        voice.say(f"Beside them, without checksums in the report: {', '.join(report['strangers'][:8])}.")
-    if report["report"] == "unknown":
+    files, problems = report.files, report.problems
+    shown = [each for each in files if voice.verbose or each.state != "ok"]
+    if shown:
+        cells = [_cells(each.file, each.checksum, each.state) for each in shown]
+        voice.table("", ["file", "bytes", "crc32", ""], cells)
+    for problem in problems:
+        voice.say(f"{problem.file}: {problem.problem}")
+    nbytes = size_text(sum(each.checksum.nbytes for each in files))
+    state = "Sound" if report.sound else "Damaged"
+    voice.say(f"{state}: {len(files)} files, {nbytes}, {len(problems)} problems.", "bold")
+    if report.strangers and report.sound:
+        voice.say(f"Beside them, without checksums in the report: {', '.join(report.strangers[:8])}.")
+    if report.report == "unknown":
         voice.say("Note: an earlier version wrote the report, without a digest of it: edits of it are not noticed.")
-    _say_inputs(voice, report["inputs"])
-    return None if report["sound"] else 1
+    _say_inputs(voice, report.inputs)
+    return None if report.sound else 1
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
-    return [row["file"], f"{row['bytes']:,}", row["crc32"], row["state"]]
+def _cells(file: str, checksum: Checksum, state: str | None) -> list[str]:
+    return [file, f"{checksum.nbytes:,}", checksum.document()["crc32"], state or ""]
 
 
-def _say_inputs(voice: Any, inputs: list[dict[str, Any]]) -> None:
+def _say_inputs(voice: Voice, inputs: Sequence[InputFile]) -> None:
     """What has become of the inputs: a count, and those that changed."""
-    counts = {state: sum(row["state"] == state for row in inputs) for state in ("unchanged", "changed", "absent")}
+    counts = {state: sum(each.state == state for each in inputs) for state in ("unchanged", "changed", "absent")}
     said = [f"{count} {state}" for state, count in counts.items() if count]
     if said:
         voice.say(f"Inputs, {len(inputs)} files: {', '.join(said)} since.")
-    rows = inputs if voice.verbose else [row for row in inputs if row["state"] == "changed"]
-    if rows:
-        cells = [[f"{row['model']}: {row['file']}", *_cells(row)[1:]] for row in rows]
+    if shown := [each for each in inputs if voice.verbose or each.state == "changed"]:
+        cells = [_cells(f"{each.model}: {each.file}", each.checksum, each.state) for each in shown]
         voice.table("", ["input", "bytes", "crc32", ""], cells)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
@@ -15,11 +15,16 @@ from isomerge.errors import visible
 from isomerge.files import write_whole
 from isomerge.options import MatchingOptions, OutputOptions, unused
 from isomerge.plug_ins.command import with_used
+from isomerge.records import Json, as_json
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from isomerge.evidence.distance import Gap, Spread
+    from isomerge.merging.merge_request import LayerScan
     from isomerge.progress import Observer
+    from isomerge.run.run_verdict import RunVerdict
+    from isomerge.symmetry.fixed import FixedPart
 
 EVERY = 5.0
 """Seconds between lines of progress where stderr is no terminal."""
@@ -130,50 +135,42 @@ class _Lines:
             self.printed = monotonic()
 
 
-def distance_table(voice: Voice, distance: dict[str, Any]) -> None:
+def distance_table(voice: Voice, distance: Spread) -> None:
     """Distances before and after, in all, per part of the models, and (verbose) per space and layer; where nothing
     moved, one distance."""
-    moved = any(d["after"] != d["before"] for d in (distance, *distance["parts"].values()))
+    parts = distance.parts or {}
+    moved = any(gap.after != gap.before for gap in (distance.total, *parts.values()))
 
-    def row(name: str, d: dict[str, float]) -> list[str]:
-        if not moved:
-            return [name, f"{d['before']:.6g}", f"{d['norm']:.6g}"]
-        change = d["after"] / d["before"] - 1 if d["before"] else 0.0
-        return [
-            name,
-            f"{d['before']:.6g}",
-            f"{d['after']:.6g}",
-            f"{change:+.1%}" if d["before"] else "",
-            f"{d['norm']:.6g}",
-        ]
+    def row(name: str, gap: Gap) -> list[str]:
+        before, norm = f"{gap.before:.6g}", f"{gap.norm:.6g}"
+        change = f"{gap.after / gap.before - 1:+.1%}" if gap.before else ""
+        return [name, before, f"{gap.after:.6g}", change, norm] if moved else [name, before, norm]
 
     columns = ["Frobenius distance", *(["before", "after", "change"] if moved else ["as stored"]), "norm"]
-    rows = [row("all tensors", distance)] + [row(f"  {n}", d) for n, d in distance["parts"].items()]
+    rows = [row("all tensors", distance.total)] + [row(f"  {n}", gap) for n, gap in parts.items()]
     voice.table("", columns, rows)
     layers = [
-        row(f"  layer {n}" if n != "outside" else "  outside layers", d) for n, d in distance["layers"].items()
+        row(f"  layer {n}" if n != "outside" else "  outside layers", gap) for n, gap in distance.layers.items()
     ]
     if voice.verbose:
-        spaces = [row(f"  {n}", d) for n, d in distance["spaces"].items()]
+        spaces = [row(f"  {n}", gap) for n, gap in distance.spaces.items()]
         voice.table("", ["per space", *columns[1:]], spaces)
         voice.table("", ["per layer", *columns[1:]], layers)
 
 
-def stream_table(voice: Voice, report: dict[str, Any]) -> None:
+def stream_table(voice: Voice, notes: Sequence[str], streams: Sequence[Json], verdict: RunVerdict | None) -> None:
     """Notes on the choice of spaces, and what matching the residual streams gained, source by source."""
-    verdict = report.get("verdict")
-    sentence = verdict["sentence"] if isinstance(verdict, dict) else None  # which is told for itself
-    for note in report["notes"]:
-        if note != sentence and note not in unused.notes():  # which stderr tells
+    for note in notes:
+        if note not in unused.notes() and (verdict is None or note != verdict.sentence):  # which are told elsewhere
             voice.say(f"Note: {note}.")
     rows = []
-    for number, stream in enumerate(report["streams"], 1):
+    for number, stream in enumerate(streams, 1):
         first, last = stream["objective"][0], stream["objective"][-1]
         groups = stream["groups"]
         whose = [f"{name}: " if voice.verbose or len(groups) > 1 else "" for name in groups]
         groups = ", ".join(map("".join, zip(whose, map(_group_words, groups.values()), strict=True)))
         groups = groups or "kept; gains inside layers"
-        name = groups if len(report["streams"]) == 1 else f"source {number}, {groups}"
+        name = groups if len(streams) == 1 else f"source {number}, {groups}"
         rows.append(
             [name, f"{first:.5g} -> {last:.5g}", f"{last / first - 1:+.1%}" if first else "", str(stream["sweeps"])]
         )
@@ -194,15 +191,15 @@ def _group_words(group: str) -> str:
     return GROUPS.get(group, group)
 
 
-def scan_table(voice: Voice, scan: dict[str, Any], unit: str) -> None:
+def scan_table(voice: Voice, scan: LayerScan, unit: str) -> None:
     """The losses of merges with only some layers matched, and which were chosen."""
     rows = [
         [
-            f"{row['layers']}{' (chosen)' if row['layers'] == scan['chosen'] else ''}",
-            f"{row['loss']:.4f}",
-            "" if row["accuracy"] is None else f"{100 * row['accuracy']:.1f} %",
+            f"{each.layers}{' (chosen)' if each.layers == scan.chosen else ''}",
+            f"{each.figures.loss:.4f}",
+            "" if each.figures.accuracy is None else f"{100 * each.figures.accuracy:.1f} %",
         ]
-        for row in scan["candidates"]
+        for each in scan.candidates
     ]
     voice.table("", ["Layers matched", f"loss ({unit})", "accuracy"], rows)
 
@@ -219,23 +216,23 @@ def tell_lines(voice: Voice, lines: Iterable[str]) -> None:
         voice.say(line)
 
 
-def tell_verdict(voice: Voice, verdict: dict[str, Any] | None) -> None:
+def tell_verdict(voice: Voice, verdict: RunVerdict | None) -> None:
     """What the models are to each other: a line where all is well, else warnings on stderr, and what to try."""
     if verdict is None:
         return
-    if verdict["level"] == "good":
-        voice.say(f"Verdict: {verdict['sentence'].removesuffix('.')}.")
+    if verdict.level == "good":
+        voice.say(f"Verdict: {verdict.sentence.removesuffix('.')}.")
         return
-    poor = [pair["sentence"] for pair in verdict["pairs"] if pair["level"] == verdict["level"]]
-    for sentence in poor if set(poor) <= set(verdict["sentence"].split("; ")) else [verdict["sentence"]]:
+    poor = [pair.sentence for pair in verdict.pairs if pair.level == verdict.level]
+    for sentence in poor if set(poor) <= set(verdict.sentence.split("; ")) else [verdict.sentence]:
         voice.warn(sentence)
-    for step in verdict["next"]:
-        voice.note(f"  {step['text']}")
-        if step["command"]:
-            voice.note(f"    {step['command']}")
+    for step in verdict.next:
+        voice.note(f"  {step.text}")
+        if step.command:
+            voice.note(f"    {step.command}")
 
 
-def warn_fixed(voice: Voice, parts: list[dict[str, Any]]) -> None:
+def warn_fixed(voice: Voice, parts: Sequence[FixedPart]) -> None:
     """One warning that names the parts which alignment leaves as they are, where there are any."""
     from isomerge.symmetry.fixed import fixed_text
 
@@ -243,20 +240,18 @@ def warn_fixed(voice: Voice, parts: list[dict[str, Any]]) -> None:
         voice.warn(fixed_text(parts))
 
 
-def write_json(path: Path | None, report: dict[str, Any]) -> None:
+def write_json(path: Path | None, report: Any) -> None:
     """Write a report for machines; ``-`` is standard output, as everywhere."""
     if path is None:
         return
-    if isinstance(report, dict) and (
-        further := [text for text in unused.notes() if text not in report.get("notes", ())]
-    ):
-        report = {**report, "notes": [*report.get("notes", ()), *further]}
-    if isinstance(report, dict):
-        report = with_used({**report})
+    document = as_json(report)
+    if isinstance(document, dict):
+        with_used(unused.with_notes(document))
+    text = json.dumps(document, indent=2, sort_keys=True)
     if str(path) == "-":
-        print(json.dumps(report, indent=2, sort_keys=True))
+        print(text)
         return
-    write_whole(path, (json.dumps(report, indent=2, sort_keys=True) + "\n").encode())
+    write_whole(path, f"{text}\n".encode())
 
 
 def size_text(n: float) -> str:

@@ -20,7 +20,7 @@ from isomerge.cli.console import Voice, write_json
 from isomerge.doors import COMMANDS, function_of, request_of
 from isomerge.errors import IsomergeError
 from isomerge.options import unused
-from isomerge.options.option import PYTHON, Option, Options, Request, kind_of, required
+from isomerge.options.option import PYTHON, Given, Option, Options, Request, kind_of, required
 
 
 def command_of(name: str) -> Callable[..., None]:
@@ -62,7 +62,7 @@ def word_of(name: str, about: Option) -> str:
     return about.names[0] if about.positional and about.names else name
 
 
-def by_python_names(request: type[Request], given: Mapping[str, Any]) -> dict[str, Any]:
+def by_python_names(request: type[Request], given: Mapping[str, Any]) -> Given:
     """Parameters of the command line by the names that Python has for them."""
     words = {name: word_of(name, about) for name, (_, about) in request.declared().items()}
     return {name: given[word] for name, word in words.items() if word in given}
@@ -142,7 +142,7 @@ def check_alone(recipe: str, asked: Request, *groups: type[Options]) -> None:
         )
 
 
-def _report_of(own: Any, function: str, voice: Voice, asked: Any) -> dict[str, Any]:
+def _report_of(own: Any, function: str, voice: Voice, asked: Any) -> Any:
     """What the command's own run or Python's function returns, without what else it returns."""
     import isomerge
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from isomerge.cli.console import Voice, size_text, tell_lines, tell_verdict, warn_fixed
+from isomerge.records import Json, Record
 
 if TYPE_CHECKING:
     from isomerge.commands.aligning import Aligning
@@ -14,23 +15,21 @@ if TYPE_CHECKING:
     from isomerge.merging.merge_plan import MergePlan
     from isomerge.models.recognised import Model
     from isomerge.models.unit_plan import Plan
+    from isomerge.run.run_verdict import RunVerdict
     from isomerge.solve.match_options import Matching
 
 
-def tell_merge(voice: Voice, plan: MergePlan) -> dict[str, Any]:
+def tell_merge(voice: Voice, plan: MergePlan) -> Json:
     """Print units, spaces, memory and time of a merge, which was checked when it was planned; the rest is checked
     here."""
     cost = plan.cost()
     looked = [*_looked_at(plan.matching), *plan.request.looks] if plan.matches else plan.request.looks
     tell_lines(voice, plan.decided())
-    decision = plan.bearings.decision
-    decided: dict[str, Any] = {"decided": None if decision is None else decision.document()}
-    decided |= {"vocabulary": plan.vocabulary} if plan.vocabulary else {}
-    how: dict[str, Any] = {"moved": plan.matches, "verdict": plan.verdict(), "more": decided}
-    return _tell(voice, plan.models, plan.plan, cost, looked, **how)
+    more = {"decided": plan.bearings.decision, **({"vocabulary": plan.vocabulary} if plan.vocabulary else {})}
+    return _tell(voice, plan.models, plan.plan, cost, looked, plan.verdict(), moved=plan.matches, more=more)
 
 
-def tell_tuning(voice: Voice, planned: Tuning) -> dict[str, Any]:
+def tell_tuning(voice: Voice, planned: Tuning) -> Json:
     """The same of a search: what is searched for, and what its trials take as far as shapes tell."""
     plan, tuner = planned.merging, planned.tuner
     recipe, data = tuner.recipe, tuner.data
@@ -46,19 +45,17 @@ def tell_tuning(voice: Voice, planned: Tuning) -> dict[str, Any]:
         "trials": tuner.how.trials,
         "examples": {"search": len(data.search), "judge": len(data.judge)},
     }
-    how: dict[str, Any] = {"moved": plan.matches, "verdict": plan.verdict(), "more": more}
-    return _tell(voice, plan.models, plan.plan, cost, looked, **how)
+    return _tell(voice, plan.models, plan.plan, cost, looked, plan.verdict(), moved=plan.matches, more=more)
 
 
-def tell_alignment(voice: Voice, planned: Aligning) -> dict[str, Any]:
+def tell_alignment(voice: Voice, planned: Aligning) -> Json:
     """The same of an alignment."""
     plan, cost = planned.plan, planned.cost()
-    models = [plan.solver.source, plan.solver.anchor]
-    looked = _looked_at(plan.matching)
-    return _tell(voice, models, plan.solver.plan, cost, looked, moved=plan.matches, verdict=plan.verdict())
+    models, looked = [plan.solver.source, plan.solver.anchor], _looked_at(plan.matching)
+    return _tell(voice, models, plan.solver.plan, cost, looked, plan.verdict(), moved=plan.matches)
 
 
-def tell_cost(voice: Voice, planned: Planned) -> dict[str, Any]:
+def tell_cost(voice: Voice, planned: Planned) -> Json:
     """The memory and time of a command that runs models and writes none, which was checked when it was planned; the
     report of that."""
     cost, examples = planned.cost, planned.examples
@@ -73,22 +70,26 @@ def tell_cost(voice: Voice, planned: Planned) -> dict[str, Any]:
         "command": "dry-run",
         "models": [model.ref for model in planned.models],
         "examples": None if examples is None else len(examples),
-        "estimate": cost.document(),
-        "notes": list(planned.notes),
+        "estimate": cost,
+        "notes": planned.notes,
         **({} if planned.verdict is None else {"verdict": planned.verdict}),
     }
 
 
-def tell_document(
+A = TypeVar("A", bound=Record)
+
+
+def tell_about(
     voice: Voice,
     models: Sequence[str],
-    document: Mapping[str, Any],
-    tell: Callable[[Voice, Mapping[str, Any]], None],
-) -> dict[str, Any]:
+    about: A,
+    notes: Sequence[str],
+    tell: Callable[[Voice, A, Sequence[str]], None],
+) -> Json:
     """What a plan says of its result, as a run ``tell``s it of what it wrote; the report."""
-    tell(voice, document)
+    tell(voice, about, notes)
     voice.say("Nothing was written.")
-    return {"command": "dry-run", "models": list(models), **document}
+    return {"command": "dry-run", "models": models, **about.document(), "notes": notes}
 
 
 def _looked_at(matching: Matching) -> list[str]:
@@ -103,24 +104,41 @@ def _tell(
     voice: Voice,
     models: Sequence[Model],
     plan: Plan,
-    cost: dict[str, float],
-    left_out: list[str],
+    cost: Mapping[str, float],
+    left_out: Sequence[str],
+    verdict: RunVerdict | None,
     *,
     moved: bool,
-    verdict: dict[str, Any] | None,
-    more: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """The plan in words and as JSON."""
+    more: Json | None = None,
+) -> Json:
+    """The plan in words, and as JSON tells it."""
+    from isomerge.evidence.report.spaces import plain_names
     from isomerge.symmetry.fixed import fixed_parts
 
     fixed = fixed_parts(models[0].spec, models[0].matches.values()) if moved else []
     warn_fixed(voice, fixed)
-    _say(voice, plan, cost, left_out)
+    selection, units, matched = plan.selection, len(plan.units), sum(map(plan.is_matched, plan.units))
+    streams = selection.frame.stream_groups if selection.frame is not None else {}
+    names = plain_names(selection.spec)
+    for note in selection.notes:
+        voice.say(f"Note: {note}.")
+    for name, group in streams.items():
+        voice.say(f"Residual stream {name}: {group}, in sweeps over both models before anything is written.")
+    if left_out:
+        voice.say(f"Not estimated, and not in the time below: what {', '.join(left_out)} will take.")
+    moving = ", ".join(dict.fromkeys(names[name] for name in selection.spec.spaces))
+    voice.say(
+        f"{units} parts in turn, {matched} of them aligned{moving and f' ({moving})'}; about "
+        f"{size_text(cost['memory'])} of memory, {_time_text(cost)} on one core. Nothing was written."
+    )
     tell_verdict(voice, verdict)
     return {
         "command": "dry-run",
         "models": [model.ref for model in models],
-        **_record(plan),
+        "units": units,
+        "matched": matched,
+        "streams": streams,
+        "notes": selection.notes,
         "verdict": verdict,
         "fixed": fixed,
         "estimate": cost,
@@ -129,37 +147,7 @@ def _tell(
     }
 
 
-def _record(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON tells it."""
-    selection = plan.selection
-    return {
-        "units": len(plan.units),
-        "matched": sum(map(plan.is_matched, plan.units)),
-        "streams": selection.frame.stream_groups if selection.frame is not None else {},
-        "notes": list(selection.notes),
-    }
-
-
-def _say(voice: Voice, plan: Plan, cost: dict[str, float], left_out: list[str]) -> None:
-    """The plan and its cost in words."""
-    from isomerge.evidence.report.spaces import plain_names
-
-    record, spec = _record(plan), plan.selection.spec
-    names = plain_names(spec)
-    for note in record["notes"]:
-        voice.say(f"Note: {note}.")
-    for name, group in record["streams"].items():
-        voice.say(f"Residual stream {name}: {group}, in sweeps over both models before anything is written.")
-    if left_out:
-        voice.say(f"Not estimated, and not in the time below: what {', '.join(left_out)} will take.")
-    moved = ", ".join(dict.fromkeys(names[name] for name in spec.spaces))
-    voice.say(
-        f"{record['units']} parts in turn, {record['matched']} of them aligned{moved and f' ({moved})'}; about "
-        f"{size_text(cost['memory'])} of memory, {_time_text(cost)} on one core. Nothing was written."
-    )
-
-
-def _time_text(cost: dict[str, float]) -> str:
+def _time_text(cost: Mapping[str, float]) -> str:
     """The time; from and to where it depends on how close the models are."""
     if cost["seconds"] < max(2 * cost["seconds_related"], 1):
         return f"{cost['seconds']:.0f} s"

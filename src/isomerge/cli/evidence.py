@@ -2,45 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from isomerge.records import Json
+
+if TYPE_CHECKING:
+    from isomerge.solve.rounding import Rounded
 
 
-def evidence_lines(report: dict[str, Any]) -> list[str]:
+def evidence_lines(streams: Sequence[Json], mean: Json | None = None) -> list[str]:
     """Sentences on what was searched and learned, source by source; none where weights or activations decided
     alone.
 
     Args:
-        report: of a match, as in ``isomerge.json``.
+        streams: what is said of every source that was matched as a whole.
+        mean: the same of a common mean.
     """
     lines = []
-    for number, stream in enumerate(report["streams"], 1):
-        whose = "" if len(report["streams"]) == 1 else f" source {number}"
+    for number, stream in enumerate(streams, 1):
+        whose = "" if len(streams) == 1 else f" source {number}"
         if "search" in stream:
             lines.append(f"Searched{whose}: {_searched(stream['search'])}.")
         if "not_learned" in stream:
             lines.append(f"Not learned{whose}, as that cannot be: {stream['not_learned']}.")
         if "learned" in stream:
             lines.append(f"Learned{whose}: {_learned(stream['learned'], 'path')}.")
-    if (reason := report.get("mean", {}).get("not_learned")) is not None:
+    mean = mean or {}
+    if (reason := mean.get("not_learned")) is not None:
         lines.append(f"Not learned, as that cannot be: {reason}.")
-    together = report.get("mean", {}).get("learned")
-    if together is not None:
+    if (together := mean.get("learned")) is not None:
         lines.append(f"Learned together: {_learned(together, 'simplex')}.")
     return lines
 
 
-def rounding_lines(report: dict[str, Any]) -> list[str]:
+def rounding_lines(rounding: Rounded | None) -> list[str]:
     """A sentence on what rounding has done to what was moved; none where nothing was rounded."""
-    rounding = report.get("rounding")
     if rounding is None:
         return []
     return [
-        f"Rounding changes no tensor by more than {100 * rounding['error']:.2g} % once the move is undone "
-        f"({rounding['tensor']}; {100 * rounding['tolerance']:.2g} % is the most that is written)."
+        f"Rounding changes no tensor by more than {100 * rounding.error:.2g} % once the move is undone "
+        f"({rounding.tensor}; {100 * rounding.tolerance:.2g} % is the most that is written)."
     ]
 
 
-def _searched(search: dict[str, Any]) -> str:
+def _searched(search: Json) -> str:
     before, after = search["divergence"]["held_out"]
     kept = sum(search["accepted"].values())
     return (
@@ -49,7 +55,7 @@ def _searched(search: dict[str, Any]) -> str:
     )
 
 
-def _learned(learned: dict[str, Any], where: str) -> str:
+def _learned(learned: Json, where: str) -> str:
     history = learned["history"]
     best = min(history, key=lambda look: look["barrier"])
     if best["step"] == 0:

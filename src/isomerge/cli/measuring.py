@@ -3,16 +3,27 @@ and ``generate``."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from math import isnan
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from isomerge.cli.console import Voice, size_text, tell_verdict, warn_fixed
 from isomerge.cli.door import call_of
 from isomerge.cli.dry_run import tell_cost
 from isomerge.options.requests import measuring as asked_for
+from isomerge.records import Json
+
+if TYPE_CHECKING:
+    from isomerge.commands.evaluating import EvaluateReport
+    from isomerge.evidence.barrier import LineReport, PlaneReport
+    from isomerge.observe.live.generated import GenerateReport
+    from isomerge.observe.losses import Losses
+    from isomerge.observe.stats.gathering import StatsReport
+    from isomerge.run.connectivity import BarrierReport
 
 
-def plan_barrier(voice: Voice, asked: asked_for.Barrier) -> dict[str, Any]:
+def plan_barrier(voice: Voice, asked: asked_for.Barrier) -> Json:
     """What it will take."""
     from isomerge.commands.measuring import planned_barrier
     from isomerge.run.connectivity import check_labelled
@@ -22,53 +33,49 @@ def plan_barrier(voice: Voice, asked: asked_for.Barrier) -> dict[str, Any]:
         return tell_cost(voice, planned)
 
 
-def tell_barrier(voice: Voice, asked: asked_for.Barrier, report: dict[str, Any]) -> None:
+def tell_barrier(voice: Voice, asked: asked_for.Barrier, report: BarrierReport) -> None:
     """The losses of the models and between them."""
-    warn_fixed(voice, report["fixed"])
-    if report["untied"]:
-        voice.say(f"Untied in memory, as another model has a head of its own: {', '.join(report['untied'])}.\n")
-    for note in report["notes"]:
+    warn_fixed(voice, report.fixed)
+    if report.untied:
+        voice.say(f"Untied in memory, as another model has a head of its own: {', '.join(report.untied)}.\n")
+    for note in report.notes:
         voice.say(f"Note: {note}.")
     _ends(voice, report)
-    if "lines" in report:
-        _lines(voice, report)
+    if report.lines is not None:
+        _lines(voice, report.lines)
     else:
-        _planes(voice, report)
-    tell_verdict(voice, report["verdict"])
+        _planes(voice, report.planes or ())
+    tell_verdict(voice, report.verdict)
     if asked.png is not None:
         voice.say(f"Picture: {asked.png}")
 
 
 def _percent(accuracy: float | None) -> str:
-    return "-" if accuracy is None else f"{100 * accuracy:.1f} %"
+    return "-" if accuracy is None or isnan(accuracy) else f"{100 * accuracy:.1f} %"
 
 
-def _ends(voice: Voice, report: dict[str, Any]) -> None:
+def _ends(voice: Voice, report: BarrierReport) -> None:
     """The models themselves, and their ensemble."""
-    stored = report["lines"][0]["ends"] if "lines" in report else report["planes"][0]["corners"]
-    rows = [
-        [name, f"{end['loss']:.4f}", _percent(end["accuracy"])]
-        for name, end in zip(report["models"], stored, strict=True)
-    ]
-    together = report["ensemble"]
-    rows.append(["ensemble of them", f"{together['loss']:.4f}", _percent(together["accuracy"])])
-    voice.table("", [f"{report['data']['examples']} examples", f"loss ({report['unit']})", "accuracy"], rows)
+    ends = report.lines[0].line.ends if report.lines else (report.planes or [])[0].plane.ends
+    together = report.ensemble
+    named = [*zip(report.models, ends, strict=True), ("ensemble of them", (together.loss, together.accuracy))]
+    rows = [[name, f"{loss:.4f}", _percent(accuracy)] for name, (loss, accuracy) in named]
+    voice.table("", [f"{report.data.examples} examples", f"loss ({report.unit})", "accuracy"], rows)
 
 
-def _lines(voice: Voice, report: dict[str, Any]) -> None:
+def _lines(voice: Voice, lines: Sequence[LineReport]) -> None:
     """A row per line."""
     columns = ["from A to B", "barrier", "(Verma)", "(range)", "midpoint", "highest", "at", "accuracy"]
     rows = []
-    for line in report["lines"]:
-        high, middle = line["highest"], line["midpoint"]
-        figures = [*line["barrier"].values(), middle["loss"], high["loss"]]
-        accuracy = _percent(middle["accuracy"])
-        rows.append([line["name"], *(f"{x:.4f}" for x in figures), f"{high['at']:.2f}", accuracy])
+    for each in lines:
+        (at, highest), (loss, accuracy) = each.line.worst, each.line.midpoint
+        figures = [*each.line.barriers.values(), loss, highest]
+        rows.append([each.name, *(f"{x:.4f}" for x in figures), f"{at:.2f}", _percent(accuracy)])
     voice.say("")
     voice.table("", columns, rows)
     if voice.verbose:
-        names = [line["name"] for line in report["lines"]]
-        steps = zip(report["lines"][0]["points"], *(line["losses"] for line in report["lines"]), strict=True)
+        names = [each.name for each in lines]
+        steps = zip(lines[0].line.points, *(each.line.losses for each in lines), strict=True)
         voice.say("")
         voice.table(
             "", ["loss at", *names], [[f"{at:.3f}", *(f"{x:.4f}" for x in losses)] for at, *losses in steps]
@@ -79,22 +86,14 @@ def _lines(voice: Voice, report: dict[str, Any]) -> None:
     )
 
 
-def _planes(voice: Voice, report: dict[str, Any]) -> None:
+def _planes(voice: Voice, planes: Sequence[PlaneReport]) -> None:
     """A row per plane."""
     columns = ["plane through A, B, C", "average", "accuracy", "highest inside", "lowest", "at"]
     rows = []
-    for plane in report["planes"]:
-        low = plane["lowest"]
-        rows.append(
-            [
-                plane["name"],
-                f"{plane['centroid']['loss']:.4f}",
-                _percent(plane["centroid"]["accuracy"]),
-                f"{plane['highest_inside']['loss']:.4f}",
-                f"{low['loss']:.4f}",
-                f"({low['x']:.3g}, {low['y']:.3g})",
-            ]
-        )
+    for each in planes:
+        (loss, accuracy), (least, x, y) = each.plane.centroid, each.plane.lowest
+        row = [each.name, f"{loss:.4f}", _percent(accuracy), f"{each.plane.highest_inside[0]:.4f}"]
+        rows.append([*row, f"{least:.4f}", f"({x:.3g}, {y:.3g})"])
     voice.say("")
     voice.table("", columns, rows)
     voice.say(
@@ -103,31 +102,32 @@ def _planes(voice: Voice, report: dict[str, Any]) -> None:
     )
 
 
-def tell_evaluate(voice: Voice, asked: asked_for.Evaluate, report: dict[str, Any]) -> None:
+def tell_evaluate(voice: Voice, asked: asked_for.Evaluate, report: EvaluateReport) -> None:
     """Tables with a row for each model."""
-    if "unit" in report:
-        rows = [[row["model"], f"{row['loss']:.4f}", *_accuracies(row)] for row in report["models"]]
-        columns = [f"{report['examples']} examples", f"loss ({report['unit']})", "accuracy", "perplexity"]
-        voice.table("", columns, rows)
-    for task in report["tasks"]:
-        names = list(dict.fromkeys(name for row in report["models"] for name in row["tasks"][task]))
-        rows = [[row["model"], *_scores(row["tasks"][task], names)] for row in report["models"]]
+    if (data := report.data) is not None:
+        rows = [[each.model, *_figures(each.losses)] for each in report.models if each.losses is not None]
+        voice.table("", [f"{data.examples} examples", f"loss ({report.unit})", "accuracy", "perplexity"], rows)
+    for task in report.tasks:
+        results = [(each.model, (each.tasks or {})[task]) for each in report.models]
+        names = list(dict.fromkeys(name for _, result in results for name in result))
+        rows = [[model, *_scores(result, names)] for model, result in results]
         voice.table("", [task, *names], rows)
 
 
-def _accuracies(row: dict[str, Any]) -> list[str]:
-    accuracy, perplexity = row["accuracy"], row["perplexity"]
+def _figures(losses: Losses) -> list[str]:
+    accuracy, perplexity = losses.accuracy, losses.perplexity
     return [
+        f"{losses.loss:.4f}",
         "" if accuracy is None else f"{100 * accuracy:.1f} %",
         "" if perplexity is None else f"{perplexity:.4g}",
     ]
 
 
-def _scores(result: dict[str, float], names: list[str]) -> list[str]:
+def _scores(result: Mapping[str, float], names: list[str]) -> list[str]:
     return [f"{result[name]:.4f}" if name in result else "" for name in names]
 
 
-def run_report(voice: Voice, asked: asked_for.Report) -> dict[str, Any]:
+def run_report(voice: Voice, asked: asked_for.Report) -> Json:
     """The page, written; its verdict, told."""
     import isomerge
     from isomerge.evidence.report.page import PAGE
@@ -145,18 +145,17 @@ def run_report(voice: Voice, asked: asked_for.Report) -> dict[str, Any]:
     for step in verdict.steps:
         voice.say(f"- {step.text}" + (f"\n    {step.command}" if step.command else ""))
     voice.say(f"Wrote {where} ({size_text(len(made.html.encode()))}).")
-    steps = [{"text": step.text, "command": step.command} for step in verdict.steps]
     return {
         "command": "report",
         "level": verdict.level.name.lower(),
         "verdict": verdict.title,
         "text": verdict.text,
-        "next": steps,
-        "measured": list(made.measured),
+        "next": verdict.steps,
+        "measured": made.measured,
     }
 
 
-def plan_stats(voice: Voice, asked: asked_for.Stats) -> dict[str, Any]:
+def plan_stats(voice: Voice, asked: asked_for.Stats) -> Json:
     """What it will take."""
     from isomerge.commands.measuring import planned_stats
 
@@ -164,18 +163,16 @@ def plan_stats(voice: Voice, asked: asked_for.Stats) -> dict[str, Any]:
         return tell_cost(voice, planned)
 
 
-def tell_stats(voice: Voice, asked: asked_for.Stats, report: dict[str, Any]) -> None:
+def tell_stats(voice: Voice, asked: asked_for.Stats, report: StatsReport) -> None:
     """What was gathered."""
     if voice.verbose:
-        voice.table("", ["read at", "tokens"], [[key, str(count)] for key, count in report["tokens"].items()])
-    parts = [f"{report['rows']} rows at {report['taps']} places"] if report["rows"] else []
-    parts += [kind for kind in report["kinds"] if kind != "activations"]
-    voice.say(
-        f"Wrote {asked.out}: {', '.join(parts)}, from {report['examples']} examples, {size_text(report['bytes'])}."
-    )
+        voice.table("", ["read at", "tokens"], [[key, str(count)] for key, count in report.tokens.items()])
+    parts = [f"{report.rows} rows at {report.taps} places"] if report.rows else []
+    parts += [kind for kind in report.kinds if kind != "activations"]
+    voice.say(f"Wrote {asked.out}: {', '.join(parts)}, from {report.examples} examples, {size_text(report.bytes)}.")
 
 
-def plan_generate(voice: Voice, asked: asked_for.Generate) -> dict[str, Any]:
+def plan_generate(voice: Voice, asked: asked_for.Generate) -> Json:
     """What it will take."""
     from isomerge.commands.measuring import planned_generate
 
@@ -183,10 +180,8 @@ def plan_generate(voice: Voice, asked: asked_for.Generate) -> dict[str, Any]:
         return tell_cost(voice, planned)
 
 
-def tell_generate(voice: Voice, asked: asked_for.Generate, report: dict[str, Any]) -> None:
+def tell_generate(voice: Voice, asked: asked_for.Generate, report: GenerateReport) -> None:
     """What was written."""
-    shape = " x ".join(map(str, next(iter(report["shapes"].values()))[1:]))
-    unit = "tokens" if report["kind"] == "texts" else "pixels"
-    voice.say(
-        f"Wrote {asked.out}: {report['examples']} {report['kind']} of {shape} {unit}, {size_text(report['bytes'])}."
-    )
+    shape, made = " x ".join(map(str, next(iter(report.shapes.values()))[1:])), report.file
+    unit = "tokens" if made.kind == "texts" else "pixels"
+    voice.say(f"Wrote {asked.out}: {made.examples} {made.kind} of {shape} {unit}, {size_text(report.bytes)}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,13 +28,17 @@ from isomerge.cli.written import check_places
 from isomerge.errors import IsomergeError
 from isomerge.options import FusingOptions, MatchingOptions, OutputOptions, SpacesOptions, unused
 from isomerge.options.requests import merging as asked_for
+from isomerge.records import Json
 
 if TYPE_CHECKING:
+    from isomerge.commands.experts import Mixture, MixtureReport
     from isomerge.commands.merge_door import MergeDoor
     from isomerge.commands.pipeline_merges import PipelineMerge
+    from isomerge.merging.finishing import MergeReport
     from isomerge.merging.merge_plan import MergePlan
     from isomerge.merging.merge_request import MergeRequest
     from isomerge.progress import Observer
+    from isomerge.records import Record
 
 FRAMES = {
     "base": "the base's own",
@@ -44,20 +48,20 @@ FRAMES = {
 }
 
 
-def run_merge(voice: Voice, asked: asked_for.Merge) -> dict[str, Any]:
+def run_merge(voice: Voice, asked: asked_for.Merge) -> Record | Json:
     """Merge, write and tell; the report."""
     return _door(voice, asked).run()
 
 
-def plan_merge(voice: Voice, asked: asked_for.Merge) -> dict[str, Any]:
+def plan_merge(voice: Voice, asked: asked_for.Merge) -> Json | None:
     """Plan every part whose inputs are there, and name the others; the report, where it is one merge."""
     door = _door(voice, asked)
     if door.makes_experts():
-        from isomerge.cli.dry_run import tell_document
+        from isomerge.cli.dry_run import tell_about
 
         with door.planned_experts() as plan:
             names = [model.ref for model in plan.models.values()]
-            return tell_document(voice, names, plan.document(), _tell_experts)
+            return tell_about(voice, names, plan.about, plan.notes, _tell_experts)
     if not (steps := door.steps()):
         return _plan(door, voice, door.asked.models, door.asked.out, asked.writing)
     if asked.telling.json is not None:
@@ -73,31 +77,31 @@ def plan_merge(voice: Voice, asked: asked_for.Merge) -> dict[str, Any]:
         else:
             voice.say(f"{step.step.title}:")
             _plan(door, voice, step.step, step.out, step.writing(asked.writing))
-    return {}
+    return None
 
 
-def run_layershuffle(voice: Voice, asked: asked_for.Layershuffle) -> dict[str, Any]:
+def run_layershuffle(voice: Voice, asked: asked_for.Layershuffle) -> Record | Json:
     """Draw, merge, write and tell; the report."""
     from isomerge.commands.layershuffle import shuffled
 
     shuffle = shuffled(asked)
-    return shuffle.run(_Told(voice, shuffle.merge))
+    return shuffle.run(_Teller(voice, shuffle.merge))
 
 
-def plan_layershuffle(voice: Voice, asked: asked_for.Layershuffle) -> dict[str, Any]:
+def plan_layershuffle(voice: Voice, asked: asked_for.Layershuffle) -> Json | None:
     """The recipe that was drawn, and the plan of its merge."""
     from isomerge.commands.layershuffle import shuffled
 
     shuffle = shuffled(asked)
     voice.say(shuffle.text.rstrip())
-    report = _plan(shuffle.door(_Told(voice, shuffle.merge)), voice, shuffle.recipe, asked.out, asked.writing)
+    report = _plan(shuffle.door(_Teller(voice, shuffle.merge)), voice, shuffle.recipe, asked.out, asked.writing)
     shuffle.write()
     return report
 
 
 def _plan(
     door: MergeDoor, voice: Voice, source: Any, out: str | Path | None, writing: OutputOptions
-) -> dict[str, Any]:
+) -> Json | None:
     """Plan a merge, and tell the plan; its report, where it is not of pipelines."""
     if (pipeline := door.pipeline(source, out, writing)) is None:
         return _plan_models(door, voice, source, out, writing)
@@ -108,18 +112,18 @@ def _plan(
             voice.say(f"{component.name}:")
             within = door.within(component)
             _plan_models(within, voice, component.source, pipeline.out / component.name, writing)
-    return {}
+    return None
 
 
 def _plan_models(
     door: MergeDoor, voice: Voice, source: Any, out: str | Path | None, writing: OutputOptions
-) -> dict[str, Any]:
+) -> Json:
     from isomerge.cli.dry_run import tell_merge
     from isomerge.commands.merge_door import place
     from isomerge.commands.merging import planned_merge
 
     merge = door.merge_of(source, out, writing)
-    with planned_merge(merge, place(out), **door.groups(writing)) as plan:
+    with planned_merge(merge, place(out), door.means(writing)) as plan:
         report = tell_merge(voice, plan)
     tell_files(voice, _matching(door.asked, merge))
     return report
@@ -142,11 +146,11 @@ def _door(voice: Voice, asked: asked_for.Merge) -> MergeDoor:
     else:
         fusing = replace(asked.fusing, parameters=_parameters_of(asked.fusing.parameters))
         asked = replace(asked, fusing=fusing, said=asked.said | MatchingOptions.declared().keys())
-    return MergeDoor(asked, _Told(voice, asked))
+    return MergeDoor(asked, _Teller(voice, asked))
 
 
 @dataclass
-class _Told:
+class _Teller:
     """What the command line tells of a merge."""
 
     voice: Voice
@@ -182,21 +186,20 @@ class _Told:
             raise IsomergeError("--spec describes one model: merge that component's folders by themselves")
         tell_lines(self.voice, pipeline.lines())
 
-    def run(self, merge: MergeRequest, plan: MergePlan, out: Path) -> dict[str, Any]:
+    def run(self, merge: MergeRequest, plan: MergePlan, out: Path) -> MergeReport:
         """What was decided, and the page, before the folder is pushed."""
-        from isomerge.evidence.report.notebook import Report
         from isomerge.merging.merge_run import run_plan
 
         decided = plan.decided()
         if self.voice.is_watched:  # else with the result
             tell_lines(self.voice, decided)
-        report = Report(run_plan(plan))
+        report = run_plan(plan)
         self.page = _page(out, merge.spec) if self.asked.report else None
         if not self.voice.is_watched:
             tell_lines(self.voice, decided)
         return report
 
-    def after(self, merge: MergeRequest, report: dict[str, Any], out: Path, writing: OutputOptions) -> None:
+    def after(self, merge: MergeRequest, report: MergeReport, out: Path, writing: OutputOptions) -> None:
         """What was merged, how far apart the models are, and what that means."""
         tell_files(self.voice, _matching(self.asked, merge))
         _tell(self.voice, merge, report, out)
@@ -210,13 +213,14 @@ class _Told:
 
     def assembled(self, pipeline: PipelineMerge) -> None:
         """The pipeline in a line."""
-        self.voice.say(f"Wrote {pipeline.out}: {pipeline.told}")
+        self.voice.say(f"Wrote {pipeline.out}: {pipeline.summary}")
 
-    def experts(self, report: dict[str, Any]) -> None:
+    def experts(self, report: MixtureReport) -> None:
         """The experts, and what a token meets of them."""
-        _tell_experts(self.voice, report)
-        count = len(report["experts"])
-        self.voice.say(f"Wrote {self.asked.out}: {count} experts a layer, {report['experts_per_token']} per token.")
+        about = report.about
+        _tell_experts(self.voice, about, report.notes)
+        count, meets = len(about.experts), about.experts_per_token
+        self.voice.say(f"Wrote {self.asked.out}: {count} experts a layer, {meets} per token.")
         tell_pushed(self.voice, self.asked.writing)
 
 
@@ -263,12 +267,12 @@ def _check_models(models: list[str]) -> None:
             )
 
 
-def _parameters_of(texts: Any) -> dict[str, Any]:
+def _parameters_of(texts: Any) -> dict[str, object]:
     """``name=value`` with a YAML value; values with commas are one per model."""
 
     from isomerge.merging.recipe.yaml_text import plain_value
 
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not (equals and name and value):
@@ -284,53 +288,48 @@ def _parameters_of(texts: Any) -> dict[str, Any]:
     return values
 
 
-def _tell(voice: Voice, merge: MergeRequest, report: dict[str, Any], out: Path) -> None:
-    from isomerge.evidence.pictures import is_moved
-    from isomerge.merging.finishing import other_models
+def _tell(voice: Voice, merge: MergeRequest, report: MergeReport, out: Path) -> None:
+    from isomerge.run.provenance import other_models
 
-    warned = [*merge.fusion.notes, *other_models(report["checksums"])]
+    warned = [*merge.fusion.notes, *other_models(report.checksums)]
     for note in warned:
         voice.warn(note)
-    if "match" in report and not all(one.get("preserves_function", True) for one in report["match"]["sources"]):
-        voice.warn(
-            f"--match {report['match']['name']} does not preserve functions: the transported models are other "
-            f"models"
-        )
-    several = len(report["models"]) > 1  # one alone is moved onto nothing, and far from nothing
-    if several and is_moved(report):
-        warn_fixed(voice, report["fixed"])
-    stream_table(voice, {**report, "notes": [note for note in report["notes"] if note not in warned]})
+    match, measured = report.match, report.measured
+    if match is not None and not all(source.get("preserves_function", True) for source in match.sources):
+        voice.warn(f"--match {match.name} does not preserve functions: the transported models are other models")
+    names, kept = report.run.models, report.fusion.kept_from_first
+    several = len(names) > 1  # one alone is moved onto nothing, and far from nothing
+    if several and report.is_moved:
+        warn_fixed(voice, report.run.fixed)
+    notes = [note for note in report.notes if note not in warned]
+    stream_table(voice, notes, report.streams, report.verdict)
     if several:
-        distance_table(voice, report["distance"])
-    tell_lines(voice, evidence_lines(report))
-    tell_verdict(voice, report["verdict"])
-    if "layer_scan" in report:
-        scan_table(voice, report["layer_scan"], report["measured"]["unit"])
-    if report["measured"] is not None:
-        from isomerge.merging.measured import measured_line
-
-        voice.say(measured_line(report["measured"]))
-    names = report["models"]
-    if report["kept_from_first"]:
-        voice.say(f"Kept from {names[0]}, as not all models have them: {', '.join(report['kept_from_first'][:6])}.")
-    voice.say(
-        f"Wrote {out}: {report['method']} merge of {', '.join(names)}{'' if report['align'] else ', not aligned'}."
-    )
+        distance_table(voice, report.moves.distance)
+    tell_lines(voice, evidence_lines(report.streams, report.mean))
+    tell_verdict(voice, report.verdict)
+    if report.layer_scan is not None and measured is not None:
+        scan_table(voice, report.layer_scan, measured.unit)
+    if measured is not None:
+        voice.say(measured.line)
+    if kept:
+        voice.say(f"Kept from {names[0]}, as not all models have them: {', '.join(kept[:6])}.")
+    how = "" if report.align else ", not aligned"
+    voice.say(f"Wrote {out}: {report.fusion.method} merge of {', '.join(names)}{how}.")
 
 
-def _tell_experts(voice: Voice, report: Mapping[str, Any]) -> None:
-    for note in report["notes"]:
+def _tell_experts(voice: Voice, about: Mixture, notes: Sequence[str]) -> None:
+    for note in notes:
         if note not in unused.notes():  # which are told at the end
             voice.warn(note)
     rows = []
-    for name, what in (("experts", "expert"), ("shared_experts", "shared expert")):
-        for number, row in enumerate(report[name]):
-            moved = row.get("distance")
-            gap = "" if moved is None else f"{moved['before']:.4g} -> {moved['after']:.4g}"
-            rows.append([f"{what} {number}", row["model"], FRAMES[row["frame"]], gap])
+    for what, experts in (("expert", about.experts), ("shared expert", about.shared_experts)):
+        for number, expert in enumerate(experts):
+            moved = expert.frame.distance
+            gap = "" if moved is None else f"{moved.before:.4g} -> {moved.after:.4g}"
+            rows.append([f"{what} {number}", expert.model, FRAMES[expert.frame.frame], gap])
     voice.table("", ["", "of", "frame", "distance to the base"], rows)
-    parameters = report["parameters"]
+    size = about.parameters
     voice.say(
-        f"{report['architecture']}, router by {report['gate_mode']}: {parameters['all']:,} parameters, of which a "
-        f"token meets {parameters['per_token']:,}; {size_text(report['bytes'])}."
+        f"{about.architecture}, router by {about.gate_mode}: {size.every:,} parameters, of which a token meets "
+        f"{size.per_token:,}; {size_text(about.bytes)}."
     )

@@ -82,7 +82,7 @@ class NamedCommands(Mapping[str, Any]):
     small merge."""
 
     def __init__(self) -> None:
-        self._loaded: dict[str, Any] = {}
+        self._loaded: dict[str, object] = {}
 
     def __getitem__(self, name: str) -> Any:
         if name not in COMMANDS:

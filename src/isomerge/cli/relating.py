@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from isomerge.cli.console import Voice
 from isomerge.options.requests.relating import Relational
 
+if TYPE_CHECKING:
+    from isomerge.commands.relating import RelationalReport
 
-def plan_relational(voice: Voice, asked: Relational) -> dict[str, Any]:
+
+def plan_relational(voice: Voice, asked: Relational) -> RelationalReport:
     """The conversion, which shows whether it can be done."""
     from isomerge.commands.relating import planned_relational
 
@@ -18,7 +21,7 @@ def plan_relational(voice: Voice, asked: Relational) -> dict[str, Any]:
     return report
 
 
-def run_relational(voice: Voice, asked: Relational) -> dict[str, Any]:
+def run_relational(voice: Voice, asked: Relational) -> RelationalReport:
     """The model, converted and written."""
     from isomerge.commands.relating import planned_relational
 
@@ -29,8 +32,5 @@ def run_relational(voice: Voice, asked: Relational) -> dict[str, Any]:
     return report
 
 
-def _sizes(report: dict[str, Any]) -> str:
-    return (
-        f"{report['layers']} layers, {report['heads']} heads, {report['anchors']} anchors, "
-        f"{report['parameters']} parameters"
-    )
+def _sizes(report: RelationalReport) -> str:
+    return f"{report.layers} layers, {report.heads} heads, {report.anchors} anchors, {report.parameters} parameters"

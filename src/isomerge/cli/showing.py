@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from isomerge.cli.console import Voice
 from isomerge.options.requests.showing import Demo
+from isomerge.records import Json
 
 TEST = "isomerge.evidence.digits:labelled_test_digits"
 LEARN = {"learn": "isomerge.evidence.digits:training_digits", "learn_target": "distill"}
 # What a row says, the folder it writes, and how the second model is aligned.
-KINDS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+KINDS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     ("no alignment", "none", {"spaces": "none"}),
     ("the paper's spaces", "paper", {"spaces": "paper"}),
     ("all spaces, by weights", "all", {"spaces": "all"}),
@@ -20,7 +22,7 @@ KINDS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )
 
 
-def run_demo(voice: Voice, asked: Demo) -> dict[str, Any]:
+def run_demo(voice: Voice, asked: Demo) -> Json:
     """The story, in the terminal; its figures."""
     import isomerge
     from isomerge.evidence.digits import digit_evaluator, example_models
@@ -67,7 +69,7 @@ def _load(folder: Path) -> Any:
     return ViTForImageClassification.from_pretrained(folder).eval()
 
 
-def _twin(voice: Voice, a: Path, out: Path, evaluate: Any) -> dict[str, Any]:
+def _twin(voice: Voice, a: Path, out: Path, evaluate: Any) -> Json:
     """Merge a model with a disguised copy of itself, with and without alignment."""
     import torch
 
@@ -95,7 +97,7 @@ def _twin(voice: Voice, a: Path, out: Path, evaluate: Any) -> dict[str, Any]:
     return measured
 
 
-def _pair(voice: Voice, a: Path, b: Path, out: Path, evaluate: Any) -> dict[str, Any]:
+def _pair(voice: Voice, a: Path, b: Path, out: Path, evaluate: Any) -> Json:
     """Merge the two models in three ways, and draw the loss on the way from one to the other."""
     import isomerge
     from isomerge.evidence.line import draw_lines, loss_line

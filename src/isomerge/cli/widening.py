@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from isomerge.cli.console import Voice, tell_pushed
-from isomerge.cli.dry_run import tell_document
+from isomerge.cli.dry_run import tell_about
 from isomerge.options.requests import widening as asked_for
+from isomerge.records import Json
+
+if TYPE_CHECKING:
+    from isomerge.commands.transplanting import Tokens
+    from isomerge.commands.widening import Wider
+    from isomerge.run.view_writing import ViewReport
 
 WAYS = {
     "own": "both have: their vectors are kept",
@@ -19,68 +25,66 @@ WAYS = {
 }
 
 
-def plan_widen(voice: Voice, asked: asked_for.Widen) -> dict[str, Any]:
+def plan_widen(voice: Voice, asked: asked_for.Widen) -> Json:
     """What becomes of the model, proven on a tiny one."""
     from isomerge.commands.widening import planned_widen
 
     with planned_widen(asked) as plan:
         plan.check()
-        return tell_document(voice, [asked.model], plan.document(), _tell_widened)
+        return tell_about(voice, [asked.model], plan.about, plan.notes, _tell_widened)
 
 
-def tell_widen(voice: Voice, asked: asked_for.Widen, report: dict[str, Any]) -> None:
+def tell_widen(voice: Voice, asked: asked_for.Widen, report: ViewReport[Wider]) -> None:
     """What became of the model."""
-    _tell_widened(voice, report)
-    voice.say(f"Wrote {asked.out}: the function of {asked.model}, in {report['parameters']['after']:,} parameters.")
+    _tell_widened(voice, report.about, report.notes)
+    voice.say(f"Wrote {asked.out}: the function of {asked.model}, in {report.about.parameters.after:,} parameters.")
     tell_pushed(voice, asked.writing)
 
 
-def _tell_widened(voice: Voice, report: Mapping[str, Any]) -> None:
-    rows = [[key, str(size["before"]), str(size["after"])] for key, size in report["sizes"].items()]
+def _tell_widened(voice: Voice, about: Wider, notes: Sequence[str]) -> None:
+    rows = [[key, str(size.before), str(size.after)] for key, size in about.sizes.items()]
     voice.table("", ["size", "before", "after"], rows)
     ways = {
         "zeros": "new coordinates are zero",
         "means": "new coordinates are the mean of the others, which norms take away",
         "copies": "all coordinates are repeated",
     }
-    for name, stream in report["streams"].items():
+    for name, stream in about.streams.items():
         voice.say(
-            f"Residual stream {name}: {ways[stream['how']]}; what it carries is multiplied by "
-            f"{stream['factor']:.4g}."
+            f"Residual stream {name}: {ways[stream.how]}; what it carries is multiplied by {stream.factor:.4g}."
         )
-    if report["added_layers"]:
-        voice.say(f"Layers that are added, and write nothing: {report['added_layers']}.")
-    for note in report["notes"]:
+    if about.added_layers:
+        voice.say(f"Layers that are added, and write nothing: {about.added_layers}.")
+    for note in notes:
         voice.say(f"Note: {note}.")
-    proof = report["proof"]
-    voice.say(
-        f"Proven on a tiny random {proof['class']}: widened alike, its outputs change by {proof['error']:.1e}."
-    )
+    proof = about.proof
+    voice.say(f"Proven on a tiny random {proof.module}: widened alike, its outputs change by {proof.error:.1e}.")
 
 
-def plan_transplant_tokenizer(voice: Voice, asked: asked_for.TransplantTokenizer) -> dict[str, Any]:
+def plan_transplant_tokenizer(voice: Voice, asked: asked_for.TransplantTokenizer) -> Json:
     """What becomes of the tokens."""
     from isomerge.commands.transplanting import planned_transplant
 
     with planned_transplant(asked) as plan:
         plan.check()
-        return tell_document(voice, [asked.model], plan.document(), _tell_tokens)
+        return tell_about(voice, [asked.model], plan.about, (), _tell_tokens)
 
 
-def tell_transplant_tokenizer(voice: Voice, asked: asked_for.TransplantTokenizer, report: dict[str, Any]) -> None:
+def tell_transplant_tokenizer(
+    voice: Voice, asked: asked_for.TransplantTokenizer, report: ViewReport[Tokens]
+) -> None:
     """What became of the tokens."""
-    _tell_tokens(voice, report)
+    _tell_tokens(voice, report.about, ())
     voice.say(f"Wrote {asked.out}: {asked.model} with the tokenizer of {asked.tokenizer}.")
     tell_pushed(voice, asked.writing)
 
 
-def _tell_tokens(voice: Voice, report: Mapping[str, Any]) -> None:
-    rows = [[WAYS.get(how, how), str(number)] for how, number in report["filled"].items() if number]
+def _tell_tokens(voice: Voice, about: Tokens, notes: Sequence[str]) -> None:
+    rows = [[WAYS.get(how, how), str(number)] for how, number in about.filled.items() if number]
     voice.table("", ["tokens", "number"], rows)
-    voice.say(f"Rows: {report['rows']['before']} before, {report['rows']['after']} after.")
-    if loss := report.get("loss"):
-        rows = [
-            [when, f"{loss[when]['nats_per_byte']:.4g}", str(loss[when]["tokens"])] for when in ("before", "after")
-        ]
+    voice.say(f"Rows: {about.rows.before} before, {about.rows.after} after.")
+    if (loss := about.loss) is not None:
+        each = (("before", loss.before), ("after", loss.after))
+        rows = [[when, f"{text.nats_per_byte:.4g}", str(text.tokens)] for when, text in each]
         voice.say("")
-        voice.table("", [f"{loss['texts']} texts, {loss['bytes']} bytes", "loss (nats per byte)", "tokens"], rows)
+        voice.table("", [f"{loss.texts} texts, {loss.bytes} bytes", "loss (nats per byte)", "tokens"], rows)

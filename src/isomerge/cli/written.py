@@ -92,9 +92,9 @@ def check_places(request: type[Request], arguments: Mapping[str, Any], more: Ite
         for name, about in declared.items()
         if about.writes == FILE and str(arguments[name]) != "-" and not is_device(Path(arguments[name]))
     }
-    for (one, first), (two, second) in combinations(files.items(), 2):
+    for (option, first), (other, second) in combinations(files.items(), 2):
         if os.path.realpath(first) == os.path.realpath(second):
-            raise IsomergeError(f"{one} and {two} are one file: name two")
+            raise IsomergeError(f"{option} and {other} are one file: name two")
     folders = [
         Path(os.path.expanduser(arguments[name])) for name, about in declared.items() if about.writes == FOLDER
     ]

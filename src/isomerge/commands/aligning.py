@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,11 @@ from isomerge.observe.live.modules import load_module
 from isomerge.observe.losses import outputs_of
 from isomerge.options.requests.moving import Align, Apply, Canon, DressingOptions
 from isomerge.progress import Observer, quiet
-from isomerge.quotient.canonical import run_canon
+from isomerge.quotient.canonical import Activations, Canonicity, run_canon
 from isomerge.quotient.dressing import Dressing
 from isomerge.quotient.kinship import kinship
-from isomerge.run.alignment_runs import AlignPlan, plan_align, run_apply, run_planned
-from isomerge.run.cost import estimate
+from isomerge.run.alignment_runs import AlignPlan, AlignReport, ApplyReport, plan_align, run_apply, run_planned
+from isomerge.run.cost import Needs, estimate
 from isomerge.solve.match_checks import files_of_matching, matching_of
 from isomerge.solve.match_inputs import check_data, data_for
 from isomerge.solve.standing import check_align
@@ -50,9 +50,9 @@ class Aligning:
         models = [solver.source, solver.anchor]
         output.check(models)
         check_data(matching, solver.anchor)
-        return estimate(solver.plan, models, guard=True, limit=output.max_memory, matching=matching)
+        return estimate(solver.plan, models, Needs(True, matching=matching), limit=output.max_memory)
 
-    def run(self) -> tuple[Alignment, dict[str, Any]]:
+    def run(self) -> tuple[Alignment, AlignReport]:
         """Match and write; the alignment and the report."""
         return run_planned(self.plan)
 
@@ -73,8 +73,12 @@ def planned_align(asked: Align, observer: Observer = quiet) -> Iterator[Aligning
         recognised([asked.source, asked.onto], opening, moving.untie) as (a, b),
         destination(asked.out, asked.writing, [a, b], *reads, running=asked.running, observer=observer) as output,
     ):
-        how: dict[str, Any] = {"matching": match, "align": asked.align, "kinship": kinship}
-        yield Aligning(plan_align(a, b, output, spaces=moving.spaces, layers=moving.layers, **how))
+        spaces, layers = moving.spaces, moving.layers
+        yield Aligning(
+            plan_align(
+                a, b, output, spaces=spaces, layers=layers, matching=match, align=asked.align, kinship=kinship
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -94,13 +98,13 @@ def planned_apply(asked: Apply, observer: Observer = quiet) -> Iterator[Moving]:
     """
     alignment, reads = asked.alignment, (asked.opening.spec, asked.alignment)
     with (
-        recognised([asked.model], asked.opening, asked.tie.untie) as (one,),
-        destination(asked.out, asked.writing, [one], *reads, observer=observer) as output,
+        recognised([asked.model], asked.opening, asked.tie.untie) as (model,),
+        destination(asked.out, asked.writing, [model], *reads, observer=observer) as output,
     ):
         name = "given" if isinstance(alignment, Alignment) else str(alignment)
-        patch = alignment if isinstance(alignment, Alignment) else Alignment.load(alignment, one.declared)
+        patch = alignment if isinstance(alignment, Alignment) else Alignment.load(alignment, model.declared)
         moved = patch.inverse() if asked.inverse else patch
-        yield Moving(lambda: run_apply(moved, one, output, name=name))
+        yield Moving(lambda: run_apply(moved, model, output, name=name))
 
 
 @contextmanager
@@ -112,14 +116,15 @@ def planned_canon(asked: Canon, observer: Observer = quiet) -> Iterator[Moving]:
     """
     check_dressing(asked.dressing, overwrite=asked.writing.overwrite)
     with (
-        recognised([asked.model], asked.opening, asked.tie.untie) as (one,),
-        destination(asked.out, asked.writing, [one], asked.opening.spec, observer=observer) as output,
+        recognised([asked.model], asked.opening, asked.tie.untie) as (model,),
+        destination(asked.out, asked.writing, [model], asked.opening.spec, observer=observer) as output,
     ):
 
-        def run() -> tuple[Alignment, dict[str, Any]]:
-            alignment, report = run_canon(one, output)
-            if asked.dressing.activations is not None:
-                report["activations"] = write_dressed(one, alignment, asked.dressing)
+        def run() -> tuple[Alignment, ApplyReport[Canonicity]]:
+            alignment, report = run_canon(model, output)
+            if asked.dressing.activations is not None and report.about is not None:
+                written = write_dressed(model, alignment, asked.dressing)
+                report = replace(report, about=replace(report.about, activations=written))
             return alignment, report
 
         yield Moving(run)
@@ -145,9 +150,8 @@ def check_dressing(options: DressingOptions, *, overwrite: bool) -> None:
         raise IsomergeError(f"--limit {options.limit}: at least 1 is needed")
 
 
-def write_dressed(model: Model, alignment: Alignment, options: DressingOptions) -> dict[str, Any]:
-    """Run a model and write what its layers give, float32 [examples, ..., width] by submodule; the report has the
-    ``file``, the ``layers`` with their shapes, and the ``examples``.
+def write_dressed(model: Model, alignment: Alignment, options: DressingOptions) -> Activations:
+    """Run a model and write what its layers give, float32 [examples, ..., width] by submodule; what was written.
 
     Args:
         model: as it is stored: its own activations are dressed.
@@ -171,4 +175,4 @@ def write_dressed(model: Model, alignment: Alignment, options: DressingOptions) 
     file = Path(os.path.expanduser(str(options.activations)))
     about = {"command": "canon", "model": model.ref, "examples": len(examples)}
     write_tensors(file, tensors, about)
-    return {"file": str(file), "layers": {k: list(x.shape) for k, x in tensors.items()}, "examples": len(examples)}
+    return Activations(str(file), {name: list(x.shape) for name, x in tensors.items()}, len(examples))

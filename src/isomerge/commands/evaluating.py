@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,37 @@ from isomerge.errors import IsomergeError, own_code
 from isomerge.models.recognised import Model
 from isomerge.observe.data.live_data import as_data
 from isomerge.observe.live.modules import load_module
-from isomerge.observe.losses import evaluate
+from isomerge.observe.losses import Losses, evaluate
 from isomerge.options.requests.measuring import Evaluate
 from isomerge.progress import Observer, quiet
-from isomerge.run.connectivity import check_labelled
+from isomerge.records import Record, inline, optional
+from isomerge.run.connectivity import DataReport, check_labelled
 from isomerge.solve.match_inputs import data_for
 
 HARNESS = "lm_eval"
 """The module of lm-evaluation-harness (pip install 'lm-eval[hf]')."""
 
 
-def evaluate_models(asked: Evaluate, observer: Observer = quiet) -> dict[str, Any]:
+class ModelReport(Record):
+    """What a model was evaluated to be worth."""
+
+    model: str
+    losses: Losses | None = inline(None)
+    tasks: Mapping[str, Mapping[str, float]] | None = optional()
+
+
+class EvaluateReport(Record):
+    """Models evaluated side by side."""
+
+    models: Sequence[ModelReport]
+    tasks: Sequence[str]
+    unit: str | None = optional()
+    """Of losses."""
+    data: DataReport | None = inline(None)
+    command: str = "eval"
+
+
+def evaluate_models(asked: Evaluate, observer: Observer = quiet) -> EvaluateReport:
     """Losses on data and results of tasks, model by model; see `isomerge.evaluate`.
 
     Raises:
@@ -35,39 +55,38 @@ def evaluate_models(asked: Evaluate, observer: Observer = quiet) -> dict[str, An
     if asked.data is None and not tasks:
         raise IsomergeError("nothing says what models are evaluated on: add --data DATA, or --tasks TASK")
     harness = _harness(models, tasks) if tasks else None
-    rows: list[dict[str, Any]] = [{"model": str(model)} for model in models]
-    report: dict[str, Any] = {"command": "eval", "models": rows, "tasks": list(tasks)}
+    reports, unit, data = [ModelReport(str(model)) for model in models], None, None
     if asked.data is not None:
         with recognised(list(models), asked.opening, proven=False) as opened:
-            report |= _losses(opened, rows, asked, observer)
+            reports, unit, data = _losses(opened, asked, observer)
     if harness is not None:
-        for row, model in zip(rows, models, strict=True):
+        for number, model in enumerate(models):
             observer(f"{HARNESS}: {model}", 0, 1)
             how = {"tasks": list(tasks), "batch_size": asked.batch_size, "limit": examples.limit}
             settings = {"model": "hf", "model_args": f"pretrained={model},dtype=auto", "device": examples.device}
             what = f"--tasks {','.join(tasks)}: lm-evaluation-harness cannot run them on {model}"
             with own_code(what, "name tasks that fit the model"):
                 results = harness(**settings, **how)["results"]
-            row["tasks"] = {task: _numbers(results.get(task, {})) for task in tasks}
-    return report
+            numbers = {task: _numbers(results.get(task, {})) for task in tasks}
+            reports[number] = replace(reports[number], tasks=numbers)
+    return EvaluateReport(reports, list(tasks), unit=unit, data=data)
 
 
 def _losses(
-    models: Sequence[Model], rows: Sequence[dict[str, Any]], asked: Evaluate, observer: Observer
-) -> dict[str, Any]:
+    models: Sequence[Model], asked: Evaluate, observer: Observer
+) -> tuple[list[ModelReport], str, DataReport]:
     """Losses of models on examples that the first one's tokenizer or processor reads, one module at a time."""
     source, how = as_data(asked.data, "--data"), asked.examples
     assert source is not None
     examples = data_for(models[0].checkpoint, source, limit=how.limit, length=how.length)
     check_labelled(examples)
-    unit = ""
-    for number, (row, model) in enumerate(zip(rows, models, strict=True)):
-        observer(f"evaluating {model.ref}", number, len(rows))
-        row["model"] = model.ref
+    unit, reports = "", []
+    for number, model in enumerate(models):
+        observer(f"evaluating {model.ref}", number, len(models))
         measure = evaluate(load_module(model, device=how.device), examples, asked.batch_size)
-        row |= {key: value for key, value in asdict(measure).items() if key in ("loss", "accuracy", "perplexity")}
+        reports.append(ModelReport(model.ref, losses=measure.losses))
         unit = measure.unit
-    return {"unit": unit, "examples": len(examples), "fingerprint": examples.fingerprint}
+    return reports, unit, DataReport(len(examples), examples.fingerprint)
 
 
 def _harness(models: Sequence[Any], tasks: Sequence[str]) -> Callable[..., Any]:

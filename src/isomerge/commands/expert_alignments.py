@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
 
 from isomerge.commands.opening import destination
 from isomerge.errors import IsomergeError
@@ -15,11 +15,21 @@ from isomerge.models.row_meanings import in_order
 from isomerge.options import OutputOptions, RunningOptions
 from isomerge.progress import Observer
 from isomerge.quotient.kinship import kinship
+from isomerge.records import Change, Record, optional
 from isomerge.run.alignment_runs import AlignPlan, plan_align, run_planned
 from isomerge.run.writing_run import StreamWriter
 from isomerge.solve.match_options import Matching
 from isomerge.solve.standing import Standing, standings
 from isomerge.symmetry.alignment import Alignment
+
+
+class Frame(Record):
+    """In which coordinates a model's MLPs are read."""
+
+    frame: str
+    """``base``, ``stored``, ``same`` or ``aligned``."""
+    spaces: str | None = optional()
+    distance: Change | None = optional()
 
 
 @dataclass
@@ -29,21 +39,23 @@ class ExpertAlignment:
     model: Model
     plan: AlignPlan | None
     """None: it is the base itself, in other words."""
-    distance: dict[str, Any] = field(default_factory=dict)
+    moved: Change | None = None
+    """How far it was from the base, once that is known."""
 
-    def found(self, stream: StreamWriter, number: int) -> Alignment | None:
-        """What brings it there, found once and kept in the folder of the unfinished output; None where it is there
+    def moves(self, stream: StreamWriter, number: int) -> Alignment | None:
+        """What brings it there, sought once and kept in the folder of the unfinished output; None where it is there
         already."""
         if self.plan is None or not self.plan.matches:
             return None
         step, path = f"alignment {number}", stream.blob(f"expert-{number}.safetensors")
         if (record := stream.done(step)) is not None:
-            self.distance = record["distance"]
+            self.moved = Change(**record["distance"])
             return Alignment.load(path, self.plan.solver.source.declared)
         alignment, report = run_planned(self.plan)
-        self.distance = {name: report["distance"][name] for name in ("before", "after")}
+        total = report.moves.distance.total
+        self.moved = Change(total.before, total.after)
         alignment.save(path)
-        stream.commit(step, {"distance": self.distance})
+        stream.commit(step, {"distance": self.moved.document()})
         return alignment
 
     @property
@@ -51,12 +63,12 @@ class ExpertAlignment:
         """The model as it is matched and moved."""
         return self.model if self.plan is None else self.plan.solver.source
 
-    def document(self) -> dict[str, Any]:
-        """What is known of it: plain values."""
+    @property
+    def frame(self) -> Frame:
+        """What is known of it."""
         if self.plan is None or not self.plan.matches:
-            return {"frame": "same"}
-        known = {"frame": "aligned", "spaces": self.plan.spaces}
-        return {**known, "distance": self.distance} if self.distance else known
+            return Frame("same")
+        return Frame("aligned", spaces=self.plan.spaces, distance=self.moved)
 
 
 def planned_alignments(
@@ -100,10 +112,11 @@ def planned_alignments(
         output = stack.enter_context(
             destination(None, OutputOptions(), [base, model], running=running, observer=observer)
         )
-        how: dict[str, Any] = {"spaces": block.spaces, "layers": block.layers, "align": block.enabled}
-        plan = plan_align(source, anchor, output, **how, matching=matching, kinship=kinship)
+        spaces, layers = block.spaces, block.layers
+        how = partial(plan_align, spaces=spaces, layers=layers, matching=matching, align=block.enabled)
+        plan = how(source, anchor, output, kinship=kinship)
         alignments[name] = ExpertAlignment(model, plan)
-    plans = [one.plan for one in alignments.values() if one.plan is not None]
+    plans = [each.plan for each in alignments.values() if each.plan is not None]
     return alignments, [note for plan in plans for note in plan.solver.plan.selection.notes]
 
 

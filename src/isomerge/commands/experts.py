@@ -7,16 +7,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 import yaml
 from torch import Tensor
 
 from isomerge.archs.expert_targets import ExpertTarget
-from isomerge.commands.expert_alignments import ExpertAlignment, planned_alignments
+from isomerge.commands.expert_alignments import ExpertAlignment, Frame, planned_alignments
 from isomerge.commands.experts_asked import ExpertsAsked, note_idle_options
-from isomerge.commands.opening import destination, recognised
+from isomerge.commands.opening import Means, destination, recognised
 from isomerge.errors import IsomergeError
 from isomerge.evidence.card import RECIPE, alignment_file, model_card
 from isomerge.evidence.parents import parents_of
@@ -26,7 +25,6 @@ from isomerge.merging.experts.expert_checks import (
     told_of_recipe,
 )
 from isomerge.merging.experts.expert_recipe import experts_recipe_text
-from isomerge.merging.finishing import other_models
 from isomerge.merging.recipe.recipe_words import told_in_keys
 from isomerge.merging.recipe.schema import ExpertEntry, ExpertsRecipe
 from isomerge.models.expert_frames import ExpertFrame, ExpertPart
@@ -42,14 +40,10 @@ from isomerge.observe.prompt_rows import (
     prompt_rows,
     tokenised,
 )
-from isomerge.options import (
-    OpeningOptions,
-    OutputOptions,
-    RunningOptions,
-)
-from isomerge.progress import Observer, quiet
-from isomerge.run.provenance import weights_checksums
-from isomerge.run.run_report import report_of
+from isomerge.records import Record, inline, named, optional
+from isomerge.run.provenance import ModelChecksum, model_checksums, other_models
+from isomerge.run.run_report import RunReport, run_notes, run_of
+from isomerge.run.view_writing import write_blocks
 from isomerge.run.writing_run import Output, StreamWriter, run_key
 from isomerge.solve.match_checks import files_of_matching
 from isomerge.solve.parts_file import load_parts, save_parts
@@ -58,6 +52,47 @@ TEXT = (
     "A mixture of experts made of dense models: attention, norms and embeddings are those of the first model, and "
     "every expert is the MLPs of one of them. Made by isomerge."
 )
+
+
+class Expert(Record):
+    """A model whose MLPs become an expert."""
+
+    model: str
+    prompts: Mapping[str, int]
+    """How many, ``positive`` and ``negative``."""
+    frame: Frame = inline()
+    noise_scale: float | None = optional()
+    residual_scale: float | None = optional()
+
+
+class MixtureSize(Record):
+    """Parameters."""
+
+    per_token: int
+    every: int = named("all")
+
+
+class Mixture(Record, kw_only=True):
+    """A mixture of experts that is made of dense models."""
+
+    method: str = "moe"
+    gate_mode: str
+    experts_per_token: int
+    align: bool
+    experts: Sequence[Expert]
+    shared_experts: Sequence[Expert]
+    parameters: MixtureSize
+    bytes: int
+    architecture: str
+
+
+class MixtureReport(RunReport, kw_only=True):
+    """What is said of one that was written."""
+
+    about: Mixture = inline()
+    """Its architecture is the mixture's, and not the dense models'."""
+    condition_numbers: Sequence[float]
+    checksums: Sequence[ModelChecksum]
 
 
 @dataclass
@@ -125,43 +160,41 @@ class Experts:
         asked = self.asked
         return experts_recipe_text(asked.recipe, asked.said, asked.seed, self.output.dtype)
 
-    def document(self) -> dict[str, Any]:
-        """What will be made: plain values."""
+    @property
+    def about(self) -> Mixture:
+        """What will be made."""
         recipe = self.asked.recipe
-        total, active = self._parameters()
-        return {
-            "method": "moe",
-            "architecture": self.target.model_type,
-            "gate_mode": recipe.gate_mode,
-            "experts_per_token": recipe.experts_per_token,
-            "align": recipe.align.enabled is not False,
-            "experts": [self._row(entry) for entry in recipe.experts],
-            "shared_experts": [self._row(entry) for entry in recipe.shared_experts],
-            "parameters": {"all": total, "per_token": active},
-            "bytes": self.view.checkpoint.nbytes,
-            "notes": list(self.notes),
-        }
+        return Mixture(
+            architecture=self.target.model_type,
+            gate_mode=recipe.gate_mode,
+            experts_per_token=recipe.experts_per_token,
+            align=recipe.align.enabled is not False,
+            experts=[self._expert(entry) for entry in recipe.experts],
+            shared_experts=[self._expert(entry) for entry in recipe.shared_experts],
+            parameters=self._parameters(),
+            bytes=self.view.checkpoint.nbytes,
+        )
 
-    def _row(self, entry: ExpertEntry) -> dict[str, Any]:
+    def _expert(self, entry: ExpertEntry) -> Expert:
         alignment = self.alignments.get(entry.source_model)
         frame = "base" if entry.source_model == self.asked.recipe.base_model else "stored"
-        return {
-            "model": self.models[entry.source_model].ref,
-            "prompts": {"positive": len(entry.positive_prompts), "negative": len(entry.negative_prompts)},
-            **{name: v for name in ("noise_scale", "residual_scale") if (v := getattr(entry, name)) is not None},
-            **({"frame": frame} if alignment is None else alignment.document()),
-        }
+        return Expert(
+            self.models[entry.source_model].ref,
+            prompts={"positive": len(entry.positive_prompts), "negative": len(entry.negative_prompts)},
+            frame=Frame(frame) if alignment is None else alignment.frame,
+            noise_scale=entry.noise_scale,
+            residual_scale=entry.residual_scale,
+        )
 
-    def _parameters(self) -> tuple[int, int]:
-        """All parameters, and those that a token meets."""
+    def _parameters(self) -> MixtureSize:
         mlps, count = self.mlps, len(self.asked.recipe.experts)
         total = sum(torch.Size(info.shape).numel() for info in self.view.checkpoint.tensors.values())
-        one = sum(
+        of_expert = sum(
             torch.Size(mlps.shape(layer, tail)).numel()
             for layer in range(len(mlps.layers))
             for tail in self.target.dense
         )
-        return total, total - one * (count - self.asked.recipe.experts_per_token)
+        return MixtureSize(total - of_expert * (count - self.asked.recipe.experts_per_token), every=total)
 
     def check(self) -> None:
         """Refuse an output that a run would refuse.
@@ -171,7 +204,7 @@ class Experts:
         """
         self.output.check([self.view, *self.models.values()])
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> MixtureReport:
         """Align, make the routers, write; the report."""
         view, recipe = self.view, self.asked.recipe
         key = run_key(
@@ -184,23 +217,17 @@ class Experts:
         )
         with StreamWriter(view, self.output, key, others=self.models.values()) as stream:
             for number, (name, alignment) in enumerate(self.alignments.items()):
-                self.frames[name].alignment = alignment.found(stream, number)
+                self.frames[name].alignment = alignment.moves(stream, number)
                 self.frames[name].model = alignment.source
             self.rows = self._made_rows(stream)
-            total = view.checkpoint.nbytes
-            for number, block in enumerate(view.blocks):
-                stream.observer(block.key, number * total // len(view.blocks), total)
-                if stream.done(block.key) is None:
-                    stream.put(block, view.assemble(block, None))
-                    stream.commit(block.key, {})
+            write_blocks(stream, view)
             report = self._report(recipe)
             moved = [f.alignment for name, f in self.frames.items() if f.alignment is not None]
             files = {alignment_file(k, len(moved)): a for k, a in enumerate(moved, 1)}
             text = self.recipe_text + yaml.safe_dump(
-                {"checksums": [row["checksum"] for row in report["checksums"]]}, default_flow_style=None, width=116
+                {"checksums": [each.checksum for each in report.checksums]}, default_flow_style=None, width=116
             )
-            stream.finish(report, files, self._card(report, text), more={RECIPE: text.encode()})
-        return report
+            return stream.finish(report, files, self._card(report, text), more={RECIPE: text.encode()})
 
     def _made_rows(self, stream: StreamWriter) -> Tensor:
         """The rows of the routers, found once and kept in the folder of the unfinished output."""
@@ -223,50 +250,36 @@ class Experts:
         prompts = prompts_of(gated)
         return prompt_rows(self.base, recipe.gate_mode, prompts, layers, device=device, observer=observer)
 
-    def _report(self, recipe: ExpertsRecipe) -> dict[str, Any]:
-        base = self.base
-        document = self.document()
+    def _report(self, recipe: ExpertsRecipe) -> MixtureReport:
+        notes = list(self.notes)
         conditions = condition_numbers(self._rows()[:, : len(recipe.experts)]) if len(recipe.experts) > 1 else []
         alike = [k for k, value in enumerate(conditions) if value > DEGENERATE]
         if alike and recipe.gate_mode in READS:
-            document["notes"].append(
+            notes.append(
                 f"the rows of the router are much alike in {len(alike)} of {len(conditions)} layers (condition "
                 f"numbers to {max(conditions):.3g}): some experts will be used little; give other prompts"
             )
-        document["condition_numbers"] = conditions
         others = [model for name, model in self.models.items() if name != recipe.base_model]
-        report = report_of("merge", [base, *others], [])
-        del report["distance"]
-        report["checksums"] = self._checksums(report)
-        notes = [*document.pop("notes"), *other_models(report["checksums"])]
-        report["notes"] = [*notes, *report.get("notes", ())]
-        return {**report, **document}
+        run = run_of("merge", [self.base, *others])
+        checksums = model_checksums(list(self.models.values()), run.inputs, recipe.checksums)
+        return MixtureReport(
+            run=run,
+            notes=run_notes([*notes, *other_models(checksums)]),
+            about=self.about,
+            condition_numbers=conditions,
+            checksums=checksums,
+        )
 
-    def _checksums(self, report: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The checksums of what was read, beside those that the recipe expects."""
-        models = list(self.models.values())
-        checksums = weights_checksums((model.checkpoint for model in models), report["inputs"])
-        expected = self.asked.recipe.checksums or [None] * len(checksums)
-        return [
-            {
-                "model": model.ref,
-                "checksum": checksum,
-                **({} if wanted in (None, checksum) else {"in_recipe": wanted}),
-            }
-            for model, checksum, wanted in zip(models, checksums, expected, strict=True)
-        ]
-
-    def _card(self, report: Mapping[str, Any], recipe: str) -> str:
+    def _card(self, report: MixtureReport, recipe: str) -> str:
         roles = [(self.base.ref, "attention, norms, embeddings and head")]
-        for name in ("experts", "shared_experts"):
-            what = "expert" if name == "experts" else "shared expert"
-            roles += [(row["model"], f"{what} {k}, {FRAMES[row['frame']]}") for k, row in enumerate(report[name])]
+        for what, experts in (("expert", report.about.experts), ("shared expert", report.about.shared_experts)):
+            roles += [(e.model, f"{what} {k}, {FRAMES[e.frame.frame]}") for k, e in enumerate(experts)]
         parents = parents_of([model.checkpoint for model in self.models.values()])
         return model_card(
             "Mixture of experts",
             [model.ref for model in self.models.values()],
             TEXT,
-            dict(report),
+            report.document(),
             parents=parents,
             architectures=self.view.config.get("architectures") or (),
             recipe=recipe,
@@ -292,11 +305,7 @@ def prompts_of(entries: Sequence[ExpertEntry]) -> list[Prompts]:
 def planned_experts(
     asked: ExpertsAsked,
     out: str | Path | None,
-    *,
-    opening: OpeningOptions,
-    writing: OutputOptions,
-    running: RunningOptions,
-    observer: Observer = quiet,
+    means: Means,
 ) -> Iterator[Experts]:
     """A model with experts as it will be made: opened, checked, and nothing is written.
 
@@ -306,13 +315,15 @@ def planned_experts(
     """
     recipe, align = asked.recipe, asked.recipe.align.enabled
     names = recipe.model_names()
-    writing = replace(writing, dtype=asked.dtype)
+    running, observer = means.running, means.observer
     with ExitStack() as stack:
         stack.enter_context(told_in_keys(asked.path, recipe, asked.said))
-        opened = stack.enter_context(recognised(names, replace(opening, spec=asked.spec)))
+        opened = stack.enter_context(recognised(names, replace(means.opening, spec=asked.spec)))
         reads = (asked.spec, asked.path, *files_of_matching(asked.match))
-        how: dict[str, Any] = {"running": running, "observer": observer}
-        output = stack.enter_context(destination(out, writing, opened, *reads, **how))
+        writes = destination(
+            out, replace(means.writing, dtype=asked.dtype), opened, *reads, running=running, observer=observer
+        )
+        output = stack.enter_context(writes)
         models = dict(zip(names, opened, strict=True))
         base = opened[0]
         kinds = [str(model.config.get("model_type")) for model in opened]
@@ -327,6 +338,8 @@ def planned_experts(
         if recipe.gate_mode in READS:
             tokenised(base, prompts_of([entry for entry in recipe.entries() if entry.positive_prompts]))
         others = {name: model for name, model in models.items() if name != recipe.base_model}
-        plan.alignments, more = planned_alignments(base, others, asked.match, recipe.align, stack=stack, **how)
+        plan.alignments, more = planned_alignments(
+            base, others, asked.match, recipe.align, stack=stack, running=running, observer=observer
+        )
         plan.notes += more
         yield plan

@@ -7,17 +7,15 @@ data, and the best one's layers are those of the merge that is written.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from isomerge.commands.merging import planned_merge
+from isomerge.commands.opening import Means
 from isomerge.errors import IsomergeError
-from isomerge.merging.merge_request import MergeRequest
+from isomerge.merging.merge_request import Candidate, LayerScan, MergeRequest
 from isomerge.merging.merge_run import run_plan
-from isomerge.options import OpeningOptions, OutputOptions, RunningOptions
-from isomerge.progress import Observer, quiet
+from isomerge.progress import quiet
 from isomerge.symmetry.blocks import stacks_of
 
 VALIDATION = "validation"
@@ -48,14 +46,7 @@ def check_selection(merge: MergeRequest) -> None:
         raise IsomergeError("--select-layers matches single layers: leave --learn and --search out")
 
 
-def with_selected_layers(
-    merge: MergeRequest,
-    *,
-    opening: OpeningOptions,
-    writing: OutputOptions,
-    running: RunningOptions,
-    observer: Observer = quiet,
-) -> MergeRequest:
+def with_selected_layers(merge: MergeRequest, means: Means) -> MergeRequest:
     """The merge with the layers that are best on its data, and with the scan that told them; the merge itself where
     nothing is to be selected.
 
@@ -67,26 +58,26 @@ def with_selected_layers(
         return merge
     plain = replace(merge.matching, decides=False, may_learn=False)
     base = replace(merge, select=None, matching=plain, spaces=merge.spaces or "default", parents=False)
-    scratch_writing = replace(writing, overwrite=True, push_to_hub=None, private=False)
-    how: dict[str, Any] = {"opening": opening, "writing": scratch_writing, "running": running}
-    rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="isomerge-") as scratch:
-        out = Path(scratch) / "candidate"
-        with planned_merge(base, out, **how) as planned:
+    writing = replace(means.writing, overwrite=True, push_to_hub=None, private=False)
+    scratch = replace(means, writing=writing, observer=quiet)
+    tried: list[Candidate] = []
+    with tempfile.TemporaryDirectory(prefix="isomerge-") as folder:
+        out = Path(folder) / "candidate"
+        with planned_merge(base, out, scratch) as planned:
             stacks = stacks_of([block for unit in planned.plan.units for block in unit.blocks])
         if not stacks:
             raise IsomergeError(f"{merge.models[0]}: no layers, of which --select-layers could choose")
         choices = candidates(max(stacks.values()))
         for number, layers in enumerate(choices):
-            observer(f"selecting layers: {layers}", number, len(choices))
-            with planned_merge(_with_layers(base, layers), out, **how) as planned:
+            means.observer(f"selecting layers: {layers}", number, len(choices))
+            with planned_merge(_with_layers(base, layers), out, scratch) as planned:
                 report = run_plan(planned)
-            if report["measured"] is None:
-                raise IsomergeError(f"--select-layers validation: {report['notes'][-1]}")
-            rows.append({"layers": layers, **report["measured"]["merged"]})
-    best = min(rows, key=_badness)
-    scan = {"by": VALIDATION, "candidates": rows, "chosen": best["layers"]}
-    return replace(_with_layers(base, best["layers"]), scan=scan, parents=True)
+            if report.measured is None:
+                raise IsomergeError(f"--select-layers validation: {report.notes[-1]}")
+            tried.append(Candidate(layers, figures=report.measured.merged))
+    best = min(tried, key=_badness)
+    scan = LayerScan(VALIDATION, tried, best.layers)
+    return replace(_with_layers(base, best.layers), scan=scan, parents=True)
 
 
 def _with_layers(merge: MergeRequest, layers: str) -> MergeRequest:
@@ -95,6 +86,6 @@ def _with_layers(merge: MergeRequest, layers: str) -> MergeRequest:
     return replace(merge, layers=None if layers == ALL else layers)
 
 
-def _badness(row: Mapping[str, Any]) -> tuple[float, float]:
+def _badness(candidate: Candidate) -> tuple[float, float]:
     """Less accuracy is worse, then more loss."""
-    return (-(row["accuracy"] or 0.0), row["loss"])
+    return (-(candidate.figures.accuracy or 0.0), candidate.figures.loss)

@@ -18,6 +18,7 @@ from isomerge.merging.recipe.searched import Filled
 from isomerge.models.layers import Stack
 from isomerge.models.references import open_model_ref
 from isomerge.options.requests import merging as asked_for
+from isomerge.records import Json, Record
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,13 @@ class Shuffle:
         given = {name: getattr(self.asked, name) for name in groups}
         return asked_for.Merge(models=[*self.asked.models], out=self.asked.out, **given)
 
-    def door(self, told: Any) -> MergeDoor:
+    def door(self, teller: Any) -> MergeDoor:
         """What runs it."""
-        return MergeDoor(self.merge, told)
+        return MergeDoor(self.merge, teller)
 
-    def run(self, told: Any) -> dict[str, Any]:
+    def run(self, teller: Any) -> Record | Json:
         """Merge and write; the report."""
-        report = self.door(told).merged(self.recipe, self.asked.out, self.asked.writing)
+        report = self.door(teller).merged(self.recipe, self.asked.out, self.asked.writing)
         self.write()
         return report
 
@@ -70,8 +71,8 @@ def shuffled(asked: asked_for.Layershuffle) -> Shuffle:
     reading = {"allow_pickle": asked.opening.allow_pickle}
     depths = [Stack(open_model_ref(model, **reading), asked.opening.spec).depth for model in models]
     if not asked.full_random and len(set(depths)) > 1:
-        told = ", ".join(f"{model} has {depth}" for model, depth in zip(models, depths, strict=True))
-        raise IsomergeError(f"the models have other numbers of layers ({told}): add --full-random")
+        have = ", ".join(f"{model} has {depth}" for model, depth in zip(models, depths, strict=True))
+        raise IsomergeError(f"the models have other numbers of layers ({have}): add --full-random")
     rng = Random(asked.seed)
     slices: list[tuple[int, list[int]]] = []
     for layer in range(depths[0]):

@@ -6,40 +6,43 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Generic, TypeVar
 
 from isomerge.commands.opening import bytes_of, dtype_name, recognised
 from isomerge.files import check_not_read
 from isomerge.models.recognised import Model, working_dtype
 from isomerge.models.row_meanings import of_all_tokens
 from isomerge.observe.data.examples import Examples
-from isomerge.observe.live.generated import Generation, check_generate, run_generate
+from isomerge.observe.live.generated import GenerateReport, Generation, check_generate, run_generate
 from isomerge.observe.read_files import files_read
-from isomerge.observe.stats.gathering import StatsOptions, parse_kinds, run_stats
+from isomerge.observe.stats.gathering import StatsOptions, StatsReport, parse_kinds, run_stats
 from isomerge.options.requests.measuring import Barrier, Generate, Stats
 from isomerge.progress import Observer, quiet
 from isomerge.quotient.kinship import kinship
+from isomerge.records import Record
 from isomerge.run.barrier_options import BarrierOptions
-from isomerge.run.connectivity import barrier_verdict, run_barrier, untied_alike
+from isomerge.run.connectivity import BarrierReport, barrier_verdict, run_barrier, untied_alike
 from isomerge.run.forward_cost import Cost, barrier_cost, generate_cost, stats_cost
-from isomerge.run.run_verdict import pairs_of
+from isomerge.run.run_verdict import RunVerdict, pairs_of
 from isomerge.solve.match_inputs import data_for
 from isomerge.solve.standing import standings
 
+R = TypeVar("R", bound=Record)
+
 
 @dataclass(frozen=True)
-class Planned:
+class Planned(Generic[R]):
     """A command that was checked and has not begun."""
 
     models: Sequence[Model]
     cost: Cost
-    run: Callable[[], dict[str, Any]]
+    run: Callable[[], R]
     """Does it; returns its report."""
     examples: Examples | None
     """Those that are read."""
-    verdict: dict[str, Any] | None = None
+    verdict: RunVerdict | None = None
     """What the models are to each other, where the command asks."""
     notes: Sequence[str] = ()
 
@@ -57,7 +60,7 @@ def _opened(
 
 
 @contextmanager
-def planned_stats(asked: Stats, observer: Observer = quiet) -> Iterator[Planned]:
+def planned_stats(asked: Stats, observer: Observer = quiet) -> Iterator[Planned[StatsReport]]:
     """`isomerge.stats` up to where the model is loaded.
 
     Raises:
@@ -80,7 +83,7 @@ def planned_stats(asked: Stats, observer: Observer = quiet) -> Iterator[Planned]
 
 
 @contextmanager
-def planned_generate(asked: Generate, observer: Observer = quiet) -> Iterator[Planned]:
+def planned_generate(asked: Generate, observer: Observer = quiet) -> Iterator[Planned[GenerateReport]]:
     """`isomerge.generate` up to where a model is loaded.
 
     Raises:
@@ -102,7 +105,7 @@ def planned_generate(asked: Generate, observer: Observer = quiet) -> Iterator[Pl
 
 
 @contextmanager
-def planned_barrier(asked: Barrier, observer: Observer = quiet) -> Iterator[Planned]:
+def planned_barrier(asked: Barrier, observer: Observer = quiet) -> Iterator[Planned[BarrierReport]]:
     """`isomerge.barrier` up to where models are loaded.
 
     Raises:
@@ -135,7 +138,7 @@ def planned_barrier(asked: Barrier, observer: Observer = quiet) -> Iterator[Plan
         yield Planned(
             alike,
             cost,
-            lambda: {**run_barrier(models, examples, options, others, pairs, notes), "untied": untied},
+            lambda: replace(run_barrier(models, examples, options, others, pairs, notes), untied=untied),
             examples,
             barrier_verdict(pairs, models),
             notes,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from isomerge.commands.merging import merge_of, planned_merge
+from isomerge.commands.opening import Means
 from isomerge.commands.pipeline_merges import ComponentMerge, PipelineMerge, pipeline_merge
 from isomerge.commands.step_merges import StepMerge, run_steps, step_merges
 from isomerge.errors import IsomergeError
+from isomerge.merging.finishing import MergeReport
 from isomerge.merging.merge_plan import MergePlan
 from isomerge.merging.merge_request import MergeRequest
 from isomerge.merging.merge_run import run_plan
@@ -21,14 +25,19 @@ from isomerge.options.fusing import check_alone
 from isomerge.options.requests import merging as asked_for
 from isomerge.options.unused import note
 from isomerge.progress import Observer, quiet
+from isomerge.records import Json, Record
 from isomerge.run.absolute_names import lasting_ref
 
 if TYPE_CHECKING:
+    from isomerge.commands.experts import MixtureReport
     from isomerge.commands.experts_asked import ExpertsAsked
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True)
-class Told:
+class Teller:
     """What a door tells of a merge beside its report: nothing, as of Python's."""
 
     observer: Observer = quiet
@@ -43,17 +52,17 @@ class Told:
     def pipeline(self, pipeline: PipelineMerge) -> None:
         """What becomes of the components."""
 
-    def run(self, merge: MergeRequest, plan: MergePlan, out: Path) -> dict[str, Any]:
+    def run(self, merge: MergeRequest, plan: MergePlan, out: Path) -> MergeReport:
         """Runs a planned merge; its report."""
         return run_plan(plan)
 
-    def after(self, merge: MergeRequest, report: dict[str, Any], out: Path, writing: OutputOptions) -> None:
+    def after(self, merge: MergeRequest, report: MergeReport, out: Path, writing: OutputOptions) -> None:
         """All is written, and stands in ``out``."""
 
     def assembled(self, pipeline: PipelineMerge) -> None:
         """A pipeline is written."""
 
-    def experts(self, report: dict[str, Any]) -> None:
+    def experts(self, report: MixtureReport) -> None:
         """Experts are written."""
 
 
@@ -62,10 +71,10 @@ class MergeDoor:
     """Runs what is asked for, whatever it is."""
 
     asked: asked_for.Merge
-    told: Any = Told()
-    """A `Told`, or what has its methods."""
+    teller: Any = Teller()
+    """A `Teller`, or what has its methods."""
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Record | Json:
         """Merge and write; the report.
 
         Raises:
@@ -97,16 +106,17 @@ class MergeDoor:
         options = {**said, "repair": asked.repair}
         return step_merges(asked.models, asked.out, asked.intermediate_dir, options, asked.opening)
 
-    def groups(self, writing: OutputOptions) -> dict[str, Any]:
+    def means(self, writing: OutputOptions, observer: Observer = quiet) -> Means:
         """How models are opened, written and worked on."""
-        return {"opening": self.asked.opening, "writing": writing, "running": self.asked.running}
+        return Means(self.asked.opening, writing, self.asked.running, observer)
 
-    def _evidence(self, writing: OutputOptions) -> dict[str, Any]:
-        """What is looked at beside the weights, what of it was said, and what goes before a recipe's words."""
+    def _with_evidence(self, make: Callable[..., T], writing: OutputOptions) -> Callable[..., T]:
+        """What makes a request, given what is looked at beside the weights, what of it was said, and what goes
+        before a recipe's words."""
         asked, values = self.asked, self.asked.matching.given()
         said = {name: value for name, value in values.items() if name in asked.said}
-        more = {"repair": asked.repair, "spec": asked.opening.spec, "dtype": writing.dtype}
-        return {"matching": asked.matching, "said": said, **more}
+        how = partial(make, matching=asked.matching, said=said, repair=asked.repair)
+        return partial(how, spec=asked.opening.spec, dtype=writing.dtype)
 
     def planned_experts(self, observer: Observer = quiet) -> AbstractContextManager[Any]:
         """Experts of dense models, planned."""
@@ -119,24 +129,31 @@ class MergeDoor:
         if asked.intermediate_dir is not None:
             note("intermediate_dir", "one model is made, not several steps of a recipe")
         check_alone(asked.models, asked.fusing, asked.moving)
-        experts = experts_of(asked.models, **self._evidence(asked.writing))
-        self.told.before(experts, asked.models, asked.out)
-        return planned_experts(experts, place(asked.out), **self.groups(asked.writing), observer=observer)
+        experts = self._with_evidence(experts_of, asked.writing)(asked.models)
+        self.teller.before(experts, asked.models, asked.out)
+        return planned_experts(experts, place(asked.out), self.means(asked.writing, observer))
 
-    def experts(self) -> dict[str, Any]:
+    def experts(self) -> MixtureReport:
         """Experts of dense models, written; the report."""
-        with self.told.observed("experts") as observer, self.planned_experts(observer) as plan:
+        with self.teller.observed("experts") as observer, self.planned_experts(observer) as plan:
             report = plan.run()
-        self.told.experts(report)
+        self.teller.experts(report)
         return report
 
     def pipeline(self, source: Any, out: str | Path | None, writing: OutputOptions) -> PipelineMerge | None:
         """What becomes of the components of pipelines; None where no model is one."""
         asked = self.asked
-        how: dict[str, Any] = {"fusing": asked.fusing, "moving": asked.moving, "opening": asked.opening}
-        more = {**asked.matching.given(), "repair": asked.repair, "report": asked.report}
-        if (pipeline := pipeline_merge(source, out, **how, writing=writing, more=more)) is not None:
-            self.told.pipeline(pipeline)
+        pipeline = pipeline_merge(
+            source,
+            out,
+            fusing=asked.fusing,
+            moving=asked.moving,
+            opening=asked.opening,
+            writing=writing,
+            more={**asked.matching.given(), "repair": asked.repair, "report": asked.report},
+        )
+        if pipeline is not None:
+            self.teller.pipeline(pipeline)
             pipeline = replace(pipeline, recipe=self._recipe(source))
         return pipeline
 
@@ -155,44 +172,45 @@ class MergeDoor:
         fusing, moving = component.fusing or self.asked.fusing, component.moving or self.asked.moving
         return replace(self, asked=replace(self.asked, fusing=fusing, moving=moving))
 
-    def merged(self, source: Any, out: str | Path | None, writing: OutputOptions) -> dict[str, Any]:
+    def merged(self, source: Any, out: str | Path | None, writing: OutputOptions) -> Record | Json:
         """One merge, of models or of pipelines, written; its report."""
         if (pipeline := self.pipeline(source, out, writing)) is None:
             return self.of_models(source, out, writing)
         # few models are pipelines
         from isomerge.commands.pipeline_runs import run_pipeline
 
-        def one(component: ComponentMerge, folder: Path, own: OutputOptions) -> dict[str, Any]:
+        def run(component: ComponentMerge, folder: Path, own: OutputOptions) -> MergeReport:
             shown = pipeline.place(component.name)
             return self.within(component).of_models(component.source, folder, own, shown)
 
-        report = run_pipeline(pipeline, writing, one)
-        self.told.assembled(pipeline)
+        report = run_pipeline(pipeline, writing, run)
+        self.teller.assembled(pipeline)
         return report
 
     def merge_of(self, source: Any, out: str | Path | None, writing: OutputOptions) -> MergeRequest:
         """What is asked for of models, a recipe or a step of one."""
         asked = self.asked
-        merge = merge_of(source, fusing=asked.fusing, moving=asked.moving, **self._evidence(writing))
-        self.told.before(merge, source, out)
+        made = self._with_evidence(merge_of, writing)
+        merge = made(source, fusing=asked.fusing, moving=asked.moving)
+        self.teller.before(merge, source, out)
         return merge
 
     def of_models(
         self, source: Any, out: str | Path | None, writing: OutputOptions, shown: Path | None = None
-    ) -> dict[str, Any]:
+    ) -> MergeReport:
         """A merge of models, not of pipelines, which will stand in ``shown``, where that is not ``out``."""
-        merge, groups, folder = self.merge_of(source, out, writing), self.groups(writing), place(out)
+        merge, folder = self.merge_of(source, out, writing), place(out)
         if merge.select is not None:
             from isomerge.commands.layer_selection import with_selected_layers
 
-            with self.told.observed("selecting layers") as observer:
-                merge = with_selected_layers(merge, **groups, observer=observer)
+            with self.teller.observed("selecting layers") as observer:
+                merge = with_selected_layers(merge, self.means(writing, observer))
         with (
-            self.told.observed("merging") as observer,
-            planned_merge(merge, folder, **groups, observer=observer) as plan,
+            self.teller.observed("merging") as observer,
+            planned_merge(merge, folder, self.means(writing, observer)) as plan,
         ):
-            report = self.told.run(merge, plan, folder)
-        self.told.after(merge, report, shown or folder, writing)
+            report = self.teller.run(merge, plan, folder)
+        self.teller.after(merge, report, shown or folder, writing)
         return report
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.checkpoint.weights import of_diffusers
-from isomerge.commands.opening import destination, dtype_name, recognised
+from isomerge.commands.opening import Means, destination, dtype_name, recognised
 from isomerge.merging.merge_plan import MergePlan, plan_merge
 from isomerge.merging.merge_request import MergeRequest, joins, number_of, request_of_models
 from isomerge.merging.opened_models import by_token, opened
@@ -22,14 +22,12 @@ from isomerge.options import (
     FusingOptions,
     MatchingOptions,
     OpeningOptions,
-    OutputOptions,
-    RunningOptions,
     SpacesOptions,
 )
 from isomerge.options.fusing import check_alone
+from isomerge.options.option import Given
 from isomerge.options.requests import merging as asked_for
 from isomerge.options.unused import note_idle
-from isomerge.progress import Observer, quiet
 from isomerge.run.absolute_names import lasting_ref
 from isomerge.solve.match_checks import files_of_matching, matching_of
 from isomerge.solve.standing import check_align
@@ -84,33 +82,29 @@ def merge_of(
 def planned_merge(
     request: MergeRequest,
     out: str | Path,
-    *,
-    opening: OpeningOptions,
-    writing: OutputOptions,
-    running: RunningOptions,
-    observer: Observer = quiet,
+    means: Means,
 ) -> Iterator[MergePlan]:
     """A merge as it will be run: opened, checked and planned, and nothing is written.
 
     Raises:
         IsomergeError: the models do not fit together, or an option is wrong.
     """
-    with request.told():
-        tokens = by_token(request, allow_pickle=opening.allow_pickle)
+    with request.worded():
+        tokens = by_token(request, allow_pickle=means.opening.allow_pickle)
     request = tokens.request
-    with request.told():
+    with request.worded():
         check_align(request.align)
         note_idle(asked_for.Merge, _asked(request, out), _by_default())
         reads = (request.spec, request.repair, *files_of_matching(request.matching), *request.stats, *request.files)
         with (
-            _models_of(request, replace(opening, spec=request.spec)) as (opened, origins),
+            _models_of(request, replace(means.opening, spec=request.spec)) as (opened, origins),
             destination(
                 out,
-                replace(writing, dtype=request.dtype),
+                replace(means.writing, dtype=request.dtype),
                 [*opened, *(base for base in origins if base is not None)],
                 *reads,
-                running=running,
-                observer=observer,
+                running=means.running,
+                observer=means.observer,
             ) as output,
         ):
             named = [
@@ -118,17 +112,25 @@ def planned_merge(
                 for m, f in zip(request.models, opened, strict=True)
             ]
             notes = (*tokens.notes, *_channels(opened))
-            more: dict[str, Any] = {"named": named, "vocabulary": tokens.decided, "notes": notes}
-            yield plan_merge(request, opened, output, bases=origins, kinship=_kinship, **more)
+            yield plan_merge(
+                request,
+                opened,
+                output,
+                bases=origins,
+                kinship=_kinship,
+                named=named,
+                vocabulary=tokens.decided,
+                notes=notes,
+            )
 
 
 def _channels(models: Sequence[Model]) -> list[str]:
     """What is told of image models with other numbers of input channels."""
     if not any(of_diffusers(model.config) for model in models):
         return []
-    from isomerge.models.input_channels import told
+    from isomerge.models.input_channels import channel_notes
 
-    return told(model.checkpoint for model in models)
+    return channel_notes(model.checkpoint for model in models)
 
 
 def _kinship(anchor: Model, model: Model) -> bool | None:
@@ -139,7 +141,7 @@ def _kinship(anchor: Model, model: Model) -> bool | None:
     return kinship(anchor, model)
 
 
-def _asked(request: MergeRequest, out: Any) -> dict[str, Any]:
+def _asked(request: MergeRequest, out: Any) -> Given:
     """A merge's arguments by whatever door, and what decides whether they act: for `note_idle`."""
     match, method = request.matching, request.fusion.method
     arguments = {name: getattr(match, name) for name in MatchingOptions.declared() if hasattr(match, name)}
@@ -160,7 +162,7 @@ def _asked(request: MergeRequest, out: Any) -> dict[str, Any]:
     }
 
 
-def _by_default() -> dict[str, Any]:
+def _by_default() -> Given:
     """What `_asked` gives where nothing is said."""
     return {**asked_for.Merge.defaults(), "onto": 0}
 

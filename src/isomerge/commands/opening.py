@@ -6,6 +6,8 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,16 @@ from isomerge.run.writing_run import Output
 from isomerge.solve.pairs.pair import PairSolver
 
 
+@dataclass(frozen=True)
+class Means:
+    """How models are opened, written and worked on, and who is told of progress."""
+
+    opening: OpeningOptions
+    writing: OutputOptions
+    running: RunningOptions
+    observer: Observer = quiet
+
+
 @contextlib.contextmanager
 def recognised(
     models: Sequence[Any],
@@ -45,7 +57,7 @@ def recognised(
     or compared by it.
     """
     spec = opening.spec
-    how: dict[str, Any] = {"spec_file": spec, "untie": untie, "unmoved": unmoved}
+    read = partial(recognise, spec_file=spec, allow_pickle=opening.allow_pickle, untie=untie, unmoved=unmoved)
     with contextlib.ExitStack() as stack:
         opened, references = [], []
         for model in models:
@@ -60,7 +72,7 @@ def recognised(
                 model = as_reference(model)
             references.append(model)
             try:
-                opened.append(recognise(model, allow_pickle=opening.allow_pickle, **how))
+                opened.append(read(model))
             except IsomergeError:
                 _check_one_kind(models, spec)
                 raise
@@ -70,7 +82,7 @@ def recognised(
         if any("experts" in name for name in apart):  # they are fused in some of the models and not in others
             for k, (model, reference) in enumerate(zip(opened, references, strict=True)):
                 with contextlib.suppress(IsomergeError):
-                    other = recognise(reference, allow_pickle=opening.allow_pickle, as_files=True, **how)
+                    other = read(reference, as_files=True)
                     if other.names.keys() != model.names.keys():
                         other.checkpoint.ref, opened[k] = model.ref, other
         if proven and not unmoved:
@@ -115,14 +127,14 @@ def _check_one_kind(models: Sequence[Any], spec: str | Path | None) -> None:
 def _tell_apart(given: Sequence[Any], opened: Sequence[Model]) -> None:
     """Number live models that have one name, that of their class."""
     live = {
-        id(model): one.ref
-        for model, one in zip(given, opened, strict=True)
-        if not isinstance(model, (str, Path, Checkpoint))
+        id(thing): model.ref
+        for thing, model in zip(given, opened, strict=True)
+        if not isinstance(thing, (str, Path, Checkpoint))
     }
-    for model, one in zip(given, opened, strict=True):
-        alike = [key for key, ref in live.items() if ref == live.get(id(model))]
+    for thing, model in zip(given, opened, strict=True):
+        alike = [key for key, ref in live.items() if ref == live.get(id(thing))]
         if len(alike) > 1:
-            one.checkpoint.ref = f"{live[id(model)]} ({alike.index(id(model)) + 1})"
+            model.checkpoint.ref = f"{live[id(thing)]} ({alike.index(id(thing)) + 1})"
 
 
 @contextlib.contextmanager
@@ -177,8 +189,8 @@ def destination(
 
 @contextlib.contextmanager
 def pair_solver(
-    one: Any,
-    two: Any,
+    first: Any,
+    second: Any,
     spaces: str,
     layers: str | None,
     opening: OpeningOptions,
@@ -188,7 +200,7 @@ def pair_solver(
     """Two models recognised, their rows in one order (`isomerge.models.row_meanings`): what solves their units, and
     what is to be told of rows. What their configs say of the function may differ."""
 
-    with recognised([one, two], opening) as (a, b):
+    with recognised([first, second], opening) as (a, b):
         # a model and its copy that was moved with untie: nothing is written here
         if a.has_own_head != b.has_own_head:
             check_tie(a)

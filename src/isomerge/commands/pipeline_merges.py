@@ -75,14 +75,14 @@ class PipelineMerge:
 
     def lines(self) -> list[str]:
         """What was decided, in a line for each component that is not merged as asked."""
-        return [*(one.line for one in self.components if one.said), *self.left_out]
+        return [*(component.line for component in self.components if component.said), *self.left_out]
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """What it is, in a line."""
-        names = [one.name for one in self.components if one.source is not None]
+        names = [component.name for component in self.components if component.source is not None]
         merged = f"{', '.join(names)} merged" if names else "nothing merged"
-        return f"a {self.pipelines[0].kind} of {', '.join(one.ref for one in self.pipelines)} ({merged})."
+        return f"a {self.pipelines[0].kind} of {', '.join(pipeline.ref for pipeline in self.pipelines)} ({merged})."
 
     def place(self, name: str) -> Path:
         """Where what is told of a component stands."""
@@ -90,10 +90,10 @@ class PipelineMerge:
 
     def key(self) -> str:
         """A digest of what determines the output."""
-        parts = [part for one in self.pipelines for part in one.components.values()]
-        parts += [one.copied for one in self.components if one.copied is not None]
+        parts = [part for pipeline in self.pipelines for part in pipeline.components.values()]
+        parts += [component.copied for component in self.components if component.copied is not None]
         files = dict.fromkeys(file for part in parts for file in part.files(allow_pickle=True))
-        stamps = repr(stamps_of([*files, *(one.index for one in self.pipelines)]))
+        stamps = repr(stamps_of([*files, *(pipeline.index for pipeline in self.pipelines)]))
         return hashlib.sha256(f"{__version__}\n{self.asked}\n{stamps}".encode()).hexdigest()
 
 
@@ -129,10 +129,14 @@ def pipeline_merge(
         raise IsomergeError("pipelines are merged into a folder: name it with --out")
     pipelines, components, said = decided
     place = Path(os.path.expanduser(out))
-    check_out(place, overwrite=writing.overwrite, reads=[place for one in pipelines for place in one.reads])
+    check_out(
+        place, overwrite=writing.overwrite, reads=[place for pipeline in pipelines for place in pipeline.reads]
+    )
     left = [
         f"{name}: left out, as {pipelines[0].ref} has none."
-        for name in sorted({n for one in pipelines for n in one.components} - pipelines[0].components.keys())
+        for name in sorted(
+            {n for pipeline in pipelines for n in pipeline.components} - pipelines[0].components.keys()
+        )
     ]
     asked = json.dumps(
         [said, repr((fusing, moving, writing.dtype, writing.out_shard_size, dict(more)))], default=str
@@ -154,11 +158,11 @@ def _by_options(
     named = [fusing.base_model] if fusing.base_model is not None else []
     refs = list(dict.fromkeys(map(str, [*named, *models]))) if all(map(_is_ref, [*named, *models])) else []
     if not any(map(is_assembled, refs)):
-        if (one := _inside(refs, str(models[0]) if models else "", opening, writing)) is None:
+        if (inner := _inside(refs, str(models[0]) if models else "", opening, writing)) is None:
             return None
-        sources = [one.within(model) for model in models]
-        part = ComponentMerge(LANGUAGE[1:], sources, None, one.said, one.fusing(fusing), moving)
-        return list(one.pipelines), [part], refs
+        sources = [inner.within(model) for model in models]
+        part = ComponentMerge(LANGUAGE[1:], sources, None, inner.said, inner.fusing(fusing), moving)
+        return list(inner.pipelines), [part], refs
     pipelines = _opened(refs)
     role_of_base(method(fusing.method), fusing.base_model is not None)  # told before any component is merged
     if option := next((name for name in ONLY_ONE if getattr(fusing, name)), None):
@@ -169,11 +173,11 @@ def _by_options(
     for base in map(str, fusing.source_bases):
         pipelines += _opened([base]) if base not in refs else []
 
-    by_ref = {one.ref: one for one in pipelines}
+    by_ref = {pipeline.ref: pipeline for pipeline in pipelines}
 
     def within(ref: Any, name: str) -> Any:
-        one = by_ref.get(str(ref)) if _is_ref(ref) else None
-        return ref if one is None else one.components[name].ref
+        pipeline = by_ref.get(str(ref)) if _is_ref(ref) else None
+        return ref if pipeline is None else pipeline.components[name].ref
 
     def of(name: str, stored: bool) -> ComponentMerge:
         how = replace(
@@ -222,13 +226,13 @@ def pipelines_of_recipe(source: str | Path | Step, opening: OpeningOptions, writ
             dict.fromkeys(named_models({k: v for k, v in content.items() if k in ("base_model", "models")}))
         )
         listed = named_models({"models": content.get("models")})
-        if not listed or (one := _inside(models, listed[0], opening, writing)) is None:
+        if not listed or (inner := _inside(models, listed[0], opening, writing)) is None:
             return None
-        step = component_step(path, content, LANGUAGE[1:], {}, {one.whole: one.within(one.whole)})
-        return list(one.pipelines), [ComponentMerge(LANGUAGE[1:], step, None, one.said)], content
+        step = component_step(path, content, LANGUAGE[1:], {}, {inner.whole: inner.within(inner.whole)})
+        return list(inner.pipelines), [ComponentMerge(LANGUAGE[1:], step, None, inner.said)], content
     pipelines = {ref: open_assembled(ref) for ref in refs}
     _check_classes(list(pipelines.values()))
-    every = {name for one in pipelines.values() for name in one.components}
+    every = {name for pipeline in pipelines.values() for name in pipeline.components}
     said = own_words(path, content, every)
 
     def decide(name: str) -> ComponentMerge:
@@ -240,7 +244,9 @@ def pipelines_of_recipe(source: str | Path | Step, opening: OpeningOptions, writ
                 baked = FusingOptions(method="passthrough")
                 return ComponentMerge(name, [part.ref], None, f"kept from {ref}", baked, SpacesOptions())
             return ComponentMerge(name, None, part, f"kept from {ref}")
-        folders = {ref: one.components[name].ref for ref, one in pipelines.items() if name in one.components}
+        folders = {
+            ref: pipeline.components[name].ref for ref, pipeline in pipelines.items() if name in pipeline.components
+        }
         named = pipelines_of({k: v for k, v in content.items() if k in ("models", "slices", "base_model")})
         own = word or {}
         if own.keys() & {"models", "slices"}:
@@ -251,9 +257,9 @@ def pipelines_of_recipe(source: str | Path | Step, opening: OpeningOptions, writ
 
         def merge(name: str, stored: bool) -> ComponentMerge:
             changed = {**step.content, "align": False} if stored and align else step.content
-            one = replace(step, content=changed)
-            request_of_recipe(one)
-            return ComponentMerge(name, one, None, STORED if stored and align else "")
+            changed_step = replace(step, content=changed)
+            request_of_recipe(changed_step)
+            return ComponentMerge(name, changed_step, None, STORED if stored and align else "")
 
         in_order = [pipelines[ref] for ref in named]
         return _decided(name, in_order, opening, aligned=bool(align), merge=merge, base=pipelines[refs[0]])
@@ -302,7 +308,7 @@ def _is_ref(model: Any) -> bool:
 def _opened(refs: Sequence[str]) -> list[Pipeline]:
     for ref in refs:
         if not is_assembled(ref):
-            other = next((one for one in refs if is_assembled(one)), "another model")
+            other = next((name for name in refs if is_assembled(name)), "another model")
             if os.path.exists(os.path.expanduser(ref)) and lora_file(ref) is not None:
                 raise IsomergeError(f"{ref} is a LoRA and no model: write it behind its model, {other}+{ref}")
             raise IsomergeError(
@@ -319,7 +325,7 @@ def _check_classes(pipelines: Sequence[Pipeline]) -> None:
     first = pipelines[0]
     for other in pipelines[1:]:
         if other.kind != first.kind and other.models != first.models:
-            one, two = (dict(sorted(each.models.items() - peer.items())) for each, peer in
+            mine, theirs = (dict(sorted(each.models.items() - peer.items())) for each, peer in
                         ((first, other.models), (other, first.models)))  # fmt: skip
             way = (
                 ""
@@ -327,8 +333,8 @@ def _check_classes(pipelines: Sequence[Pipeline]) -> None:
                 else "; of a single file diffusers' from_single_file makes one"
             )
             raise IsomergeError(
-                f"{first.ref} is a {first.kind} and {other.ref} a {other.kind}, whose parts differ ({_said(one)}; "
-                f"{_said(two)}): only pipelines of one class or of equal parts can be merged{way}"
+                f"{first.ref} is a {first.kind} and {other.ref} a {other.kind}, whose parts differ ({_said(mine)}; "
+                f"{_said(theirs)}): only pipelines of one class or of equal parts can be merged{way}"
             )
 
 
@@ -352,7 +358,7 @@ def _decided(
     """
     base = base or pipelines[0]
     part = base.components[name]
-    others = [one for one in pipelines if one is not base]
+    others = [pipeline for pipeline in pipelines if pipeline is not base]
     if not part.has_weights:
         differs = [o.ref for o in others if name in o.components and not part.equals(o.components[name])]
         words = f"copied from {base.ref}, that of {differs[0]} is another one" if differs else ""
@@ -368,7 +374,7 @@ def _decided(
                 f"{name} of {base.ref} is a {part.kind} and that of {other.ref} a {kind} (model_index.json): only "
                 f"components of one class can be merged; `{name}: keep` in a recipe takes one as it is"
             )
-    parts = [one.components[name] for one in pipelines]
+    parts = [pipeline.components[name] for pipeline in pipelines]
     # one alone is compared with itself: whether it can be read, and has adapters
     theirs = [other.components[name] for other in others] or parts
     if all(part.equals(other, allow_pickle=opening.allow_pickle) for other in theirs):
@@ -378,7 +384,7 @@ def _decided(
             name, None, part, f"kept from {base.ref}, as {part.kind} is a class of the pipeline's own"
         )
     stored = without_spec(part.config())
-    models: list[Any] = [open_model_ref(one.ref, allow_pickle=opening.allow_pickle) for one in parts]
+    models: list[Any] = [open_model_ref(part.ref, allow_pickle=opening.allow_pickle) for part in parts]
     if of_diffusers(models[0].config):
         from isomerge.models.input_channels import of_equal_channels
 
@@ -399,10 +405,10 @@ def _check_tokens(name: str, pipelines: Sequence[Pipeline]) -> None:
     """Refuse text encoders of which one number of a token is another text's by the pipelines' tokenizers (those of
     ``text_encoder_2`` are ``tokenizer_2``): the merged pipeline has one of these."""
     tokenizer = name.replace("text_encoder", "tokenizer")
-    having = [one for one in pipelines if tokenizer != name and tokenizer in one.components]
-    if all(having[0].components[tokenizer].equals(one.components[tokenizer]) for one in having[1:]):
+    having = [pipeline for pipeline in pipelines if tokenizer != name and tokenizer in pipeline.components]
+    if all(having[0].components[tokenizer].equals(pipeline.components[tokenizer]) for pipeline in having[1:]):
         return
-    refs = [one.components[tokenizer].ref for one in having]
+    refs = [pipeline.components[tokenizer].ref for pipeline in having]
     for apart in unlike_tokens({ref: stored_ids(tokenizer_alone(ref)) for ref in refs}):
         if apart.how.opposed:
             raise IsomergeError(

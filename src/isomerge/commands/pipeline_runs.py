@@ -22,7 +22,8 @@ from isomerge.evidence.card import RECIPE, model_card
 from isomerge.evidence.parents import CARD, parent_of
 from isomerge.files import disk_errors, write_whole
 from isomerge.options import OutputOptions
-from isomerge.run.report_file import PIPELINE_REPORT, REPORTS, report_bytes
+from isomerge.records import Json, Record, as_json
+from isomerge.run.report_file import PIPELINE_REPORT, REPORTS, signed
 
 MERGED, COPIED = "merged", "copied"
 
@@ -30,8 +31,8 @@ MERGED, COPIED = "merged", "copied"
 def run_pipeline(
     merge: PipelineMerge,
     writing: OutputOptions,
-    one: Callable[[ComponentMerge, Path, OutputOptions], dict[str, Any]],
-) -> dict[str, Any]:
+    run: Callable[[ComponentMerge, Path, OutputOptions], Record],
+) -> Json:
     """Merge and copy the components, and put the pipeline in its place; the report.
 
     A run that was stopped is gone on with: components that are complete are kept.
@@ -39,23 +40,23 @@ def run_pipeline(
     Args:
         merge: what becomes of the components.
         writing: how the output is written.
-        one: merges a component into a folder; its report.
+        run: merges a component into a folder; its report.
 
     Raises:
         IsomergeError: a component cannot be merged; nothing is written.
     """
     check_push(writing.push_to_hub)
     own = replace(writing, push_to_hub=None, private=False, overwrite=False)
-    rows: dict[str, dict[str, Any]] = {}
+    rows: dict[str, Json] = {}
     with _unfinished(merge, writing) as partial:
         for component in merge.components:
             place, record = partial.blobs / component.name, partial.blobs / f"{component.name}.made.json"
             if record.is_file():
                 rows[component.name] = json.loads(record.read_bytes())
                 continue
-            row: dict[str, Any] = {"how": COPIED if component.source is None else MERGED, "said": component.said}
+            row: Json = {"how": COPIED if component.source is None else MERGED, "said": component.said}
             if component.source is not None:
-                row["report"] = one(component, place, own)
+                row["report"] = as_json(run(component, place, own))
             elif component.copied is not None:
                 shutil.rmtree(place, ignore_errors=True)
                 component.copied.copy(place, allow_pickle=True)
@@ -67,7 +68,7 @@ def run_pipeline(
         with disk_errors(partial.model):
             _assemble(merge, partial)
             short = {n: {k: v for k, v in row.items() if k != "report"} for n, row in rows.items()}
-            write_whole(partial.model / PIPELINE_REPORT, report_bytes({**report, "components": short}))
+            write_whole(partial.model / PIPELINE_REPORT, signed({**report, "components": short})[0])
             write_whole(partial.model / RECIPE, merge.recipe.encode())
             if not (partial.model / CARD).exists():  # a model with parts of its own has one
                 write_whole(partial.model / CARD, _card(merge, report).encode())
@@ -85,8 +86,8 @@ def _assemble(merge: PipelineMerge, partial: PartialFolder) -> None:
             os.rename(partial.blobs / component.name, partial.model / component.name)
         shutil.copyfile(whole.index, partial.model / whole.index.name)
         return
-    merged = {one.name: partial.blobs / one.name for one in merge.components if one.source is not None}
-    copied = {one.name: one.copied for one in merge.components if one.copied is not None}
+    merged = {part.name: partial.blobs / part.name for part in merge.components if part.source is not None}
+    copied = {part.name: part.copied for part in merge.components if part.copied is not None}
     whole.write(partial.model / whole.index.name, merged, copied)
     for name, folder in merged.items():  # how they were merged; the weights are in the file
         weights = find_weights(folder, allow_pickle=False)
@@ -96,30 +97,30 @@ def _assemble(merge: PipelineMerge, partial: PartialFolder) -> None:
         os.rename(folder, partial.model / REPORTS / name)
 
 
-def _card(merge: PipelineMerge, report: dict[str, Any]) -> str:
+def _card(merge: PipelineMerge, report: Json) -> str:
     """The model card of the whole; merged components have cards of their own."""
     parents = [
-        parent_of(one.folder, one.ref, read_object(one.index, remedy="", unique=False))
-        if one.folder.is_dir()
-        else parent_of(None, one.ref, {"_diffusers_version": ""})
-        for one in merge.pipelines
+        parent_of(each.folder, each.ref, read_object(each.index, remedy="", unique=False))
+        if each.folder.is_dir()
+        else parent_of(None, each.ref, {"_diffusers_version": ""})
+        for each in merge.pipelines
     ]
     places = {name: merge.place(name).relative_to(merge.out) for name in report["components"]}
     rows = [
         f"- {name}: {row['said'] or row['how']}" + (f" ([how]({places[name]}/{CARD}))" if "report" in row else "")
         for name, row in report["components"].items()
     ]
-    text = "\n".join([f"{merge.told[:1].upper()}{merge.told[1:]} Made by isomerge.", "", *rows])
-    refs = [one.ref for one in merge.pipelines]
+    text = "\n".join([f"{merge.summary[:1].upper()}{merge.summary[1:]} Made by isomerge.", "", *rows])
+    refs = [each.ref for each in merge.pipelines]
     return model_card("Merged pipeline", refs, text, report, parents=parents, recipe=merge.recipe)
 
 
-def _report(merge: PipelineMerge, rows: Mapping[str, Any]) -> dict[str, Any]:
+def _report(merge: PipelineMerge, rows: Mapping[str, Any]) -> Json:
     """What is told of the whole."""
     return {
         "command": "merge",
         "pipeline": merge.pipelines[0].kind,
-        "models": [one.ref for one in merge.pipelines],
+        "models": [pipeline.ref for pipeline in merge.pipelines],
         "components": dict(rows),
         "notes": list(merge.lines()),
     }
@@ -128,7 +129,7 @@ def _report(merge: PipelineMerge, rows: Mapping[str, Any]) -> dict[str, Any]:
 @contextmanager
 def _unfinished(merge: PipelineMerge, writing: OutputOptions) -> Iterator[PartialFolder]:
     """The folder in which the pipeline grows: as an earlier, stopped run of the same merge left it, or empty."""
-    reads = [place for one in merge.pipelines for place in one.reads]
+    reads = [place for pipeline in merge.pipelines for place in pipeline.reads]
     partial = PartialFolder(merge.out, overwrite=writing.overwrite, reads=reads)
     key = merge.key().encode()
     try:

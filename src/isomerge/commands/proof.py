@@ -31,24 +31,24 @@ def demand_proof(spec: str | Path, ref: str, config: Mapping[str, Any], *, own: 
 
     text, spec_of = text_of(spec)
     assert text is not None
-    report = recall(text, config)
-    if report is None and own:
+    known = recall(text, config)
+    if known is None and own:
         raise IsomergeError(
             f"{spec}: this text is not proven for {ref}: prove it once, with a tiny module of the class and what "
             f"its forward takes: isomerge.prove(module, spec=..., inputs=...)"
         )
     try:
-        if report is None:
-            report = try_spec(spec_of, specimens(real_config(config), 0, untied=False)).report()
-            remember(text, config, {"command": "prove", "model": ref, "spec": str(spec), **report})
+        if known is None:
+            known = try_spec(spec_of, specimens(real_config(config), 0, untied=False)).document()
+            remember(text, config, {"command": "prove", "model": ref, "spec": str(spec), **known})
     except IsomergeError as error:
         raise IsomergeError(
             f"{spec}: this text is not proven for {ref}, and cannot be tried here ({error}): prove it once with a "
             f"tiny module of your own (isomerge prove {ref} --spec {spec} --module FILE.py:FUNCTION)"
         ) from None
-    if not report["proven"]:
+    if not known["proven"]:
         raise IsomergeError(
-            f"{spec}: {report['refuted']}: correct the text (isomerge prove {ref} --spec {spec} tells all)"
+            f"{spec}: {known['refuted']}: correct the text (isomerge prove {ref} --spec {spec} tells all)"
         )
 
 

@@ -5,28 +5,40 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from isomerge.checkpoint.output_folder import PartialFolder
 from isomerge.models.recognised import recognise
 from isomerge.observe.live.modules import load_module
 from isomerge.options.requests.relating import Relational
+from isomerge.records import Record, optional
 from isomerge.research.relational.conversion import from_standard
 from isomerge.research.relational.transformer import RelationalTransformer, save
 
 
-@dataclass
+class RelationalReport(Record):
+    """A model in relational form."""
+
+    model: str
+    layers: int
+    heads: int
+    anchors: int
+    parameters: int
+    command: str = "dry-run"
+    out: str | None = optional()
+
+
+@dataclass(frozen=True)
 class Relating:
     """A converted model and its place."""
 
     model: RelationalTransformer
     origin: str
     place: PartialFolder
-    report: dict[str, Any]
+    report: RelationalReport
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> RelationalReport:
         """Write it whole; the report.
 
         Raises:
@@ -35,7 +47,7 @@ class Relating:
         self.place.begin()
         save(self.model, self.place.model, self.origin, name=self.place.out.name)
         self.place.publish()
-        return {**self.report, "command": "relational", "out": str(self.place.out)}
+        return replace(self.report, command="relational", out=str(self.place.out))
 
 
 @contextmanager
@@ -53,14 +65,8 @@ def planned_relational(asked: Relational) -> Iterator[Relating]:
             load_module(asked.model), anchors=asked.anchors, full=asked.full, chunk=asked.chunk, seed=asked.seed
         )
         config = made.config
-        report = {
-            "command": "dry-run",
-            "model": str(asked.model),
-            "layers": config.layers,
-            "heads": config.heads,
-            "anchors": config.anchors,
-            "parameters": sum(p.numel() for p in made.parameters()),
-        }
+        count = sum(p.numel() for p in made.parameters())
+        report = RelationalReport(str(asked.model), config.layers, config.heads, config.anchors, count)
         yield Relating(made, str(asked.model), place, report)
     finally:
         place.release()

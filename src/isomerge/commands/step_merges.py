@@ -23,6 +23,7 @@ from isomerge.models.recognised import Model
 from isomerge.models.references import open_model_ref
 from isomerge.options import OpeningOptions, OutputOptions
 from isomerge.options.unused import note
+from isomerge.records import Json, Record, as_json
 from isomerge.run.report_file import PIPELINE_REPORT
 from isomerge.symmetry.axes import LABELS, VOCABULARY
 
@@ -206,22 +207,20 @@ def _all_kept(names: Sequence[str], before: Sequence[StepMerge]) -> bool:
     return set(names) <= kept
 
 
-def run_steps(
-    steps: Sequence[StepMerge], one: Callable[[StepMerge], dict[str, Any]], overwrite: bool
-) -> dict[str, Any]:
+def run_steps(steps: Sequence[StepMerge], merge: Callable[[StepMerge], Record | Json], overwrite: bool) -> Json:
     """Merge one after the other; the last one's report, with what became of each under ``steps``.
 
     Args:
         steps: of `step_merges`.
-        one: merges one of them.
+        merge: merges one of them; its report.
         overwrite: merge those that are there already as well.
     """
-    rows: list[dict[str, Any]] = []
-    report: dict[str, Any] = {}
+    rows: list[Json] = []
+    report: Json = {}
     for step in steps:
         kept = step.kept and not overwrite
         rows.append({"name": step.step.name, "out": str(step.out), "kept": kept})
         if not kept:
-            report = one(step)
+            report = as_json(merge(step))
             step.finish()
     return {**report, "steps": rows}

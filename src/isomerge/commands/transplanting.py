@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from isomerge.checkpoint.companion_folder import companion_folder
 from isomerge.checkpoint.hub import local_folder
@@ -24,7 +23,8 @@ from isomerge.observe.text_losses import WINDOW, TextLoss, check_predicts_text, 
 from isomerge.options.requests.widening import TransplantTokenizer
 from isomerge.options.unused import note
 from isomerge.progress import Observer, quiet
-from isomerge.run.view_writing import write_view
+from isomerge.records import Change, Record, optional
+from isomerge.run.view_writing import ViewReport, write_view
 from isomerge.run.writing_run import Output
 
 SOUGHT = ("omp", "nearest")
@@ -33,6 +33,28 @@ TEXT = (
     "The model below with another tokenizer: tokens that both have kept their vectors, and the others were given "
     "some. Made by isomerge."
 )
+
+
+class TextLosses(Record):
+    """The loss of a model on texts, with its own tokenizer and with the other."""
+
+    before: TextLoss
+    after: TextLoss
+    texts: int
+    bytes: int
+
+
+class Tokens(Record):
+    """What becomes of a model's tokens."""
+
+    tokenizer: str
+    rows: Change
+    tokens: int
+    missing: str
+    """How tokens are given vectors that the model has none of."""
+    neighbours: int | None
+    filled: Mapping[str, int]
+    loss: TextLosses | None = optional()
 
 
 @dataclass(frozen=True)
@@ -49,18 +71,17 @@ class Transplant:
     texts: tuple[str, ...] = ()
     """On which the loss is measured, before and after."""
 
-    def document(self) -> dict[str, Any]:
-        """What becomes of the tokens: plain values."""
-        sought = self.missing in SOUGHT
-        return {
-            "tokenizer": self.tokenizer,
-            "rows": {"before": self.before, "after": self.vocabulary.size},
-            "tokens": len(self.vocabulary.tokens),
-            "missing": self.missing,
-            "neighbours": self.vocabulary.neighbours if sought else None,
-            "filled": dict(self.vocabulary.counts[0]),
-            "notes": [],
-        }
+    @property
+    def about(self) -> Tokens:
+        """What becomes of the tokens."""
+        return Tokens(
+            self.tokenizer,
+            rows=Change(self.before, self.vocabulary.size),
+            tokens=len(self.vocabulary.tokens),
+            missing=self.missing,
+            neighbours=self.vocabulary.neighbours if self.missing in SOUGHT else None,
+            filled=self.vocabulary.counts[0],
+        )
 
     def check(self) -> None:
         """Refuse an output that a run would refuse.
@@ -70,16 +91,17 @@ class Transplant:
         """
         self.output.check([self.made])
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> ViewReport[Tokens]:
         """Write it, and measure it where there are texts; the report."""
         how = ("transplant-tokenizer", "Checkpoint with another tokenizer", TEXT)
         before = self._measured(self.model) if self.texts else None
-        report = write_view(self.made, self.output, *how, self.document())
-        if before is not None:
-            after = self._measured(recognise(open_model_ref(str(self.output.out)), spec_file=self.model.spec_file))
-            size = {"texts": len(self.texts), "bytes": sum(len(text.encode()) for text in self.texts)}
-            report["loss"] = {"before": before.document(), "after": after.document(), **size}
-        return report
+        report = write_view(self.made, self.output, *how, self.about)
+        if before is None:
+            return report
+        after = self._measured(recognise(open_model_ref(str(self.output.out)), spec_file=self.model.spec_file))
+        size = sum(len(text.encode()) for text in self.texts)
+        loss = TextLosses(before, after, texts=len(self.texts), bytes=size)
+        return replace(report, about=replace(report.about, loss=loss))
 
     def _measured(self, model: Model) -> TextLoss:
         """The loss of a model on the texts, by its own tokenizer."""
@@ -103,8 +125,8 @@ def planned_transplant(asked: TransplantTokenizer, observer: Observer = quiet) -
         raise IsomergeError(f"--missing {missing}: choose from {', '.join(ways)}")
     ref = str(asked.tokenizer)
     with (
-        recognised([asked.model], opening, proven=False) as (one,),
-        destination(asked.out, asked.writing, [one], opening.spec, ref, observer=observer) as output,
+        recognised([asked.model], opening, proven=False) as (model,),
+        destination(asked.out, asked.writing, [model], opening.spec, ref, observer=observer) as output,
     ):
         donor = None if missing in ("subword", "mean", "zero") else _donor(ref, opening.allow_pickle)
         if donor is None and missing in SOUGHT:
@@ -116,7 +138,7 @@ def planned_transplant(asked: TransplantTokenizer, observer: Observer = quiet) -
         if missing not in SOUGHT and asked.neighbours != NEIGHBOURS:
             note("neighbours", f"--missing {missing} sums no rows of neighbours")
         (view, *_), vocabulary = with_vocabulary(
-            [one.checkpoint, *([] if donor is None else [donor])],
+            [model.checkpoint, *([] if donor is None else [donor])],
             source=ref if donor is None else donor.ref,
             missing=missing,
             neighbours=asked.neighbours,
@@ -124,9 +146,9 @@ def planned_transplant(asked: TransplantTokenizer, observer: Observer = quiet) -
             spec_file=opening.spec,
         )
         made = recognise(view, spec_file=opening.spec)
-        before = one.spec.sizes["vocab"]
-        texts = _texts(one, asked)
-        yield Transplant(one, made, vocabulary, ref, missing, before, output, texts)
+        before = model.spec.sizes["vocab"]
+        texts = _texts(model, asked)
+        yield Transplant(model, made, vocabulary, ref, missing, before, output, texts)
 
 
 def _texts(model: Model, asked: TransplantTokenizer) -> tuple[str, ...]:

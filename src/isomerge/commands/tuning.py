@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.commands.merging import merge_of, planned_merge
+from isomerge.commands.opening import Means
 from isomerge.commands.step_merges import asked_steps
 from isomerge.errors import IsomergeError
+from isomerge.merging.finishing import MergeReport
 from isomerge.merging.merge_plan import MergePlan
 from isomerge.merging.merge_request import MergeRequest
 from isomerge.merging.merge_run import run_plan
@@ -56,11 +58,9 @@ class Tuning:
         seconds = {name: costs[name] + running.seconds for name in ("seconds", "seconds_related")}
         return {**costs, "memory": max(costs["memory"], running.memory), **seconds}
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> MergeReport:
         """Align, search, judge and write; the report."""
-        report = run_plan(self.merging, self.tuner)
-        report["tune"] = {**report["tune"], **self.tuner.clock}
-        return report
+        return run_plan(self.merging, self.tuner)
 
 
 def tuning_recipe(recipe: str | Path, tuning: TuningOptions) -> SearchedRecipe:
@@ -107,11 +107,8 @@ def planned_tune(asked: Tune, observer: Observer = quiet) -> Iterator[Tuning]:
     wanted = wanted_tasks(tuning.tasks or ())
     named = {"--data": as_data(data, "--data"), "--judge-data": as_data(tuning.judge_data, "--judge-data")}
     merge = _merge_of(searched, asked, [d for d in named.values() if isinstance(d, (str, Path))])
-    groups: dict[str, Any] = {"opening": asked.opening, "writing": asked.writing, "running": asked.running}
-    with (
-        planned_merge(merge, asked.out, **groups, observer=observer) as plan,
-        merge.told(),
-    ):
+    means = Means(asked.opening, asked.writing, asked.running, observer)
+    with planned_merge(merge, asked.out, means) as plan, merge.worded():
         searched = (by_layer if tuning.by == "layer" else in_groups)(searched, plan.fuser)
         check_tunable(plan, {d.option for d in searched.dimensions})
         plan.output.check([*plan.models, *plan.read])

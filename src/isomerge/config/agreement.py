@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from isomerge.config.keys import ASIDE, LABELS, MODEL_KINDS, TIE
 from isomerge.progress import silent
+from isomerge.records import Config, Json
 
-Config = Mapping[str, Any]
 ROPE_TYPES = {"su": "longrope", "mrope": "default"}
 """Rotary positions that are called by another name now; mrope is told by its sections."""
 ROPE_KEYS = {"rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor", "type": "rope_type"}
@@ -66,48 +66,48 @@ class Difference(NamedTuple):
         return self.key.rpartition(".")[2] in RETUNED and turned[:1] == turned[1:]
 
 
-def disagreement(one: Config, two: Config, keys: Iterable[str]) -> Difference | None:
+def disagreement(a: Config, b: Config, keys: Iterable[str]) -> Difference | None:
     """The first of the keys on which two configs disagree; see `disagreements`."""
-    return next(iter(disagreements(one, two, keys)), None)
+    return next(iter(disagreements(a, b, keys)), None)
 
 
-def disagreements(one: Config, two: Config, keys: Iterable[str]) -> list[Difference]:
+def disagreements(a: Config, b: Config, keys: Iterable[str]) -> list[Difference]:
     """All of the keys on which two configs disagree, in their order.
 
     Formats come and go (``rope_theta`` beside the other keys became one of ``rope_parameters``, a window that is
     not used became none), and what is a default may be left out. So what counts is what transformers reads in each
     of the two; where it cannot read one, keys that either leaves out are not compared.
     """
-    one, two, _ = _both(one, two)
+    a, b, _ = _both(a, b)
     differences = []
     for key in keys:
-        mine, theirs = config_value(one, key), config_value(two, key)
-        known = key.rpartition(".")[2] == "rope" or (has_key(one, key) and has_key(two, key))
+        mine, theirs = config_value(a, key), config_value(b, key)
+        known = key.rpartition(".")[2] == "rope" or (has_key(a, key) and has_key(b, key))
         if known and mine != theirs:
             differences.append(Difference(key, mine, theirs))
     return differences
 
 
-def undeclared_differences(one: Config, two: Config, keys: Iterable[str]) -> list[Difference]:
+def undeclared_differences(a: Config, b: Config, keys: Iterable[str]) -> list[Difference]:
     """Where two configs disagree beside ``keys``, in what a function may depend on.
 
     Both are taken as transformers reads them; where it cannot read one, keys that either leaves out are not
     compared. Keys of `ASIDE` and `UNSEEN` are left out.
     """
-    one, two, are_read = _both(one, two)
-    mine, theirs = dict(_leaves(one)), dict(_leaves(two))
+    a, b, are_read = _both(a, b)
+    mine, theirs = dict(_leaves(a)), dict(_leaves(b))
     both = mine.keys() | theirs.keys() if are_read else mine.keys() & theirs.keys()
     return _unlike(mine, theirs, both, tuple(keys))
 
 
-def _both(one: Config, two: Config) -> tuple[Config, Config, bool]:
+def _both(a: Config, b: Config) -> tuple[Config, Config, bool]:
     """Two configs as they are compared: without names of classes, of which there may be very many; as transformers
     reads them, where they differ and it can read both; and whether it has."""
-    one, two = (_plain({key: x for key, x in config.items() if key not in LABELS}) for config in (one, two))
-    if all(one.get(key) == two.get(key) for key in (set(one) | set(two)) - ASIDE):
+    a, b = (_plain({key: x for key, x in config.items() if key not in LABELS}) for config in (a, b))
+    if all(a.get(key) == b.get(key) for key in (set(a) | set(b)) - ASIDE):
         return {}, {}, False
-    first, second = map(as_transformers_reads, (one, two))
-    return (one, two, False) if first is None or second is None else (first, second, True)
+    first, second = map(as_transformers_reads, (a, b))
+    return (a, b, False) if first is None or second is None else (first, second, True)
 
 
 def _unlike(mine: Config, theirs: Config, paths: Iterable[str], declared: tuple[str, ...]) -> list[Difference]:
@@ -118,21 +118,21 @@ def _unlike(mine: Config, theirs: Config, paths: Iterable[str], declared: tuple[
     ]
 
 
-def decisive_differences(one: Config, two: Config, keys: Iterable[str]) -> list[Difference]:
+def decisive_differences(a: Config, b: Config, keys: Iterable[str]) -> list[Difference]:
     """Where two configs say other things of the function for certain: in the keys that a spec declares, and in those
     that count in any architecture. What `verify` and fingerprints go by. Whether a head is tied is how it is
     stored."""
-    return [each for each in disagreements(one, two, _declared(keys)) if each.key != TIE]
+    return [each for each in disagreements(a, b, _declared(keys)) if each.key != TIE]
 
 
-def open_differences(one: Config, two: Config, keys: Iterable[str]) -> list[Difference]:
+def open_differences(a: Config, b: Config, keys: Iterable[str]) -> list[Difference]:
     """Where they differ in other keys, of which nobody knows whether the function depends on them."""
-    return undeclared_differences(one, two, _declared(keys))
+    return undeclared_differences(a, b, _declared(keys))
 
 
-def written_differences(one: Config, two: Config, keys: Iterable[str]) -> list[Difference]:
+def written_differences(a: Config, b: Config, keys: Iterable[str]) -> list[Difference]:
     """Those of `open_differences` that both configs state, as they are written; transformers is not asked."""
-    mine, theirs = dict(_leaves(one)), dict(_leaves(two))
+    mine, theirs = dict(_leaves(a)), dict(_leaves(b))
     return _unlike(mine, theirs, mine.keys() & theirs.keys(), _declared(keys))
 
 
@@ -162,7 +162,7 @@ def _is_unseen(path: str) -> bool:
     return any(map(UNSEEN.search, path.split(".")))
 
 
-def as_transformers_reads(config: Config) -> dict[str, Any] | None:
+def as_transformers_reads(config: Config) -> Json | None:
     """A config in the newest format, with every default; None where the installed transformers cannot read it."""
     try:
         return _plain(read_by_transformers(config).to_dict())
@@ -205,7 +205,7 @@ def config_value(config: Config, key: str) -> Any:
         if rest:
             return config_value(value, rest) if isinstance(value, dict) else None
         return value.split("|") if key == "pos_att_type" and isinstance(value, str) else value
-    rope: dict[str, Any] = {"rope_type": "default"}
+    rope: Json = {"rope_type": "default"}
     for part in (config, config.get("rope_scaling"), config.get("rope_parameters")):
         items = part.items() if isinstance(part, dict) else ()
         named = {ROPE_KEYS.get(k, k): v for k, v in items if v is not None}

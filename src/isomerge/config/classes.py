@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from isomerge.config.keys import LABELS
+from isomerge.records import Json
 
 ENDINGS = {
     "SEQ_CLS": "ForSequenceClassification",
@@ -17,7 +18,7 @@ ENDINGS = {
 _HEAD = re.compile(r"(For[A-Z]\w*|(WithLMHead|LMHead)?Model)$", re.ASCII)
 
 
-def with_classes(config: Mapping[str, Any], adapter: Mapping[str, Any], classes: int) -> dict[str, Any]:
+def with_classes(config: Mapping[str, Any], adapter: Mapping[str, Any], classes: int) -> Json:
     """A config with the class and the labels of a head that an adapter brings.
 
     Args:

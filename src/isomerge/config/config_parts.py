@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from isomerge.config.keys import NO_MODEL, WIDTHS
+from isomerge.records import Json
 
 
 def parts_of(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -43,7 +44,7 @@ def group_of(config: Mapping[str, Any], group: Sequence[str]) -> Mapping[str, An
     return config
 
 
-def flattened(config: Mapping[str, Any]) -> dict[str, Any]:
+def flattened(config: Mapping[str, Any]) -> Json:
     """All keys, those of parts under their full names; the frame's own keys come first, then the texts'."""
     parts = parts_of(config)
     own = {key: value for key, value in config.items() if key not in parts}

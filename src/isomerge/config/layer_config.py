@@ -22,6 +22,7 @@ from isomerge.config.config_parts import group_of
 from isomerge.config.keys import DEPTHS
 from isomerge.config.vocabulary_keys import with_values
 from isomerge.errors import IsomergeError
+from isomerge.records import Json
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ Order = Sequence[tuple[Layered, int]]
 """The layers of a new stack: whose, and by which number there."""
 
 
-def placed(config: Mapping[str, Any], group: Sequence[str], keys: Mapping[str, Any]) -> dict[str, Any]:
+def placed(config: Mapping[str, Any], group: Sequence[str], keys: Mapping[str, Any]) -> Json:
     """A config with other keys in one of its groups."""
     return with_values(config, {tuple(group): keys}) if group else dict(keys)
 
@@ -265,7 +266,7 @@ def _said(config: Mapping[str, Any], depth: int) -> dict[str, list[Any]]:
     }
 
 
-def stacked_config(giver: Layered, order: Order, keys: Collection[str] = ()) -> dict[str, Any]:
+def stacked_config(giver: Layered, order: Order, keys: Collection[str] = ()) -> Json:
     """The donor's config with the depth of a new stack, and what it says of layers put together as the layers are.
 
     Args:
@@ -284,7 +285,7 @@ def stacked_config(giver: Layered, order: Order, keys: Collection[str] = ()) -> 
         )
     if all(model is giver for model, _ in order) and [layer for _, layer in order] == [*range(giver.depth)]:
         return dict(giver.config)
-    depth: dict[str, Any] = {key: len(order) for key in keys if key not in FORMS}
+    depth: Json = {key: len(order) for key in keys if key not in FORMS}
     if isinstance(scale := giver.config.get(DEPTH_SCALE), (int, float)):
         depth[DEPTH_SCALE] = scale * (len(order) / giver.depth) ** 0.5
     config = _joined(giver, order, ()) | depth
@@ -299,7 +300,7 @@ def stacked_config(giver: Layered, order: Order, keys: Collection[str] = ()) -> 
     return config
 
 
-def _joined(giver: Layered, order: Order, rules: Collection[str]) -> dict[str, Any]:
+def _joined(giver: Layered, order: Order, rules: Collection[str]) -> Json:
     """The donor's config with what it says of layers, and what it makes of some rules, put together as the layers
     are."""
     config = dict(giver.config)

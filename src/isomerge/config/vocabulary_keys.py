@@ -8,6 +8,7 @@ from typing import Any
 
 from isomerge.config.config_parts import group_of, groups
 from isomerge.config.keys import VOCABULARY_SIZES
+from isomerge.records import Json
 
 KeyPath = tuple[str, ...]
 """Keys that lead to a value of a config: ``("text_config", "vocab_size")``."""
@@ -39,7 +40,7 @@ def counts(config: Mapping[str, Any], size: int, bound: Callable[[Mapping[str, A
     return [path for path in every if path in paths or path in around]
 
 
-def with_values(config: Mapping[str, Any], values: Mapping[KeyPath, Any]) -> dict[str, Any]:
+def with_values(config: Mapping[str, Any], values: Mapping[KeyPath, Any]) -> Json:
     """A copy with other values; parts that it lacks are made."""
     copy = dict(config)
     for path, value in values.items():
@@ -53,7 +54,7 @@ def with_values(config: Mapping[str, Any], values: Mapping[KeyPath, Any]) -> dic
 
 def renumbered(
     config: Mapping[str, Any], moved: Mapping[int, int], fallback: Mapping[str, Any], parts: Sequence[KeyPath]
-) -> dict[str, Any]:
+) -> Json:
     """Ids of tokens follow their tokens, in the whole and in the parts that lead to one of these paths.
 
     Those whose token the output lacks become what the model says whose vocabulary it is (``fallback``), or None.

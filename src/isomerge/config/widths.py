@@ -12,6 +12,7 @@ from isomerge.config.agreement import _plain
 from isomerge.config.keys import NO_MODEL
 from isomerge.config.vocabulary_keys import IDS, KeyPath, with_values
 from isomerge.errors import IsomergeError
+from isomerge.records import Json
 
 SHARED = re.compile(r"(key_value|kv)_heads")
 """Keys that say how many heads keys and values have."""
@@ -44,7 +45,7 @@ class Growth:
     def __bool__(self) -> bool:
         return bool(self.sizes or self.depths)
 
-    def config(self, config: Mapping[str, Any]) -> dict[str, Any]:
+    def config(self, config: Mapping[str, Any]) -> Json:
         """A config with the new sizes; its numbers of layers stay."""
         return with_values(config, self.sizes)
 

@@ -25,6 +25,7 @@ from isomerge.discovery.specimen_inputs import inputs_of
 from isomerge.errors import IsomergeError, first_line, guide, own_code
 from isomerge.evidence.outputs import returned
 from isomerge.progress import silent
+from isomerge.records import Json
 
 HEADS = (
     "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING",
@@ -150,7 +151,7 @@ def _built(config: Any, kind: Any, scale: Scale, seed: int, untied: bool) -> Spe
     return specimen
 
 
-def _settled(small: dict[str, Any], untied: bool) -> dict[str, Any]:
+def _settled(small: Json, untied: bool) -> Json:
     """A config without caches and without a precision of its own, its parts likewise; with heads of its own if so
     wanted."""
     plain = {key: value for key, value in small.items() if key not in ("dtype", "torch_dtype")}
@@ -184,7 +185,7 @@ def parameter_shape(parameter: Tensor | None) -> str:
     return "nothing" if parameter is None else " by ".join(map(str, parameter.shape))
 
 
-def saved(module: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def saved(module: Any) -> tuple[dict[str, Tensor], Json]:
     """The tensors that ``save_pretrained`` writes, by their names on disk, and the config beside them."""
     with tempfile.TemporaryDirectory(prefix="isomerge-") as folder, silent():
         module.save_pretrained(folder)

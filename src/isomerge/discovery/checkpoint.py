@@ -16,6 +16,7 @@ from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.weights import find_weights
 from isomerge.discovery.discover import Discovery
 from isomerge.errors import IsomergeError, guide
+from isomerge.records import Json
 from isomerge.symmetry.language.spec import coverage
 from isomerge.symmetry.language.spec_text import parse_spec
 
@@ -26,7 +27,7 @@ BUFFER = re.compile(
 """Constants that old checkpoints carry and no class reads back."""
 
 
-def read_config(model: Any) -> tuple[str, dict[str, Any], Shapes | None]:
+def read_config(model: Any) -> tuple[str, Json, Shapes | None]:
     """What the user calls a model, its config, and the shapes of its tensors (None where there are no weights).
 
     Raises:
@@ -50,7 +51,7 @@ def read_config(model: Any) -> tuple[str, dict[str, Any], Shapes | None]:
     return str(model), checkpoint.config, checkpoint.shapes
 
 
-def _read_live(module: Any) -> tuple[str, dict[str, Any], None]:
+def _read_live(module: Any) -> tuple[str, Json, None]:
     """The config of a live module, whose class is built anew; its weights are not looked at."""
     name = type(module).__name__
     config: Any = getattr(module, "config", None)

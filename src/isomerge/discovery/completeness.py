@@ -9,7 +9,7 @@ hidden axis is typed like the stream around it shows by this.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from isomerge.discovery.proving import PROVEN, BoundSpecimen, SpecOf
 from isomerge.discovery.redundancy import MORE_HEADS, SIDE, TINY, TOKENS, WIDER, Count, Redundancy, tiny_specimen
 from isomerge.discovery.specimen import Specimen
 from isomerge.errors import IsomergeError
+from isomerge.records import Record
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.language.spec import Line
 
@@ -29,12 +30,13 @@ End = tuple[tuple[str, int], ...]
 """Stored tensors of one module, and the axis of each."""
 
 
-@dataclass(frozen=True)
-class Completeness:
+class Completeness(Record):
     """What of a model's symmetries is declared, and what is not."""
 
+    also = ("complete",)
+
     redundancy: Redundancy | None
-    note: str | None
+    redundancy_note: str | None
     """Why the redundancy could not be counted; None where it was."""
     inner: tuple[InnerAxis, ...]
 
@@ -57,15 +59,6 @@ class Completeness:
             *["the count of what is not declared is not clear"] * (not count.clear),
         ]
 
-    def report(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "complete": self.complete,
-            "redundancy": None if self.redundancy is None else self.redundancy.report(),
-            "redundancy_note": self.note,
-            "inner": [asdict(axis) for axis in self.inner],
-        }
-
 
 def try_completeness(
     spec_of: SpecOf, config: Mapping[str, Any], specimen: Specimen | None = None, seed: int = 0
@@ -79,7 +72,7 @@ def try_completeness(
         seed: of the random weights.
     """
     if specimen is not None:
-        return _counted(spec_of, lambda: specimen).told()
+        return _counted(spec_of, lambda: specimen).named()
     real = real_config(config)
     counted = _counted(spec_of, lambda: tiny_specimen(real, seed, TINY))
     tiny = TINY
@@ -101,7 +94,7 @@ def try_completeness(
         # at no point is less free than at a generic one: a unit that few inputs switch on only seems free
         if again.count is not None and again.count.missing < counted.count.missing:
             counted = again
-    return counted.told()
+    return counted.named()
 
 
 @dataclass(frozen=True)
@@ -112,7 +105,7 @@ class _Counted:
     note: str | None
     inner: tuple[InnerAxis, ...]
 
-    def told(self) -> Completeness:
+    def named(self) -> Completeness:
         """With what is left by tensors."""
         return Completeness(None if self.count is None else self.count.named(), self.note, self.inner)
 
@@ -130,8 +123,7 @@ def _counted(spec_of: SpecOf, make: Callable[[], Specimen]) -> _Counted:
         return _Counted(None, str(error), inner)
 
 
-@dataclass(frozen=True)
-class InnerAxis:
+class InnerAxis(Record):
     """An axis of its own between two modules, and the largest group that leaves all outputs as they are."""
 
     writer: str

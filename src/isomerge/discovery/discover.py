@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -19,12 +19,13 @@ from isomerge.discovery.latent import prove_latent
 from isomerge.discovery.lines import LineFound, find_lines
 from isomerge.discovery.moments import moments
 from isomerge.discovery.neurons import prove_experts, prove_neurons, prove_projectors
-from isomerge.discovery.proving import Court, bound, laws, row
+from isomerge.discovery.proving import Court, bound, laws
 from isomerge.discovery.shrinking import kind_of
 from isomerge.discovery.specimen import Specimen
 from isomerge.discovery.streams import prove_folded, prove_gains, prove_stream
 from isomerge.errors import IsomergeError, guide
 from isomerge.evidence.law import Law
+from isomerge.records import Json, Record, as_json
 from isomerge.symmetry.axes import atoms, parse
 
 COUNT = 48
@@ -37,8 +38,7 @@ IRRELEVANT = re.compile(
 """Keys that do not change what a model computes from its weights."""
 
 
-@dataclass(frozen=True)
-class Discovery:
+class Discovery(Record):
     """A spec that was found, and how."""
 
     draft: Draft
@@ -54,6 +54,33 @@ class Discovery:
     def text(self) -> str:
         """The spec text."""
         return self.draft.text()
+
+    @property
+    def proven(self) -> dict[tuple[str, str], Law]:
+        """The laws that hold, by space and group."""
+        kept = {*self.draft.spaces, *self.draft.shifts}
+        return {(law.name, law.group): law for law in self.record if law.holds and law.name in kept}
+
+    @property
+    def rejected(self) -> dict[tuple[str, str], Law]:
+        """Those that do not, of what none holds."""
+        return {
+            (law.name, law.group): law
+            for law in self.record
+            if not law.holds and (law.name, law.group) not in self.proven
+        }
+
+    def document(self) -> Json:
+        """As reports have it; see `isomerge.discover`."""
+        return {
+            "model_type": self.draft.model_type,
+            "class": self.module,
+            "spec": self.text,
+            "proven": as_json([*self.proven.values()]),
+            "rejected": as_json([*self.rejected.values()]),
+            "fixed": list(self.fixed),
+            "checked": dict(self.errors),
+        }
 
 
 def discover(
@@ -321,20 +348,3 @@ def _default(key: str, full: Mapping[str, Any]) -> str:
     if heads and width and kind == "head" and value * full[heads] == full[width]:
         return f"{width} // {heads}"
     return repr(value)
-
-
-def summary(discovery: Discovery) -> dict[str, Any]:
-    """The report of a discovery; see `isomerge.discover` for its keys."""
-    kept = {*discovery.draft.spaces, *discovery.draft.shifts}
-    proven = [v for v in discovery.record if v.holds and v.name in kept]
-    done = {(v.name, v.group) for v in proven}
-    refused = [v for v in discovery.record if not v.holds and (v.name, v.group) not in done]
-    return {
-        "model_type": discovery.draft.model_type,
-        "class": discovery.module,
-        "spec": discovery.text,
-        "proven": [row(v) for v in {(v.name, v.group): v for v in proven}.values()],
-        "rejected": [row(v) for v in {(v.name, v.group): v for v in refused}.values()],
-        "fixed": list(discovery.fixed),
-        "checked": dict(discovery.errors),
-    }

@@ -12,11 +12,12 @@ from typing import Any
 
 from isomerge import remembered
 from isomerge.config.keys import SILENT
+from isomerge.records import Json
 
 KIND = "proofs"
 
 
-def recall(text: str, config: Mapping[str, Any]) -> dict[str, Any] | None:
+def recall(text: str, config: Mapping[str, Any]) -> Json | None:
     """The report of the trial of this text for models of this config; None where it was not tried, or its file is
     damaged."""
     report = remembered.recall(KIND, _question(text, config))

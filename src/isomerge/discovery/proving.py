@@ -3,7 +3,6 @@ outputs must stay."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -142,17 +141,6 @@ def law(name: str, space: Space | None, error: float, group: str = "") -> Law:
     if space is None:
         return Law(name, "bias", "translation", (), error, PROVEN)
     return Law(name, space.role or space.name, group or space.group_name, space.index, error, PROVEN)
-
-
-def row(law: Law) -> dict[str, Any]:
-    """Plain values, for JSON."""
-    about = {"space": law.name, "role": law.role, "group": law.group, "index": list(law.index)}
-    return {**about, "error": finite(law.error)}
-
-
-def finite(error: float) -> float | None:
-    """An error as JSON has it: None where it is infinite."""
-    return error if math.isfinite(error) else None
 
 
 @dataclass

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import combinations
 from math import comb
 from typing import Any
@@ -36,6 +36,7 @@ from isomerge.discovery.shrinking import FALLBACKS, Scale, kind_of
 from isomerge.discovery.specimen import Specimen
 from isomerge.discovery.specimen_inputs import InputsOf
 from isomerge.errors import IsomergeError, first_line
+from isomerge.records import Record
 from isomerge.symmetry.axes import show
 from isomerge.symmetry.language.spec import Line
 
@@ -89,9 +90,10 @@ GROUPS = 600
 """The most groups of lines that are looked at: each takes a hundredth of a second."""
 
 
-@dataclass(frozen=True)
-class Redundancy:
+class Redundancy(Record):
     """How many dimensions of the parameters change no output, and how many the declared groups explain."""
+
+    also = ("complete", "clear")
 
     parameters: int
     true: int
@@ -114,20 +116,6 @@ class Redundancy:
     def complete(self) -> bool:
         """Whether no continuous symmetry is missing."""
         return self.true == self.declared
-
-    def report(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "parameters": self.parameters,
-            "true": self.true,
-            "declared": self.declared,
-            "layer_norm": self.layer_norm,
-            "complete": self.complete,
-            "gap": list(self.gap),
-            "clear": self.clear,
-            "unread": list(self.unread),
-            "left": [left.report() for left in self.left],
-        }
 
 
 def tiny_specimen(config: Any, seed: int = 0, tiny: Scale = TINY, *, cut: bool = False) -> Specimen:
@@ -352,22 +340,13 @@ class _Cut(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-@dataclass(frozen=True)
-class Left:
+class Left(Record):
     """Dimensions that no declared group explains, by the lines that they move."""
 
     dimensions: int
     lines: tuple[str, ...]
-    along: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    constant_along: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """By line: the axes along which what moves is constant (a mean that a norm takes away)."""
-
-    def report(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "dimensions": self.dimensions,
-            "lines": list(self.lines),
-            "constant_along": {k: list(v) for k, v in self.along.items()},
-        }
 
 
 def span_of(rows: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ counted that `verify` would not accept.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import accumulate
 from math import ceil, prod
 from typing import Any
@@ -25,7 +26,7 @@ from isomerge.models.recognised import Model, View
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Concat
 from isomerge.symmetry.blocks import Block
-from isomerge.symmetry.language.spec import Line, Spec
+from isomerge.symmetry.language.spec import Line, Space, Spec
 from isomerge.symmetry.stage import find_shifts, shift_shape
 from isomerge.symmetry.units import elements_of
 
@@ -217,7 +218,7 @@ class Point:
 
     def _generators(self) -> Iterator[tuple[str, str, Tensor, Tensor]]:
         """Space, element key, generator and identity, for every dimension of every element."""
-        elements: dict[str, Any] = {}
+        elements: dict[str, Space] = {}
         for block in self.seen.blocks:
             for key, space in elements_of(self.spec, block).items():
                 elements.setdefault(key, space)
@@ -264,12 +265,12 @@ class Point:
 def _slopes(outputs: Tensor, parameters: Mapping[str, Tensor], weights: Tensor) -> dict[str, Tensor]:
     """Combinations [rows, outputs] of outputs derived by parameters, [rows, ...] each; without those on which none
     depends."""
-    how: dict[str, Any] = {"retain_graph": True, "allow_unused": True}
+    grad = partial(torch.autograd.grad, retain_graph=True, allow_unused=True)
     wanted = list(parameters.values())
     try:
-        slopes = torch.autograd.grad(outputs, wanted, weights, is_grads_batched=True, **how)
+        slopes = grad(outputs, wanted, weights, is_grads_batched=True)
     except RuntimeError:  # an operation that cannot be derived many times at once
-        each = [torch.autograd.grad(outputs, wanted, row, **how) for row in weights]
+        each = [grad(outputs, wanted, row) for row in weights]
         slopes = [None if part[0] is None else torch.stack(part) for part in zip(*each, strict=True)]
     return {name: slope for name, slope in zip(parameters, slopes, strict=True) if slope is not None}
 

@@ -19,6 +19,7 @@ from typing import Any
 from isomerge.config.config_parts import parts_of, split
 from isomerge.config.keys import LABELS
 from isomerge.errors import IsomergeError
+from isomerge.records import Json
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def kind_of(key: str, config: Mapping[str, Any]) -> str | None:
     return next((kind for kind, words in KINDS.items() if re.fullmatch(words, base)), None)
 
 
-def shrunk(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
+def shrunk(config: Mapping[str, Any], scale: Scale) -> Json:
     """The config of a tiny model of the same class.
 
     Args:
@@ -282,7 +283,7 @@ RATIO = 1.5
 """Neurons by the width of their stage: as many by the head of a specimen as others have."""
 
 
-def shrunk_whole(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
+def shrunk_whole(config: Mapping[str, Any], scale: Scale) -> Json:
     """The config of a tiny model of the same class, also where it holds the configs of others.
 
     Args:
@@ -312,7 +313,7 @@ def shrunk_whole(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
     return {**_agreed(frame, own, equal, scale, vocabulary), **small}
 
 
-def _between(frame: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
+def _between(frame: Mapping[str, Any], scale: Scale) -> Json:
     """The keys beside the parts, where they describe no part themselves: what lies between the parts has neurons of
     its own."""
     own = {key: value for key, value in frame.items() if key not in DERIVED}
@@ -346,9 +347,7 @@ def _equal(parts: Mapping[str, Mapping[str, Any]], small: Mapping[str, Mapping[s
     return equal
 
 
-def _agreed(
-    real: Mapping[str, Any], small: dict[str, Any], equal: Mapping[int, int], scale: Scale, vocabulary: int
-) -> dict[str, Any]:
+def _agreed(real: Mapping[str, Any], small: Json, equal: Mapping[int, int], scale: Scale, vocabulary: int) -> Json:
     """A part's small config in which lengths of other parts, tokens and images are what they are there."""
     widths = [key for key in real if kind_of(key, real) == "width"]
     main = widths[0] if "num_hidden_layers" in real or "depth" in real or "num_layers" in real else None
@@ -399,7 +398,7 @@ def is_in_stages(config: Mapping[str, Any]) -> bool:
     return (_are_lists(config, SWIN) and "window_size" in config) or _are_lists(config, SEGFORMER)
 
 
-def shrunk_stages(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
+def shrunk_stages(config: Mapping[str, Any], scale: Scale) -> Json:
     """The config of a tiny model of the same class, one layer a stage.
 
     Args:
@@ -410,7 +409,7 @@ def shrunk_stages(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
     return small | (_doubling(small, scale) if _are_lists(config, SWIN) else _of_lists(small, scale))
 
 
-def _doubling(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
+def _doubling(config: Json, scale: Scale) -> Json:
     """Stages of which each is twice as wide as the last one (Swin): as many as layers. The first one has half of
     the heads, and no grid is whole windows: some are filled up."""
     first = max(1, scale.heads // 2)
@@ -433,7 +432,7 @@ def _doubling(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
     return {key: value for key, value in small.items() if key in config}
 
 
-def _of_lists(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
+def _of_lists(config: Json, scale: Scale) -> Json:
     """Stages whose widths a list has (SegFormer): all of them; the first half has half of the heads. All see one
     grid: with coarser ones behind it the first would take most of the time."""
     stages = len(config["depths"])

@@ -27,6 +27,7 @@ from torch.overrides import TorchFunctionMode
 from isomerge.config.config_parts import flattened
 from isomerge.evidence.outputs import differences, returned
 from isomerge.progress import silent
+from isomerge.records import Json
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ class Specimen:
 
     module: Any
     """A model of transformers."""
-    config: dict[str, Any]
+    config: Json
     """Its ``config.json``."""
     stored: dict[str, Tensor]
     """The tensors as ``save_pretrained`` writes them, by their names on disk."""
@@ -202,7 +203,7 @@ class Specimen:
         return prefix if len(prefix) > 1 and any(name.startswith(prefix) for name in self.stored) else ""
 
     @cached_property
-    def keys(self) -> dict[str, Any]:
+    def keys(self) -> Json:
         """The keys of its config, those of parts under their full names as well."""
         return {**self.config, **flattened(self.config)}
 

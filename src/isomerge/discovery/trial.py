@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
 
-from isomerge.discovery.proving import PROVEN, SEEDS, BoundSpecimen, SpecOf, finite, law, laws, row
+from isomerge.discovery.proving import PROVEN, SEEDS, BoundSpecimen, SpecOf, law, laws
 from isomerge.discovery.specimen import Specimen
 from isomerge.evidence.law import CANNOT_ACT, Law, largest_change
+from isomerge.records import Json, Record, as_json
 from isomerge.symmetry.completeness import check_complete
 from isomerge.symmetry.language.spec import Space, Spec
 from isomerge.symmetry.stage import find_shifts
@@ -34,8 +33,7 @@ LARGER = {
 """What a group is tried as to see whether the declared one is all there is."""
 
 
-@dataclass(frozen=True)
-class Mutant:
+class Mutant(Record):
     """A text made wrong on purpose, and what it changes."""
 
     space: str
@@ -48,9 +46,12 @@ class Mutant:
         """Whether the outputs changed by more than rounding."""
         return not self.error < PROVEN
 
+    def document(self) -> Json:
+        """As reports have it."""
+        return {"space": self.space, "line": self.line, "error": self.error if math.isfinite(self.error) else None}
 
-@dataclass(frozen=True)
-class Trial:
+
+class Trial(Record):
     """The proof of a spec text for one config, or why there is none."""
 
     model_type: str
@@ -102,18 +103,18 @@ class Trial:
             )
         return None
 
-    def report(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+    def document(self) -> Json:
+        """As reports have it."""
         return {
             "model_type": self.model_type,
             "class": self.module,
             "proven": self.proven,
             "refuted": self.refuted,
-            "laws": [{**row(law), "holds": law.holds} for law in self.laws],
+            "laws": [{**law.document(), "holds": law.holds} for law in self.laws],
             "mutants": {
                 "count": len(self.mutants),
                 "rejected": sum(mutant.rejected for mutant in self.mutants),
-                "survivors": [{"space": m.space, "line": m.line, "error": finite(m.error)} for m in self.survivors],
+                "survivors": as_json(self.survivors),
             },
             "larger": [{"space": law.name, "group": law.group, "error": law.error} for law in self.larger],
             "unread": list(self.unread),

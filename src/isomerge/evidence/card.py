@@ -19,6 +19,7 @@ from isomerge.evidence.parents import Parent
 from isomerge.evidence.pictures import PICTURE, is_moved, layer_distances
 from isomerge.evidence.report.facts import last_parts
 from isomerge.plug_ins.command import sentences
+from isomerge.records import Json
 
 RECIPE = "isomerge_recipe.yml"
 """The file of an output that says how to make it again."""
@@ -72,7 +73,7 @@ def model_card(
     title: str,
     models: Sequence[str],
     text: str,
-    report: dict[str, Any],
+    report: Json,
     *,
     parents: Sequence[Parent] = (),
     name: str = "merged",
@@ -138,7 +139,7 @@ def _without_folders(text: str, refs: Iterable[str]) -> str:
     return text
 
 
-def _verdict(report: dict[str, Any]) -> list[str]:
+def _verdict(report: Json) -> list[str]:
     """What the models are to each other, and what to try where the result most likely does not work."""
     verdict = report.get("verdict")
     if not verdict:
@@ -150,7 +151,7 @@ def _verdict(report: dict[str, Any]) -> list[str]:
     return [*lines, ""] if verdict["next"] else lines
 
 
-def _measured(report: dict[str, Any]) -> list[str]:
+def _measured(report: Json) -> list[str]:
     """Losses of the models, the merge and the models' ensemble, where data were given."""
     measured = report.get("measured")
     if not measured:
@@ -169,7 +170,7 @@ def _measured(report: dict[str, Any]) -> list[str]:
     return [*lines, *dict.fromkeys(cells), ""]
 
 
-def _figures(report: dict[str, Any]) -> list[str]:
+def _figures(report: Json) -> list[str]:
     if (distance := report.get("distance")) is None:  # nothing was moved
         return []
     parts = {"all tensors": distance, **(distance.get("parts") or distance["spaces"])}
@@ -200,7 +201,7 @@ def front_matter(
     """
     merged = report["command"] == "merge"
     tags = ["isomerge", *(["merge"] if merged else [])]
-    content: dict[str, Any] = {"library_name": _library(parents), "tags": tags}
+    content: Json = {"library_name": _library(parents), "tags": tags}
     if merged and report.get("method") not in (None, *tags):
         tags.append(report["method"])
     if bases := list(dict.fromkeys(base for parent in parents for base in parent.hub)):
@@ -283,7 +284,7 @@ def _task(architectures: Sequence[str]) -> str:
     return names[0] if names else OTHER
 
 
-def _metrics(measured: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _metrics(measured: Mapping[str, Any]) -> list[Json]:
     """The measures of the output in the form of the Hub's model index."""
     merged = measured["merged"]
     metrics = [
@@ -293,7 +294,7 @@ def _metrics(measured: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [metric for metric in metrics if metric["value"] is not None and isfinite(metric["value"])]
 
 
-def _data_set(measured: Mapping[str, Any]) -> dict[str, Any]:
+def _data_set(measured: Mapping[str, Any]) -> Json:
     """Data by their id on the Hub, those of this machine by their name without its folder."""
     data = str(measured["data"])
     is_local = PurePath(data).suffix or any(map(os.path.exists, (data, data.rpartition(":")[0])))

@@ -8,8 +8,9 @@ away from each of them.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from math import lgamma, log, prod
-from typing import Any
 
 from isomerge.evidence.report.spaces import plain_names
 from isomerge.matching.stream_groups import choose_frame
@@ -17,60 +18,101 @@ from isomerge.models.free_streams import given_out, why_given_out, without_strea
 from isomerge.models.layer_norm_form import free_under_layer_norm
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import block_size
+from isomerge.records import Record
 from isomerge.symmetry.element_key import ElementKey
-from isomerge.symmetry.fixed import fixed_parts
+from isomerge.symmetry.fixed import FixedPart, fixed_parts
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.norms import LayerNorms, free_dimensions
 from isomerge.symmetry.stage import find_shifts, shift_shape
 from isomerge.symmetry.units import elements_of, plan_units
 
 
-def inspection(model: Model) -> dict[str, Any]:
-    """A report from headers and config alone.
+class SpaceSize(Record):
+    """A space, and how large its group is."""
 
-    ``spaces`` lists, per space, the group, the number of elements, the length of the axis, and the continuous
-    dimensions in all, and in words what it is; ``redundant_dimensions`` are the parameters that symmetry removes,
-    those of the whole declared group, and ``redundant`` its parts (`isomerge.evidence.inspection`). ``streams``
-    lists the residual streams with the group that ``--spaces all`` takes (None: it must keep its basis), whether
-    gains are folded for it, and why it is no larger. ``fixed`` are the parts that alignment leaves as they are
-    (`isomerge.symmetry.fixed`); ``norms`` the dimensions that LayerNorm leaves free
-    (`isomerge.symmetry.layer_norms`).
-    """
+    name: str
+    role: str
+    group: str
+    index: Sequence[str]
+    size: int
+    elements: int
+    dimension: int
+    """Continuous dimensions, of all elements."""
+    log10_permutations: float
+    matched: bool
+    """Whether it is matched by default."""
+    words: str
+
+
+class StreamSize(Record):
+    """What may act on a residual stream."""
+
+    name: str
+    declared: str
+    group: str | None
+    """That ``--spaces all`` takes; None: it must keep its basis."""
+    folded: bool
+    """Whether gains are folded for it."""
+    why: str
+
+
+class Inspection(Record, kw_only=True):
+    """What a checkpoint is."""
+
+    command: str = "inspect"
+    model: str
+    architecture: str
+    spec: str
+    tensors: int
+    parameters: int
+    bytes: int
+    dtypes: Sequence[str]
+    lines: Mapping[str, str]
+    units: int
+    units_matched: int
+    spaces: Sequence[SpaceSize]
+    streams: Sequence[StreamSize]
+    fixed: Sequence[FixedPart]
+    shifts: Mapping[str, int]
+    norms: int
+    """Dimensions that LayerNorm leaves free."""
+    redundant: Mapping[str, int]
+    """Parts of the parameters that symmetry removes, those of the whole declared group."""
+    redundant_dimensions: int
+
+
+def inspection(model: Model) -> Inspection:
+    """What a checkpoint is, from headers and config alone."""
     spec, spaces = model.spec, _spaces(model)
-    shifts = [
-        {"name": s.name, "key": key, "dimension": prod(shift_shape(spec, s))}
-        for s, key, _ in find_shifts(spec, model.blocks)
-    ]
+    shifts: dict[str, int] = defaultdict(int)
+    for shift, _, _ in find_shifts(spec, model.blocks):
+        shifts[shift.name] += prod(shift_shape(spec, shift))
     parts = whole_group(model)
-    local = spec.restrict([s["name"] for s in spaces if s["matched"]] + [s.name for s in spec.shifts])
+    local = spec.restrict([s.name for s in spaces if s.matched] + [s.name for s in spec.shifts])
     units = plan_units(local, model.blocks)
     tensors = model.checkpoint.tensors.values()
-    return {
-        "command": "inspect",
-        "model": model.ref,
-        "architecture": spec.model_type,
-        "spec": spec.origin,
-        "tensors": len(model.matches),
-        "parameters": sum(prod(i.shape) for i in tensors),
-        "bytes": model.checkpoint.nbytes,
-        "dtypes": sorted({i.dtype for i in tensors}),
-        "lines": {m.line.name: m.line.shown for m in model.matches.values()},
-        "units": len(units),
-        "units_matched": sum(bool(u.elements or u.votes) for u in units),
-        "spaces": spaces,
-        "streams": _streams(model),
-        "fixed": fixed_parts(spec, model.matches.values()),
-        "shifts": {
-            name: sum(s["dimension"] for s in shifts if s["name"] == name)
-            for name in {s["name"]: 0 for s in shifts}
-        },
-        "norms": parts["norms"],
-        "redundant": parts,
-        "redundant_dimensions": sum(parts.values()),
-    }
+    return Inspection(
+        model=model.ref,
+        architecture=spec.model_type,
+        spec=spec.origin,
+        tensors=len(model.matches),
+        parameters=sum(prod(i.shape) for i in tensors),
+        bytes=model.checkpoint.nbytes,
+        dtypes=sorted({i.dtype for i in tensors}),
+        lines={m.line.name: m.line.shown for m in model.matches.values()},
+        units=len(units),
+        units_matched=sum(bool(u.elements or u.votes) for u in units),
+        spaces=spaces,
+        streams=_streams(model),
+        fixed=fixed_parts(spec, model.matches.values()),
+        shifts=dict(shifts),
+        norms=parts["norms"],
+        redundant=parts,
+        redundant_dimensions=sum(parts.values()),
+    )
 
 
-def _spaces(model: Model) -> list[dict[str, Any]]:
+def _spaces(model: Model) -> list[SpaceSize]:
     """Every space with elements in the model: how many, and how large its group is."""
     spec, words = model.spec, plain_names(model.spec)
     elements: dict[str, set[str]] = {}
@@ -82,17 +124,13 @@ def _spaces(model: Model) -> list[dict[str, Any]]:
         space, n = spec.spaces[name], spec.sizes[name]
         count = len(keys) * prod(spec.sizes[i] for i in spec.batch(space))
         discrete = count * lgamma(n + 1) / log(10) if "Perm" in space.group_name else 0.0
-        rows.append(
-            {
-                "name": name, "role": space.role, "group": space.group_name, "index": list(space.index), "size": n,
-                "elements": count, "dimension": count * space.group.dimension(n), "log10_permutations": discrete,
-                "matched": name not in spec.residual_names, "words": words[name],
-            }
-        )  # fmt: skip
+        dimension, matched = count * space.group.dimension(n), name not in spec.residual_names
+        named = (name, space.role, space.group_name, space.index)
+        rows.append(SpaceSize(*named, n, count, dimension, discrete, matched, words[name]))
     return rows
 
 
-def _streams(model: Model) -> list[dict[str, Any]]:
+def _streams(model: Model) -> list[StreamSize]:
     """What may act on every residual stream, and why it is no more."""
 
     frame, notes = choose_frame(model.spec, ["all"])
@@ -106,7 +144,7 @@ def _streams(model: Model) -> list[dict[str, Any]]:
         if name in given_out(model):
             group, why = None, why_given_out(model, name)
         folded = group is not None and group == declared.folded and group != declared.group_name
-        rows.append({"name": name, "declared": declared.group_name, "group": group, "folded": folded, "why": why})
+        rows.append(StreamSize(name, declared.group_name, group, folded, why))
     return rows
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from math import isfinite
 from typing import TypeVar
 
 import torch
@@ -15,6 +15,7 @@ from torch import Generator, Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.matching.frame import Load, folded_gains
+from isomerge.records import Json, Record
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
@@ -28,8 +29,7 @@ CANNOT_ACT = (IsomergeError, RuntimeError, AssertionError, LookupError, ValueErr
 Subject = TypeVar("Subject")
 
 
-@dataclass(frozen=True)
-class Law:
+class Law(Record):
     """What the law says of one space or shift, or of several together."""
 
     name: str
@@ -46,6 +46,11 @@ class Law:
     def holds(self) -> bool:
         """Whether rounding explains the change."""
         return self.error < self.bound
+
+    def document(self) -> Json:
+        """As reports have it."""
+        error = self.error if isfinite(self.error) else None
+        return {"space": self.name, "role": self.role, "group": self.group, "index": [*self.index], "error": error}
 
 
 def largest_change(

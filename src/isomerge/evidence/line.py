@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -16,7 +16,7 @@ from isomerge.errors import IsomergeError
 from isomerge.evidence.pictures import write_picture
 from isomerge.observe.live.parameter_places import weights_of
 
-STYLES: list[dict[str, Any]] = [
+STYLES: Sequence[Mapping[str, str]] = [
     {"color": "#9a9a9a", "linestyle": "--"},
     {"color": "#d1772e", "linestyle": "-."},
     {"color": "#1f6fb4"},
@@ -54,6 +54,11 @@ class Line:
         """Loss and accuracy of the average: the middle one of an odd number of points."""
         middle = len(self.points) // 2
         return self.losses[middle], self.accuracies[middle]
+
+    @property
+    def ends(self) -> list[tuple[float, float]]:
+        """Loss and accuracy of both models."""
+        return [(self.losses[k], self.accuracies[k]) for k in (0, -1)]
 
     @property
     def worst(self) -> tuple[float, float]:

@@ -43,13 +43,13 @@ def predictions(apart: Mapping[str, float]) -> dict[str, float]:
     return {name: much for name, much in apart.items() if "hidden_state" not in name}
 
 
-def _inputs(config: Any, rng: Any, batch: int, length: int) -> dict[str, Any]:
+def _inputs(config: Any, rng: Any, batch: int, length: int) -> dict[str, Tensor]:
     """Random pixels and token ids, of a config or of the parts of one: a picture where it knows a size of pictures,
     a film where it counts frames, a text where it has a vocabulary, or no pictures."""
 
     seeing = next((part for part in _parts(config, "vision") if getattr(part, "image_size", None)), None)
     reading = next((part for part in _parts(config, "text") if getattr(part, "vocab_size", None)), None)
-    inputs: dict[str, Any] = {}
+    inputs: dict[str, Tensor] = {}
     if seeing is not None:
         shape = (getattr(seeing, "num_channels", 3), *_sides(seeing.image_size))
         shape = (seeing.num_frames, *shape) if getattr(seeing, "num_frames", None) else shape
@@ -84,7 +84,7 @@ def _config(folder: str | Path) -> Any:
         raise _unloadable(folder, error) from None
 
 
-def _run(folder: str | Path, name: str, inputs: dict[str, Any], seed: int) -> dict[str, Tensor]:
+def _run(folder: str | Path, name: str, inputs: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
     """What the model returns for these inputs; tensors that its class has and the checkpoint lacks are drawn from
     the seed."""
     import transformers

@@ -15,6 +15,7 @@ from isomerge.checkpoint.hub import hub_name, snapshot_of
 from isomerge.checkpoint.opening import CONFIG
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
+from isomerge.records import Json
 
 CARD = "README.md"
 LONGEST = 1 << 20
@@ -83,7 +84,7 @@ def parent_of(folder: Path | None, name: str, config: Mapping[str, Any]) -> Pare
     )
 
 
-def front_matter_of(path: Path) -> dict[str, Any]:
+def front_matter_of(path: Path) -> Json:
     """The YAML at the beginning of a card, scalars as text (``no`` is Norwegian); empty where there is none that
     can be read, as nobody vouches for it."""
     if not path.is_file():  # which never waits, as a pipe does
@@ -106,7 +107,7 @@ def _owned(name: Any) -> str | None:
     return None if owner.lower() in NO_OWNERS or _STEP.fullmatch(model) else text
 
 
-def _config(folder: Path) -> dict[str, Any]:
+def _config(folder: Path) -> Json:
     try:
         return read_object(folder / CONFIG, remedy="", unique=False)
     except IsomergeError:  # of an adapter: it has none

@@ -13,6 +13,7 @@ from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.files import write_whole
+from isomerge.records import Json
 
 PICTURE = "distances.png"
 SCAN_PICTURE = "layers.png"
@@ -81,7 +82,7 @@ def is_moved(report: Mapping[str, Any]) -> bool:
     return report.get("align") is not False and not all_left((report.get("verdict") or {}).get("pairs") or [])
 
 
-def layer_distances(report: dict[str, Any]) -> list[tuple[int, float, float]]:
+def layer_distances(report: Json) -> list[tuple[int, float, float]]:
     """Number of the layer, distance before and after (Frobenius, relative to the first model's norm there), in
     order.
 
@@ -107,7 +108,7 @@ def import_ahead() -> None:
         Thread(target=attempt, name="import ahead").start()
 
 
-def distances_picture(report: dict[str, Any]) -> bytes | None:
+def distances_picture(report: Json) -> bytes | None:
     """A PNG; None where no layer was aligned."""
     rows = layer_distances(report)
 

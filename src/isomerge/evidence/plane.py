@@ -42,6 +42,11 @@ class Plane:
     """Loss and accuracy of the average of the three."""
 
     @property
+    def ends(self) -> list[tuple[float, float]]:
+        """Loss and accuracy of A, B and C."""
+        return list(zip(self.corner_losses, self.corner_accuracies, strict=True))
+
+    @property
     def lowest(self) -> tuple[float, float, float]:
         """The lowest loss on the grid, and where: (loss, x, y)."""
         return min(

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
 
 from isomerge.evidence.distance import SAME
 from isomerge.matching.settled import FAR
+from isomerge.records import Record
 from isomerge.solve.look import Look
 from isomerge.solve.standing import MOST
 
@@ -121,6 +121,21 @@ def relation_of(
     return Relation.DERIVED if kin else Relation.UNRELATED
 
 
+class PairVerdict(Record):
+    """What a report says of a model and the one that it is brought to; see `Pair`."""
+
+    model: str
+    anchor: str
+    code: str
+    before: float | None
+    after: float | None
+    common_base: bool | None
+    left_as_it_is: bool
+    level: str
+    look: Look
+    sentence: str
+
+
 @dataclass(frozen=True)
 class Pair:
     """A model and the one that it was, or will be, brought to."""
@@ -209,20 +224,25 @@ class Pair:
             self.relation is Relation.UNRELATED and not self.base
         )
 
-    def document(self) -> dict[str, Any]:
-        """For a report."""
-        relation = self.relation
-        return {
-            "model": self.model,
-            "anchor": self.anchor,
-            "code": "unknown" if relation is None else CODES[relation],
-            "before": self.before,
-            "after": self.after,
-            "common_base": True if self.settled or self.same_basis else self.kin,
-            "left_as_it_is": self.left,
-            "level": self.level.name.lower(),
-            "look": self.look.document(),
-        }
+    def verdict(self, names: dict[str, str]) -> PairVerdict:
+        """What a report says; ``names`` are what to call the models."""
+        return PairVerdict(
+            model=self.model,
+            anchor=self.anchor,
+            code=code_of(self.relation),
+            before=self.before,
+            after=self.after,
+            common_base=True if self.settled or self.same_basis else self.kin,
+            left_as_it_is=self.left,
+            level=self.level.name.lower(),
+            look=self.look,
+            sentence=self.sentence(names),
+        )
+
+
+def code_of(relation: Relation | None) -> str:
+    """What a report calls a relation, or that it is not known."""
+    return "unknown" if relation is None else CODES[relation]
 
 
 NOTHING_IN_COMMON = "1.41 is what models have that have nothing in common"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
-from typing import Any
 
 import torch
 
 from isomerge.config.agreement import decisive_differences, open_differences
-from isomerge.evidence.distance import ROUNDOFF, SAME, relative_residuals, risen_note, summarise, why_risen
+from isomerge.evidence.distance import ROUNDOFF, SAME, Spread, relative_residuals, risen_note, summarise, why_risen
 from isomerge.evidence.report.spaces import plain_names
+from isomerge.matching.distances import BlockResidual
 from isomerge.matching.frame import has_shared_meaning, reads_once
 from isomerge.models.free_streams import given_out_by_any, has_no_head, turned_outputs
 from isomerge.models.recognised import Model, Moved
@@ -19,14 +19,15 @@ from isomerge.models.tied_tensors import is_body, tied_lines
 from isomerge.models.transformers_reading import reading_of, refusal_of
 from isomerge.models.unit_plan import unit_bytes, unit_layer
 from isomerge.progress import Observer
+from isomerge.records import Json, Record, inline
 from isomerge.solve.pairs.in_place import nearest_in_place
-from isomerge.solve.pairs.pair import PairSolver, rows_of
+from isomerge.solve.pairs.pair import PairSolver, gaps_of
 from isomerge.solve.pairs.product_residuals import judge
-from isomerge.solve.pairs.residuals import comparing, every_residual, is_turned, row_between, with_framed_stream
+from isomerge.solve.pairs.residuals import comparing, every_residual, is_turned, residual_of, with_framed_stream
 from isomerge.solve.pairs.stream_descent import StreamSolver
 from isomerge.solve.pairs.written_gains import with_common_gains
 from isomerge.symmetry.blocks import Block
-from isomerge.symmetry.fixed import fixed_parts
+from isomerge.symmetry.fixed import FixedPart, fixed_parts
 from isomerge.symmetry.returned import class_of, task_of
 from isomerge.symmetry.units import Unit
 
@@ -48,8 +49,7 @@ AGREEING = 1e-6
 """Outputs of float32 that are this near are equal but for the order of sums."""
 
 
-@dataclass(frozen=True)
-class Residual:
+class Residual(Record):
     """What is left between two models where it is largest against what rounding explains."""
 
     largest: float
@@ -68,8 +68,7 @@ class Residual:
         return self.largest / self.tolerance
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(Record):
     """Whether two models are one function, and what of their weights says so."""
 
     same: bool | None
@@ -81,25 +80,43 @@ class Comparison:
     """The elements of blocks without a canonical gauge."""
     residual: Residual = field(kw_only=True)
 
-    def document(self, solver: PairSolver) -> dict[str, Any]:
-        """The form in reports, with how many blocks of a solver's models are compared."""
-        compared = sum(len(unit.blocks) for unit in solver.plan.units)
-        return {**asdict(self), "compared": compared, "only_in_one": _only_in_one(solver)}
+    def of(self, solver: PairSolver) -> Compared:
+        """With what was compared: the blocks of a solver's models."""
+        return Compared(sum(len(unit.blocks) for unit in solver.plan.units), _only_in_one(solver), proof=self)
 
 
-def compare(solver: PairSolver, observer: Observer) -> dict[str, Any]:
+class Compared(Record):
+    """Whether two models are one function, and by how much of them."""
+
+    compared: int
+    """Blocks."""
+    only_in_one: Sequence[str]
+    """Tensors that the other model lacks: they are not compared."""
+    proof: Comparison = inline()
+
+
+class Differences(Record, kw_only=True):
+    """How two models differ."""
+
+    compared: Compared = inline()
+    distance: Spread
+    streams: Sequence[Json]
+    """Of passes over both models."""
+    notes: Sequence[str]
+    fixed: Sequence[FixedPart]
+
+
+def compare(solver: PairSolver, observer: Observer) -> Differences:
     """Distances before and after alignment, the residual that no symmetry explains, and whether both are one
     function.
 
-    Reads every tensor of both models once (twice where a space ties a whole stack). Returns a report with
-    ``distance`` (see `summarise`), ``residual`` (the largest relative one, its tensor, the tolerance), ``same``,
-    and ``reason`` where that cannot be told.
+    Reads every tensor of both models once (twice where a space ties a whole stack).
     """
 
     units = solver.plan.units
     total = sum(unit_bytes(solver.anchor, unit) for unit in units)
     seen = 0
-    streams: list[dict[str, Any]] = []
+    streams: list[Json] = []
     if solver.plan.selection.frame is not None:
         found_streams = StreamSolver(solver, observer).solve()
         if solver.plan.selection.streams:
@@ -116,15 +133,16 @@ def compare(solver: PairSolver, observer: Observer) -> dict[str, Any]:
         anchor, source = solver.load(solver.anchor, unit), solver.load(solver.source, unit)
         results.append(solver.solve(unit, anchor, source)[0])
         seen += unit_bytes(solver.anchor, unit)
-    rows = rows_of(results)
+    distance = summarise(gaps_of(results), plain_names(solver.anchor.declared))
     proof = unlike_settings(solver.anchor, solver.source) or prove(solver, observer)
     doubt = doubt_of_configs(solver.anchor, solver.source) if proof.same else None
-    report = doubted(proof, doubt).document(solver)
-    report["distance"] = summarise(rows, plain_names(solver.anchor.declared))
-    report["streams"], report["notes"] = streams, list(solver.plan.selection.notes)
-    report["notes"] += risen_note(report["distance"], why_risen(report))
-    report["fixed"] = fixed_parts(solver.anchor.spec, solver.anchor.matches.values())
-    return report
+    return Differences(
+        compared=doubted(proof, doubt).of(solver),
+        distance=distance,
+        streams=streams,
+        notes=[*solver.plan.selection.notes, *risen_note(distance.total, why_risen(streams))],
+        fixed=fixed_parts(solver.anchor.spec, solver.anchor.matches.values()),
+    )
 
 
 def prove(solver: PairSolver, observer: Observer) -> Comparison:
@@ -356,7 +374,7 @@ def _unmoved_change(solver: PairSolver, unit: Unit, largest: float, roundoff: fl
         if a.shape != b.shape or not (a.is_floating_point() and b.is_floating_point()):
             continue
         a, b = a.float(), b.float()
-        rows.append(row_between(block, a, b))
+        rows.append(residual_of(block, a, b))
         size = torch.maximum(a.abs(), b.abs())
         beyond = (a - b).abs() > roundoff * size + SUBNORMAL
         if bool(beyond.any()):
@@ -367,9 +385,7 @@ def _unmoved_change(solver: PairSolver, unit: Unit, largest: float, roundoff: fl
     return change if change[1] else (largest, tensor) if largest > 2 * roundoff else None
 
 
-def _against_rounding(
-    solver: PairSolver, unit: Unit, rows: list[dict[str, Any]]
-) -> tuple[float, str, float, float]:
+def _against_rounding(solver: PairSolver, unit: Unit, rows: list[BlockResidual]) -> tuple[float, str, float, float]:
     """The residual of a unit that is largest against what rounding explains, its tensor, that tolerance, and the
     unit roundoff: norms that are stored more coarsely than what reads them excuse no more than themselves and the
     biases that their own move."""
@@ -382,7 +398,7 @@ def _against_rounding(
     if apart == whole or not rest:
         return *relative_residuals(rows), *whole
     keys = {block.key for block in rest}
-    parts = [[row for row in rows if (row["tensor"] in keys) is inside] for inside in (True, False)]
+    parts = [[row for row in rows if (row.tensor in keys) is inside] for inside in (True, False)]
     residuals = [
         (*relative_residuals(part), *least) for part, least in zip(parts, (apart, whole), strict=True) if part
     ]
@@ -404,7 +420,6 @@ def _tolerance(solver: PairSolver, blocks: Sequence[Block]) -> tuple[float, floa
 
 
 def _only_in_one(solver: PairSolver) -> list[str]:
-    """Tensors that the other model lacks: they are not compared."""
     lacking = set()
     for model, other in ((solver.anchor, solver.source), (solver.source, solver.anchor)):
         lacking |= {m.canonical for m in model.matches.values() if other.source_of(m.canonical, m) is None}

@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Any
 
 from isomerge.errors import IsomergeError
+from isomerge.fusion.method_options import Values
 from isomerge.fusion.method_parameters import Parameters, of_models
 from isomerge.fusion.registry import Method, code_of
 from isomerge.fusion.registry import method as merge_method
@@ -63,7 +64,7 @@ def fusion_of(
     *,
     method: str = "linear",
     weights: Sequence[float] | None = None,
-    parameters: dict[str, Any] | None = None,
+    parameters: Values | None = None,
     base: bool = False,
     seed: int = 0,
 ) -> Fusion:

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -19,6 +18,7 @@ from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.parameter_places import put_mean, weights_of
 from isomerge.observe.losses import evaluate
 from isomerge.progress import Observer, quiet
+from isomerge.records import Json
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _check(module: nn.Module, candidates: Sequence[Mapping[str, Tensor]]) -> Non
 
 @forward_method
 @limited(metric=METRICS, bound=convex)
-def greedy_soup(run: Forward, *, metric: str = "loss") -> tuple[nn.Module, dict[str, Any]]:
+def greedy_soup(run: Forward, *, metric: str = "loss") -> tuple[nn.Module, Json]:
     """The best model, averaged with each next best one that does not make the average worse on labelled examples.
 
     Wortsman et al. 2022, "Model soups: averaging weights of multiple fine-tuned models improves accuracy without

@@ -22,6 +22,8 @@ from isomerge.errors import IsomergeError, with_points
 from isomerge.fusion.bounds import Bound
 
 KINDS = (bool, int, float, str)
+Values = dict[str, Any]
+"""A method's options by name, of whatever kinds they are."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

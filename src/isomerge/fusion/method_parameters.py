@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from isomerge.errors import IsomergeError
-from isomerge.fusion.method_options import Option, check_count, is_list, resolve
+from isomerge.fusion.method_options import Option, Values, check_count, is_list, resolve
 from isomerge.fusion.registry import Method, methods
 
 NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
@@ -22,7 +22,7 @@ EXACT = 15
 """Characters of a whole number that is a float exactly."""
 
 
-def numbers_of(method: Method, settings: Mapping[str, Any]) -> dict[str, Any]:
+def numbers_of(method: Method, settings: Mapping[str, Any]) -> Values:
     """Settings with numbers in place of texts that say one, where the method's option is a number."""
     numeric = {name for name, option in method.options.items() if option.kind in (int, float)}
     return {name: as_number(value) if name in numeric else value for name, value in settings.items()}
@@ -147,9 +147,7 @@ class Parameters:
 
         return Parameters(tuple(map(read, self.slices)), numbers_of(method, self.common), self.pieces)
 
-    def at(
-        self, method: Method, name: str, layer: int | None, *, after: bool = False, depth: int
-    ) -> dict[str, Any]:
+    def at(self, method: Method, name: str, layer: int | None, *, after: bool = False, depth: int) -> Values:
         """The method's parameters for one tensor.
 
         Filters of what has one value per model look into the name that the tensor has in that model, as mergekit's
@@ -351,8 +349,8 @@ def of_models(
         if "weight" not in method.options:
             raise IsomergeError(f"--weights: the method {method.name} has no weights; leave them out")
         given["weight"] = list(weights)
-    each: list[dict[str, Any]] = [{} for _ in range(count)]
-    common: dict[str, Any] = {}
+    each: list[Values] = [{} for _ in range(count)]
+    common: Values = {}
     for name, value in given.items():
         if of_every_model(method, name, value):
             if len(value) != count:

@@ -44,8 +44,8 @@ def check_explained(
             "parameters or statistics are too large or do not fit these models; choose others"
         )
     seen = Size(0.0, 0.0)
-    for one in inputs.each():
-        seen = Size(max(seen.norm, one.norm), max(seen.largest, one.largest))
+    for size in inputs.each():
+        seen = Size(max(seen.norm, size.norm), max(seen.largest, size.largest))
         if _within(size, seen):
             return
     limit = bound_of(method, inputs, parameters)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError, own_code
 from isomerge.fusion.bounds import Bound, Inputs, Size
+from isomerge.records import Json
 
 
 class PlugInCalls:
@@ -74,7 +75,7 @@ class PlugInCalls:
             raise IsomergeError(f"{what} gives back {strange[0]}, which is no block of the unit: leave it out")
         return {block: _like(x, units[0][block], f"{block.key}: {what}") for block, x in result.items()}
 
-    def module(self, run: Any, options: Mapping[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
+    def module(self, run: Any, options: Mapping[str, Any]) -> tuple[nn.Module, Json]:
         """What a method makes of models that it runs: a module of their class, and what a report has of it.
 
         Raises:

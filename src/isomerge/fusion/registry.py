@@ -43,6 +43,7 @@ from isomerge.plug_ins import entry_points
 from isomerge.plug_ins.command import use
 from isomerge.plug_ins.entry_points import METHODS, load, module_source, origin, package_of, plug_ins
 from isomerge.plug_ins.modules import called, check_one, module_of, name_of
+from isomerge.records import Json
 
 PLACE = ("stacked", "depth")
 """What a method may ask of where its tensor stands: see ``stacked`` and ``depth``."""
@@ -151,10 +152,10 @@ class Method:
             raise IsomergeError(f"unknown key `{place}`: {hint}")
         check_kind(self.options[name], value, place)
 
-    def values(self, parameters: Mapping[str, Any], count: int) -> dict[str, Any]:
+    def values(self, parameters: Mapping[str, Any], count: int) -> Json:
         """All options by the users' names, defaults filled in, one value for each of ``count`` models where there
         is one per model."""
-        values: dict[str, Any] = {}
+        values: Json = {}
         for option in self.options.values():
             value = parameters.get(option.name, option.default)
             repeated = option.per_model and not isinstance(value, Sequence)
@@ -263,7 +264,7 @@ class Method:
         like = torch.empty(0, dtype=dtype)
         return self.entries(*self._operands([like] * count, like), **options)
 
-    def _keywords(self, parameters: Mapping[str, Any], count: int, **more: Any) -> dict[str, Any]:
+    def _keywords(self, parameters: Mapping[str, Any], count: int, **more: Any) -> Json:
         """Options by keyword, and of a generator and a selection what it takes."""
         values = self.values(parameters, count)
         taken = {"rng": self.random, "selection": self.select is not None}
@@ -498,7 +499,7 @@ def source(method: Method) -> str:
     return origin(points[0]) if points else module_source(method.module)
 
 
-def described() -> list[dict[str, Any]]:
+def described() -> list[Json]:
     """All methods, a row of plain values for each: see `isomerge.methods`."""
     return [
         {

@@ -27,6 +27,7 @@ from isomerge.observe.losses import by_position, divergence, outputs_of
 from isomerge.observe.predictions import prediction_of
 from isomerge.observe.stats.layer_sequence import Rewritten
 from isomerge.progress import Observer, quiet
+from isomerge.records import Json
 
 # The part of the examples that nothing is regressed on, and from how many on there is one.
 HELD_OUT, ENOUGH = 1 / 8, 16
@@ -40,7 +41,7 @@ def regress_with_control(
     *,
     ridge: float | None = None,
     observer: Observer = quiet,
-) -> tuple[nn.Module, Rewritten, dict[str, Any]]:
+) -> tuple[nn.Module, Rewritten, Json]:
     """Average and regress models, and do the same to the models as they are stored.
 
     Args:
@@ -64,7 +65,7 @@ def regress_with_control(
     fitted, measured = examples.split(1 - HELD_OUT) if held_out else (examples, examples)
     ridge = default_ridge(len(examples)) if ridge is None else ridge
 
-    def both(models: Sequence[nn.Module], what: str) -> tuple[nn.Module, Rewritten, dict[str, Any]]:
+    def both(models: Sequence[nn.Module], what: str) -> tuple[nn.Module, Rewritten, Json]:
         merged = average(models, shares_of(weights, len(models)))
         before = output_error(merged, models, weights, measured)
         rows = regress(
@@ -86,7 +87,7 @@ def output_error(
     weights: Sequence[float],
     examples: Examples,
     batch_size: int = 32,
-) -> dict[str, Any]:
+) -> Json:
     """How far a merged module's outputs are from its parents'.
 
     Returns:
@@ -130,7 +131,7 @@ def _outputs(module: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, bo
 @limited(ridge=NOT_NEGATIVE, bound=in_layers)
 def regression(
     run: Forward, *, weight: Sequence[float] = per_model(1.0), ridge: float | None = None
-) -> tuple[nn.Module, dict[str, Any]]:
+) -> tuple[nn.Module, Json]:
     """Layer by layer, every linear map regressed onto the aligned models' outputs, on inputs from the merged layers
     before.
 

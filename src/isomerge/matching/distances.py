@@ -2,12 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from isomerge.passes import Pass, squares
 from isomerge.pieces import wide_dtype
+from isomerge.records import Record, optional
 from isomerge.symmetry.blocks import Blocks
+
+
+class TensorGap(Record):
+    """How far a block is from its counterpart: squared Frobenius norms in the anchor's coordinates."""
+
+    tensor: str
+    spaces: Sequence[str]
+    layer: int | None
+    norm: float
+    before: float
+    after: float
+    matrix: bool = False
+    rounding: float | None = optional()
+    """What rounding does to it, where it is written."""
+    tolerance: float | None = optional()
+    """The most that leaves the function as it was."""
+
+
+@dataclass(frozen=True)
+class BlockResidual:
+    """What is left between a block of both models."""
+
+    tensor: str
+    size: int
+    residual: float
+    """A squared distance."""
+    norm: float
+    """Squared."""
+    peak_residual: float
+    peak: float
 
 
 def distance(anchor: Blocks, moved: Blocks) -> float:

@@ -10,18 +10,17 @@ learned; in words, with the options that say otherwise.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from isomerge.models.model_inputs import Inputs
 from isomerge.models.recognised import Model
 from isomerge.options.fusing import AUTO
+from isomerge.records import Record
 from isomerge.solve.match_options import GENERATE, Matching
 from isomerge.solve.standing import Standing, in_another_basis
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(Record):
     """What was decided, and why."""
 
     what: str
@@ -42,10 +41,6 @@ class Decision:
         """
         ways = [f"{key}: {value}" if recipe else _switch(key, value) for key, value in self.otherwise]
         return [f"Decided: {self.sentence}.", *([f"To decide otherwise: {', or '.join(ways)}."] if ways else [])]
-
-    def document(self) -> dict[str, Any]:
-        """For a report."""
-        return {"what": self.what, "why": self.why, "otherwise": [list(pair) for pair in self.otherwise]}
 
 
 def _switch(key: str, value: str) -> str:

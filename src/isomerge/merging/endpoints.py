@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from isomerge.merging.fusing import said_of
 from isomerge.models.recognised import Model, recognise
 from isomerge.models.unit_plan import Plan
 from isomerge.run.first_reading import FirstReadings
@@ -85,7 +86,7 @@ def _write_one(solver: WholeSolver, anchor: Model, output: Output, settings: Any
         results = stream_units(own, [solver], plan, partial(_stored_by, source), anchor)
         moved = solver.alignment_as_read(elements_of_results(results[0]))
         write_alone(own, rest, source, solver.dtype, moved)
-        own.finish({"command": "align"}, {}, "")
+        own.finish_unreported()
     return results[0]
 
 
@@ -121,9 +122,8 @@ def write_fused(
         with StreamWriter(first, intermediate_output(stream.output, folder, dtype), own_key) as own:
             results = stream_units(own, solvers, plan, fuse, first)
             write_alone(own, plan, first, dtype)
-            own.finish({"command": "merge"}, {}, "")
-        notes = [note for of_solver in results for result in of_solver for note in result.notes]
-        stream.writer.commit("fused", {"notes": notes})
+            own.finish_unreported()
+        stream.writer.commit("fused", {"notes": said_of(results)})
     fused = recognise(folder, spec_file=first.spec_file)
     fused.checkpoint.own = first.checkpoint.own
     return fused

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -12,108 +14,135 @@ from isomerge.evidence.markdown import code
 from isomerge.evidence.parents import parents_of
 from isomerge.evidence.pictures import SCAN_PICTURE, scan_picture
 from isomerge.evidence.report.facts import short_names
+from isomerge.merging.decision import Decision
+from isomerge.merging.fusing import FusionReport
 from isomerge.merging.head_folders import separate_heads
 from isomerge.merging.heads import write_kept
 from isomerge.merging.merge_plan import MergePlan
-from isomerge.merging.roles import MERGED, in_weights, role_text
-from isomerge.plug_ins.command import with_used
-from isomerge.run.provenance import weights_checksums
+from isomerge.merging.merge_request import LayerScan
+from isomerge.merging.roles import MERGED, Part
+from isomerge.records import Json, Record, inline, optional
+from isomerge.run.provenance import ModelChecksum, model_checksums, other_models
+from isomerge.run.run_report import Match, Moves, RunReport
+from isomerge.run.run_verdict import RunVerdict
 from isomerge.run.writing_run import StreamWriter
 from isomerge.symmetry.alignment import Alignment
+
+if TYPE_CHECKING:
+    from isomerge.merging.measured import Measured
+
+
+class MergeReport(RunReport, kw_only=True):
+    """What is said of a merge."""
+
+    fusion: FusionReport = inline()
+    moves: Moves = inline()
+    align: bool
+    spaces: str
+    layers: str | None
+    decided: Decision | None
+    vocabulary: str | None = optional()
+    streams: Sequence[Json]
+    """Of passes over whole models, by our solvers."""
+    match: Match | None = optional()
+    anchor: str | None = optional()
+    mean: Json | None = optional()
+    """Of a common mean, where the ``anchor`` is none."""
+    heads: str | None = optional()
+    tune: Record | None = optional()
+    """Of a search for parameters (`isomerge.tuning.tuner.Tuned`)."""
+    forward: Json | None = optional()
+    """What a method tells that runs the models."""
+    roles: Sequence[Part]
+    verdict: RunVerdict | None = None
+    head_folders: Sequence[str] | None = optional()
+    measured: Measured | None = None
+    layer_scan: LayerScan | None = optional()
+    checksums: Sequence[ModelChecksum] = ()
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether anything was matched."""
+        return self.align and (self.verdict is None or not self.verdict.all_left)
 
 
 def finish(
     plan: MergePlan,
     stream: StreamWriter,
-    report: dict[str, Any],
+    report: MergeReport,
     moves: Sequence[Alignment],
     files: Mapping[str, bytes],
-) -> None:
-    """Writes all that is left to write, and the output takes its place.
+) -> MergeReport:
+    """Writes all that is left to write, and the output takes its place; the report as it is written.
 
     Args:
         plan: what was merged.
         stream: where all fused tensors are written.
-        report: of the run; it is told of folders of heads.
+        report: of the run, as far as it is known.
         moves: how every source of the plan was moved; none where nothing was, or by no symmetry.
         files: further ones of the output, by their names.
     """
-    models, recipe = plan.models, _with_checksums(plan, report)
+    models = plan.models
+    checksums = model_checksums(plan.read, report.run.inputs, plan.request.checksums)
+    recipe = _with_checksums(plan, [each.checksum for each in checksums])
+    notes = [*report.notes, *other_models(checksums)]
     alignments = {alignment_file(k, len(moves)): alignment for k, alignment in enumerate(moves, 2)}
     by: list[Alignment | None] = [None if plan.gains is None else plan.gains.written] * len(models)
     for source, alignment in zip(plan.sources, moves, strict=False):
         by[models.index(source)] = alignment
     write_kept(stream, plan.heads, models, by, plan.dtype)
-    more: dict[str, Any] = {} if recipe is None else {RECIPE: recipe.encode()}
+    more: dict[str, bytes | Path] = {} if recipe is None else {RECIPE: recipe.encode()}
     links: dict[str, str] = {}
+    head_folders = None
     if plan.heads.how == "separate":
         folders, links = separate_heads(stream, models, by, plan.dtype)
         more |= folders
-        report["head_folders"] = sorted({name.rpartition("/")[0] for name in links})
-    taught = [*report["streams"], report.get("mean") or {}]
-    report["measured"] = None
+        head_folders = sorted({name.rpartition("/")[0] for name in links})
+    result = None
     if plan.matching.data is not None or plan.matching.learn is not None:
         # models are run where there are data alone
         from isomerge.merging.measured import measured
 
-        report["measured"], notes = measured(plan, stream, learned=any(each.get("learned") for each in taught))
-        report["notes"] += notes
+        taught = [*report.streams, report.mean or {}]
+        result, said = measured(plan, stream, learned=any(each.get("learned") for each in taught))
+        notes += said
     if (scan := plan.request.scan) is not None:
-        report["layer_scan"] = dict(scan)
-        more[SCAN_PICTURE] = scan_picture(scan)
-    more |= files
-    with_used(report)
-    stream.finish(report, alignments, _card(plan, report, recipe), more=more, links=links)
+        more[SCAN_PICTURE] = scan_picture(scan.document())
+    report = replace(
+        report, checksums=checksums, notes=notes, head_folders=head_folders, measured=result, layer_scan=scan
+    )
+    return stream.finish(report, alignments, _card(plan, report, recipe), more={**more, **files}, links=links)
 
 
-def _with_checksums(plan: MergePlan, report: dict[str, Any]) -> str | None:
-    """The recipe with the checksums of what was read, which the report has beside those that were expected."""
-    checksums = weights_checksums((model.checkpoint for model in plan.read), report["inputs"])
-    expected = plan.request.checksums or [None] * len(checksums)
-    report["checksums"] = [
-        {"model": model.ref, "checksum": checksum, **({} if wanted in (None, checksum) else {"in_recipe": wanted})}
-        for model, checksum, wanted in zip(plan.read, checksums, expected, strict=True)
-    ]
-    report["notes"] += other_models(report["checksums"])
+def _with_checksums(plan: MergePlan, checksums: Sequence[str | None]) -> str | None:
+    """The recipe with the checksums of what was read."""
     if plan.recipe is None or not any(checksums):
         return plan.recipe
     return plan.recipe + yaml.safe_dump({"checksums": checksums}, default_flow_style=None, width=116)
 
 
-def other_models(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What to tell of models that are not those that a recipe was made with: of a report's ``checksums``, where
-    ``in_recipe`` is another one."""
-    return [
-        f"{row['model']} is not the model that the recipe was made with: its weights files have the checksum "
-        f"{row['checksum']}, and the recipe says {row['in_recipe']}; this is another merge, or the same weights "
-        f"are stored in other files"
-        for row in rows
-        if "in_recipe" in row
-    ]
-
-
-def _card(plan: MergePlan, report: dict[str, Any], recipe: str | None) -> str:
+def _card(plan: MergePlan, report: MergeReport, recipe: str | None) -> str:
     how = "They were not aligned. "
-    decided = report.get("decided")
-    if decided is not None:
-        how = f"{decided['what'][0].upper()}{decided['what'][1:]}, as {decided['why']}. "
-    elif report["align"]:
+    if (decided := report.decided) is not None:
+        how = f"{decided.what[0].upper()}{decided.what[1:]}, as {decided.why}. "
+    elif report.align:
         how = "Each was first aligned onto the first along its symmetries. "
-        if "mean" in report:
+        if report.mean is not None:
             how = "All were first matched onto their common mean along their symmetries. "
-    merged = [row["model"] for row in report["roles"] if MERGED in row["roles"]]
-    if (tuned := report.get("tune")) is not None:
-        how += f"Its parameters were searched for in {len(tuned['trials'])} trials ({TUNED}). "
+    merged = [part.model for part in report.roles if MERGED in part.roles]
+    document = report.document()
+    if report.tune is not None:
+        how += f"Its parameters were searched for in {len(document['tune']['trials'])} trials ({TUNED}). "
     text = f"The `{plan.fusion.method.name}` merge of {', '.join(map(code, merged))}. {how}Made by isomerge."
-    used = in_weights(report["roles"])
+    used = [part.model for part in report.roles if part.in_weights]
     return model_card(
         "Merged checkpoint",
         used,
         text,
-        report,
+        document,
         parents=parents_of(model.checkpoint for model in plan.read if model.ref in used),
         name=f"{plan.fusion.method.name} merge of {', '.join(short_names(merged))}",
         architectures=plan.donor.config.get("architectures") or (),
         recipe=recipe,
-        roles=[(row["model"], role_text(row)) for row in report["roles"]],
+        roles=[(part.model, part.sentence) for part in report.roles],
     )

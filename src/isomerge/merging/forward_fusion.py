@@ -4,23 +4,24 @@ method."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from isomerge.fusion.forward.repair import repair
+from isomerge.fusion.forward.repair import repair as mended
 from isomerge.fusion.forward.running import Forward
 from isomerge.fusion.fusion import Fusion
 from isomerge.fusion.registry import STATISTICS
 from isomerge.merging.endpoints import write_endpoints, write_fused
-from isomerge.merging.fusing import Fuser
+from isomerge.merging.fusing import Fuser, said_of
 from isomerge.merging.fusion_statistics import FusionStatistics
 from isomerge.merging.merge_plan import MergePlan
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import make_plan
-from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.aligned_modules import state_of
 from isomerge.observe.live.modules import load_module
+from isomerge.records import Json
 from isomerge.run.streaming import UnitSolver, stream_units
 from isomerge.run.unit_work import WholeSolver
 from isomerge.run.writing_run import StreamWriter
@@ -30,11 +31,22 @@ from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 
 
-def fuse_forward(
-    plan: MergePlan, stream: StreamWriter, used: Sequence[UnitSolver], key: str
-) -> tuple[list[list[UnitResult]], list[Alignment | None]]:
-    """Fuse by running the aligned models, and write the result; returns what moved the sources, unit by unit, and
-    as a whole where they were.
+@dataclass(frozen=True)
+class RunFusion:
+    """What came of a fusion that runs the aligned models."""
+
+    results: Sequence[Sequence[UnitResult]]
+    """What moved the sources, unit by unit."""
+    moves: Sequence[Alignment | None]
+    """The same as a whole, where they were moved."""
+    report: Json
+    """What the method tells."""
+    said: Sequence[tuple[str, str]] = ()
+    """What it tells of tensors, by their names."""
+
+
+def fuse_forward(plan: MergePlan, stream: StreamWriter, used: Sequence[UnitSolver], key: str) -> RunFusion:
+    """Fuse by running the aligned models, and write the result.
 
     Methods of statistics gather them on the aligned models; others give the merged parameters themselves.
     REPAIR, where it has data, has the last word. Of what is ``used`` to bring units together, those count that move
@@ -51,8 +63,9 @@ def fuse_forward(
         models, results, moves = write_endpoints(stream, solvers, key)
         models = [models[k] for k in fuser.places]
         by = [None, *moves]
-        fuser.moved_by = None if fuser.statistics is None else [by[k] for k in fuser.places]
-    fuser.places = []  # models are in the run's order from here on
+        if fuser.statistics is not None:
+            fuser = replace(fuser, moved_by=[by[k] for k in fuser.places])
+    fuser = replace(fuser, places=())  # models are in the run's order from here on
     if any(model.checkpoint.lent for model in stored):
         # where vocabularies differ
         from isomerge.models.vocabulary_views import with_moved_rows
@@ -64,30 +77,27 @@ def fuse_forward(
     run = Forward(
         models[fusion.start :], stored[fusion.start :], examples, device, stream.output.observer, plan.matches
     )
+    report, said = Json(), list[tuple[str, str]]()
     if fusion.method.forward:
-        module, fuser.report = fusion.method.run_models(run, {o.keyword: v for o, v in fuser.options(None)})
+        module, report = fusion.method.run_models(run, {o.keyword: v for o, v in fuser.options(None)})
     else:
         if fusion.method.statistics is not None and fuser.statistics is None:
-            fuser.statistics = _gathered(stream, run, fusion)
+            fuser = replace(fuser, statistics=_gathered(stream, run, fusion))
         still = make_plan(first, models[1:], "none")
         again = [PairSolver(first, model, still, fuser.dtype, guard=False) for model in models[1:]]
         if repair is None:
-            fuser.take_notes(stream_units(stream, again, still, fuser.fuse, first))
-            return results, moves
+            said = said_of(stream_units(stream, again, still, fuser.fuse, first))
+            return RunFusion(results, moves, report, said)
         fused = write_fused(stream, first, again, still, fuser.fuse, fuser.dtype, key)
-        fuser.told += map(tuple, (stream.done("fused") or {}).get("notes", []))
+        said += map(tuple, (stream.done("fused") or {}).get("notes", []))
         module = load_module(fused, run.dtype, device)
     if repair is not None:
         weights = fusion.weights(len(models))[fusion.start :]
-        _repair(module, run, fuser, weights, open_given(repair, donor, matching, option="--repair"))
+        examples = open_given(repair, donor, matching, option="--repair")
+        repaired = mended(module, run.endpoints, weights, examples, observer=run.observer)
+        report = {**report, "repair": {"layers": repaired.layers, "kept": repaired.kept}}
     _write_module(stream, models[fusion.start :], first, fuser, module, repaired=repair is not None)
-    return results, moves
-
-
-def _repair(module: nn.Module, run: Forward, fuser: Fuser, weights: Sequence[float], examples: Examples) -> None:
-
-    repaired = repair(module, run.endpoints, weights, examples, observer=run.observer)
-    fuser.report = {**fuser.report, "repair": {"layers": repaired.layers, "kept": repaired.kept}}
+    return RunFusion(results, moves, report, said)
 
 
 def _write_module(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,12 +16,13 @@ from isomerge.checkpoint.tensor_place import PlacedTensor
 from isomerge.fusion.bounds import Inputs, Size, in_layers
 from isomerge.fusion.fusion import Fusion
 from isomerge.fusion.linear import linear
-from isomerge.fusion.method_options import Option
+from isomerge.fusion.method_options import Option, Values
 from isomerge.fusion.net import check_explained
 from isomerge.models.recognised import Model
 from isomerge.models.stored_form import StoredForm
 from isomerge.models.unit_plan import Plan
 from isomerge.passes import NotFiniteError, Pass
+from isomerge.records import Record
 from isomerge.run.first_reading import FirstReading, FirstReadings
 from isomerge.run.unit_work import Fused
 from isomerge.solve.pairs.pair import Blocks, CommonGains, UnitResult
@@ -47,38 +48,53 @@ class Way:
     """Takes what the method says of tensors."""
 
 
+class FusionReport(Record):
+    """What a report says of a fusion."""
+
+    method: str
+    weights: Sequence[float | None] | None
+    """Of the models that are fused; None: the method has none."""
+    parameters: Values
+    """The others, in the middle of the stack."""
+    base: bool
+    """Whether the first model is what the others are taken from."""
+    seed: int | None
+    kept_from_first: Sequence[str]
+    """Tensors that not all models have."""
+
+
+@dataclass(frozen=True)
 class Fuser:
-    """Applies a fusion to work units.
+    """Applies a fusion to work units."""
 
-    Args:
-        fusion: the method and its parameters.
-        plan: the run's plan.
-        donor: the model that names tensors.
-        statistics: of the run's models, where the method asks for them.
-        dtype: the working dtype.
-    """
+    fusion: Fusion
+    plan: Plan
+    donor: Model
+    """Names tensors."""
+    statistics: FusionStatistics | None
+    """Of the run's models, where the method asks for them."""
+    dtype: torch.dtype
+    """The working dtype."""
+    places: Sequence[int] = ()
+    """Where the run's models are in what solvers give, the anchor first; empty: in the same order."""
+    moved_by: Sequence[Alignment | None] | None = None
+    """What has moved the run's models, in order, before their units are read: statistics of the models as they are
+    stored must follow. None: units come with what moves them."""
+    gains: CommonGains | None = None
+    """The gains that all models take on, where streams were turned; blocks come with the anchor's."""
+    notes: Sequence[str] = ()
+    """What is to be told of its parameters."""
 
-    def __init__(
-        self, fusion: Fusion, plan: Plan, donor: Model, statistics: FusionStatistics | None, dtype: torch.dtype
-    ) -> None:
-        self.fusion, self.plan, self.donor, self.statistics, self.dtype = fusion, plan, donor, statistics, dtype
-        self.places: list[int] = []
-        """Where the run's models are in what solvers give, the anchor first; empty: in the same order."""
-        self.moved_by: Sequence[Alignment | None] | None = None
-        """What has moved the run's models, in order, before their units are read: statistics of the models as they
-        are stored must follow. None: units come with what moves them."""
-        self.gains: CommonGains | None = None
-        """The gains that all models take on, where streams were turned; blocks come with the anchor's."""
-        self.report: dict[str, Any] = {}
-        """What a method that runs models has to tell."""
-        self.notes: list[str] = []
-        """What is to be told of its parameters."""
-        self.told: list[tuple[str, str]] = []
-        """What the method has said of tensors, by their names."""
-        self._depths = stacks_of(donor.blocks)
-        ranks = {line.name: number for number, line in enumerate(donor.spec.lines)}
-        stacked = [ranks[block.line.name] for block in donor.blocks if self._layer(block)[1] is not None]
-        self._after = {name for name, rank in ranks.items() if stacked and rank > min(stacked)}
+    @cached_property
+    def _depths(self) -> dict[str, int]:
+        return stacks_of(self.donor.blocks)
+
+    @cached_property
+    def _after(self) -> frozenset[str]:
+        """The lines behind the layers."""
+        ranks = {line.name: number for number, line in enumerate(self.donor.spec.lines)}
+        stacked = [ranks[block.line.name] for block in self.donor.blocks if self._layer(block)[1] is not None]
+        return frozenset(name for name, rank in ranks.items() if stacked and rank > min(stacked))
 
     def fuse(
         self,
@@ -146,7 +162,7 @@ class Fuser:
     def _working(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
-    def parameters(self, block: Block, number: int = 0) -> dict[str, Any]:
+    def parameters(self, block: Block, number: int = 0) -> Values:
         """The method's parameters for a block, or for one of the stored tensors that it is made of."""
         stack, layer = self._layer(block, number)
         after, depth = block.line.name in self._after, self._depths.get(stack, 1)
@@ -207,7 +223,7 @@ class Fuser:
     def _by_tensor(
         self,
         block: Block,
-        parameters: dict[str, Any],
+        parameters: Values,
         tensors: list[Tensor],
         by: list[Alignment | None],
         way: Way,
@@ -237,7 +253,7 @@ class Fuser:
     def apply(
         self,
         tensors: list[Tensor],
-        parameters: dict[str, Any],
+        parameters: Values,
         *,
         base: Tensor | None,
         statistics: Any,
@@ -259,7 +275,7 @@ class Fuser:
     def _in_pieces(
         self,
         block: Block,
-        parameters: dict[str, Any],
+        parameters: Values,
         tensors: list[Tensor],
         base: Tensor | None,
         way: Way,
@@ -283,7 +299,7 @@ class Fuser:
 
     def _fill(
         self,
-        parameters: dict[str, Any],
+        parameters: Values,
         tensors: list[Tensor],
         base: Tensor | None,
         first: FirstReading | None,
@@ -328,10 +344,6 @@ class Fuser:
         parameters = self.parameters(self.plan.units[0].blocks[0] if block is None else block)
         return [(option, parameters[name]) for name, option in self.fusion.method.options.items()]
 
-    def take_notes(self, results: Sequence[Sequence[UnitResult]]) -> None:
-        """Keep what the method has said of tensors while units were fused."""
-        self.told += [note for of_solver in results for result in of_solver for note in result.notes]
-
     def check(
         self,
         blocks: Mapping[Block, Tensor],
@@ -353,20 +365,28 @@ class Fuser:
             if tensor.is_floating_point() and not block.line.infinite:
                 check_explained(method, tensor, inputs, parameters, self.name(block))
 
-    def described(self, count: int) -> dict[str, Any]:
+    def described(self, count: int) -> FusionReport:
         """What a report says of the fusion of ``count`` models."""
         fusion = self.fusion
         middle = fusion.parameters.at(fusion.method, "", 1, depth=3)
         weights = fusion.weights(count)[fusion.start :] if "weight" in fusion.method.options else None
-        return {
-            "method": fusion.method.name,
-            "weights": weights,
-            "parameters": {name: value for name, value in middle.items() if name != "weight"},
-            "base": fusion.first == "base",
-            "seed": fusion.seed if fusion.method.random else None,
-            "kept_from_first": [block.key for block in self.plan.alone],
-            "notes": [*self.plan.selection.notes, *fusion.notes, *self.notes, *_joined(self.told)],
-        }
+        return FusionReport(
+            fusion.method.name,
+            weights=weights,
+            parameters={name: value for name, value in middle.items() if name != "weight"},
+            base=fusion.first == "base",
+            seed=fusion.seed if fusion.method.random else None,
+            kept_from_first=[block.key for block in self.plan.alone],
+        )
+
+    def every_note(self, said: Iterable[tuple[str, str]]) -> list[str]:
+        """What is to be told of the fusion, with what the method has ``said`` of tensors, by their names."""
+        return [*self.plan.selection.notes, *self.fusion.notes, *self.notes, *_joined(said)]
+
+
+def said_of(results: Sequence[Sequence[UnitResult]]) -> list[tuple[str, str]]:
+    """What a method has said of tensors while units were fused."""
+    return [note for of_solver in results for result in of_solver for note in result.notes]
 
 
 def _inputs(tensors: Sequence[Tensor], base: Tensor | None) -> Inputs:
@@ -374,7 +394,7 @@ def _inputs(tensors: Sequence[Tensor], base: Tensor | None) -> Inputs:
     return Inputs([[t] for t in tensors], None if base is None else [base])
 
 
-def _joined(sentences: Sequence[tuple[str, str]]) -> list[str]:
+def _joined(sentences: Iterable[tuple[str, str]]) -> list[str]:
     """What was said of tensors, one sentence for each thing that was said."""
     named: dict[str, list[str]] = {}
     for name, words in sorted(sentences):

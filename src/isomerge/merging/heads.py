@@ -19,6 +19,7 @@ from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model
 from isomerge.models.row_meanings import class_rows
 from isomerge.models.unit_plan import Plan
+from isomerge.records import Json
 from isomerge.run.writing_run import StreamWriter
 from isomerge.solve.match_names import SOFT
 from isomerge.symmetry.alignment import Alignment
@@ -205,7 +206,7 @@ def _template(donor: Model, kept: Model, gone: set[str]) -> Model:
     return replace(donor, checkpoint=replace(donor.checkpoint, tensors=tensors, config=config), matches=matches)
 
 
-def with_labels(config: Mapping[str, Any], of: Mapping[str, Any]) -> dict[str, Any]:
+def with_labels(config: Mapping[str, Any], of: Mapping[str, Any]) -> Json:
     """A config with what another one says of the head, in the order of the first."""
     labelled = {k: of[k] if k in CLASSIFIER else v for k, v in config.items() if k not in CLASSIFIER or k in of}
     return {**labelled, **{key: of[key] for key in CLASSIFIER if key in of}}

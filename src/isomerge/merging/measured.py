@@ -3,9 +3,8 @@ of the models' ensemble."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 from torch import nn
 
@@ -18,8 +17,9 @@ from isomerge.models.recognised import Model
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.live.substitution import module_as_told
-from isomerge.observe.losses import Measure, evaluate
+from isomerge.observe.losses import Figures, Measure, evaluate
 from isomerge.observe.read_files import shown
+from isomerge.records import Record, inline
 from isomerge.run.writing_run import StreamWriter
 from isomerge.solve.learn.settings import LearnSettings, batch_size_of, held_out
 from isomerge.solve.match_inputs import open_given
@@ -31,18 +31,44 @@ ROOM = 0.7
 """The share of the free memory that the models of an ensemble may take."""
 
 
-def measured(plan: MergePlan, stream: StreamWriter, *, learned: bool) -> tuple[dict[str, Any] | None, list[str]]:
-    """The losses of the models that were fused, of the output as it stands, and of their ensemble; and why not,
-    where there are none.
+class ModelFigures(Record):
+    """Of a model that went in."""
+
+    model: str
+    figures: Figures = inline()
+
+
+class Measured(Record):
+    """Losses of the models that were fused, of the output, and of the models' ensemble."""
+
+    data: str | None
+    examples: int
+    held_out: bool
+    """Whether they were held out of what the match was learned on."""
+    unit: str
+    models: Sequence[ModelFigures]
+    merged: Figures
+    ensemble: Figures | None
+    """None where the models do not fit in memory together."""
+
+    @property
+    def line(self) -> str:
+        """All of them in one line."""
+        names = short_names([each.model for each in self.models])
+        rows = [*zip(names, (each.figures for each in self.models), strict=True), ("merged", self.merged)]
+        rows += [] if self.ensemble is None else [("their ensemble", self.ensemble)]
+        which = "held-out examples" if self.held_out else "examples"
+        measures = ", ".join(f"{name} {figures.sentence}" for name, figures in rows)
+        return f"Loss on {self.examples} {which} ({self.unit}): {measures}."
+
+
+def measured(plan: MergePlan, stream: StreamWriter, *, learned: bool) -> tuple[Measured | None, list[str]]:
+    """The losses of a merge; and why not, where there are none.
 
     Args:
         plan: of the merge.
         stream: where all tensors are written.
         learned: whether the match was learned: then on the examples that were held out.
-
-    Returns:
-        ``unit``, ``examples``, ``held_out``, ``data``, ``models`` (rows of ``model``, ``loss``, ``accuracy``),
-        ``merged`` and ``ensemble`` (None where the models do not fit in memory together); or None.
     """
     matching, device = plan.matching, plan.matching.device
     data = matching.learn if learned else matching.data or matching.learn
@@ -56,22 +82,22 @@ def measured(plan: MergePlan, stream: StreamWriter, *, learned: bool) -> tuple[d
             return None, ["the loss of the models and of the merge was not measured, as the data have no labels"]
         if not plan.request.parents:
             models = []
-        rows, together = _parents(models, examples, device, plan.output.max_memory)
+        parents, together = _parents(models, examples, device, plan.output.max_memory)
         with stream.as_checkpoint() as folder:
             module = load_module(folder, device=device, own=plan.donor.checkpoint.own)
             merged = evaluate(module, examples, batch_size_of(examples))
     except IsomergeError as error:
         return None, [f"the loss of the models and of the merge was not measured: {error}"]
     asked = plan.request.matching
-    report: dict[str, Any] = {
-        "data": GENERATE if GENERATE in (asked.data, asked.learn) else shown(data),
-        "examples": len(examples),
-        "held_out": learned,
-        "unit": merged.unit,
-        "models": [{"model": model.ref, **_row(row)} for model, row in zip(models, rows, strict=True)],
-        "merged": _row(merged),
-        "ensemble": None if together is None else _row(together),
-    }
+    report = Measured(
+        GENERATE if GENERATE in (asked.data, asked.learn) else shown(data),
+        examples=len(examples),
+        held_out=learned,
+        unit=merged.unit,
+        models=[ModelFigures(model.ref, figures=each.figures) for model, each in zip(models, parents, strict=True)],
+        merged=merged.figures,
+        ensemble=None if together is None else together.figures,
+    )
     apart = ["the models' ensemble was not measured, as they do not fit in memory together"]
     return report, apart if together is None and models else []
 
@@ -95,24 +121,3 @@ def _parents(
         return [evaluate(module_as_told(model, device), examples, size) for model in models], None
     modules: list[nn.Module] = [module_as_told(model, device) for model in models]
     return [evaluate(module, examples, size) for module in modules], ensemble(modules, examples, size)
-
-
-def _row(measure: Measure) -> dict[str, float | None]:
-    return {"loss": measure.loss, "accuracy": measure.accuracy}
-
-
-def measured_line(report: Mapping[str, Any]) -> str:
-    """The measures of a report in one line."""
-    names = short_names([row["model"] for row in report["models"]])
-    rows = [*zip(names, report["models"], strict=True), ("merged", report["merged"])]
-    if report["ensemble"] is not None:
-        rows.append(("their ensemble", report["ensemble"]))
-    which = "held-out examples" if report["held_out"] else "examples"
-    measures = ", ".join(f"{name} {figures(row)}" for name, row in rows)
-    return f"Loss on {report['examples']} {which} ({report['unit']}): {measures}."
-
-
-def figures(row: Mapping[str, Any]) -> str:
-    """The loss, and the accuracy where there is one."""
-    accuracy = "" if row["accuracy"] is None else f" ({100 * row['accuracy']:.1f} %)"
-    return f"{row['loss']:.3f}{accuracy}"

@@ -27,7 +27,7 @@ def notes_before(request: MergeRequest) -> list[str]:
     Raises:
         IsomergeError: options that contradict each other.
     """
-    with request.told():
+    with request.worded():
         check_aligned(request, request.matching)
         check_anchor(request.anchor, request.matching, request.spaces or "")
     together = request.anchor == "none" or len(request.models) < 3 or request.fusion.first == "base"

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from isomerge.evidence.relation import Level, Pair
+from isomerge.evidence.report.facts import Facts
 from isomerge.fusion.fusion import Fusion
 from isomerge.merging.decision import Decision, decision, learning, learns
 from isomerge.merging.fusing import Fuser
@@ -28,13 +29,11 @@ from isomerge.models.stored_form import coarse_note
 from isomerge.models.unit_plan import Plan, make_plan
 from isomerge.observe.read_files import data_key, file_stamp
 from isomerge.options import unused
-from isomerge.run.cost import estimate, room_for_units
-from isomerge.run.run_verdict import (
-    measured,
-    pairs_of,
-    planned_report,
-    verdict_document,
-)
+from isomerge.progress import Observer
+from isomerge.records import Json
+from isomerge.run.cost import Needs, estimate, room_for_units
+from isomerge.run.run_report import Moves
+from isomerge.run.run_verdict import RunVerdict, measured, pairs_of, planned_facts, verdict_on
 from isomerge.run.running_cost import fusing_memory
 from isomerge.run.writing_run import Output, run_key
 from isomerge.solve.match_checks import check_matching, check_statistics_files, with_data_for_method
@@ -54,6 +53,16 @@ from isomerge.solve.standing import (
 
 if TYPE_CHECKING:
     from isomerge.merging.fusion_statistics import FusionStatistics
+
+
+@dataclass(frozen=True)
+class Matched:
+    """What passes over whole models found."""
+
+    streams: Sequence[Json] = ()
+    """What is said of every source, where streams (or all, by other ways) were matched."""
+    mean: Json | None = None
+    """The same of the common mean, of a merge without an anchor."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +171,7 @@ class MergePlan:
         return self.fusion.method.forward or self.gathers or self.request.repair is not None
 
     @cached_property
-    def needs(self) -> dict[str, Any]:
+    def needs(self) -> Needs:
         """What decides how much memory the run takes, for `isomerge.run.cost`."""
         fusing = fusing_memory(
             self.models,
@@ -172,8 +181,8 @@ class MergePlan:
             gathers=self.gathers,
             aligned=self.matches,
         )
-        needs = {"guard": False, "piecewise": self.fusion.method.elementwise, "fusing": fusing}
-        return {**needs, "anchor": self.request.anchor, "matching": self.matching} if self.matches else needs
+        needs = Needs(False, piecewise=self.fusion.method.elementwise, fusing=fusing)
+        return replace(needs, anchor=self.request.anchor, matching=self.matching) if self.matches else needs
 
     def cost(self) -> dict[str, float]:
         """What it will take in memory and time; output and data are looked at.
@@ -183,7 +192,7 @@ class MergePlan:
         """
         self.output.check([*self.models, *self.read])
         check_data(self.matching, self.donor)
-        return estimate(self.plan, self.models, limit=self.output.max_memory, **self.needs)
+        return estimate(self.plan, self.models, self.needs, limit=self.output.max_memory)
 
     def decided(self) -> list[str]:
         """What was decided, and how to decide otherwise, in a line each; none where all was said."""
@@ -192,16 +201,16 @@ class MergePlan:
         key = "tokenizer_source" if by_recipe else "--tokenizer-source"
         return lines + ([f"Decided: {self.vocabulary} ({key} says otherwise)."] if self.vocabulary else [])
 
-    def pairs(self, report: dict[str, Any] | None = None) -> list[Pair]:
-        """Every model with what it is brought to, with the distances of a report; and fine-tunes that are none of
-        what they are said to be tuned from."""
+    def pairs(self, moves: Moves | None = None) -> list[Pair]:
+        """Every model with what it is brought to, with the distances of a run; and fine-tunes that are none of what
+        they are said to be tuned from."""
         if self.fusion.picks and not self.aligns:
             return []  # no two are averaged
         bearings = self.bearings
         how = {"align": self.aligns, "left": bearings.left, "helps": bearings.helps}
         base = self.fusion.first == "base" and not bearings.order[0]
         pairs = pairs_of(bearings.standings, self.models, base=base, **how)
-        pairs = pairs if report is None else measured(pairs, report)
+        pairs = pairs if moves is None else measured(pairs, moves.spreads)
         strays = pairs_of(bearings.strays, self.models, align=False, base=True)
         return pairs + [pair for pair in strays if pair.level is Level.POOR]
 
@@ -216,11 +225,9 @@ class MergePlan:
         Raises:
             IsomergeError: parameters that the method does not take for some tensor, or not together.
         """
-        fuser = Fuser(fusion, self.plan, self.donor, self.statistics, self.dtype)
+        fuser = Fuser(fusion, self.plan, self.donor, self.statistics, self.dtype, self.places, gains=self.gains)
         check_parameters(fuser)
-        fuser.notes = [*idle_filters(fuser), *idle_density(fuser)]
-        fuser.places, fuser.gains = self.places, self.gains
-        return fuser
+        return replace(fuser, notes=[*idle_filters(fuser), *idle_density(fuser)])
 
     def key(self) -> str:
         """What the output depends on: a run that was killed goes on only under the same."""
@@ -256,14 +263,19 @@ class MergePlan:
         """All models that are read."""
         return [*self.models, *(base for base in self.bases if base is not None)]
 
-    def verdict(self, report: dict[str, Any] | None = None) -> dict[str, Any] | None:
-        """What came out by the report of a run, or what will by how the models stand: see `verdict_document`."""
-        refs = [self.target.ref, *(source.ref for source in self.sources)]
-        pairs = self.pairs(report)
-        if report is None:
-            described = self.fuser.described(len(self.models))
-            report = planned_report("merge", refs, align=self.aligns, **described)
-        return verdict_document(pairs, report, self.models, say=self.request.say)
+    def verdict(self, moves: Moves | None = None, facts: Facts | None = None) -> RunVerdict | None:
+        """What came out by the distances and the facts of a run, or what will by how the models stand."""
+        if facts is None:
+            fusion = self.fuser.described(len(self.models))
+            facts = replace(
+                planned_facts("merge", [self.target.ref, *(source.ref for source in self.sources)]),
+                aligned=self.aligns,
+                method=fusion.method,
+                weights=tuple(w for w in fusion.weights or () if w is not None),
+                parameters=fusion.parameters,
+                base=fusion.base,
+            )
+        return verdict_on(self.pairs(moves), facts, self.models, say=self.request.say)
 
 
 def plan_merge(
@@ -301,29 +313,30 @@ def plan_merge(
         unused.note("heads", "none of the models has a classifier head")
     apart = head_lines(models[0].spec) if heads.apart else ()
     looks = bool(request.align) or runs
-    told = [*notes, *check_compatible(models[0], models[1:], apart=apart, stored=not looks)]
+    said = [*notes, *check_compatible(models[0], models[1:], apart=apart, stored=not looks)]
     if heads.how in ("average", "agreed"):
         models, bases, of_classes = _in_one_order(models, bases, own=int(heads.how == "agreed"))
-        told += of_classes
+        said += of_classes
     if any(model.checkpoint.lent for model in models):
         # where vocabularies differ
         from isomerge.models.vocabulary_views import of_common_tokens
 
         if matching.match in SOFT:
-            told.append(f"--match {matching.match} looks at rows of tokens that a model lacks as at its own")
+            said.append(f"--match {matching.match} looks at rows of tokens that a model lacks as at its own")
         elif request.align or runs:
             models = of_common_tokens(models)
-    told += [] if output.dtype else coarse_note(models)
+    said += [] if output.dtype else coarse_note(models)
     dtype = working_dtype(models)
     bases = [*[None] * fusion.start, *bases] if bases else [None] * len(models)
-    how: dict[str, Any] = {"apart": heads.apart, "kinship": kinship, "observer": output.observer}
-    bearings, matching = _look(request, models, bases, dtype, matching, **how)
+    bearings, matching = _look(
+        request, models, bases, dtype, matching, apart=heads.apart, kinship=kinship, observer=output.observer
+    )
     first, spaces, layers = None, bearings.spaces, request.layers
     if matching.match in SOFT and spaces.startswith("paper"):  # transported from where the paper moves them
         first = make_plan(models[0], models[1:], spaces, layers)
         spaces, layers = "all", None
     units = make_plan(models[0], models[1:], spaces, layers)
-    template, units = arrange(heads, models, _with_notes(units, [*told, *bearings.notes]))
+    template, units = arrange(heads, models, _with_notes(units, [*said, *bearings.notes]))
     units = _with_notes(units, _heads_told(heads, models, template))
     units = none_matched(units) if bearings.all_left else units
     if (say := request.say) is not None:
@@ -359,9 +372,11 @@ def _heads_told(heads: Heads, models: Sequence[Model], template: Model) -> list[
     """Whose head is written where the base has none, and which tensors are left out."""
     refs, agreed = [model.ref for model in models], heads.how == "agreed"
     tuned = " and ".join(refs[1:])
-    told = [f"the class is that of {tuned}, and the head the mean of theirs, as {refs[0]} has no such head"]
+    averaged_head = [
+        f"the class is that of {tuned}, and the head the mean of theirs, as {refs[0]} has no such head"
+    ]
     like, averaged = refs[1 if agreed else 0], heads.how == "average"
-    return [*(told if agreed else ()), *left_out(models, template, like, heads=averaged)]
+    return [*(averaged_head if agreed else ()), *left_out(models, template, like, heads=averaged)]
 
 
 def _with_notes(plan: Plan, notes: Sequence[str]) -> Plan:
@@ -376,7 +391,8 @@ def _look(
     matching: Matching,
     *,
     apart: bool,
-    **how: Any,
+    kinship: Kinship | None,
+    observer: Observer,
 ) -> tuple[Bearings, Matching]:
     """See how the models stand, choose the spaces, and which models are left as they are; and what the match looks
     at, in the order of the models, with what was decided of it."""
@@ -388,9 +404,9 @@ def _look(
     target, sources = models[order[0]], [models[k] for k in order[1:]]
     origins = [bases[k] for k in order[1:]]
     moved = [origin or source for source, origin in zip(sources, origins, strict=True)]
-    standing = standings(target, moved, dtype, **how)
+    standing = standings(target, moved, dtype, kinship=kinship, observer=observer)
     strays = [
-        standings(origin, [source], dtype, **how)[0]
+        standings(origin, [source], dtype, kinship=kinship, observer=observer)[0]
         for source, origin in zip(sources, origins, strict=True)
         if origin is not None
     ]
@@ -428,10 +444,12 @@ def _solvers(plan: MergePlan) -> list[PairSolver]:
 
     They are unguarded: the merge must be a function of the orbits, whatever gauges the checkpoints are stored in.
     """
-    room = room_for_units(plan.plan, plan.models, plan.output.max_memory, **plan.needs)
-    how: dict[str, Any] = {"guard": False, "device": plan.matching.matching_device, "room": room}
+    room = room_for_units(plan.plan, plan.models, plan.output.max_memory, plan.needs)
+    device = plan.matching.matching_device
     sources = zip(plan.sources, plan.bearings.origins, plan.bearings.left or repeat(False), strict=False)
     return [
-        PairSolver(plan.target, origin or source, plan.plan, plan.dtype, left=left, **how)
+        PairSolver(
+            plan.target, origin or source, plan.plan, plan.dtype, guard=False, left=left, device=device, room=room
+        )
         for source, origin, left in sources
     ]

@@ -20,15 +20,32 @@ from isomerge.fusion.method_parameters import of_every_model
 from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
 from isomerge.merging.recipe.recipe_words import in_keys, told_in_keys
+from isomerge.records import Record, inline
 from isomerge.solve.match_options import WEIGHTS, Matching
 
 if TYPE_CHECKING:
     from isomerge.merging.recipe.schema import Recipe
+    from isomerge.observe.losses import Figures
 
 Layers = tuple[Any, tuple[int, int]]
 """A model, and some of its layers ``[first, last)``."""
 OF_ALIGN = ("merge_base", "anchor", "spaces", "layers", "heads", "untie", "repair")
 """The fields that a recipe's `align` has by the same names (`isomerge.merging.recipe.schema.AlignBlock`)."""
+
+
+class Candidate(Record):
+    """A merge with only some layers matched."""
+
+    layers: str
+    figures: Figures = inline()
+
+
+class LayerScan(Record):
+    """Merges with only some layers matched, and which was chosen."""
+
+    by: str
+    candidates: Sequence[Candidate]
+    chosen: str
 
 
 @dataclass(frozen=True)
@@ -87,7 +104,7 @@ class MergeRequest:
     dtype: str | None = None
     select: str | None = None
     """How the layers that are matched are selected (`isomerge.commands.layer_selection`)."""
-    scan: Mapping[str, Any] | None = None
+    scan: LayerScan | None = None
     """What was tried, where they were."""
     parents: bool = True
     """Whether the models that go in are measured as well."""
@@ -104,7 +121,7 @@ class MergeRequest:
         of_recipe = () if self.recipe is None else self.recipe.align.matching().values()
         return [self.models, self.stacks, self.stats, self.source_bases, list(of_recipe)]
 
-    def told(self) -> AbstractContextManager[None]:
+    def worded(self) -> AbstractContextManager[None]:
         """Errors inside name a recipe's keys, where there is one."""
         path = None if self.recipe is None else self.files[0]
         return told_in_keys(path, self.recipe, {**self.said, "repair": self.repair})
@@ -263,7 +280,7 @@ def _has_adapter(model: Any) -> bool:
     return isinstance(model, (str, Path)) and "+" in str(model)
 
 
-def _same(one: Any, two: Any) -> bool:
-    if isinstance(one, (str, Path)) and isinstance(two, (str, Path)):
-        return str(one) == str(two) or (os.path.isdir(one) and os.path.isdir(two) and os.path.samefile(one, two))
-    return one is two
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, (str, Path)) and isinstance(b, (str, Path)):
+        return str(a) == str(b) or (os.path.isdir(a) and os.path.isdir(b) and os.path.samefile(a, b))
+    return a is b

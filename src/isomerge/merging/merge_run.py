@@ -3,17 +3,20 @@ checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
+from isomerge.evidence.distance import why_risen
 from isomerge.fusion.fusion import Fusion
-from isomerge.merging.finishing import finish
+from isomerge.merging.finishing import MergeReport, finish
+from isomerge.merging.fusing import Fuser, said_of
 from isomerge.merging.head_folders import apart_names
-from isomerge.merging.merge_plan import MergePlan
-from isomerge.merging.roles import roles_of, weights_of
-from isomerge.run.run_report import report_of
+from isomerge.merging.merge_plan import Matched, MergePlan
+from isomerge.merging.roles import parts_of, weights_of
+from isomerge.records import Json, Record
+from isomerge.run.run_report import Match, moves_of, run_notes, run_of
 from isomerge.run.run_verdict import noted, tell_ahead
 from isomerge.run.streaming import UnitSolver, elements_of_results, prepare_votes, stream_units, write_alone
 from isomerge.run.writing_run import StreamWriter
@@ -24,29 +27,37 @@ from isomerge.solve.pairs.pair import CommonGains, UnitResult
 from isomerge.symmetry.alignment import Alignment
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """How aligned models are fused."""
+
+    fusion: Fusion
+    """Of the plan's method."""
+    used: Sequence[UnitSolver]
+    """What brings the units together from then on."""
+    report: Record
+    """What the run's report says of it, as ``tune``."""
+    outcome: Record
+    """The same for who runs it, with what another run would say otherwise."""
+    notes: Sequence[str] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Further files of the output, by their names."""
+
+
 class Choice(Protocol):
     """Chooses how aligned models are fused, once they are aligned and before anything is fused
     (`isomerge.tuning.tuner`)."""
-
-    report: dict[str, Any]
-    """What the run's report says of it, as ``tune``."""
-    notes: list[str]
-
-    files: dict[str, bytes]
-    """Further files of the output, by their names."""
 
     def key(self, plan: MergePlan) -> str:
         """What the output depends on."""
         ...
 
-    def __call__(
-        self, plan: MergePlan, stream: StreamWriter, used: Sequence[UnitSolver]
-    ) -> tuple[Fusion, Sequence[UnitSolver]]:
-        """The fusion of the same method, and what brings the units together from then on."""
+    def __call__(self, plan: MergePlan, stream: StreamWriter, used: Sequence[UnitSolver]) -> Chosen:
+        """What is chosen, where ``used`` brings the units together."""
         ...
 
 
-def run_plan(plan: MergePlan, choose: Choice | None = None) -> dict[str, Any]:
+def run_plan(plan: MergePlan, choose: Choice | None = None) -> MergeReport:
     """Match, fuse and write what was planned; the report. ``choose`` may give it another fusion of the same
     method."""
     key = plan.key() if choose is None else choose.key(plan)
@@ -57,44 +68,76 @@ def run_plan(plan: MergePlan, choose: Choice | None = None) -> dict[str, Any]:
     apart = apart_names(plan.heads, plan.donor)
     with StreamWriter(plan.template, plan.output, key, others=plan.read, apart=apart) as stream:
         plan = replace(plan, matching=with_generated(plan.matching, plan.models, stream))
-        plan, used, how = _matched(plan, stream)
+        plan, used, matched = _matched(plan, stream)
+        chosen = None
         if choose is not None:
-            fusion, used = choose(plan, stream, used)
-            plan = replace(plan, request=replace(plan.request, fusion=fusion))
-            how |= {"tune": choose.report}
-        fuser = plan.fuser
+            chosen = choose(plan, stream, used)
+            plan, used = replace(plan, request=replace(plan.request, fusion=chosen.fusion)), chosen.used
+        fuser, forward = plan.fuser, None
         if plan.runs:
             # few methods run the models
             from isomerge.merging.forward_fusion import fuse_forward
 
-            results, moves = fuse_forward(plan, stream, used, key)
-            how |= {"forward": fuser.report}
-            if moves and plan.matching.match not in SOFT:
-                solvers = [replace(solver, given=g) for solver, g in zip(plan.solvers, moves, strict=True)]
+            fused = fuse_forward(plan, stream, used, key)
+            results, said, forward = fused.results, fused.said, fused.report
+            if fused.moves and plan.matching.match not in SOFT:
+                solvers = [replace(solver, given=g) for solver, g in zip(plan.solvers, fused.moves, strict=True)]
                 plan = replace(plan, solvers=solvers)
         else:
             fuse = partial(fuser.fuse, form=stream.form)
             pieces = plan.fusion.method.elementwise
             results = stream_units(stream, used, plan.plan, fuse, plan.target, piecewise=pieces)
-            fuser.take_notes(results)
+            said = said_of(results)
         write_alone(stream, plan.plan, plan.donor, plan.dtype, donor_moved(plan, results))
-        beside = [base for base in plan.bases if base is not None]
-        read = [plan.target, *plan.sources]
-        report = report_of("merge", read, results, beside, **fuser.described(len(plan.models)), **how)
         alignments: list[Alignment] = []
         if plan.aligns and plan.matching.match not in SOFT:
             alignments = [s.alignment(elements_of_results(r)) for s, r in zip(plan.solvers, results, strict=True)]
             if plan.gains is not None:
                 alignments = [plan.gains.written @ g for g in alignments]
-        report["roles"] = roles_of(plan, report)
-        if report["weights"] is not None:  # of the models that are fused, in the order of ``models``
-            weight_of = dict(zip(map(id, plan.models), weights_of(plan.fusion, len(plan.models)), strict=True))
-            report["weights"] = [w for model in read if (w := weight_of[id(model)]) is not None]
-        report["verdict"] = plan.verdict(report)
-        report["notes"] += [*noted(report["verdict"]), *([] if choose is None else choose.notes)]
-        report["notes"] = [*map(plan.request.say or str, report["notes"])]
-        finish(plan, stream, report, alignments, {} if choose is None else choose.files)
-    return report
+        report = _report(plan, matched, results, fuser, said, forward)
+        report = report if chosen is None else replace(report, tune=chosen.report)
+        verdict = plan.verdict(report.moves, report.facts)
+        notes = [*report.notes, *noted(verdict), *(() if chosen is None else chosen.notes)]
+        report = replace(report, verdict=verdict, notes=[*map(plan.request.say or str, notes)])
+        report = finish(plan, stream, report, alignments, {} if chosen is None else chosen.files)
+        return report if chosen is None else replace(report, tune=chosen.outcome)
+
+
+def _report(
+    plan: MergePlan,
+    matched: Matched,
+    results: Sequence[Sequence[UnitResult]],
+    fuser: Fuser,
+    said: Sequence[tuple[str, str]],
+    forward: Json | None,
+) -> MergeReport:
+    """What is known of a merge once its tensors are written."""
+    ours, mean = plan.matching.match == OURS, matched.mean
+    read = [plan.target, *plan.sources]
+    beside = [base for base in plan.bases if base is not None]
+    moves, fusion = moves_of(read, results), fuser.described(len(plan.models))
+    if fusion.weights is not None:  # of the models that are fused, in the order of what was read
+        weight_of = dict(zip(map(id, plan.models), weights_of(plan.fusion, len(plan.models)), strict=True))
+        fusion = replace(fusion, weights=[w for model in read if (w := weight_of[id(model)]) is not None])
+    why = why_risen([*(matched.streams if ours else ()), mean or {}], "" if ours else plan.matching.match)
+    return MergeReport(
+        run=run_of("merge", read, results, beside),
+        notes=run_notes(fuser.every_note(said), moves.risen(why)),
+        moves=moves,
+        fusion=fusion,
+        align=plan.aligns,
+        spaces=plan.spaces,
+        layers=plan.request.layers,
+        decided=plan.bearings.decision,
+        vocabulary=plan.vocabulary or None,
+        streams=matched.streams if ours else [],
+        match=None if ours else Match(plan.matching.match, matched.streams),
+        anchor=None if mean is None else "none",
+        mean=mean,
+        heads=plan.request.heads if plan.heads.apart else None,
+        forward=forward,
+        roles=parts_of(plan, (forward or {}).get("chosen")),
+    )
 
 
 def donor_moved(plan: MergePlan, results: Sequence[Sequence[UnitResult]]) -> Alignment | None:
@@ -113,19 +156,17 @@ def donor_moved(plan: MergePlan, results: Sequence[Sequence[UnitResult]]) -> Ali
     return plan.gains.written if moved is None else plan.gains.written @ moved
 
 
-def _matched(plan: MergePlan, stream: StreamWriter) -> tuple[MergePlan, Sequence[UnitSolver], dict[str, Any]]:
+def _matched(plan: MergePlan, stream: StreamWriter) -> tuple[MergePlan, Sequence[UnitSolver], Matched]:
     """The plan with the gains that its models are written with, what brings the units together, once all passes
-    over whole models are done, and what the report says of it."""
-    request, matching = plan.request, plan.matching
+    over whole models are done, and what these found."""
+    matched = Matched()
     used: Sequence[UnitSolver] = plan.solvers
-    streams: list[dict[str, Any]] = []
-    mean = None
     if plan.matches:
         # every solver there is: a merge of models as they are stored does without
         from isomerge.merging.matched_models import match_models
 
-        plan, used, streams, mean = match_models(plan, stream)
-    if not streams and mean is None:
+        plan, used, matched = match_models(plan, stream)
+    if not matched.streams and matched.mean is None:
         used = prepare_votes(stream, plan.solvers)
         plan = replace(plan, solvers=used)
     if (gains := _gains(plan, stream)) is not None:
@@ -138,15 +179,7 @@ def _matched(plan: MergePlan, stream: StreamWriter) -> tuple[MergePlan, Sequence
             TransplantSolver(solver, source) if origin else solver
             for solver, source, origin in zip(plan.solvers, plan.sources, origins, strict=True)
         ]
-    ours, decided = matching.match == OURS, plan.bearings.decision
-    how: dict[str, Any] = {"align": plan.aligns, "spaces": plan.spaces, "layers": request.layers}
-    how |= {"decided": None if decided is None else decided.document()}
-    how |= {"vocabulary": plan.vocabulary} if plan.vocabulary else {}
-    how |= {"streams": streams if ours else []}
-    how |= {"heads": request.heads} if plan.heads.apart else {}
-    how |= {} if ours else {"match": {"name": matching.match, "sources": streams}}
-    how |= {"anchor": "none", "mean": mean} if mean is not None else {}
-    return plan, used, how
+    return plan, used, matched
 
 
 def _gains(plan: MergePlan, stream: StreamWriter) -> CommonGains | None:

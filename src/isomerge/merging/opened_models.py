@@ -143,7 +143,7 @@ def by_token(request: MergeRequest, *, allow_pickle: bool = False) -> ByToken:
         numbers = " and ".join(map(str, sizes))
         return replace(union, decided=f"the output has the tokens of all models, as they have {numbers}")
     specs = {model.ref: described(model, request.spec) for model in models}
-    if len({one.kin for one in specs.values() if one is not None}) > 1:
+    if len({spec.kin for spec in specs.values() if spec is not None}) > 1:
         return ByToken(request)  # refused as they are
     known = {model.ref: token_rows(model, specs[model.ref]) for model in models}
     notes = tuple(unknown_tokens(known))

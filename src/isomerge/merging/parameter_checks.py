@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from isomerge.errors import IsomergeError, is_overflow_error
+from isomerge.fusion.method_options import Values
 from isomerge.fusion.method_parameters import filter_names
 from isomerge.merging.fusing import Fuser
 from isomerge.symmetry.blocks import Block
@@ -98,7 +99,7 @@ def _merged_at_once(fuser: Fuser, unit: Unit, block: Block, number: int) -> tupl
     return "single tensors", (block.key, number)
 
 
-def _try(fuser: Fuser, parameters: dict[str, Any], count: int) -> None:
+def _try(fuser: Fuser, parameters: Values, count: int) -> None:
     """Merge a few random numbers by one of isomerge's own methods: it says so where it does not take its
     parameters."""
 

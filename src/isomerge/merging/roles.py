@@ -3,11 +3,11 @@ coordinates."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
 from isomerge.fusion.fusion import Fusion
 from isomerge.merging.merge_plan import MergePlan
+from isomerge.records import Record, optional
 
 MERGED, BASE, LEFT_OUT = "merged", "base", "left out"
 CONFIG, TOKENIZER, ANCHOR, REST = "config", "tokenizer", "anchor", "tensors that not all have"
@@ -16,20 +16,46 @@ IN_WEIGHTS = (MERGED, BASE, SOURCE_BASE, REST)
 """Roles of models on whose weights the output depends; the others give other things alone."""
 
 
-def roles_of(plan: MergePlan, report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A row per model in the run's order, the source bases last: ``{model, roles, weight}``.
+class Part(Record):
+    """What an input gave."""
 
-    ``weight`` is that of the method, None where the model or the method has none; of weights that change from layer
-    to layer (``varies`` is then true) the one in the middle of the stack.
+    model: str
+    roles: Sequence[str]
+    weight: float | None
+    """The method's, None where the model or the method has none; of weights that change from layer to layer the one
+    in the middle of the stack."""
+    varies: bool | None = optional()
+    """True of such weights."""
+
+    @property
+    def in_weights(self) -> bool:
+        """Whether the output's weights depend on this model's."""
+        return any(role in IN_WEIGHTS for role in self.roles)
+
+    @property
+    def sentence(self) -> str:
+        """In words, for the model card."""
+        parts = [
+            f"{MERGED}, with weight {self.weight:g}" if role == MERGED and self.weight is not None else role
+            for role in self.roles
+        ]
+        gifts = [role for role in parts if role in (CONFIG, TOKENIZER, REST)]
+        parts = [role for role in parts if role not in gifts]
+        parts += [f"gives {' and '.join(gifts)}"] if gifts else []
+        parts += ["its weight changes from layer to layer (see the recipe)"] if self.varies else []
+        return "; ".join(parts)
+
+
+def parts_of(plan: MergePlan, chosen: Collection[int] | None = None) -> list[Part]:
+    """What every model gave, in the run's order, the source bases last.
 
     Args:
         plan: of the merge.
-        report: of the run: a method that runs models may have left some out.
+        chosen: the models that a method has not left out; None: all.
     """
     fusion, request, models = plan.fusion, plan.request, plan.models
     weights = weights_of(fusion, len(models))
-    chosen = (report.get("forward") or {}).get("chosen")
-    rows = []
+    parts = []
     for number, model in enumerate(models):
         fused = number >= fusion.start
         roles = [MERGED if chosen is None or number - fusion.start in chosen else LEFT_OUT] if fused else []
@@ -38,11 +64,11 @@ def roles_of(plan: MergePlan, report: Mapping[str, Any]) -> list[dict[str, Any]]
             roles += [CONFIG, *([TOKENIZER] if model.checkpoint.has_own_files else [])]
             roles += [REST] if plan.plan.alone and not fused else []
         roles += [ANCHOR] if request.align and request.anchor == "first" and number == request.onto else []
-        row: dict[str, Any] = {"model": model.ref, "roles": roles, "weight": weights[number]}
-        rows.append({**row, "varies": True} if weights[number] is not None and _varies(fusion) else row)
+        varies = True if weights[number] is not None and _varies(fusion) else None
+        parts.append(Part(model.ref, roles, weights[number], varies=varies))
     for base in dict.fromkeys(base for base in plan.bases if base is not None):
-        rows.append({"model": base.ref, "roles": [SOURCE_BASE], "weight": None})
-    return rows
+        parts.append(Part(base.ref, [SOURCE_BASE], None))
+    return parts
 
 
 def weights_of(fusion: Fusion, count: int) -> list[float | None]:
@@ -58,22 +84,3 @@ def _varies(fusion: Fusion) -> bool:
     parts = fusion.parameters.slices
     settings = [*(s for part in parts for s in (*part.sources, part.own)), fusion.parameters.common]
     return len(parts) > 1 or any(isinstance(s.get("weight"), (list, tuple, Mapping)) for s in settings)
-
-
-def role_text(row: Mapping[str, Any]) -> str:
-    """A row in words, for the model card."""
-    roles, weight = row["roles"], row["weight"]
-    parts = [
-        f"{MERGED}, with weight {weight:g}" if role == MERGED and weight is not None else role for role in roles
-    ]
-    gifts = [role for role in parts if role in (CONFIG, TOKENIZER, REST)]
-    parts = [role for role in parts if role not in gifts]
-    parts += [f"gives {' and '.join(gifts)}"] if gifts else []
-    if row.get("varies"):
-        parts.append("its weight changes from layer to layer (see the recipe)")
-    return "; ".join(parts)
-
-
-def in_weights(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The models on whose weights the output depends."""
-    return [row["model"] for row in rows if any(role in IN_WEIGHTS for role in row["roles"])]

@@ -16,11 +16,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +37,7 @@ from isomerge.fusion.emr import same_direction
 from isomerge.models.recognised import Model
 from isomerge.models.row_meanings import in_order
 from isomerge.pieces import wide_dtype
+from isomerge.records import Record, inline
 
 FORMAT = "isomerge-task-mask"
 KINDS = ("emr", "tall")
@@ -81,6 +81,26 @@ class TaskMask:
         return torch.from_numpy(bits).bool().reshape(shape)
 
 
+class MaskUse(Record):
+    """A mask that was made or used."""
+
+    kind: str
+    factor: float
+    notes: Sequence[str]
+    """On what rows mean, which are taken in the merged model's order."""
+    out: str
+
+
+class MaskReport(Record):
+    """What a mask is worth."""
+
+    share: float
+    error: float
+    """How far the restored model is from the task's, as a share of the task vector's length: 1 is as far as the
+    base, and then nothing is gained."""
+    mask: MaskUse = inline()
+
+
 def write_task_mask(
     merged: Model,
     base: Model,
@@ -90,8 +110,8 @@ def write_task_mask(
     kind: str = "emr",
     tall_lambda: float = 0.4,
     overwrite: bool = False,
-) -> dict[str, Any]:
-    """Write the mask of a task's model, a safetensors file of one bit per weight; returns a report.
+) -> MaskReport:
+    """Write the mask of a task's model, a safetensors file of one bit per weight.
 
     Args:
         merged: the merged model.
@@ -101,11 +121,6 @@ def write_task_mask(
         kind: ``emr`` or ``tall``.
         tall_lambda: the threshold of TALL masks, larger for smaller masks.
         overwrite: replace ``out`` if it exists.
-
-    Returns:
-        ``{kind, factor, share, error, notes, out}``: the share of weights in the mask, and how far the restored
-        model is from the task's, as a share of the task vector's length: 1 is as far as the base, and then nothing
-        is gained; ``notes`` on what rows mean, which are taken in the merged model's order.
 
     Raises:
         IsomergeError: another word for ``kind``, models that do not fit together, rows without partners, a
@@ -137,8 +152,7 @@ def write_task_mask(
     error = max(0.0, factor**2 * squares - 2 * factor * crossed + lengths)
     header = {"format": FORMAT, "kind": kind, "factor": repr(factor), "fits": _digest(merged, base)}
     write_tensors(out, masks, header)
-    report = {"kind": kind, "factor": factor, "share": kept / entries, "error": (error / lengths) ** 0.5}
-    return {**report, "notes": rows.notes, "out": str(out)}
+    return MaskReport(kept / entries, (error / lengths) ** 0.5, mask=MaskUse(kind, factor, rows.notes, str(out)))
 
 
 def read_task_mask(path: Path) -> TaskMask:
@@ -157,9 +171,7 @@ def read_task_mask(path: Path) -> TaskMask:
     return TaskMask(header["kind"], float(header["factor"]), header["fits"], path)
 
 
-def restore_task(
-    merged: Model, base: Model, mask: TaskMask, out: Path, *, overwrite: bool = False
-) -> dict[str, Any]:
+def restore_task(merged: Model, base: Model, mask: TaskMask, out: Path, *, overwrite: bool = False) -> MaskUse:
     """Write the model of a task: ``base + factor mask (merged - base)``, tensor by tensor, with the merged model's
     config and files, in its dtypes.
 
@@ -185,13 +197,8 @@ def restore_task(
     key = hashlib.sha256(json.dumps(seen).encode()).hexdigest()
     reads = (*checkpoint.files, *base.checkpoint.files, mask.path)
     stored = {name: canonical for canonical, name in merged.names.items()}
-    how: dict[str, Any] = {
-        "key": key,
-        "overwrite": overwrite,
-        "name": weights_name(checkpoint.config),
-        "reads": reads,
-    }
-    with CheckpointWriter(out, plan, **how) as writer:
+    name = weights_name(checkpoint.config)
+    with CheckpointWriter(out, plan, key=key, overwrite=overwrite, name=name, reads=reads) as writer:
         for name in checkpoint.tensors:
             if name not in writer.done:
                 tensor = merged.read(name, None)
@@ -204,7 +211,7 @@ def restore_task(
                 writer.write(name, tensor)
                 writer.commit(name, {})
         writer.finish({**checkpoint.companions(), CONFIG: config_bytes(checkpoint.config)})
-    return {"kind": mask.kind, "factor": mask.factor, "notes": rows.notes, "out": str(out)}
+    return MaskUse(mask.kind, mask.factor, rows.notes, str(out))
 
 
 def _task_vectors(merged: Model, base: Model, task: Model) -> Iterator[tuple[str, Tensor, Tensor]]:

@@ -23,6 +23,7 @@ from isomerge.config.agreement import as_transformers_reads, config_value
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model
 from isomerge.models.stored_form import cast, out_code
+from isomerge.records import Json
 
 OF_FILES = ("dtype", "torch_dtype", "head_dim")
 """Keys that go from one config to another though a class may not list them."""
@@ -97,7 +98,7 @@ class DenseMlps:
         return self.shape(0, self.target.dense[0])[1]
 
 
-def experts_config(base: Model, target: ExpertTarget, numbers: ExpertNumbers) -> dict[str, Any]:
+def experts_config(base: Model, target: ExpertTarget, numbers: ExpertNumbers) -> Json:
     """The config.json of a model with experts: what both classes know of the dense model's, and the target's own
     keys.
 

@@ -69,7 +69,7 @@ class Made:
 
     function: Any
     arguments: tuple[Any, ...]
-    keywords: dict[str, Any]
+    keywords: Mapping[str, Any]
 
     def read(self, checkpoint: Checkpoint) -> Tensor:
         """Its values."""

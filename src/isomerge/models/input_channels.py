@@ -31,7 +31,7 @@ def of_equal_channels(models: Sequence[Checkpoint]) -> list[Checkpoint]:
     return [model if model.config[KEY] == wide.config[KEY] else _widened(model, wide) for model in models]
 
 
-def told(models: Iterable[Checkpoint]) -> list[str]:
+def channel_notes(models: Iterable[Checkpoint]) -> list[str]:
     """What was done to models, in a line each."""
     return [line for model in models for line in model.origin if ORIGIN in line]
 

@@ -19,6 +19,7 @@ from isomerge.checkpoint.single_file import LANGUAGE
 from isomerge.config.keys import TIE
 from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
+from isomerge.records import Json
 from isomerge.symmetry.language.spec import Match, Spec, coverage
 
 KEPT = ("dtype", "torch_dtype", "transformers_version", "bos_token_id", "eos_token_id", "pad_token_id")
@@ -117,7 +118,7 @@ def language_part(whole: Checkpoint) -> LanguagePart:
     return LanguagePart(whole, part, config, names)
 
 
-def _of_words(rope: Mapping[str, Any]) -> dict[str, Any] | None:
+def _of_words(rope: Mapping[str, Any]) -> Json | None:
     """Rotary positions as words have them: time, row and column of an image are one number there."""
     plain = {k: "default" if v == "mrope" else v for k, v in rope.items() if not k.startswith("mrope_")}
     return None if [*plain.values()] == ["default"] else plain

@@ -40,6 +40,7 @@ from isomerge.config.layer_config import (
 from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
 from isomerge.models.transformers_reading import reading_of
+from isomerge.records import Config, Json
 from isomerge.symmetry.axes import VOCABULARY
 from isomerge.symmetry.language.spec import Line, Match, Spec, coverage
 
@@ -53,7 +54,6 @@ MANY = 1 << 31
 """Layers of a stack of which nothing says how many there are."""
 Depths = Mapping[str, tuple[int, int]]
 """The least and the most layers of every stack, as of `isomerge.symmetry.language.spec.Spec.depths`."""
-Config = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -474,7 +474,7 @@ def _stacked(giver: Stack, slices: list[tuple[Stack, range]]) -> Checkpoint:
     )
 
 
-def _config(giver: Stack, order: Sequence[tuple[Stack, int]]) -> dict[str, Any]:
+def _config(giver: Stack, order: Sequence[tuple[Stack, int]]) -> Json:
     """The config of a new stack.
 
     Raises:
@@ -490,10 +490,10 @@ def _config(giver: Stack, order: Sequence[tuple[Stack, int]]) -> dict[str, Any]:
     if (said := giver.said) is None:
         raise giver.unsaid()
     keys = dict(group_of(said.config, said.group))
-    if told := next((key for key in keys if _is_of_layers(keys, key, giver.depth, said.alone)), None):
-        how = "and not of which of its stacks" if told in FORMS else "by numbers that slices change"
+    if key := next((key for key in keys if _is_of_layers(keys, key, giver.depth, said.alone)), None):
+        how = "and not of which of its stacks" if key in FORMS else "by numbers that slices change"
         raise IsomergeError(
-            f"{donor.ref}: config.json says something of single layers ({told}), {how}: its layers cannot be sliced"
+            f"{donor.ref}: config.json says something of single layers ({key}), {how}: its layers cannot be sliced"
         )
     further = _further_names(said.config, said.group)
     depth = (*said.keys, *(name for name, key in further.items() if key in said.keys and name in keys))
@@ -524,7 +524,7 @@ def _with_defaults(config: Config) -> Config:
     return _completed(config, stored)
 
 
-def _completed(config: Config, stored: Config) -> dict[str, Any]:
+def _completed(config: Config, stored: Config) -> Json:
     more = {key: stored[key] for key in KEYS if type(stored.get(key)) is int and config.get(key) is None}
     groups = {key: value for key, value in config.items() if isinstance(value, Mapping)}
     parts = {key: _completed(v, stored[key]) for key, v in groups.items() if isinstance(stored.get(key), Mapping)}

@@ -39,6 +39,7 @@ from isomerge.models.lora_layers import for_model
 from isomerge.models.tied_tensors import has_language_head
 from isomerge.models.untie import untie
 from isomerge.options.unused import tell
+from isomerge.records import Json
 from isomerge.symmetry.axes import LABELS
 
 Layout = Literal["rows", "columns", "kernel"]
@@ -102,7 +103,7 @@ class _Merger:
         self.base, self.adapter = base, adapter
         self.spec = known_spec(base.config)
         self.names = AdapterNames(base, adapter, self.spec)
-        self.config: dict[str, Any] = dict(base.config)
+        self.config: Json = dict(base.config)
         self.derived: dict[str, Derived] = {}
         self.copies: dict[str, str] = {}
         self.grown = False

@@ -26,6 +26,7 @@ from isomerge.models.tied_tensors import broken_ties, without_broken_ties
 from isomerge.models.transformers_reading import check_read
 from isomerge.models.untie import untie as untied
 from isomerge.pieces import all_finite
+from isomerge.records import Json
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.bases import Basis
 from isomerge.symmetry.blocks import Block, Blocks, gather_blocks
@@ -124,7 +125,7 @@ class Model:
         return self.checkpoint.ref
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Json:
         """The parsed config.json."""
         return self.checkpoint.config
 

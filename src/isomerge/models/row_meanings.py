@@ -255,22 +255,22 @@ def _bring(made: InOrder, what: str, known: Sequence[Names | None], axis: str, u
         mine, theirs = known[first], known[k]
         if mine is None or theirs is None or (apart := difference(mine, theirs)) is None:
             continue
-        one, two = made.models[first], made.models[k]
-        said = f"the {what} of {one.ref} and {two.ref} differ in {apart.sentence}"
+        anchor, other = made.models[first], made.models[k]
+        said = f"the {what} of {anchor.ref} and {other.ref} differ in {apart.sentence}"
         stays = use == "replaced" and all(theirs.get(name, row) == row for name, row in mine.items())
         if not (use == "compared" or apart.reordered or stays or (axis == VOCABULARY and not apart.opposed)):
             raise IsomergeError(f"{said}, so that rows have no partners: {WAYS_OUT[axis]}")
         if stays:
-            made.notes.append(f"{said}; rows are taken by their numbers, and are what {two.ref} calls them")
+            made.notes.append(f"{said}; rows are taken by their numbers, and are what {other.ref} calls them")
             continue
-        if apart.opposed and _is_undescribed(two):
+        if apart.opposed and _is_undescribed(other):
             raise IsomergeError(
-                f"{said}, and nothing says which tensors of {two.config.get('model_type')} have such rows: give "
+                f"{said}, and nothing says which tensors of {other.config.get('model_type')} have such rows: give "
                 "both models one order"
             )
         tables = {
             name: (at, rows)
-            for name, (at, rows) in _tables(two, axis).items()
+            for name, (at, rows) in _tables(other, axis).items()
             if rows in (len(theirs), len(theirs) + 1) or axis == VOCABULARY
         }
         # a table and its bias have one order, which is long
@@ -279,11 +279,11 @@ def _bring(made: InOrder, what: str, known: Sequence[Names | None], axis: str, u
         if not apart.opposed or not orders:
             made.notes.append(f"{said}; rows are taken by their numbers")
             continue
-        made.models[k] = replace(two, checkpoint=_reordered(two, orders, one.checkpoint, axis))
-        made.orders[k].update({two.matches[name].canonical: order for name, order in orders.items()})
+        made.models[k] = replace(other, checkpoint=_reordered(other, orders, anchor.checkpoint, axis))
+        made.orders[k].update({other.matches[name].canonical: order for name, order in orders.items()})
         lone = sum(name not in theirs for name in mine)
         rest = f"; {lone} of them have no partner" if lone else ""
-        made.notes.append(f"{said}; rows are taken by what they mean, in the order of {one.ref}{rest}")
+        made.notes.append(f"{said}; rows are taken by what they mean, in the order of {anchor.ref}{rest}")
 
 
 def partners(mine: Names, theirs: Names, count: int) -> list[int]:

@@ -26,9 +26,9 @@ from isomerge.config.keys import LABELS
 from isomerge.errors import IsomergeError
 from isomerge.models.transformers_classes import class_of
 from isomerge.progress import silent
+from isomerge.records import Config, Json
 from isomerge.symmetry.language.spec import Match, Spec
 
-Config = Mapping[str, Any]
 Shapes = Mapping[str, tuple[int, ...]]
 KEPT = "readings"
 """What answers are kept under (see `isomerge.remembered`)."""
@@ -95,10 +95,10 @@ def _question(config: Config) -> _Question:
         and {*map(type, by_id.values())} == {str}
         and {*map(type, by_name.values())} == {int}
     ):
-        told = {**config, **dict.fromkeys(LABELS, len(by_id))}
+        asked = {**config, **dict.fromkeys(LABELS, len(by_id))}
     else:
-        told = config
-    return _Question(json.dumps(told, sort_keys=True, default=str), config)
+        asked = config
+    return _Question(json.dumps(asked, sort_keys=True, default=str), config)
 
 
 @lru_cache(64)  # models are recognised more than once in a run, and by the same config
@@ -116,7 +116,7 @@ def _asked(asked: _Question, shapes: tuple[tuple[str, tuple[int, ...]], ...]) ->
     return answer
 
 
-def _encoded(answer: Reading | str) -> dict[str, Any]:
+def _encoded(answer: Reading | str) -> Json:
     """An answer as plain values."""
     if isinstance(answer, str):
         return {"refused": answer}
@@ -173,7 +173,7 @@ def _in_one_line(error: Exception) -> str:
     return said if " " in said else f"{type(error).__name__}: {said}".rstrip(": ")
 
 
-def configuration(kind: Any, config: dict[str, Any]) -> Any:
+def configuration(kind: Any, config: Config) -> Any:
     """The configuration object of a class: that of a part, where the class is one of a part and the config of a
     whole."""
     made = read_by_transformers(config)
@@ -274,7 +274,7 @@ def switches(config: Config, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
             yield from switches(value, (*at, key))
 
 
-def turned(config: Config, path: tuple[str, ...], value: bool) -> dict[str, Any]:
+def turned(config: Config, path: tuple[str, ...], value: bool) -> Json:
     """A config with one switch set."""
     key, *rest = path
     below = config.get(key)

@@ -11,6 +11,7 @@ from isomerge.config.agreement import as_transformers_reads
 from isomerge.config.keys import TIE
 from isomerge.errors import IsomergeError
 from isomerge.models.tied_tensors import tied_lines
+from isomerge.records import Json
 from isomerge.symmetry.language.spec import Line, Spec
 
 SCALED = "scale_decoder_outputs"
@@ -58,7 +59,7 @@ def untie(spec: Spec, names: Mapping[str, str], config: Mapping[str, Any], heads
         if line in heads or (line.axes == stand_in.axes and not forced)
     ]
     stored = {_stored_name(spec, line, stand_in, names): (line, stand_in) for line, stand_in in absent}
-    changed: dict[str, Any] = {TIE: False}
+    changed: Json = {TIE: False}
     if SCALED in spec.config_keys:
         changed[SCALED] = config.get(SCALED, config.get(TIE) is not False)
     return Untied(

@@ -32,6 +32,7 @@ from isomerge.config.tied_head import is_tied
 from isomerge.config.vocabulary_keys import KeyPath, counts, renumbered, with_values
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model
+from isomerge.records import Json
 from isomerge.symmetry.axes import VOCABULARY, Atom
 from isomerge.symmetry.language.spec import Match, Spec, coverage
 
@@ -76,7 +77,7 @@ def with_vocabulary(
     return views, vocabulary
 
 
-def with_moved_ids(config: Mapping[str, Any], rows: Sequence[int], fallback: Mapping[str, Any]) -> dict[str, Any]:
+def with_moved_ids(config: Mapping[str, Any], rows: Sequence[int], fallback: Mapping[str, Any]) -> Json:
     """A config whose ids of tokens follow rows that are moved: row k was ``rows[k]``; ``fallback`` has those of
     tokens that are gone."""
     return renumbered(config, {row: at for at, row in enumerate(rows)}, fallback, ())

@@ -21,10 +21,29 @@ from isomerge.models.model_inputs import DISCRIMINATORS
 from isomerge.observe.data.examples import IGNORED, Examples
 from isomerge.observe.live.own_modules import LABELS, called_with, first_output, own_loss_of
 from isomerge.observe.predictions import CLASSES, OwnLoss, Prediction, prediction_of
+from isomerge.records import Record
 
 
-@dataclass(frozen=True)
-class Measure:
+class Figures(Record):
+    """What a model is worth."""
+
+    loss: float
+    accuracy: float | None
+
+    @property
+    def sentence(self) -> str:
+        """The loss, and the accuracy where there is one."""
+        accuracy = "" if self.accuracy is None else f" ({100 * self.accuracy:.1f} %)"
+        return f"{self.loss:.3f}{accuracy}"
+
+
+class Losses(Figures):
+    """With the perplexity of a language model."""
+
+    perplexity: float | None
+
+
+class Measure(Record):
     """How well a module predicts."""
 
     loss: float
@@ -38,6 +57,16 @@ class Measure:
     unit: str = "nats"
     """Of the loss: ``nats``, ``nats per token``, ``nats per label``, ``squared units``, ``squared units per
     token``."""
+
+    @property
+    def figures(self) -> Figures:
+        """Loss and accuracy alone."""
+        return Figures(self.loss, self.accuracy)
+
+    @property
+    def losses(self) -> Losses:
+        """Without what they are of."""
+        return Losses(self.loss, self.accuracy, self.perplexity)
 
 
 def logits_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from math import isfinite
 from pathlib import Path
@@ -24,6 +23,7 @@ from isomerge.observe.data.refused_data import FORMS
 from isomerge.observe.data.rows import Reader
 from isomerge.observe.data.text import Encoder, read_chunks
 from isomerge.observe.losses import logits_of
+from isomerge.records import Record
 
 PIECE = 2000
 """Characters of a text of a file of plain text."""
@@ -31,17 +31,12 @@ WINDOW, BATCH = 512, 8
 """Tokens that are read at a time at most, and windows."""
 
 
-@dataclass(frozen=True)
-class TextLoss:
+class TextLoss(Record):
     """How well a model predicts texts."""
 
     nats_per_byte: float
     tokens: int
     """How many tokens the texts are."""
-
-    def document(self) -> dict[str, float | int]:
-        """Plain values."""
-        return {"nats_per_byte": self.nats_per_byte, "tokens": self.tokens}
 
 
 def texts_of(data: str | Path | Sequence[str], folder: Path, inputs: Inputs, limit: int | None) -> list[str]:

@@ -107,6 +107,10 @@ def group(kind: type[Group], **acts: Acts | str) -> Group:
     return field(default_factory=kind, metadata={"group": kind, "acts": acts})
 
 
+Given = dict[str, Any]
+"""Values by the names that Python has for options."""
+
+
 @dataclass(frozen=True)
 class Options:
     """A group of options."""
@@ -125,7 +129,7 @@ class Options:
         return rows
 
     @classmethod
-    def defaults(cls) -> dict[str, Any]:
+    def defaults(cls) -> Given:
         """The defaults of options that have some, by name."""
         return {n: f.default for n, (f, _) in cls.declared().items() if f.default is not dataclasses.MISSING}
 
@@ -140,9 +144,9 @@ class Options:
                 own[each.name] = arguments[each.name]
         return cls(**own)
 
-    def given(self) -> dict[str, Any]:
+    def given(self) -> Given:
         """All values by name, as they are (unlike `dataclasses.asdict`, which copies)."""
-        values: dict[str, Any] = {}
+        values: Given = {}
         for each in dataclasses.fields(self):
             value = getattr(self, each.name)
             if "group" in each.metadata:

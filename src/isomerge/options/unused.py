@@ -7,13 +7,13 @@ always where it cannot.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 from isomerge.options.option import Asked, Option, Options, spelled
+from isomerge.records import Json
 
 _told: ContextVar[dict[str, None] | None] = ContextVar("told", default=None)
 _worded: ContextVar[Callable[[str], str]] = ContextVar("worded", default=str)
@@ -95,22 +95,12 @@ def word_of(name: str, about: Option, value: Any = None) -> str:
     return ((next(off, None) if value is False else None) or spelled(name, about)).removeprefix("--")
 
 
-def with_notes(result: Any, *, outermost: bool) -> Any:
-    """What a function of the API returns, with the notes in its report; where it has none, they are Python's
-    warnings, unless another door tells them."""
-    texts = notes()
-    report = next(
-        (part for part in (result if isinstance(result, tuple) else (result,)) if isinstance(part, dict)), None
-    )
-    if report is not None and texts:
-        report["notes"] = [
-            *report.get("notes", ()),
-            *(text for text in texts if text not in report.get("notes", ())),
-        ]
-    elif outermost:
-        for text in texts:
-            warnings.warn(text, stacklevel=5)
-    return result
+def with_notes(report: Json) -> Json:
+    """A report, with the notes of its command."""
+    noted = report.get("notes", ())
+    if further := [text for text in notes() if text not in noted]:
+        report["notes"] = [*noted, *further]
+    return report
 
 
 def _same(value: Any, default: Any) -> bool:

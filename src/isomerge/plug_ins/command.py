@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
 
 from isomerge.plug_ins.modules import Module, import_module
+from isomerge.records import Json
 
 Used = dict[tuple[str, str], str]
 """By kind (``method``, ``reader``, ``architecture``) and name: the package and its version, or the file."""
@@ -69,7 +69,7 @@ def used() -> list[dict[str, str]]:
     return [{"kind": kind, "name": name, "source": source} for (kind, name), source in entries.items()]
 
 
-def with_used(report: dict[str, Any]) -> dict[str, Any]:
+def with_used(report: Json) -> Json:
     """A report, which names the plug-ins under ``plug_ins``, and under ``imports`` the modules and files that were
     imported, where there are some."""
     if modules := given_modules():

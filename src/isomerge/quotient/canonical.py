@@ -13,9 +13,8 @@ How sure the form is: its report names the choices that another rounding would h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,7 +41,8 @@ from isomerge.quotient.representative import (
     second_moment,
     third_moment,
 )
-from isomerge.run.alignment_runs import run_apply
+from isomerge.records import Record, optional
+from isomerge.run.alignment_runs import ApplyReport, run_apply
 from isomerge.run.writing_run import Output
 from isomerge.solve.canonical.canonical_frame import (
     behind,
@@ -313,12 +313,55 @@ def canonical(model: Model, observer: Observer = quiet) -> Canonical:
     return Canonicaliser(model, observer).solve()
 
 
-def run_canon(model: Model, output: Output) -> tuple[Alignment, dict[str, Any]]:
+class ShownGap(Record):
+    """How clear a choice was, for a report."""
+
+    element: str
+    kind: str
+    gap: float
+    moves: float
+    """By how much the other choice moves the weights, as a share of their norm."""
+
+
+class Degeneracy(Record):
+    """How clear all choices were."""
+
+    gaps: Sequence[ShownGap]
+    """The smallest per space and kind."""
+    ambiguous: Sequence[ShownGap]
+    """The choices that rounding may make."""
+    dead: Sequence[str]
+    """Elements of blocks that have no balanced point (dead or rank-deficient)."""
+    unique: bool
+
+
+class Activations(Record):
+    """What was written of a model's layers in the canonical frame."""
+
+    file: str
+    layers: Mapping[str, Sequence[int]]
+    examples: int
+
+
+class Canonicity(Record):
+    """What is said of a model that was moved to its canonical form."""
+
+    degeneracy: Degeneracy
+    activations: Activations | None = optional()
+
+
+def run_canon(model: Model, output: Output) -> tuple[Alignment, ApplyReport[Canonicity]]:
     """Write a model's representative; returns what moved it there, and the report."""
     representative = canonical(model, output.observer)
-    more = {"degeneracy": representative.report(), "notes": list(representative.notes)}
     report = run_apply(
-        representative.alignment, model, output, name="to the canonical form", command="canon", card=CARD, more=more
+        representative.alignment,
+        model,
+        output,
+        name="to the canonical form",
+        command="canon",
+        card=CARD,
+        about=Canonicity(representative.degeneracy),
+        notes=representative.notes,
     )
     return representative.alignment, report
 
@@ -335,19 +378,19 @@ class Canonical:
     """The Frobenius norm of the representative."""
     notes: tuple[str, ...] = ()
 
-    def report(self) -> dict[str, Any]:
-        """The degeneracy report, in JSON: per space and kind the smallest gap, and by how much the other choice
-        moves the weights, as a share of their norm; ``ambiguous`` are the choices that rounding may make."""
+    @property
+    def degeneracy(self) -> Degeneracy:
+        """How clear every choice was."""
         worst: dict[tuple[str, str], Gap] = {}
         for gap in sorted(self.gaps, key=lambda gap: gap.value):
             worst.setdefault((ElementKey.of(gap.element).name, gap.kind), gap)
         shown = [self._shown(gap) for gap in worst.values()]
         close = [self._shown(gap) for gap in sorted(self.gaps, key=lambda g: g.value) if gap.value < CLOSE]
         close = [
-            choice for choice in close if choice["moves"] > NOTHING
+            choice for choice in close if choice.moves > NOTHING
         ]  # a direction that no weight has is no choice
-        return {"gaps": shown, "ambiguous": close, "dead": sorted(self.dead), "unique": not close and not self.dead}
+        return Degeneracy(shown, close, sorted(self.dead), unique=not close and not self.dead)
 
-    def _shown(self, gap: Gap) -> dict[str, Any]:
+    def _shown(self, gap: Gap) -> ShownGap:
         moves = (max(gap.weight, 0.0) ** 0.5) / max(self.norm, 1e-300)
-        return {"element": gap.element, "kind": gap.kind, "gap": gap.value, "moves": moves}
+        return ShownGap(gap.element, gap.kind, gap.value, moves)

@@ -11,16 +11,16 @@ basis is, so that these are upper bounds.
 from __future__ import annotations
 
 from math import sqrt
-from typing import Any
 
 from isomerge.models.unit_plan import unit_layer
 from isomerge.progress import Observer
+from isomerge.records import Json
 from isomerge.solve.pairs.pair import PairSolver
 from isomerge.solve.pairs.residuals import comparing, every_residual, with_framed_stream
 from isomerge.symmetry.units import elements_of
 
 
-def orbit_distance(solver: PairSolver, observer: Observer, *, streams: bool = False) -> dict[str, Any]:
+def orbit_distance(solver: PairSolver, observer: Observer, *, streams: bool = False) -> Json:
     """The distance between the orbits of two models, over the tensors that both have.
 
     Args:
@@ -44,7 +44,7 @@ def orbit_distance(solver: PairSolver, observer: Observer, *, streams: bool = Fa
             places = [("all", ""), ("layers", "outside" if layer is None else str(layer))]
             for group, name in [*places, *(("spaces", space) for space in spaces)]:
                 cell = squares[group].setdefault(name, [0.0, 0.0])
-                cell[0], cell[1] = cell[0] + row["residual"], cell[1] + row["norm"]
+                cell[0], cell[1] = cell[0] + row.residual, cell[1] + row.norm
     shown = {group: {name: _roots(cell) for name, cell in cells.items()} for group, cells in squares.items()}
     whole = shown.pop("all").get("", {"distance": 0.0, "norm": 0.0})
     return {**whole, **shown, "dead": sorted(dead), "streams": streams}

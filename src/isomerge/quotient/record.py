@@ -22,6 +22,7 @@ from isomerge.quotient.draws import salted
 from isomerge.quotient.spectra import Spectrum
 from isomerge.quotient.storage import Storage
 from isomerge.quotient.stream_anchors import Table
+from isomerge.records import Json
 
 FORMAT = "isomerge-fingerprint-4"
 OLDER = {
@@ -67,7 +68,7 @@ class Fingerprint:
     storage: Storage
     salt: str
     """What tells one salt from another (`isomerge.quotient.draws.salted`); empty where the draws are public."""
-    config: dict[str, Any]
+    config: Json
     """The model's config, without what no output depends on."""
     config_keys: tuple[str, ...]
     """The keys of it that change the function."""
@@ -114,7 +115,7 @@ class Fingerprint:
         """Write it as JSON, whole or not at all. Raises IsomergeError when it cannot be written."""
         write_whole(path, (json.dumps(self.document(), indent=1) + "\n").encode())
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Json:
         """The fingerprint as JSON; tensors are little-endian float32 (float64 where they are ``wide``) in base64,
         with their shapes."""
         return {
@@ -249,7 +250,7 @@ def _word(value: Any) -> str:
     return value
 
 
-def _object(value: Any) -> dict[str, Any]:
+def _object(value: Any) -> Json:
     if not isinstance(value, dict):
         raise TypeError(value)
     return value
@@ -265,7 +266,7 @@ def _layer(value: Any) -> int | None:
     return None if value is None else _number(value)
 
 
-def _packed(x: Tensor) -> dict[str, Any]:
+def _packed(x: Tensor) -> Json:
     """As float32; as float64 where that would overflow."""
     wide = not bool(x.float().isfinite().all())
     data = x.double().contiguous().numpy().astype("<f8" if wide else "<f4").tobytes()

@@ -11,8 +11,7 @@ are equal and nothing tells what was done; a change as small as that looks the s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import field
 
 from isomerge.errors import IsomergeError
 from isomerge.evidence.distance import SAME
@@ -28,6 +27,7 @@ from isomerge.quotient.changes import (
 from isomerge.quotient.record import BASIS, Fingerprint
 from isomerge.quotient.stream_anchors import DRAWS, EVERY, LENGTHS, OTHERS, TOKENS
 from isomerge.quotient.witnesses import KIN, by_table, layers_seen, score, spectral, spectral_distance
+from isomerge.records import Json, Record
 
 FOREIGN = 0.15
 """Scores below mean none."""
@@ -55,8 +55,7 @@ VERDICTS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Similarity:
+class Similarity(Record):
     """How two models are related, as far as fingerprints tell."""
 
     score: float | None
@@ -163,7 +162,12 @@ class Similarity:
         made = {change.made for change in self.changes if change.made is not None}
         return 1 - made.pop() if self.derived and len(made) == 1 else None
 
-    def document(self) -> dict[str, Any]:
+    @property
+    def said(self) -> list[str]:
+        """What was done, in sentences."""
+        return [*self.settings, *(change.words for change in self.changes)] if self.derived else []
+
+    def document(self) -> Json:
         """For a report."""
         return {
             "verdict": self.verdict,
@@ -173,7 +177,7 @@ class Similarity:
             "tolerance": self.tolerance,
             "hashes_equal": self.hashes_equal,
             "witnesses": dict(self.witnesses),
-            "changes": [*self.settings, *(change.words for change in self.changes)] if self.derived else [],
+            "changes": self.said,
             "unsure": list(self.unsure),
             "source": self.source,
             "conflict": self.conflict or None,

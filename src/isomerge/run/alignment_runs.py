@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Generic, TypeVar
 
 from isomerge.errors import IsomergeError
 from isomerge.evidence.card import model_card
-from isomerge.evidence.distance import summarise
+from isomerge.evidence.distance import Spread, summarise, why_risen
 from isomerge.evidence.parents import parents_of
-from isomerge.evidence.relation import Pair
 from isomerge.evidence.report.spaces import plain_names
-from isomerge.matching.distances import squared_distance, squared_norm
+from isomerge.matching.distances import TensorGap, squared_distance, squared_norm
 from isomerge.models.compatible import check_compatible
 from isomerge.models.free_streams import given_out, has_no_head, turned_outputs
 from isomerge.models.layer_norm_form import free_under_layer_norm
@@ -22,32 +21,54 @@ from isomerge.models.recognised import Model, working_dtype
 from isomerge.models.row_meanings import InOrder, in_order
 from isomerge.models.unit_plan import make_plan, unit_layer
 from isomerge.models.zero_gains import units_moved_by
-from isomerge.run.cost import room_for_units
+from isomerge.records import Json, Record, inline, optional
+from isomerge.run.cost import Needs, room_for_units
 from isomerge.run.first_reading import FirstReadings
-from isomerge.run.run_report import report_of
-from isomerge.run.run_verdict import (
-    measured,
-    noted,
-    pairs_of,
-    planned_report,
-    verdict_document,
-)
+from isomerge.run.run_report import Match, Moves, RunReport, moves_of, run_notes, run_of
+from isomerge.run.run_verdict import RunVerdict, measured, noted, pairs_of, planned_facts, verdict_on
 from isomerge.run.streaming import elements_of_results, prepare_votes, stream_units, write_alone
 from isomerge.run.writing_run import Output, StreamWriter, run_key
 from isomerge.solve.match_checks import check_matching, check_statistics_files
 from isomerge.solve.match_inputs import inputs_key, with_generated
 from isomerge.solve.match_names import SOFT
 from isomerge.solve.match_options import OURS, WEIGHTS, Matching
-from isomerge.solve.pairs.pair import Blocks, PairSolver, rows_of
+from isomerge.solve.pairs.pair import Blocks, PairSolver, gaps_of
 from isomerge.solve.pairs.solutions import prepare_solutions
 from isomerge.solve.pairs.written_gains import with_storable_gains
-from isomerge.solve.rounding import RoundingOf, check_rounding, told_rounding
+from isomerge.solve.rounding import Rounded, RoundingOf, check_rounding
 from isomerge.solve.standing import Kinship, Standing, chosen_spaces, leaves_alone, none_matched, standings
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.norm_stage import norm_keys
 from isomerge.symmetry.stage import find_shifts
 from isomerge.symmetry.units import Unit, elements_of
+
+A = TypeVar("A", bound=Record)
+
+
+class AlignReport(RunReport, kw_only=True):
+    """What is said of an alignment."""
+
+    moves: Moves = inline()
+    streams: Sequence[Json]
+    """Of passes over whole models."""
+    match: Match | None = optional()
+    """Where a published way matched."""
+    spaces: str
+    layers: str | None
+    rounding: Rounded | None
+    turned: Sequence[str]
+    """Sentences on streams that moved and that the model returns."""
+    verdict: RunVerdict | None = None
+
+
+class ApplyReport(RunReport, Generic[A], kw_only=True):
+    """What is said of a model that was moved by an alignment that was there."""
+
+    distance: Spread
+    rounding: Rounded | None
+    about: A | None = inline(None)
+    """What this command says beside."""
 
 
 @dataclass
@@ -76,17 +97,13 @@ class AlignPlan:
         """The moved blocks of the source, with their rows where they are stored."""
         return {block: self.rows.as_stored(1, block, x) for block, x in blocks[1].items()}
 
-    def pairs(self, report: dict[str, Any] | None = None) -> list[Pair]:
-        """The two models, with the distances of a report."""
+    def verdict(self, report: AlignReport | None = None) -> RunVerdict | None:
+        """What came out, or will, without a report: see `verdict_on`."""
         models = [self.solver.anchor, self.solver.source]
         pairs = pairs_of([self.standing], models, left=[self.solver.left])
-        return pairs if report is None else measured(pairs, report)
-
-    def verdict(self, report: dict[str, Any] | None = None) -> dict[str, Any] | None:
-        """What came out, or will, without a report: see `verdict_document`."""
-        models = [self.solver.anchor, self.solver.source]
-        planned = planned_report("align", [m.ref for m in models]) if report is None else report
-        return verdict_document(self.pairs(report), planned, models)
+        if report is None:
+            return verdict_on(pairs, planned_facts("align", [m.ref for m in models]), models)
+        return verdict_on(measured(pairs, report.moves.spreads), report.facts, models)
 
 
 def plan_align(
@@ -131,7 +148,7 @@ def plan_align(
     plan = make_plan(source, [anchor], chosen, layers)
     plan = replace(plan, selection=replace(plan.selection, notes=(*plan.selection.notes, *rows.notes, *notes)))
     plan = none_matched(plan) if left else plan
-    room = room_for_units(plan, [source, anchor], output.max_memory, guard=True, matching=matching)
+    room = room_for_units(plan, [source, anchor], output.max_memory, Needs(True, matching=matching))
     how = {"device": matching.matching_device, "room": room, "left": left}
     solver = PairSolver(anchor, source, plan, dtype, guard=True, **how)
     return AlignPlan(stored, rows, solver, chosen, standing[0], layers, matching, output)
@@ -147,11 +164,14 @@ def run_align(
     matching: Matching = WEIGHTS,
     align: bool | str = True,
     kinship: Kinship | None = None,
-) -> tuple[Alignment, dict[str, Any]]:
+) -> tuple[Alignment, AlignReport]:
     """Write the source in the weights closest to the anchor's; returns the alignment and the report. Arguments as
     of `plan_align`."""
-    how: dict[str, Any] = {"layers": layers, "matching": matching, "align": align, "kinship": kinship}
-    return run_planned(plan_align(source, anchor, output, spaces=spaces, **how))
+    return run_planned(
+        plan_align(
+            source, anchor, output, spaces=spaces, layers=layers, matching=matching, align=align, kinship=kinship
+        )
+    )
 
 
 MATCHED = (
@@ -162,7 +182,7 @@ AS_IT_IS = "The second model below as it is: it stands in the coordinates of the
 """What a model card says of the two."""
 
 
-def run_planned(planned: AlignPlan) -> tuple[Alignment, dict[str, Any]]:
+def run_planned(planned: AlignPlan) -> tuple[Alignment, AlignReport]:
     """Match and write what was planned; the alignment and the report."""
     solver, spaces, matching, output = planned.solver, planned.spaces, planned.matching, planned.output
     source, anchor, layers = solver.source, solver.anchor, planned.layers
@@ -189,21 +209,28 @@ def run_planned(planned: AlignPlan) -> tuple[Alignment, dict[str, Any]]:
         results = stream_units(stream, [solver], plan, planned.as_stored, anchor, guard=True)
         write_alone(stream, plan, planned.stored, dtype, solver.given)
         alignment = solver.alignment(elements_of_results(results[0]))
-        more: dict[str, Any] = {"streams": streams}
-        if matching.match != OURS:
-            more = {"streams": [], "match": {"name": matching.match, "sources": streams}}
-        more |= {"spaces": spaces, "layers": layers, "notes": list(plan.selection.notes)}
-        more |= {"rounding": told_rounding(rows_of(results[0]))}
-        report = report_of("align", [anchor, source], results, **more)
-        report["turned"] = _turned(source, {*plan.selection.streams})
-        report["verdict"] = planned.verdict(report)
-        report["notes"] += noted(report["verdict"])
+        models, ours = [anchor, source], matching.match == OURS
+        moves = moves_of(models, results)
+        risen = moves.risen(why_risen(streams, "" if ours else matching.match))
+        report = AlignReport(
+            run=run_of("align", models, results),
+            moves=moves,
+            streams=streams if ours else [],
+            match=None if ours else Match(matching.match, streams),
+            spaces=spaces,
+            layers=layers,
+            notes=run_notes(plan.selection.notes, risen),
+            rounding=Rounded.of(gaps_of(results[0])),
+            turned=_turned(source, {*plan.selection.streams}),
+        )
+        verdict = planned.verdict(report)
+        report = replace(report, verdict=verdict, notes=[*report.notes, *noted(verdict)])
         if not output.dropped:
-            check_rounding(report["rounding"], source.ref)
+            check_rounding(report.rounding, source.ref)
         text = AS_IT_IS if solver.left else MATCHED
         parents = parents_of([anchor.checkpoint, source.checkpoint])
-        card = model_card("Aligned checkpoint", [anchor.ref, source.ref], text, report, parents=parents)
-        stream.finish(report, {"alignment.safetensors": alignment}, card)
+        card = model_card("Aligned checkpoint", [anchor.ref, source.ref], text, report.document(), parents=parents)
+        report = stream.finish(report, {"alignment.safetensors": alignment}, card)
     return alignment, report
 
 
@@ -218,13 +245,14 @@ def run_apply(
     name: str = "given",
     command: str = "apply",
     card: tuple[str, str] = ("Moved checkpoint", REPLAYED),
-    more: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+    about: A | None = None,
+    notes: Sequence[str] | None = None,
+) -> ApplyReport[A]:
     """Replay an alignment on a model and write it.
 
     Args:
         name: what messages call the alignment.
-        command, more: of the report.
+        command, about, notes: of the report; None: notes on streams that the model gives out.
         card: title and text of the model card.
     """
     spec = alignment.spec
@@ -236,8 +264,8 @@ def run_apply(
             f"{model.ref}: the alignment {name} moves {strange[0]}, which this model does not have: it was made "
             f"for another one"
         )
-    notes = _check_moves(alignment, model, name)
-    rows: list[dict[str, Any]] = []
+    given_out = _check_moves(alignment, model, name)
+    gaps: list[TensorGap] = []
     units = units_moved_by(alignment, model)
     total = model.checkpoint.nbytes
     key = run_key(command, [model], output.dtype, output.out_shard_size, alignment.digest())
@@ -249,18 +277,22 @@ def run_apply(
             output.observer(unit.key, number * total // len(units), total)
             record = stream.done(unit.key)
             if record is None:
-                record = {"rows": _apply_unit(alignment, model, unit, stream, rounding, name)}
-                stream.writer.commit(unit.key, record)
-            rows += record["rows"]
-        rounded = told_rounding(rows)
+                moved = _apply_unit(alignment, model, unit, stream, rounding, name)
+                stream.writer.commit(unit.key, {"gaps": [gap.document() for gap in moved]})
+            else:
+                moved = [TensorGap(**gap) for gap in record["gaps"]]
+            gaps += moved
+        rounded = Rounded.of(gaps)
         if not output.dropped:
             check_rounding(rounded, model.ref)
-        moved = {"distance": summarise(rows, plain_names(model.declared)), "rounding": rounded, "notes": notes}
-        report = {**report_of(command, [model], []), **moved, **(more or {})}
+        spread = summarise(gaps, plain_names(model.declared))
+        said = given_out if notes is None else notes
+        run = run_of(command, [model])
+        report = ApplyReport(run=run, distance=spread, rounding=rounded, notes=said, about=about)
         title, text = card
-        readme = model_card(title, [model.ref], text, report, parents=parents_of([model.checkpoint]))
-        stream.finish(report, {"alignment.safetensors": alignment}, readme)
-    return report
+        parents = parents_of([model.checkpoint])
+        readme = model_card(title, [model.ref], text, report.document(), parents=parents)
+        return stream.finish(report, {"alignment.safetensors": alignment}, readme)
 
 
 def _check_moves(alignment: Alignment, model: Model, name: str) -> list[str]:
@@ -303,17 +335,17 @@ def _for_other_gains(model: Model, name: str) -> Iterator[None]:
 
 def _apply_unit(
     alignment: Alignment, model: Model, unit: Unit, stream: StreamWriter, rounding: RoundingOf, name: str
-) -> list[dict[str, Any]]:
-    """Move and write one unit; returns its rows of the report: how far every tensor moved."""
+) -> list[TensorGap]:
+    """Move and write one unit; returns how far every tensor moved."""
     old = model.unit(unit.blocks, rounding.dtype)
     with _for_other_gains(model, name):
         moved = alignment.applied(old)
         errors = rounding.errors(alignment, old, moved)
-    rows = []
+    gaps = []
     for block, tensor in moved.items():
         stream.put(block, tensor)
-        figures = {"norm": squared_norm(tensor), "before": 0.0, "after": squared_distance(tensor, old[block])}
-        if block in errors:
-            figures |= {"rounding": errors[block], "tolerance": rounding.tolerance(block)}
-        rows.append({"tensor": block.key, "spaces": [], "layer": unit_layer(unit), **figures})
-    return rows
+        norm, after = squared_norm(tensor), squared_distance(tensor, old[block])
+        tolerance = rounding.tolerance(block) if block in errors else None
+        gap = TensorGap(block.key, [], unit_layer(unit), norm, 0.0, after, rounding=errors.get(block))
+        gaps.append(replace(gap, tolerance=tolerance))
+    return gaps

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import MISSING, replace
@@ -19,16 +20,19 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors, write_whole
 from isomerge.observe.data.examples import Examples
-from isomerge.options.option import COMMAND_LINE, NAMES, Request
+from isomerge.options.option import COMMAND_LINE, NAMES, Given, Request
 from isomerge.options.python_words import in_python
-from isomerge.options.unused import is_noting, note_idle, noting, with_notes
+from isomerge.options.unused import is_noting, note_idle, notes, noting, with_notes
 from isomerge.plug_ins.command import importing, with_used
 from isomerge.progress import Observer, quiet
+from isomerge.records import Json, Record, as_json
 from isomerge.remembered import folder
 
 R = TypeVar("R")
 KNOWN = {**NAMES, "Examples": Examples}
 """What the annotations of options name, those of Python's door alone among them."""
+REPORT = "dict[str, Any]"
+"""What reports are annotated as."""
 SHOWN = 80
 """How much of a wrong value a sentence shows."""
 
@@ -39,7 +43,8 @@ def checked(request: type[Request]) -> Callable[[Callable[..., R]], Callable[...
 
     Numbers of numpy and torch become Python's, iterables lists, and one text or path where a list is asked for a
     list of one. What is annotated as ``Any``, or by a name that is there for type checkers only, is not looked at.
-    The function's attribute ``asked`` takes the request, as the command line makes it.
+    The function's attribute ``asked`` takes the request, as the command line makes it, and gives the record that
+    the function itself returns, where the function of arguments gives a dict.
 
     Args:
         request: what is asked for. The function gets it, and behind it an observer where it has progress.
@@ -49,11 +54,10 @@ def checked(request: type[Request]) -> Callable[[Callable[..., R]], Callable[...
     """
 
     def decorate(function: Callable[..., R]) -> Callable[..., R]:
-        full = signature_of(request, signature(function))
+        full = signature_of(request, signature(function), function.__globals__)
 
-        def asked(given: Any, observer: Observer = quiet, *, outermost: bool = False) -> R:
-            result = function(given, observer) if request.progress else function(given)
-            return _with_plug_ins(with_notes(result, outermost=outermost))
+        def asked(given: Any, observer: Observer = quiet) -> R:
+            return function(given, observer) if request.progress else function(given)
 
         @wraps(function)
         def call(*args: Any, **named: Any) -> R:
@@ -89,7 +93,11 @@ def checked(request: type[Request]) -> Callable[[Callable[..., R]], Callable[...
                 given = replace(request.of(bound.arguments), said=frozenset(bound.arguments))
                 if request.settled:
                     note_idle(request, given.given(), request.defaults())
-                return asked(given, bound.arguments.get("observer", quiet), outermost=outermost)
+                result = as_report(asked(given, bound.arguments.get("observer", quiet)))
+                if outermost and not _has_report(result):
+                    for text in notes():
+                        warnings.warn(text, stacklevel=3)
+                return result
 
         call.__signature__ = full  # pyright: ignore[reportAttributeAccessIssue]
         call.__annotations__ = {name: parameter.annotation for name, parameter in full.parameters.items()}
@@ -100,8 +108,9 @@ def checked(request: type[Request]) -> Callable[[Callable[..., R]], Callable[...
     return decorate
 
 
-def signature_of(request: type[Request], own: Signature) -> Signature:
-    """How a function is called that is asked for this: arguments by their places, all else by name."""
+def signature_of(request: type[Request], own: Signature, names: Mapping[str, Any]) -> Signature:
+    """How a function is called that is asked for this: arguments by their places, all else by name; a record that
+    it returns, of those that its module ``names``, is a dict to who calls it."""
     parameters = [
         Parameter(
             name,
@@ -114,7 +123,13 @@ def signature_of(request: type[Request], own: Signature) -> Signature:
     ]
     if request.progress:
         parameters.append(Parameter("observer", Parameter.KEYWORD_ONLY, default=quiet, annotation="Observer"))
-    return own.replace(parameters=sorted(parameters, key=lambda parameter: parameter.kind))
+    kinds = [
+        n for n, kind in names.items() if kind == Json or (isinstance(kind, type) and issubclass(kind, Record))
+    ]
+    record = rf"\b(?:{'|'.join(kinds)})\b(?:\[\w+\])?"
+    returned = re.sub(rf"{record}(?: \| {record})*", REPORT, str(own.return_annotation)) if kinds else None
+    parameters.sort(key=lambda parameter: parameter.kind)
+    return own.replace(parameters=parameters, return_annotation=returned or own.return_annotation)
 
 
 def written_spec(text: str) -> Path:
@@ -131,12 +146,21 @@ def written_spec(text: str) -> Path:
     return file
 
 
-def _with_plug_ins(result: R) -> R:
-    """What a function of the API returns, with the plug-ins that were used in its report, where it has one."""
-    for part in result if isinstance(result, tuple) else (result,):
-        if isinstance(part, dict):
-            with_used(part)
-    return result
+def as_report(result: Any) -> Any:
+    """What a function of the API returns: its report, where it has one, as a dict that a notebook shows, with what
+    was noted and the plug-ins that were used."""
+    if isinstance(result, tuple):
+        return tuple(map(as_report, result))
+    if not isinstance(result, (Record, dict)):
+        return result
+    # what opens a checkpoint alone returns no report
+    from isomerge.evidence.report.notebook import Report
+
+    return Report(with_used(with_notes(as_json(result))))
+
+
+def _has_report(result: Any) -> bool:
+    return any(isinstance(part, dict) for part in (result if isinstance(result, tuple) else (result,)))
 
 
 def documented(function: Callable[..., Any], request: type[Request]) -> str | None:
@@ -186,13 +210,13 @@ def _call_text(name: str, own: Signature, args: Sequence[Any], named: Mapping[st
     return f"{name} {what}: call it as isomerge.{name}({written}){hint}"
 
 
-_EVALUATED: dict[Callable[..., Any], dict[str, Any]] = {}
+_EVALUATED: dict[Callable[..., Any], Given] = {}
 
 
-def _kinds(function: Callable[..., Any], full: Signature) -> dict[str, Any]:
+def _kinds(function: Callable[..., Any], full: Signature) -> Given:
     """A function's annotations, evaluated one by one: those that only type checkers know are ``Any``."""
     if function not in _EVALUATED:
-        kinds: dict[str, Any] = {}
+        kinds: Given = {}
         for name, parameter in full.parameters.items():
             kind = parameter.annotation
             try:
@@ -206,7 +230,7 @@ def _kinds(function: Callable[..., Any], full: Signature) -> dict[str, Any]:
 def _as_kind(name: str, value: Any, kind: Any) -> Any:
     """A value as an annotation wants it."""
     kinds = _alternatives(kind)
-    if isinstance(value, Iterator) and any(get_origin(one) is Sequence for one in kinds):
+    if isinstance(value, Iterator) and any(get_origin(each) is Sequence for each in kinds):
         value = list(value)  # it can be gone through only once, and more than one kind may be tried
     for alone in (False, True):  # one text is a list of one only where nothing else takes texts
         with suppress(TypeError):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import replace
+from math import isnan
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
 from isomerge.errors import IsomergeError
-from isomerge.evidence.barrier import ensemble, evaluator, line_report, plane_report
+from isomerge.evidence.barrier import LineReport, PlaneReport, ensemble, evaluator
 from isomerge.evidence.line import Line, draw_lines, loss_line
 from isomerge.evidence.plane import Plane, draw_planes, loss_plane
 from isomerge.evidence.relation import Level, Pair
@@ -21,13 +21,14 @@ from isomerge.models.recognised import Model, recognise, working_dtype
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.live.substitution import module_as_told
-from isomerge.observe.losses import logits_of
-from isomerge.run.alignment_runs import run_align
+from isomerge.observe.losses import Figures, Measure, logits_of
+from isomerge.records import Change, Record, optional
+from isomerge.run.alignment_runs import AlignReport, run_align
 from isomerge.run.barrier_options import BarrierOptions, Way
 from isomerge.run.forward_cost import held_while_aligning
-from isomerge.run.run_verdict import measured, planned_report, verdict_document
+from isomerge.run.run_verdict import RunVerdict, measured, planned_facts, verdict_on
 from isomerge.run.writing_run import Output
-from isomerge.symmetry.fixed import fixed_parts
+from isomerge.symmetry.fixed import FixedPart, fixed_parts
 
 STORED = "as stored"
 
@@ -57,22 +58,48 @@ def untied_alike(models: Sequence[Model], spec: str | Path | None = None) -> tup
 
 
 def barrier_verdict(
-    pairs: Sequence[Pair], models: Sequence[Model], report: Mapping[str, Any] | None = None
-) -> dict[str, Any] | None:
-    """What the models of a barrier are to each other; what to try beside measuring the barrier, as long as the
-    report shows no line without one."""
+    pairs: Sequence[Pair], models: Sequence[Model], lines: Sequence[LineReport] = (), unit: str = ""
+) -> RunVerdict | None:
+    """What the models of a barrier are to each other; what to try beside measuring the barrier, as long as none of
+    the lines that were measured is without one."""
     refs = list(dict.fromkeys(ref for pair in pairs for ref in (pair.anchor, pair.model)))
-    verdict = verdict_document(pairs, planned_report("merge", refs), models)
-    if verdict is not None:
-        flat = report is not None and any(_is_flat(line, report["unit"]) for line in report.get("lines", ()))
-        steps = [step for step in verdict["next"] if not step["command"].startswith("isomerge barrier")]
-        verdict["next"] = [] if flat else steps
-    return verdict
+    verdict = verdict_on(pairs, planned_facts("merge", refs), models)
+    if verdict is None:
+        return None
+    flat = any(_is_flat(each.line, unit) for each in lines)
+    steps = [step for step in verdict.next if not step.command.startswith("isomerge barrier")]
+    return replace(verdict, next=[] if flat else steps)
 
 
-def _is_flat(line: Mapping[str, Any], unit: str) -> bool:
-    rise, drop = line["barrier"]["entezari"], (line["accuracy_drop"] or {}).get("entezari", 0.0)
-    return graded(rise, drop, slight(unit, line["losses"])) is Level.GOOD
+def _is_flat(line: Line, unit: str) -> bool:
+    drop = line.accuracy_drops["entezari"]
+    return graded(line.barrier, 0.0 if isnan(drop) else drop, slight(unit, line.losses)) is Level.GOOD
+
+
+class DataReport(Record):
+    """What was read."""
+
+    examples: int
+    fingerprint: str
+
+
+class BarrierReport(Record, kw_only=True):
+    """Losses between two models, or among three."""
+
+    command: str = "barrier"
+    models: Sequence[str]
+    data: DataReport
+    fixed: Sequence[FixedPart]
+    ensemble: Measure
+    unit: str
+    notes: Sequence[str]
+    lines: Sequence[LineReport] | None = optional()
+    planes: Sequence[PlaneReport] | None = optional()
+    verdict: RunVerdict | None
+    untied: Sequence[str] | None = optional()
+    """The models whose head was given weights of its own, as that of another one has them."""
+    merged: Figures | None = optional()
+    """Of an output, the merge itself."""
 
 
 def check_labelled(examples: Examples | None) -> None:
@@ -88,7 +115,7 @@ def run_barrier(
     aligned: Sequence[Model] = (),
     pairs: Sequence[Pair] = (),
     notes: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> BarrierReport:
     """Measure the loss between two models (a line), or among three (a plane), as stored and after alignment.
 
     Every model runs in float32; no more than one module more than the models is in memory at a time. Aligned
@@ -111,24 +138,18 @@ def run_barrier(
         check_labelled(examples)
     run = evaluator(examples, options.batch_size)
     names = [STORED, *(f"aligned, {way.name}" for way in options.ways), *(model.ref for model in aligned)]
-    report: dict[str, Any] = {
-        "command": "barrier",
-        "models": [model.ref for model in models],
-        "data": {"examples": len(examples), "fingerprint": examples.fingerprint},
-        "fixed": fixed_parts(models[0].spec, models[0].matches.values()) if options.ways else [],
-    }
+    fixed = fixed_parts(models[0].spec, models[0].matches.values()) if options.ways else []
     others = [module_as_told(model, options.device) for model in models[1:]]
     together = ensemble([anchor, *others], examples, options.batch_size)
-    report["ensemble"] = asdict(together)
-    report["unit"] = together.unit
     between = _between(anchor, run, options, len(names))
     shapes = [(STORED, between(STORED, others))]
     del others  # before the next modules are read
-    distances: list[Any] = [None]
+    distances: list[Sequence[Change] | None] = [None]
     for way, name in zip(options.ways, names[1:], strict=False):
         with _aligned(models, way, options.max_memory) as (folders, reports):
-            pairs = [measured([pair], report)[0] for pair, report in zip(pairs, reports, strict=False)]
-            distance = [{key: report["distance"][key] for key in ("before", "after")} for report in reports]
+            spreads = [report.moves.distance for report in reports]
+            pairs = [measured([pair], [spread])[0] for pair, spread in zip(pairs, spreads, strict=False)]
+            distance = [Change(spread.total.before, spread.total.after) for spread in spreads]
             own = models[0].checkpoint.own
             moved = [load_module(folder, device=options.device, own=own) for folder in folders]
         shapes.append((name, between(name, moved)))
@@ -137,8 +158,23 @@ def run_barrier(
     for model in aligned:
         shapes.append((model.ref, between(model.ref, [module_as_told(model, options.device)])))
         distances.append(None)
-    report |= {"notes": list(notes)} | _summary(shapes, distances, models, together, report["unit"], options.png)
-    return report | {"verdict": barrier_verdict(pairs, models, report)}
+    lines = [(name, shape) for name, shape in shapes if isinstance(shape, Line)]
+    planes = [(name, shape) for name, shape in shapes if isinstance(shape, Plane)]
+    if options.png is not None:
+        _draw(lines, planes, models, together, options.png)
+    line_reports = [LineReport(name, line, d) for (name, line), d in zip(lines, distances, strict=False)]
+    plane_reports = [PlaneReport(name, plane, d) for (name, plane), d in zip(planes, distances, strict=False)]
+    return BarrierReport(
+        models=[model.ref for model in models],
+        data=DataReport(len(examples), examples.fingerprint),
+        fixed=fixed,
+        ensemble=together,
+        unit=together.unit,
+        notes=notes,
+        lines=line_reports or None,
+        planes=plane_reports or None,
+        verdict=barrier_verdict(pairs, models, line_reports, together.unit),
+    )
 
 
 def _between(
@@ -171,7 +207,7 @@ def _between(
 @contextmanager
 def _aligned(
     models: Sequence[Model], way: Way, bound: int | None
-) -> Iterator[tuple[list[Path], list[dict[str, Any]]]]:
+) -> Iterator[tuple[list[Path], list[AlignReport]]]:
     """The models but the first, aligned onto it, in folders that are deleted afterwards; and the reports.
     ``bound``: bytes for the whole run, of which the alignment has what the first one's module leaves.
     """
@@ -188,28 +224,20 @@ def _aligned(
         yield folders, reports
 
 
-def _summary(
-    shapes: Sequence[tuple[str, Line | Plane]],
-    distances: Sequence[Any],
+def _draw(
+    lines: Sequence[tuple[str, Line]],
+    planes: Sequence[tuple[str, Plane]],
     models: Sequence[Model],
-    together: Any,
-    unit: str,
-    png: Path | None,
-) -> dict[str, Any]:
-    """The report of lines or planes; and the picture."""
-    lines = [(name, x) for name, x in shapes if isinstance(x, Line)]
-    planes = [(name, x) for name, x in shapes if isinstance(x, Plane)]
+    together: Measure,
+    png: Path,
+) -> None:
+    """The picture of the lines, or else of the planes."""
     ends = [Path(model.ref).name for model in models]
     ends = ends if len(set(ends)) == len(ends) and all(ends) else [model.ref for model in models]
-    key, parts = ("lines", [line_report(*pair) for pair in lines]) if lines else ("planes", [])
-    parts = parts or [plane_report(*pair) for pair in planes]
-    for part, distance in zip(parts, distances, strict=True):
-        if distance is not None:
-            part["distances"] = distance
-    if png is not None and lines:
+    loss = f"loss ({together.unit})"
+    if lines:
         title = f"The line between {ends[0]} and {ends[1]}"
         level = (together.loss, together.accuracy or 0.0)
-        draw_lines(lines, (ends[0], ends[1]), png, title, loss=f"loss ({unit})", ensemble=level)
-    elif png is not None:
-        draw_planes(planes, ends, png, f"loss ({unit})")
-    return {key: parts}
+        draw_lines(lines, (ends[0], ends[1]), png, title, loss=loss, ensemble=level)
+    else:
+        draw_planes(planes, ends, png, loss)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.models.peak_memory import CACHE
@@ -43,31 +43,30 @@ def unit_memory(plan: Plan, unit: Unit, models: Sequence[Model], *, guard: bool,
     return 4.0 * ((len(models) + (5 if guard else 3)) * numel + 2 * _widest(plan, unit) ** 2)
 
 
-def memory_needed(
-    plan: Plan,
-    models: Sequence[Model],
-    *,
-    guard: bool,
-    piecewise: bool = False,
-    anchor: str = "first",
-    matching: Matching | None = None,
-    fusing: float = 0.0,
-) -> tuple[float, Unit | None]:
+@dataclass(frozen=True)
+class Needs:
+    """What decides how much memory a run takes, beside its models."""
+
+    guard: bool
+    piecewise: bool = False
+    """See `unit_memory`, as of ``guard``."""
+    anchor: str = "first"
+    """See `isomerge.merging.merge_request.MergeRequest`."""
+    matching: Matching | None = None
+    """What is looked at beside the weights."""
+    fusing: float = 0.0
+    """What a merge takes that runs models after the match (`isomerge.run.running_cost.fusing_memory`)."""
+
+
+def memory_needed(plan: Plan, models: Sequence[Model], needs: Needs) -> tuple[float, Unit | None]:
     """Bytes without which a run cannot be, from shapes alone, and the unit that takes most of them: the libraries,
     the largest unit (`unit_memory`) and the cross-Grams of the residual streams. With ``anchor`` none, all models
-    of a unit are in memory.
-
-    Args:
-        plan, models: of the run.
-        guard, piecewise: see `unit_memory`.
-        anchor: see `isomerge.merging.merge_request.MergeRequest`.
-        matching: what is looked at beside the weights: where running the models takes more than any unit, no unit
-            is named.
-        fusing: what a merge takes that runs models after the match (`isomerge.run.running_cost.fusing_memory`).
+    of a unit are in memory. Where running the models takes more than any unit, no unit is named.
     """
+    anchor, matching = needs.anchor, needs.matching
 
     def memory(unit: Unit) -> float:
-        return unit_memory(plan, unit, models, guard=guard, piecewise=piecewise)
+        return unit_memory(plan, unit, models, guard=needs.guard, piecewise=needs.piecewise)
 
     largest = max(plan.units, key=memory, default=None)
     need, wide = 0.0 if largest is None else memory(largest), _stream_width(plan)
@@ -79,23 +78,22 @@ def memory_needed(
     peak, held = (0.0, 0.0) if matching is None else matching_memory(models, matching, anchor=anchor)
     if held:
         need += held - LIBRARIES + widest_unit(Running(models, matching or WEIGHTS), plan.units)
-    most = max(peak, fusing)
+    most = max(peak, needs.fusing)
     return (most, None) if most > LIBRARIES + need else (LIBRARIES + need, largest)
 
 
-def room_for_units(plan: Plan, models: Sequence[Model], limit: int | None, **how: Any) -> int:
+def room_for_units(plan: Plan, models: Sequence[Model], limit: int | None, needs: Needs) -> int:
     """How many bytes of units passes over whole models may keep: what a limit leaves, and no more than `CACHE`.
 
     Args:
         limit: bytes for the whole run; None: no limit.
-        how: see `memory_needed`.
 
     Raises:
         IsomergeError: the limit is less than what the run cannot be without.
     """
     if limit is None:
         return CACHE
-    need, largest = memory_needed(plan, models, **how)
+    need, largest = memory_needed(plan, models, needs)
     if largest is None:
         less = "leave out what runs them, or give fewer --rows or a smaller --batch-size"
         check_bound(need, limit, "running the models", less)
@@ -124,9 +122,7 @@ def check_bound(need: float, limit: int | None, named: str, less: str) -> None:
         )
 
 
-def estimate(
-    plan: Plan, models: Sequence[Model], *, anchor: str = "first", limit: int | None = None, **how: Any
-) -> dict[str, float]:
+def estimate(plan: Plan, models: Sequence[Model], needs: Needs, *, limit: int | None = None) -> dict[str, float]:
     """Peak memory (bytes) and time (seconds, one core) of a run, from shapes alone.
 
     Memory: see `memory_needed`; and the units that passes keep, within ``limit``. Time: reading and writing at 1
@@ -138,15 +134,15 @@ def estimate(
         IsomergeError: see `room_for_units`.
     """
     donor, sources, wide = models[0], len(models) - 1, _stream_width(plan)
-    room = room_for_units(plan, models, limit, anchor=anchor, **how)
-    memory = memory_needed(plan, models, anchor=anchor, **how)[0]
-    flops, matched = _matching(plan, models, guard=how["guard"])
+    room = room_for_units(plan, models, limit, needs)
+    memory = memory_needed(plan, models, needs)[0]
+    flops, matched = _matching(plan, models, guard=needs.guard)
     stored = sum(m.checkpoint.nbytes for m in models) + donor.checkpoint.nbytes
     numel = sum(block_size(donor, block) for unit in plan.units for block in unit.blocks)
     streams = sources * PASSES * (4 * wide * numel + 20 * wide**3) / FLOPS
     more = related = 1.0
     kept, passes = (8.0 * numel, 2.0 * PASSES) if wide else (0.0, 0.0)
-    if anchor == "none" and matched:
+    if needs.anchor == "none" and matched:
         # merges without an anchor are rare, and their solver knows how long it takes
         from isomerge.solve.many.effort import mean_effort
 
@@ -155,11 +151,11 @@ def estimate(
         more, related = effort.matchings / once, effort.related / once
         kept, passes = 4.0 * numel * len(models), effort.passes
     if kept:
-        again = 2 if wide and how["guard"] else 0  # layers are matched once more in place, both models read
+        again = 2 if wide and needs.guard else 0  # layers are matched once more in place, both models read
         stored += sources * ((2 if kept <= room else passes) + again) * donor.checkpoint.nbytes
-    matching: Matching | None = how.get("matching")
+    matching = needs.matching
     if matching is not None and matching.needs_models:  # units are kept with their activations
-        together = len(models) if anchor == "none" else 2
+        together = len(models) if needs.anchor == "none" else 2
         kept = max(kept, 8.0 * numel) + together * Running(models, matching).activations
     return {
         "memory": memory + min(room, kept),

@@ -18,8 +18,9 @@ from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.generated import Generation
 from isomerge.observe.stats.fisher_information import WIDE
 from isomerge.observe.stats.gathering import StatsOptions
+from isomerge.records import Json, Record
 from isomerge.run.barrier_options import BarrierOptions
-from isomerge.run.cost import FLOPS, LIBRARIES, check_bound, estimate, memory_needed
+from isomerge.run.cost import FLOPS, LIBRARIES, Needs, check_bound, estimate, memory_needed
 from isomerge.run.running_cost import GRAPH, LOGITS, Running
 from isomerge.run.running_cost import LIBRARIES as RUNNING
 from isomerge.solve.match_options import WEIGHTS
@@ -43,8 +44,7 @@ BACKWARD = 3
 """A pass with gradients, in passes without."""
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(Record):
     """What a command takes."""
 
     memory: float
@@ -63,7 +63,7 @@ class Cost:
         """
         check_bound(self.memory, limit, self.named, self.less)
 
-    def document(self) -> dict[str, float]:
+    def document(self) -> Json:
         """As a dry run tells it."""
         return {"memory": self.memory, "seconds": self.seconds}
 
@@ -208,10 +208,10 @@ def barrier_cost(
     for way in options.ways:
         for model in models[1:]:
             plan = make_plan(model, [models[0]], way.spaces)
-            need, largest_unit = memory_needed(plan, [model, models[0]], guard=True)
+            need, largest_unit = memory_needed(plan, [model, models[0]], Needs(True))
             if held + need > cost.memory and largest_unit is not None:
                 cost = Cost(held + need, 0.0, f"the unit of {largest_unit.key}", "match fewer spaces")
-            matched += estimate(plan, [model, models[0]], guard=True, limit=None)["seconds"]
+            matched += estimate(plan, [model, models[0]], Needs(True))["seconds"]
     each = options.points if count == 2 else options.grid**2 + 4
     passes = count + each * (1 + len(options.ways) + len(aligned))
     return replace(cost, seconds=matched + _seconds(run, passes, len(examples)))

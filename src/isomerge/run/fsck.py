@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -28,7 +28,8 @@ from isomerge.files import disk_errors
 from isomerge.models.recognised import recognise
 from isomerge.pieces import all_finite
 from isomerge.progress import Observer
-from isomerge.run.provenance import input_states
+from isomerge.records import Record, inline
+from isomerge.run.provenance import InputFile, input_states
 from isomerge.run.report_file import PIPELINE_REPORT, REPORTS, report_state
 
 PIECE = 1 << 22
@@ -41,6 +42,37 @@ _LOADED = re.compile(rf"(.*/)?(({_STEMS}).*\.(safetensors|bin)|.*\.index\.json|{
 """Files that change what is loaded from a folder, where they lie in it."""
 
 
+class FileState(Record):
+    """A file of an output: ``ok``, ``missing`` or ``damaged``."""
+
+    file: str
+    state: str
+    checksum: Checksum = inline()
+
+
+class Problem(Record):
+    """What is wrong with a file."""
+
+    file: str
+    problem: str
+
+
+class Checkup(Record):
+    """Whether an output is what was written."""
+
+    out: str
+    sound: bool
+    problems: Sequence[Problem]
+    report: str
+    """Whether it is ``ok``, ``changed`` (a problem), or ``unknown``: an earlier version gave it no digest."""
+    files: Sequence[FileState]
+    strangers: Sequence[str]
+    """Files that the run did not write."""
+    inputs: Sequence[InputFile]
+    """With their states; changed ones are no problem of the output."""
+    command: str = "fsck"
+
+
 @dataclass
 class _Check:
     """One output as it is looked through."""
@@ -49,8 +81,8 @@ class _Check:
     observer: Observer
     spec: str | Path | None
     files: dict[str, Checksum]
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    problems: list[dict[str, str]] = field(default_factory=list)
+    states: list[FileState] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
     seen: int = 0
 
     @property
@@ -58,7 +90,7 @@ class _Check:
         return sum(checksum.nbytes for checksum in self.files.values())
 
     def problem(self, file: str, text: str) -> None:
-        self.problems.append({"file": file, "problem": text})
+        self.problems.append(Problem(file, text))
 
     def file(self, name: str) -> None:
         """One file of the report: there, of its size and checksum; of safetensors the header and the numbers as
@@ -77,7 +109,7 @@ class _Check:
         except IsomergeError as error:
             self.problem(name, str(error))
         state = "ok" if len(self.problems) == before else "missing" if not os.path.lexists(path) else "damaged"
-        self.rows.append({"file": name, **wanted.document(), "state": state})
+        self.states.append(FileState(name, state, checksum=wanted))
         self.seen += wanted.nbytes
 
     def _weights(self, name: str, path: Path) -> Checksum:
@@ -145,7 +177,7 @@ class _Check:
             folders.sort()
             strangers += [(Path(root) / file).relative_to(self.folder).as_posix() for file in sorted(files)]
         strangers = [name for name in strangers if name not in self.files and name != REPORT]
-        named = {problem["file"] for problem in self.problems}
+        named = {problem.file for problem in self.problems}
         for name in strangers:
             if _LOADED.fullmatch(name) and name not in named:
                 self.problem(name, "the run did not write it, and it may be loaded with the weights: remove it")
@@ -173,20 +205,13 @@ def _check_alone(folder: Path) -> None:
     )
 
 
-def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer) -> dict[str, Any]:
+def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer) -> Checkup:
     """Check a finished output against its report, in one pass over its files.
 
     Args:
         out: the folder.
         spec: the spec file of an architecture that isomerge does not know.
         observer: told of files and bytes.
-
-    Returns:
-        ``sound``; ``problems`` as ``{file, problem}``; ``files`` as ``{file, bytes, crc32, state}`` with the states
-        ok, missing and damaged; ``report``, which is ok, changed (a problem) or unknown, where an earlier version
-        wrote it without a digest; ``strangers``, files that the run did not write; and ``inputs`` as ``{model,
-        file, bytes, crc32, state}`` with the states unchanged, changed and absent. Changed inputs are no problem of
-        the output.
 
     Raises:
         IsomergeError: no folder, no readable report, or one without checksums: there is nothing to check against;
@@ -209,16 +234,7 @@ def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer)
     strangers = check.strangers()
     inputs = input_states(report, folder / REPORT)
     observer("", check.total, check.total)
-    return {
-        "command": "fsck",
-        "out": str(out),
-        "sound": not check.problems,
-        "problems": check.problems,
-        "report": state,
-        "files": check.rows,
-        "strangers": strangers,
-        "inputs": inputs,
-    }
+    return Checkup(str(out), not check.problems, check.problems, state, check.states, strangers, inputs)
 
 
 def _written(report: Mapping[str, Any], path: Path) -> dict[str, Checksum]:

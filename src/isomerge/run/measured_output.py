@@ -6,10 +6,9 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.evidence.card import alignment_file
@@ -21,7 +20,7 @@ from isomerge.observe.live.modules import load_module
 from isomerge.observe.losses import evaluate
 from isomerge.run.alignment_runs import run_apply
 from isomerge.run.barrier_options import BarrierOptions
-from isomerge.run.connectivity import run_barrier
+from isomerge.run.connectivity import BarrierReport, run_barrier
 from isomerge.run.writing_run import Output
 from isomerge.solve.match_inputs import data_for
 from isomerge.symmetry.alignment import Alignment
@@ -36,7 +35,7 @@ def measure(
     length: int = 128,
     spec: str | Path | None = None,
     allow_pickle: bool = False,
-) -> list[dict[str, Any]]:
+) -> list[BarrierReport]:
     """Run `isomerge.barrier` on the models of an output, one line per model that was moved.
 
     The alignment that lies in the output is replayed, so that nothing is matched anew; where nothing was aligned, a
@@ -49,7 +48,7 @@ def measure(
         limit, length: examples, and tokens per example; see `open_data`.
 
     Returns:
-        Reports of `isomerge.barrier`; the first has the loss and accuracy of a merge itself under ``merged``.
+        Reports of `isomerge.barrier`; the first has the loss and accuracy of a merge itself.
 
     Raises:
         IsomergeError: a model is gone, or models and data do not fit together.
@@ -58,7 +57,7 @@ def measure(
     assert written.folder is not None
     read = partial(recognise, spec_file=spec, allow_pickle=allow_pickle)
     output = read(written.folder)
-    models = [_source(ref, output, read) for ref in written.told.paths]
+    models = [_source(ref, output, read) for ref in written.matched.paths]
     if not isinstance(data, Examples):
         data = data_for(models[0].checkpoint, str(data), limit=limit, length=length)
     with tempfile.TemporaryDirectory(prefix="isomerge-") as scratch:
@@ -68,7 +67,7 @@ def measure(
         ]
     if written.facts.command == "merge":
         point = evaluate(load_module(output, device=options.device), data, options.batch_size)
-        losses[0]["merged"] = {name: asdict(point)[name] for name in ("loss", "accuracy")}
+        losses[0] = replace(losses[0], merged=point.figures)
     return losses
 
 
@@ -125,15 +124,15 @@ def _moved(
         yield moved if used else None
 
 
-def _line(ends: list[Model], moved: list[Model] | None, data: Examples, options: BarrierOptions) -> dict[str, Any]:
+def _line(ends: list[Model], moved: list[Model] | None, data: Examples, options: BarrierOptions) -> BarrierReport:
     """The report of one line, as stored and as moved."""
 
     if moved is None:
         return run_barrier(ends, data, options)
     if moved[0] is ends[0]:
         report = run_barrier(ends, data, options, [moved[1]])
-        report["lines"][-1]["name"] = MOVED
-        return report
+        *lines, last = report.lines or []
+        return replace(report, lines=[*lines, replace(last, name=MOVED)])
     report = run_barrier(ends, data, options)
-    line = run_barrier(moved, data, options)["lines"][0]
-    return {**report, "lines": [*report["lines"], {**line, "name": MOVED}]}
+    lines = run_barrier(moved, data, options).lines or []
+    return replace(report, lines=[*(report.lines or ()), replace(lines[0], name=MOVED)])

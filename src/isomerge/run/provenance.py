@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from isomerge.checkpoint.checksums import Checksum, file_checksum, joined
 from isomerge.checkpoint.opening import CONFIG
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
+from isomerge.models.recognised import Model
 from isomerge.models.references import parse_model_ref
+from isomerge.records import Json, Record, inline, optional
 from isomerge.run.absolute_names import absolute_path
 
 FORM = re.compile(r"crc32:[0-9a-f]{8}")
@@ -22,24 +24,35 @@ _ID = re.compile(r"[\w.-]+(/[\w.-]+(@[^\s,]+)?)?")
 """Hub ids, and classes of live modules."""
 
 
-def weights_checksums(checkpoints: Iterable[Checkpoint], rows: Iterable[Mapping[str, Any]]) -> list[str | None]:
+class InputFile(Record):
+    """A file that went into an output."""
+
+    model: str
+    """A full path, or a hub id."""
+    file: str
+    """Relative to it; the full path of a file in another folder."""
+    checksum: Checksum = inline(Checksum())
+    state: str | None = optional()
+    """Where it was looked for since: unchanged, changed, or absent from where it was."""
+
+
+def weights_checksums(checkpoints: Iterable[Checkpoint], inputs: Iterable[InputFile]) -> list[str | None]:
     """Of each checkpoint the CRC-32 of its own weights files, one after the other in the order of their names, as
     ``cat *.safetensors | crc32 /dev/stdin`` tells it wherever they are; None for tensors in memory.
 
     Args:
         checkpoints: whose files were all summed.
-        rows: what `input_rows` gave for them.
+        inputs: what `input_files` gave for them.
     """
-    known: dict[tuple[str, str], list[Checksum]] = {}
-    for row in rows:
-        known.setdefault((row["model"], row["file"]), []).append(Checksum.read(row, row["file"]))
+    known: dict[InputFile, list[Checksum]] = {}
+    for each in inputs:
+        known.setdefault(InputFile(each.model, each.file), []).append(each.checksum)
     return [_weights_checksum(checkpoint, known) for checkpoint in checkpoints]
 
 
-def _weights_checksum(checkpoint: Checkpoint, known: Mapping[tuple[str, str], list[Checksum]]) -> str | None:
+def _weights_checksum(checkpoint: Checkpoint, known: Mapping[InputFile, list[Checksum]]) -> str | None:
     files = checkpoint.own_files
-    places = [_named(checkpoint, file) for file in files]
-    sums = [known.get((place["model"], place["file"]), []) for place in places]
+    sums = [known.get(_named(checkpoint, file), []) for file in files]
     own = [matching[0] for matching in sums if len(matching) == 1]
     if len(own) < len(sums):  # live modules of one class, which have one name
         sums_of = checkpoint.checksums()
@@ -53,17 +66,47 @@ def _by_name(part: tuple[str, Checksum]) -> tuple[str, int, int]:
     return name, checksum.nbytes, checksum.crc32
 
 
-def input_rows(checkpoints: Iterable[Checkpoint]) -> list[dict[str, Any]]:
-    """One row per file that the checkpoints depend on: ``{model, file, bytes, crc32}``.
+class ModelChecksum(Record):
+    """Of the weights files of a model that was read."""
 
-    ``model`` is a full path, or a hub id, and ``file`` relative to it; the files of other folders are told by their
-    full path. Files are summed while they are read; what was never read is read here. Tensors in memory have no
-    files.
+    model: str
+    checksum: str | None
+    in_recipe: str | None = optional()
+    """What a recipe expects, where that is another one."""
+
+
+def model_checksums(
+    models: Sequence[Model], inputs: Iterable[InputFile], expected: Sequence[str | None]
+) -> list[ModelChecksum]:
+    """The checksums of models, beside those that a recipe expects, where it knows some."""
+    checksums = weights_checksums((model.checkpoint for model in models), inputs)
+    return [
+        ModelChecksum(model.ref, checksum, in_recipe=None if wanted in (None, checksum) else wanted)
+        for model, checksum, wanted in zip(models, checksums, expected or [None] * len(models), strict=True)
+    ]
+
+
+def other_models(checksums: Iterable[ModelChecksum]) -> list[str]:
+    """What to tell of models that are not those that a recipe was made with."""
+    return [
+        f"{each.model} is not the model that the recipe was made with: its weights files have the checksum "
+        f"{each.checksum}, and the recipe says {each.in_recipe}; this is another merge, or the same weights are "
+        f"stored in other files"
+        for each in checksums
+        if each.in_recipe is not None
+    ]
+
+
+def input_files(checkpoints: Iterable[Checkpoint]) -> list[InputFile]:
+    """The files that the checkpoints depend on, each once.
+
+    Files are summed while they are read; what was never read is read here. Tensors in memory have no files.
 
     Raises:
         IsomergeError: a file changed since it was opened, or cannot be read.
     """
-    rows, checkpoints = [], list(checkpoints)
+    inputs: dict[InputFile, None] = {}
+    checkpoints = list(checkpoints)
     owned = {file for checkpoint in checkpoints for file in checkpoint.own_files}
     for checkpoint in checkpoints:
         elsewhere = owned.difference(checkpoint.own_files)  # in the rows of the model that lends it
@@ -71,21 +114,21 @@ def input_rows(checkpoints: Iterable[Checkpoint]) -> list[dict[str, Any]]:
         config = checkpoint.folder / CONFIG
         if sums and config.is_file():
             sums[config] = file_checksum(config)
-        rows += [{**_named(checkpoint, file), **checksum.document()} for file, checksum in sorted(sums.items())]
-    return [row for number, row in enumerate(rows) if row not in rows[:number]]
+        inputs |= dict.fromkeys(replace(_named(checkpoint, f), checksum=sums[f]) for f in sorted(sums))
+    return list(inputs)
 
 
-def _named(checkpoint: Checkpoint, file: Path) -> dict[str, str]:
-    """``{model, file}``, without what tells only where this machine keeps its files."""
+def _named(checkpoint: Checkpoint, file: Path) -> InputFile:
+    """A file by its model, without what tells only where this machine keeps its files; its checksum is open."""
     first = _parts(checkpoint.ref)[0]
     named = _ID.fullmatch(first) or os.path.exists(os.path.expanduser(first))  # not a stack's slices, nor a part
     if named and file.is_relative_to(checkpoint.folder):
-        return {"model": _full(first), "file": file.relative_to(checkpoint.folder).as_posix()}
+        return InputFile(_full(first), file.relative_to(checkpoint.folder).as_posix())
     for part in _parts(checkpoint.ref):
         folder = Path(os.path.expanduser(part))
         if file.is_relative_to(folder):
-            return {"model": _full(part), "file": file.relative_to(folder).as_posix()}
-    return {"model": checkpoint.ref, "file": _full(str(file))}
+            return InputFile(_full(part), file.relative_to(folder).as_posix())
+    return InputFile(checkpoint.ref, _full(str(file)))
 
 
 def _full(part: str) -> str:
@@ -105,8 +148,8 @@ def _parts(ref: str) -> tuple[str, ...]:
     return (reference.model, *reference.adapters)
 
 
-def input_states(report: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
-    """The rows of a report's inputs, each with its ``state``: unchanged, changed, or absent from where it was.
+def input_states(report: Json, path: Path) -> list[InputFile]:
+    """A report's inputs, each with its ``state``.
 
     Raises:
         IsomergeError: the report, which is at ``path``, is damaged.
@@ -120,24 +163,25 @@ def input_states(report: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
     return [_with_state(row, path) for row in rows]
 
 
-def _with_state(row: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def _with_state(row: Json, path: Path) -> InputFile:
     wanted = Checksum.read(row, f"{path}: input {row['file']!r}")
 
     def same(file: Path) -> bool:
         return file.stat().st_size == wanted.nbytes and file_checksum(file) == wanted
 
-    where = _find_input(row)
+    each = InputFile(row["model"], row["file"], checksum=wanted)
+    where = _find_input(each)
     if where is not None:
         state = "unchanged" if same(where) else "changed"
     else:
-        state = "unchanged" if any(map(same, _moved_along(row, path.parent))) else "absent"
-    return {"model": row["model"], "file": row["file"], **wanted.document(), "state": state}
+        state = "unchanged" if any(map(same, _moved_along(each, path.parent))) else "absent"
+    return replace(each, state=state)
 
 
-def _moved_along(row: Mapping[str, Any], folder: Path) -> Iterator[Path]:
+def _moved_along(wanted: InputFile, folder: Path) -> Iterator[Path]:
     """Where an input may be that was moved together with the output, in a folder of both: the end of its path, as
     seen from the folders that the output is in."""
-    place = Path(os.path.expanduser(str(row["model"]))) / os.path.expanduser(str(row["file"]))
+    place = Path(os.path.expanduser(wanted.model)) / os.path.expanduser(wanted.file)
     if not place.is_absolute():
         return
     for above in folder.absolute().parents:
@@ -146,11 +190,11 @@ def _moved_along(row: Mapping[str, Any], folder: Path) -> Iterator[Path]:
                 yield moved
 
 
-def _find_input(row: Mapping[str, Any]) -> Path | None:
-    """The file of a row on this machine, in a folder or in the hub's cache; None where it is not here. Downloads
+def _find_input(wanted: InputFile) -> Path | None:
+    """An input on this machine, in a folder or in the hub's cache; None where it is not here. Downloads
     nothing.
     """
-    model, file = str(row["model"]), os.path.expanduser(str(row["file"]))
+    model, file = wanted.model, os.path.expanduser(wanted.file)
     folder = os.path.expanduser(model)
     if os.path.isfile(folder):  # a lone .safetensors file stands for its folder
         folder = os.path.dirname(folder) or "."

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from typing import Any
+
+from isomerge.records import Json
 
 PIPELINE_REPORT = "isomerge_pipeline.json"
 """What became of each component; how it was merged is told in its own folder."""
@@ -16,20 +17,18 @@ _LINE = re.compile(rb'(?m)^  "%s": "([0-9a-f]*)"' % KEY.encode())
 """At the depth of the report's own keys: no line within a text or an object of it begins so."""
 
 
-def report_bytes(report: dict[str, Any]) -> bytes:
-    """The file of a report, which gets its ``digest``: the sha256 of the file with an empty one."""
-    report[KEY] = ""
-    written = _written(report)
-    report[KEY] = hashlib.sha256(written).hexdigest()
-    return _written(report)
+def signed(report: Json) -> tuple[bytes, str]:
+    """The file of a report, and its ``digest``: the sha256 of the file with an empty one."""
+    digest = hashlib.sha256(_written({**report, KEY: ""})).hexdigest()
+    return _written({**report, KEY: digest}), digest
 
 
-def _written(report: dict[str, Any]) -> bytes:
+def _written(report: Json) -> bytes:
     return (json.dumps(report, indent=2, sort_keys=True) + "\n").encode()
 
 
 def report_state(raw: bytes) -> str:
-    """Whether a file is what `report_bytes` gave: ``ok``, ``changed``, or ``unknown`` where it says no digest."""
+    """Whether a file is what `signed` gave: ``ok``, ``changed``, or ``unknown`` where it says no digest."""
     digests = _LINE.findall(raw)
     if not digests:
         return "unknown"

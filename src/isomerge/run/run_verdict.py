@@ -4,21 +4,42 @@ next."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
-from typing import Any
 
 from isomerge.errors import visible
-from isomerge.evidence.distance import SAME
-from isomerge.evidence.relation import CODES, Level, Pair, Proof, Relation
-from isomerge.evidence.report.advice import next_steps
-from isomerge.evidence.report.facts import FIXED, Facts, facts_of, short_names, spread_of
+from isomerge.evidence.distance import FIXED, SAME, Gap, Spread
+from isomerge.evidence.relation import Level, Pair, PairVerdict, Proof, Relation, code_of
+from isomerge.evidence.report.advice import Advice, next_steps
+from isomerge.evidence.report.facts import Facts, short_names
 from isomerge.evidence.report.folder import Written
 from isomerge.evidence.report.spaces import Wording, wording_for
 from isomerge.evidence.report.verdict import by_learning, learned_in_nats
 from isomerge.models.recognised import Model, coarsest_dtype
+from isomerge.records import Record
 from isomerge.solve.standing import Standing
+
+
+class RunVerdict(Record):
+    """What the models of a run are to each other, as reports have it."""
+
+    code: str
+    """Of the pair that is furthest apart (`isomerge.evidence.relation.CODES`)."""
+    pairs: Sequence[PairVerdict]
+    level: str
+    sentence: str
+    next: Sequence[Advice]
+
+    @property
+    def all_left(self) -> bool:
+        """Whether all models were left as they are, being aligned already."""
+        return all(pair.left_as_it_is for pair in self.pairs)
+
+    @property
+    def is_poor(self) -> bool:
+        """Whether a merge will most likely not work."""
+        return self.level == Level.POOR.name.lower()
 
 
 def pairs_of(
@@ -61,40 +82,38 @@ def pairs_of(
     ]
 
 
-def measured(pairs: Sequence[Pair], report: Mapping[str, Any]) -> list[Pair]:
-    """The pairs with the distances of a run's report, where anything was matched."""
+def measured(pairs: Sequence[Pair], spreads: Sequence[Spread]) -> list[Pair]:
+    """The pairs with what a run has measured of each, where anything was matched."""
     if not pairs:  # one model alone
         return []
-    each = [source["distance"] for source in report.get("sources") or []] or [report["distance"]]
     with_distances = []
-    for pair, distance in zip(pairs, each, strict=True):
-        spread = spread_of(distance)
+    for pair, spread in zip(pairs, spreads, strict=True):
         share, fixed = spread.share_within(pair.tolerance), spread.spaces.get(FIXED)
         if not pair.align or pair.left or share is None:
             with_distances.append(pair)
         else:
             apart = fixed.share[1] if fixed is not None and fixed.share is not None else 0.0
             before, after = (pair.look.scale * each for each in share)
-            told = {"before": before, "after": after, "fixed": apart, "first": pair.relation}
-            if spread.matrices is not None and spread.matrices.share is not None:
-                told["matrices"] = tuple(pair.look.scale * each for each in spread.matrices.share)
-            with_distances.append(replace(pair, **told))
+            matrices = pair.matrices
+            if spread.matrices is not None and (own := spread.matrices.share) is not None:
+                matrices = (pair.look.scale * own[0], pair.look.scale * own[1])
+            distances = {"before": before, "after": after, "fixed": apart}
+            with_distances.append(replace(pair, **distances, matrices=matrices, first=pair.relation))
     return with_distances
 
 
-def verdict_document(
+def verdict_on(
     pairs: Sequence[Pair],
-    report: Mapping[str, Any],
+    facts: Facts,
     models: Sequence[Model] = (),
     *,
     say: Callable[[str], str] | None = None,
-) -> dict[str, Any] | None:
-    """The verdict as reports have it: ``code``, ``level``, ``sentence``, ``pairs``, and ``next``, what to try; None
-    of one model alone.
+) -> RunVerdict | None:
+    """What the models of a run are to each other, and what to try; None of one model alone.
 
     Args:
         pairs: of every model with its anchor.
-        report: of the run, as far as it is known.
+        facts: of the run, as far as they are known.
         models: those of the run, for what can be done with them; none: not known.
         say: how the keys of a recipe are said in a sentence, where one was run.
     """
@@ -102,37 +121,33 @@ def verdict_document(
         return None
     worst = max(pairs, key=lambda pair: (pair.level, -1 if pair.relation is None else pair.relation))
     names = _names(pairs)
-    sentences = [(say or str)(pair.sentence(names)) for pair in pairs]
-    level, sentence = worst.level, "; ".join(dict.fromkeys(sentences))
-    code = "unknown" if worst.relation is None else CODES[worst.relation]
-    rows = [pair.document() | {"sentence": said} for pair, said in zip(pairs, sentences, strict=True)]
-    document: dict[str, Any] = {"code": code, "pairs": rows}
-    facts = facts_of({**report, "verdict": document})
+    verdicts = [pair.verdict(names) for pair in pairs]
+    if say is not None:
+        verdicts = [replace(each, sentence=say(each.sentence)) for each in verdicts]
+    level, sentence = worst.level, "; ".join(dict.fromkeys(each.sentence for each in verdicts))
+    verdict = RunVerdict(code_of(worst.relation), verdicts, "", "", ())
+    left = tuple(pair.model for pair in pairs if pair.left)
+    facts = replace(facts, relation=verdict.code, left_alone=left, left=verdict.all_left)
     if learned_in_nats(facts.taught) and worst.relation is not Relation.SAME:
         level, _, sentence = by_learning(facts.taught)
     apart = any(pair.doubt and pair.proof is Proof.OTHER for pair in pairs)  # no merge takes them
-    steps = [] if apart else _steps(facts, worst.relation, level, models, say)
-    return {**document, "level": level.name.lower(), "sentence": sentence, "next": steps}
+    steps = [] if apart else _steps(facts, worst.relation, level, models)
+    if say is not None:
+        steps = [_in_recipe(step, say) if step.options else step for step in steps]
+    return replace(verdict, level=level.name.lower(), sentence=sentence, next=steps)
 
 
-def _steps(
-    facts: Facts,
-    relation: Relation | None,
-    level: Level,
-    models: Sequence[Model],
-    say: Callable[[str], str] | None,
-) -> list[dict[str, str]]:
+def _in_recipe(step: Advice, say: Callable[[str], str]) -> Advice:
+    """What to try, as the keys of a recipe."""
+    return Advice(f"{step.text} In the recipe: {say(' and '.join(step.options))}.")
+
+
+def _steps(facts: Facts, relation: Relation | None, level: Level, models: Sequence[Model]) -> Sequence[Advice]:
     """What to try where something is amiss; all is well: nothing."""
     if level is Level.GOOD:
         return []
     written = Written(facts, wording=wording_for(models) if models else Wording())
-    steps = next_steps(written, relation, level, measured=False)
-    return [
-        {"text": step.text, "command": step.command}
-        if say is None or not step.options
-        else {"text": f"{step.text} In the recipe: {say(' and '.join(step.options))}.", "command": ""}
-        for step in steps
-    ]
+    return next_steps(written, relation, level, measured=False)
 
 
 def _names(pairs: Sequence[Pair]) -> dict[str, str]:
@@ -140,22 +155,21 @@ def _names(pairs: Sequence[Pair]) -> dict[str, str]:
     return dict(zip(refs, short_names(refs), strict=True))
 
 
-def tell_ahead(document: Mapping[str, Any] | None) -> None:
+def tell_ahead(verdict: RunVerdict | None) -> None:
     """Say before a run begins that it will most likely not work; a warning of the logger ``isomerge``, which Python
     shows on stderr."""
-    if document is not None and document["level"] == Level.POOR.name.lower():
-        logging.getLogger("isomerge").warning("warning: %s", visible(document["sentence"]))
+    if verdict is not None and verdict.is_poor:
+        logging.getLogger("isomerge").warning("warning: %s", visible(verdict.sentence))
 
 
-def noted(document: Mapping[str, Any] | None) -> list[str]:
+def noted(verdict: RunVerdict | None) -> list[str]:
     """What a report's notes say of the verdict: the sentence, where it is more than that all is well."""
-    if document is None:
+    if verdict is None:
         return []
-    left = any(pair["left_as_it_is"] for pair in document["pairs"])
-    return [str(document["sentence"])] if left or document["level"] == Level.POOR.name.lower() else []
+    left = any(pair.left_as_it_is for pair in verdict.pairs)
+    return [verdict.sentence] if left or verdict.is_poor else []
 
 
-def planned_report(command: str, models: Sequence[str], **more: Any) -> dict[str, Any]:
-    """The report of a run that has matched nothing yet, as far as the next steps need it."""
-    nothing = {"before": 0.0, "after": 0.0, "norm": 0.0}
-    return {"command": command, "models": list(models), "distance": nothing, **more}
+def planned_facts(command: str, models: Sequence[str]) -> Facts:
+    """Of a run that has matched nothing yet, as far as the next steps need them."""
+    return Facts(command, tuple(models), Spread(Gap(0.0, 0.0, 0.0), {}, {}, {}), paths=tuple(models))

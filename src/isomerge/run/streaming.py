@@ -7,7 +7,6 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -19,6 +18,7 @@ from isomerge.evidence.pictures import import_ahead
 from isomerge.files import write_tensors
 from isomerge.models.recognised import Model, Moved
 from isomerge.models.unit_plan import Plan, unit_bytes
+from isomerge.records import Json
 from isomerge.run.cost import unit_memory
 from isomerge.run.local_engine import Demand, LocalEngine
 from isomerge.run.pipeline import WriteBehind
@@ -127,7 +127,7 @@ def _save_elements(path: Path, elements: Mapping[str, Tensor]) -> None:
     write_tensors(path, elements, durable=False)  # a run that goes on checks what was written
 
 
-def _restored(stream: StreamWriter, record: dict[str, Any], blob: str) -> UnitResult:
+def _restored(stream: StreamWriter, record: Json, blob: str) -> UnitResult:
 
     elements = load_file(stream.writer.blob(blob)) if record["moved"] else {}
     return UnitResult.restored(record, {key: aligned(x) for key, x in elements.items()})

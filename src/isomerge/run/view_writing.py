@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 from isomerge.evidence.card import model_card
 from isomerge.evidence.parents import parents_of
 from isomerge.models.recognised import Model
-from isomerge.run.run_report import report_of
+from isomerge.records import Record, inline
+from isomerge.run.run_report import RunReport, run_notes, run_of
 from isomerge.run.writing_run import Output, StreamWriter, run_key
+
+A = TypeVar("A", bound=Record)
+
+
+class ViewReport(RunReport, Generic[A], kw_only=True):
+    """What is said of a model that was written as another view of it."""
+
+    about: A = inline()
 
 
 def write_view(
-    model: Model, output: Output, command: str, title: str, text: str, about: Mapping[str, Any]
-) -> dict[str, Any]:
+    model: Model, output: Output, command: str, title: str, text: str, about: A, notes: Sequence[str] = ()
+) -> ViewReport[A]:
     """Write a view as an ordinary checkpoint; a killed run goes on where it stopped.
 
     Args:
@@ -22,23 +31,22 @@ def write_view(
         output: where and how.
         command: what wrote it.
         title, text: of the model card.
-        about: what the report has beside what every report has.
-
-    Returns:
-        The report.
+        about, notes: what the report has beside what every report has.
     """
     key = run_key(command, [model], output.dtype, output.out_shard_size)
-    total = model.checkpoint.nbytes
     with StreamWriter(model, output, key) as stream:
-        for number, block in enumerate(model.blocks):
-            output.observer(block.key, number * total // len(model.blocks), total)
-            if stream.done(block.key) is None:
-                stream.put(block, model.assemble(block, None))
-                stream.commit(block.key, {})
-        report = report_of(command, [model], [])
-        del report["distance"]  # nothing was moved
-        notes = [*about.get("notes", ()), *report.get("notes", ())]
-        report |= {**about, "notes": notes}
+        write_blocks(stream, model)
+        report = ViewReport(run=run_of(command, [model]), notes=run_notes(notes), about=about)
         parents = parents_of([model.checkpoint])
-        stream.finish(report, {}, model_card(title, [model.ref], text, report, parents=parents))
-    return report
+        card = model_card(title, [model.ref], text, report.document(), parents=parents)
+        return stream.finish(report, {}, card)
+
+
+def write_blocks(stream: StreamWriter, model: Model) -> None:
+    """Every block of a view that an earlier run has not written."""
+    total = model.checkpoint.nbytes
+    for number, block in enumerate(model.blocks):
+        stream.observer(block.key, number * total // len(model.blocks), total)
+        if stream.done(block.key) is None:
+            stream.put(block, model.assemble(block, None))
+            stream.commit(block.key, {})

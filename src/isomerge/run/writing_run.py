@@ -5,17 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from isomerge import __version__
 from isomerge.checkpoint.checksums import Checksum
 from isomerge.checkpoint.companions import config_bytes, left_behind
+from isomerge.checkpoint.opening import CONFIG
 from isomerge.checkpoint.output_folder import check_apart, check_out
 from isomerge.checkpoint.weights import weights_name
 from isomerge.checkpoint.writer import CheckpointWriter, DroppingWriter
@@ -27,10 +28,14 @@ from isomerge.models.recognised import Model
 from isomerge.models.stored_form import StoredForm, planned_tensors
 from isomerge.plug_ins.command import given_modules
 from isomerge.progress import Observer, quiet
+from isomerge.records import Json
 from isomerge.run.local_engine import Engine, LocalEngine
-from isomerge.run.report_file import report_bytes
+from isomerge.run.report_file import signed
+from isomerge.run.run_report import RunReport
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
+
+R = TypeVar("R", bound=RunReport)
 
 
 @dataclass
@@ -59,7 +64,7 @@ class Output:
     def files_read(self, models: Iterable[Model]) -> list[Path]:
         """What must stay where it is while a run reads these models, and as it is: their folders as well."""
         read = [model.checkpoint for model in models if model.checkpoint.files]  # tensors in memory have no folder
-        return [*self.reads, *(place for one in read for place in (*one.files, one.folder))]
+        return [*self.reads, *(place for checkpoint in read for place in (*checkpoint.files, checkpoint.folder))]
 
     def check_apart(self, models: Iterable[Model]) -> None:
         """Refuse an output that would replace what is read of these models or beside them, or that would lie in it.
@@ -150,11 +155,11 @@ class StreamWriter:
         """A file in the folder of the unfinished output, gone when the output is complete."""
         return self.writer.blob(name)
 
-    def commit(self, unit: str, record: dict[str, Any]) -> None:
+    def commit(self, unit: str, record: Json) -> None:
         """Note that a step is complete, with its files."""
         self.writer.commit(unit, record)
 
-    def done(self, unit: str) -> dict[str, Any] | None:
+    def done(self, unit: str) -> Json | None:
         """The record of a unit that an earlier, interrupted run has written."""
         return self.writer.done.get(unit)
 
@@ -167,16 +172,14 @@ class StreamWriter:
         """See `StoredForm.named`."""
         return self.form.named(model, blocks)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Json:
         """The config that is written."""
-        changes: dict[str, Any] = {}
-        if self.output.dtype:
-            changes = {k: self.output.dtype for k in ("dtype", "torch_dtype") if k in self.donor.config} or {
-                "dtype": self.output.dtype
-            }
         # `transformers_weights` names the donor's weights file, which the output does not have
         config = {key: value for key, value in self.donor.config.items() if key != "transformers_weights"}
-        return {**config, **changes}
+        if (dtype := self.output.dtype) is None:
+            return config
+        said = [key for key in ("dtype", "torch_dtype") if key in config] or ["dtype"]
+        return config | dict.fromkeys(said, dtype)
 
     @contextmanager
     def as_checkpoint(self) -> Iterator[Path]:
@@ -188,29 +191,28 @@ class StreamWriter:
                 path = folder / file
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content.read_bytes() if isinstance(content, Path) else content)
-            (folder / "config.json").write_bytes(config_bytes(self.config()))
+            (folder / CONFIG).write_bytes(config_bytes(self.config()))
             yield folder
 
     def finish(
         self,
-        report: dict[str, Any],
+        report: R,
         alignments: Mapping[str, Alignment],
         card: str,
         *,
         more: Mapping[str, bytes | Path] | None = None,
         links: Mapping[str, str] | None = None,
-    ) -> Path:
+    ) -> R:
         """Companion files, config, card, alignments and ``more`` files; the report with the checksums of all; then
-        the rename.
+        the rename. Returns the report as it is written.
 
         ``links`` are further names for the weights files (see `CheckpointWriter.finish`).
         """
         checkpoint = self.donor.checkpoint
         files: dict[str, bytes | Path] = checkpoint.companions()
         if checkpoint.files and (notes := left_behind(checkpoint.folder)):
-            report["notes"] = [*report.get("notes", ()), *notes]
-        files["config.json"] = config_bytes(self.config())
-        if (picture := distances_picture(report)) is not None:
+            report = replace(report, notes=[*report.notes, *notes])
+        if (picture := distances_picture(report.document())) is not None:
             files[PICTURE] = picture
         files["README.md"] = card.encode()
         for name, alignment in alignments.items():
@@ -219,9 +221,25 @@ class StreamWriter:
             files[name] = path
 
         def completed(sums: Mapping[str, Checksum]) -> dict[str, bytes]:
-            report["files"] = {name: finished.document() for name, finished in sorted(sums.items())}
-            return {REPORT: report_bytes(report)}
+            nonlocal report
+            report = replace(report, files=dict(sorted(sums.items())))
+            written, digest = signed(report.document())
+            report = replace(report, digest=digest)
+            return {REPORT: written}
 
-        finished = self.writer.finish({**files, **(more or {})}, links, completed)
+        self._publish({**files, **(more or {})}, links, completed)
+        return report
+
+    def finish_unreported(self) -> None:
+        """The same of a checkpoint on the way to an output: weights, companion files and config alone."""
+        self._publish(self.donor.checkpoint.companions())
+
+    def _publish(
+        self,
+        files: Mapping[str, bytes | Path],
+        links: Mapping[str, str] | None = None,
+        completed: Callable[[Mapping[str, Checksum]], Mapping[str, bytes]] | None = None,
+    ) -> None:
+        files = {**files, CONFIG: config_bytes(self.config())}
+        self.writer.finish(files, links, completed)
         self.output.published = not self.output.dropped
-        return finished

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ import torch
 from isomerge.matching.rows import Rows, row_axes, rows
 from isomerge.models.recognised import Model
 from isomerge.progress import Observer, quiet
+from isomerge.records import Json, Record
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block
 
@@ -59,8 +59,7 @@ class Seen:
     """Those of them that have no counterpart where they stand."""
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(Record):
     """What two models show of each other."""
 
     tensors: tuple[Seen, ...]
@@ -122,7 +121,7 @@ class Look:
         first, second = (sum(getattr(seen, name) for seen in self.tensors) for name in ("anchor", "source"))
         return sqrt(2 * first / (first + second)) if first + second else 1.0
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Json:
         """By kind of tensor, for a report."""
         kinds: dict[str, list[Seen]] = defaultdict(list)
         for seen in self.tensors:

@@ -15,7 +15,7 @@ from isomerge.observe.live.accelerator import CPU, check_device
 from isomerge.observe.read_files import paths_read
 from isomerge.options import MatchingOptions
 from isomerge.options.unused import note
-from isomerge.solve.learn.settings import NO_EFFORT, settings_of
+from isomerge.solve.learn.settings import NO_EFFORT, LearnSettings, check_settings, steps_of
 from isomerge.solve.match_names import SOFT, check_match, reads_activations
 from isomerge.solve.match_options import GENERATE, OURS, SHARES, Matching
 
@@ -151,9 +151,8 @@ def matching_of(options: MatchingOptions, *, decides: bool = False) -> Matching:
     sources = [stats_src] if isinstance(stats_src, (str, Path)) else list(stats_src or ())
     if bool(sources) != bool(options.stats_anchor):
         raise IsomergeError("--stats-src and --stats-anchor belong together: give both")
-    settings = settings_of(
-        options.learn_effort,
-        options.steps,
+    settings = LearnSettings(
+        steps_of(options.learn_effort, options.steps),
         target=options.learn_target,
         permutations=options.learn_permutations,
         batch_size=options.batch_size,
@@ -162,6 +161,7 @@ def matching_of(options: MatchingOptions, *, decides: bool = False) -> Matching:
         checkpointing=options.gradient_checkpointing,
         seed=options.seed,
     )
+    check_settings(settings)
     asked = [name for name in LEARNING if getattr(options, name) != getattr(MatchingOptions, name)]
     effort = options.learn_effort
     if options.learn is not None and effort == NO_EFFORT:
@@ -172,23 +172,25 @@ def matching_of(options: MatchingOptions, *, decides: bool = False) -> Matching:
     if options.steps is not None and effort != "quick":
         note("learn_effort", "--steps says how long to learn")
     stats = (str(options.stats_anchor), *map(str, sources)) if sources else ()
-    shared = (
-        "data",
-        "evidence",
-        "learn",
-        "search",
-        "limit",
-        "length",
-        "rows",
-        "functional",
-        "match",
-        "input_metric",
-    )
-    chosen = {name: getattr(options, name) for name in shared}
-    chosen["transport"] = _transport(options.transport)
     may_learn = decides and effort != NO_EFFORT
-    more = {"decides": decides, "may_learn": may_learn, "of_learning": tuple(asked) if may_learn else ()}
-    return Matching(stats=stats, settings=settings, **more, **chosen)
+    return Matching(
+        stats=stats,
+        settings=settings,
+        decides=decides,
+        may_learn=may_learn,
+        of_learning=tuple(asked) if may_learn else (),
+        data=options.data,
+        evidence=options.evidence,
+        learn=options.learn,
+        search=options.search,
+        limit=options.limit,
+        length=options.length,
+        rows=options.rows,
+        functional=options.functional,
+        match=options.match,
+        input_metric=options.input_metric,
+        transport=_transport(options.transport),
+    )
 
 
 def _transport(said: Any) -> tuple[tuple[str, str], ...]:

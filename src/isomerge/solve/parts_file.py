@@ -12,6 +12,7 @@ from torch import Tensor
 
 from isomerge.arithmetic import aligned
 from isomerge.files import write_tensors
+from isomerge.records import Json
 
 
 def save_parts(path: Path, parts: Mapping[str, Mapping[str, Tensor]], about: Mapping[str, Any]) -> None:
@@ -27,7 +28,7 @@ def save_parts(path: Path, parts: Mapping[str, Mapping[str, Tensor]], about: Map
     write_tensors(path, tensors, about)
 
 
-def load_parts(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None:
+def load_parts(path: Path) -> tuple[dict[str, dict[str, Tensor]], Json] | None:
     """What `save_parts` has written: parts and record; None without a file, or with one that is damaged."""
 
     if not path.exists():

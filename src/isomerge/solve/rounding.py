@@ -20,16 +20,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.matching.balance import canonical_gauge
+from isomerge.matching.distances import TensorGap
 from isomerge.matching.frame import folded_gains, is_folded_bias
 from isomerge.models.recognised import Model
 from isomerge.models.stored_form import StoredForm
+from isomerge.records import Record
 from isomerge.symmetry.alignment import Alignment, Stage, element_key
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, Blocks, leaves
@@ -241,30 +242,34 @@ def _by_bias(
     return 0.0
 
 
-def told_rounding(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """What a report says of the rounding of what was moved: the tensor that is nearest to its tolerance; None where
-    none is rounded.
+class Rounded(Record):
+    """What rounding did to the tensor that is nearest to its tolerance."""
 
-    Args:
-        rows: of tensors, with ``rounding`` and ``tolerance`` where they were rounded.
-    """
-    rounded = [row for row in rows if "rounding" in row]
-    if not rounded:
-        return None
-    worst = max(rounded, key=lambda row: row["rounding"] / row["tolerance"])
-    return {"error": worst["rounding"], "tolerance": worst["tolerance"], "tensor": worst["tensor"]}
+    error: float
+    tolerance: float
+    tensor: str
+
+    @classmethod
+    def of(cls, gaps: Iterable[TensorGap]) -> Rounded | None:
+        """Of tensors that were moved; None where none is rounded."""
+        rounded = (
+            cls(gap.rounding, gap.tolerance, gap.tensor)
+            for gap in gaps
+            if gap.rounding is not None and gap.tolerance is not None
+        )
+        return max(rounded, key=lambda each: each.error / each.tolerance, default=None)
 
 
-def check_rounding(report: Mapping[str, Any] | None, ref: str) -> None:
+def check_rounding(rounded: Rounded | None, ref: str) -> None:
     """Refuse to write what rounding has made another function.
 
     Raises:
         IsomergeError: naming the tensor.
     """
-    if report is not None and not report["error"] <= report["tolerance"]:
+    if rounded is not None and not rounded.error <= rounded.tolerance:
         raise IsomergeError(
-            f"{ref}: rounding to the output's dtype would change tensor {report['tensor']} by "
-            f"{100 * report['error']:.2g} % once the alignment is undone, and {100 * report['tolerance']:.2g} % is "
+            f"{ref}: rounding to the output's dtype would change tensor {rounded.tensor} by "
+            f"{100 * rounded.error:.2g} % once the alignment is undone, and {100 * rounded.tolerance:.2g} % is "
             "the most that leaves the function as it was: write it with --dtype float32, or choose spaces that "
             "stretch less (--spaces default, or permutations alone)"
         )

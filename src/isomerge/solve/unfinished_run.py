@@ -4,10 +4,11 @@ runs once."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from isomerge.models.stored_form import StoredForm
 from isomerge.progress import Observer
+from isomerge.records import Json
 
 
 class UnfinishedRun(Protocol):
@@ -25,10 +26,10 @@ class UnfinishedRun(Protocol):
         """A file in the folder of the unfinished output, gone when the output is complete."""
         ...
 
-    def done(self, unit: str) -> dict[str, Any] | None:
+    def done(self, unit: str) -> Json | None:
         """The record of a step that an earlier, interrupted run has completed."""
         ...
 
-    def commit(self, unit: str, record: dict[str, Any]) -> None:
+    def commit(self, unit: str, record: Json) -> None:
         """Note that a step is complete, with its files."""
         ...

@@ -8,11 +8,20 @@ it is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from isomerge.errors import IsomergeError
+from isomerge.records import Record
 from isomerge.symmetry.language.spec import Match, Spec
+
+
+class FixedPart(Record):
+    """What of a checkpoint is left fixed."""
+
+    name: str
+    tensors: int
+    lines: Sequence[str]
+    reason: str
 
 
 def check_fixed(spec: Spec) -> None:
@@ -34,18 +43,15 @@ def check_fixed(spec: Spec) -> None:
                 )
 
 
-def fixed_parts(spec: Spec, matches: Iterable[Match]) -> list[dict[str, Any]]:
-    """What of a checkpoint is left fixed: per part its ``name``, ``tensors`` (how many), ``lines`` (which),
-    ``reason``."""
+def fixed_parts(spec: Spec, matches: Iterable[Match]) -> list[FixedPart]:
+    """What of a checkpoint is left fixed."""
     seen = list(matches)
     parts = []
     for part in spec.fixed:
         names = [match.line.name for match in seen if part.has(match.line.name)]
         if names:
             lines = list(dict.fromkeys(names))
-            parts.append(
-                {"name": joined(lines), "tensors": len(names), "lines": sorted(lines), "reason": part.reason}
-            )
+            parts.append(FixedPart(joined(lines), len(names), sorted(lines), part.reason))
     return parts
 
 
@@ -60,7 +66,7 @@ def joined(names: list[str]) -> str:
     return f"{''.join(f'{word}.' for word in words[0][:shared])}({'|'.join(rest)})"
 
 
-def fixed_text(parts: list[dict[str, Any]]) -> str:
+def fixed_text(parts: Sequence[FixedPart]) -> str:
     """The parts in one sentence."""
-    each = [f"{part['name']} ({part['tensors']} tensors: {part['reason']})" for part in parts]
+    each = [f"{part.name} ({part.tensors} tensors: {part.reason})" for part in parts]
     return f"left fixed, not aligned: {'; '.join(each)}"

@@ -13,6 +13,7 @@ from torch import Tensor
 from isomerge.arithmetic import aligned
 from isomerge.errors import IsomergeError
 from isomerge.files import check_file, write_tensors
+from isomerge.records import Json
 from isomerge.symmetry.element_key import SHIFT, ElementKey
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.norm_stage import check_norm_element, is_norm_key, kind_of
@@ -104,7 +105,7 @@ def check_patch_file(path: Path, name: str) -> None:
         raise IsomergeError(f"{name} has tensors that are no alignment, and would be replaced: choose another file")
 
 
-def _header(text: str) -> dict[str, Any]:
+def _header(text: str) -> Json:
     """The header of a patch file; empty when it is not ours."""
     try:
         header = json.loads(text) if len(text) <= MAX_HEADER else {}
@@ -154,7 +155,7 @@ def _check_element(spec: Spec, key: str, g: Tensor, path: Path) -> None:
 
 
 def _with_groups(
-    spec: Spec, spaces: dict[str, Any], sizes: dict[str, int], elements: Mapping[str, Tensor], path: Path
+    spec: Spec, spaces: Json, sizes: dict[str, int], elements: Mapping[str, Tensor], path: Path
 ) -> Spec:
     """The spec with exactly the patch's spaces active, checked against what the patch was made for."""
     for key in map(ElementKey.of, elements):

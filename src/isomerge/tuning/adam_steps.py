@@ -50,7 +50,7 @@ class AdamSteps:
         """Told of the point where it starts; one outside of the ranges begins at their edges."""
         self._take(values, gradient)
 
-    def ask(self) -> dict[str, Any] | None:
+    def ask(self) -> Mapping[str, Any] | None:
         """The next point, by the names of the dimensions; None where nothing says where it would be."""
         if self._over:
             return None

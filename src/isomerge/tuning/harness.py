@@ -32,7 +32,7 @@ SEED, OTHER_SEED = 0, 1234
 """Of Python, and of numpy, torch and few-shot examples: those of the harness's `simple_evaluate`."""
 
 
-def load_tasks(wanted: Sequence[WantedTask], path: str | Path | None) -> dict[str, Any]:
+def load_tasks(wanted: Sequence[WantedTask], path: str | Path | None) -> Mapping[str, Any]:
     """Tasks and groups with their documents, as the harness's `evaluate` takes them.
 
     Args:
@@ -46,7 +46,7 @@ def load_tasks(wanted: Sequence[WantedTask], path: str | Path | None) -> dict[st
     manager = _imported("tasks").TaskManager
     if path is not None and not Path(path).is_dir():
         raise IsomergeError(f"--task-path {path}: there is no such folder")
-    names = list(dict.fromkeys(one.name for one in wanted))
+    names = list(dict.fromkeys(task.name for task in wanted))
     with quiet_harness():
         index = manager(include_path=str(path), include_defaults=False) if path is not None else None
         if index is None or not set(names) <= set(index.all_tasks):
@@ -110,15 +110,15 @@ def check_metrics(wanted: Sequence[WantedTask], loaded: Mapping[str, Any]) -> No
     Raises:
         IsomergeError: naming those that it has.
     """
-    for one in wanted:
-        metrics = metrics_of(one.name, loaded)
-        if one.metric not in metrics:
+    for task in wanted:
+        metrics = metrics_of(task.name, loaded)
+        if task.metric not in metrics:
             some = f"it has {'; '.join(metrics)}" if metrics else "it has none of its own: name its tasks"
-            raise IsomergeError(f"--task {one.name} has no metric {one.metric}: {some}")
-        if metrics[one.metric] is False and one.weight > 0:
+            raise IsomergeError(f"--task {task.name} has no metric {task.metric}: {some}")
+        if metrics[task.metric] is False and task.weight > 0:
             raise IsomergeError(
-                f"--task {one}: less of {one.metric} is better, and a search raises the score: give it a weight "
-                f"below 0, as in {one.name}:{one.metric}@-{one.weight:g}"
+                f"--task {task}: less of {task.metric} is better, and a search raises the score: give it a weight "
+                f"below 0, as in {task.name}:{task.metric}@-{task.weight:g}"
             )
 
 

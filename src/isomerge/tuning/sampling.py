@@ -93,7 +93,7 @@ class Study:
         with self._quiet():
             self._study.add_trial(trial)
 
-    def ask(self) -> dict[str, Any] | None:
+    def ask(self) -> Mapping[str, Any] | None:
         """The next point, by the names of the dimensions; None where a grid has no more."""
         if self._grid is not None:
             point = next(self._grid, None)

@@ -145,15 +145,15 @@ def _parameters(fuser: Fuser, unit: Unit) -> list[Any]:
     return [fuser.parameters(block, number) for block in unit.blocks for number in range(len(block.canonical))]
 
 
-def _differ(one: Any, two: Any) -> bool:
+def _differ(a: Any, b: Any) -> bool:
     """Whether parameters differ by more than rounding."""
-    if isinstance(one, Mapping):
-        return any(_differ(one[name], two[name]) for name in one)
-    if isinstance(one, (list, tuple)):
-        return any(_differ(a, b) for a, b in zip(one, two, strict=True))
-    if isinstance(one, (int, float)) and isinstance(two, (int, float)):
-        return abs(one - two) > NOTHING * max(abs(one), abs(two))
-    return bool(one != two)
+    if isinstance(a, Mapping):
+        return any(_differ(a[name], b[name]) for name in a)
+    if isinstance(a, (list, tuple)):
+        return any(_differ(a, b) for a, b in zip(a, b, strict=True))
+    if isinstance(a, (int, float)) and isinstance(b, (int, float)):
+        return abs(a - b) > NOTHING * max(abs(a), abs(b))
+    return bool(a != b)
 
 
 def _coloured(dimensions: Sequence[Dimension], of: Mapping[Unit, set[str]]) -> list[list[str]]:
@@ -183,6 +183,6 @@ def _slopes_of(unit: Unit, live: Mapping[str, Tensor], places: LivePlaces) -> di
 def _product(slope: Tensor, end: Tensor, start: Tensor) -> float:
     """``<slope, there - here>`` in float64, piece by piece."""
     total = 0.0
-    for g, one, two in zip(*(x.reshape(-1).split(PIECE) for x in (slope, end, start)), strict=True):
-        total += float(torch.dot(g.to("cpu", torch.float64), (one - two).to("cpu", torch.float64)))
+    for g, after, before in zip(*(x.reshape(-1).split(PIECE) for x in (slope, end, start)), strict=True):
+        total += float(torch.dot(g.to("cpu", torch.float64), (after - before).to("cpu", torch.float64)))
     return total

@@ -25,7 +25,6 @@ SCORE = "score"
 """What a search on tasks raises, and the unit of its figures."""
 
 
-@dataclass(frozen=True)
 class Score(Measure):
     """How well a module does its tasks; ``loss`` is the score below 0, which a search lowers."""
 
@@ -67,12 +66,12 @@ class TaskDocuments:
         """
         results = run_tasks(module, self.tokenizer, self.loaded, self.chosen, batch_size)
         scores, total = dict[str, float](), 0.0
-        for one in self.wanted:
-            value = results[one.name].get(one.metric)
+        for task in self.wanted:
+            value = results[task.name].get(task.metric)
             number = float(value) if isinstance(value, (int, float)) else float("nan")
             if not isfinite(number):
-                raise IsomergeError(f"--task {one}: {one.metric} is {value} on these documents, and no number")
-            scores[f"{one.name}:{one.metric}"], total = number, total + one.weight * number
+                raise IsomergeError(f"--task {task}: {task.metric} is {value} on these documents, and no number")
+            scores[f"{task.name}:{task.metric}"], total = number, total + task.weight * number
         return Score(-total, None, None, len(self), SCORE, scores)
 
 
@@ -111,8 +110,8 @@ def split_tasks(
     judge: dict[str, list[int]] = {}
     for name, task in loaded["tasks"].items():
         search[name], judge[name] = _parted(name, len(task.eval_docs), limit, share, seed)
-    one, two = (_documents(tuple(wanted), loaded, tokenizer, chosen) for chosen in (search, judge))
-    return one, two
+    searched, judged = (_documents(tuple(wanted), loaded, tokenizer, chosen) for chosen in (search, judge))
+    return searched, judged
 
 
 def _parted(name: str, count: int, limit: int | None, share: float, seed: int) -> tuple[list[int], list[int]]:
@@ -133,7 +132,7 @@ def _documents(
 ) -> TaskDocuments:
     """The documents with what they ask, which is read once here."""
     digest, count, longest, written = hashlib.sha256(), 0, "", 0
-    digest.update(json.dumps([version(), [one.document() for one in wanted]]).encode())
+    digest.update(json.dumps([version(), [task.document() for task in wanted]]).encode())
     for name, requests in requests_of(loaded, chosen):
         config = loaded["tasks"][name].dump_config()
         digest.update(json.dumps([name, config, chosen[name]], sort_keys=True, default=_shown).encode())

@@ -73,7 +73,7 @@ class TrialModel:
             pieces = plan.fusion.method.elementwise
             results = stream_units(own, self.operands.solvers(), plan.plan, fuse, plan.target, piecewise=pieces)
             write_alone(own, plan.plan, plan.donor, plan.dtype, donor_moved(plan, results))
-            own.finish({"command": "merge"}, {}, "")
+            own.finish_unreported()
         return folder
 
     def _parameters(self, fuser: Fuser, unit: Unit) -> list[Any]:

@@ -8,19 +8,24 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
 from typing import Any
 
 from isomerge.errors import IsomergeError, UnfinishedError
 from isomerge.evidence.card import TUNED
 from isomerge.fusion.fusion import Fusion
 from isomerge.merging.merge_plan import MergePlan
+from isomerge.merging.merge_run import Chosen
 from isomerge.merging.recipe.recipe_request import request_of_recipe
 from isomerge.merging.recipe.searched import SearchedRecipe
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.substitution import module_as_told
 from isomerge.observe.losses import Measure
+from isomerge.records import Json, Record, inline, optional
+from isomerge.run.connectivity import DataReport
 from isomerge.run.unit_work import UnitSolver
 from isomerge.run.writing_run import StreamWriter
 from isomerge.tuning.harness import version
@@ -33,8 +38,9 @@ from isomerge.tuning.stamp import STAMP, Stamp
 from isomerge.tuning.task_documents import SCORE, Score, TaskDocuments
 from isomerge.tuning.trial_model import TrialModel
 from isomerge.tuning.verdict import verdict_of
+from isomerge.tuning.wanted_tasks import WantedTask
 
-Values = dict[str, Any]
+Values = Mapping[str, Any]
 """By the names of dimensions."""
 
 
@@ -61,28 +67,83 @@ class Judged:
     judge: Examples | TaskDocuments
 
 
-@dataclass
-class Tuner:
-    """Chooses a merge's parameters by search (`isomerge.merging.merge_run.Choice`).
+class Point(Record):
+    """Values that were tried, and what the merge is worth with them."""
 
-    Args:
-        recipe: what is searched for.
-        how: in how many trials.
-        data: on what.
-    """
+    values: Values
+    loss: float | None = None
+    """None: they were refused. Of tasks the score, below 0."""
+    accuracy: float | None = None
+    units_merged: int = 0
+    seconds: float = 0.0
+    gradient: Mapping[str, float] | None = optional()
+    score: float | None = optional()
+    tasks: Mapping[str, float] | None = optional()
+    """The summands of the score."""
+    refused: str | None = optional()
+    repeats: bool | None = optional()
+    """True of a point that was measured before."""
+
+    @property
+    def searched(self) -> float | None:
+        """What was searched on: the loss, or the score."""
+        return self.loss if self.score is None else self.score
+
+    def shown(self, *, scored: bool) -> Json:
+        """As reports have it, without what another run of the same search would tell otherwise."""
+        left_out = ("seconds", "units_merged", "gradient", *(("loss", "accuracy") if scored else ()))
+        shown = {key: value for key, value in self.document().items() if key not in left_out}
+        return {SCORE: None, **shown} if scored else shown
+
+
+class Clock(Record):
+    """How long a search took, and what was not done again: what a run that was killed in between tells otherwise,
+    so that it stands in no file of the output."""
+
+    seconds: Mapping[str, float]
+    """``aligning`` units, all ``trials``, and one ``trial``."""
+    reused: Mapping[str, Any]
+
+
+class Tuned(Record):
+    """What was searched for, and what came out."""
+
+    sampler: str
+    objective: str
+    seed: int
+    searched: Sequence[Json]
+    data: Mapping[str, DataReport]
+    """``search`` and ``judge``."""
+    unit: str
+    search_unit: str
+    start: Json
+    """The recipe's own values: ``search``, what was searched on, and ``judge``, on what was held out."""
+    best: Json
+    models: Sequence[Json]
+    """The same of each alone."""
+    trials: Sequence[Json]
+    sentence: str
+    notes: Sequence[str]
+    rate: float | None = optional()
+    """Of steps along the gradient."""
+    tasks: Sequence[WantedTask] | None = optional()
+    """What the score is the sum of."""
+    harness: str | None = optional()
+    """The version that asks them."""
+    clock: Clock | None = inline(None)
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """Chooses a merge's parameters by search (`isomerge.merging.merge_run.Choice`)."""
 
     recipe: SearchedRecipe
+    """What is searched for."""
     how: Search
+    """In how many trials."""
     data: Judged
-    report: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    files: dict[str, bytes] = field(default_factory=dict)
-    chosen: Fusion | None = None
-    _slopes: Slopes | None = None
-    """Where trials are steps along the gradient."""
-    clock: dict[str, Any] = field(default_factory=dict)
-    """How long it took and what was not done again: what a run that was killed in between tells otherwise, so that
-    it stands in no file of the output."""
+    """On what."""
+    notes: Sequence[str] = ()
 
     def stamp(self, plan: MergePlan) -> Stamp:
         """What the trials depend on, in parts."""
@@ -103,9 +164,7 @@ class Tuner:
         """What the output depends on; the number of trials may grow from one run to the next."""
         return hashlib.sha256(json.dumps(self.stamp(plan).document(), sort_keys=True).encode()).hexdigest()
 
-    def __call__(
-        self, plan: MergePlan, stream: StreamWriter, used: Sequence[UnitSolver]
-    ) -> tuple[Fusion, Sequence[UnitSolver]]:
+    def __call__(self, plan: MergePlan, stream: StreamWriter, used: Sequence[UnitSolver]) -> Chosen:
         """Align, search and judge; the best fusion, and what gives the aligned units once more."""
         if stream.done("stamp") is None:
             self.stamp(plan).write(stream.writer.blob(STAMP))
@@ -114,29 +173,35 @@ class Tuner:
         operands = align_once(plan, stream, used)
         aligned = time.monotonic() - began
         model = TrialModel(plan, stream, operands, device=self.how.device, batch_size=self.how.batch_size)
+        slopes = None
         if self.how.sampler == GRADIENT:
-            self._slopes = Slopes(plan, operands, self.recipe.dimensions, self._fusion, self.recipe.start)
-        rows = self._searched(model, stream)
-        best = min((row for row in rows if row["loss"] is not None), key=lambda row: row["loss"])
-        judged = self._judged(model, plan, stream, rows, best)
+            slopes = Slopes(plan, operands, self.recipe.dimensions, self.fusion, self.recipe.start)
+        points = self._searched(model, stream, slopes)
+        best = min(points, key=lambda point: inf if point.loss is None else point.loss)
+        judged = self._judged(model, plan, stream, points[0], best)
         operands.check_unchanged()
         del model
-        self.chosen = self._fusion(best["values"])
-        self._tell(rows, best, judged)
-        self.clock = {"seconds": _seconds(rows, aligned), "reused": _reused(rows, operands, len(plan.plan.units))}
-        return self.chosen, operands.solvers()
+        tuned = self._outcome(points, best, judged)
+        files = {
+            TUNED: (json.dumps(tuned.document(), indent=2, sort_keys=True) + "\n").encode(),
+            PICTURE: search_picture(tuned.document()),
+        }
+        clock = Clock(_seconds(points, aligned), _reused(points, operands, len(plan.plan.units)))
+        outcome = replace(tuned, clock=clock)
+        return Chosen(self.fusion(best.values), operands.solvers(), tuned, outcome, tuned.notes, files)
 
     # -------------------------------------------------------------------------------------------- the trials
 
-    def _searched(self, model: TrialModel, stream: StreamWriter) -> list[dict[str, Any]]:
-        """A row for the recipe's own values, and one for every trial, as far as time goes."""
+    def _searched(self, model: TrialModel, stream: StreamWriter, slopes: Slopes | None) -> list[Point]:
+        """The recipe's own values, and those of every trial, as far as time goes."""
         study = study_of(self.recipe.dimensions, self.how.sampler, self.how.seed, self.how.rate)
-        ended = time.monotonic() + (self.how.timeout or float("inf"))
-        start = self._row(model, stream, "start", self.recipe.start)
-        if start["loss"] is None:
-            raise IsomergeError(f"{self.recipe.path}: the recipe's own values cannot be merged: {start['refused']}")
-        study.know(self.recipe.start, start["loss"], start.get("gradient"))
-        rows, known = [start], {_key(start["values"]): start}
+        ended = time.monotonic() + (self.how.timeout or inf)
+        measure = partial(self._measured, model, slopes)
+        start = self._point(measure, stream, "start", self.recipe.start)
+        if start.loss is None:
+            raise IsomergeError(f"{self.recipe.path}: the recipe's own values cannot be merged: {start.refused}")
+        study.know(self.recipe.start, start.loss, start.gradient)
+        points, known = [start], {_key(start.values): start}
         chosen = stream.done("chosen")
         count = self.how.trials if chosen is None else chosen["trials"]
         for number in range(count):
@@ -145,32 +210,33 @@ class Tuner:
             if (values := study.ask()) is None:
                 break
             stream.observer("trials", number, count)
-            row = self._row(model, stream, f"trial {number}", values, known.get(_key(values)))
-            study.tell(row["loss"], row.get("gradient"))
-            rows.append(row)
-            known.setdefault(_key(values), row)
-        made = len(rows) - 1
+            point = self._point(measure, stream, f"trial {number}", values, known.get(_key(values)))
+            study.tell(point.loss, point.gradient)
+            points.append(point)
+            known.setdefault(_key(values), point)
         if chosen is None:
-            stream.commit("chosen", {"trials": made})
-        if made < self.how.trials:
-            self.notes.append(f"{made} of {self.how.trials} trials were made: {self._end(rows)}")
-        return rows
+            stream.commit("chosen", {"trials": len(points) - 1})
+        return points
 
-    def _end(self, rows: Sequence[Mapping[str, Any]]) -> str:
-        """Why there were no more trials."""
+    def _unmade(self, points: Sequence[Point]) -> list[str]:
+        """Why there were no more trials, where there were fewer than asked for."""
+        if (made := len(points) - 1) == self.how.trials:
+            return []
+        why = "--timeout was over"
         if self.how.sampler == "grid":
-            return "the grid has no more points"
-        refused = self.how.sampler == GRADIENT and rows[-1]["loss"] is None
-        return "the last one was refused, and no gradient leads on" if refused else "--timeout was over"
+            why = "the grid has no more points"
+        elif self.how.sampler == GRADIENT and points[-1].loss is None:
+            why = "the last one was refused, and no gradient leads on"
+        return [f"{made} of {self.how.trials} trials were made: {why}"]
 
-    def _row(
+    def _point(
         self,
-        model: TrialModel,
+        measure: Callable[[Values], Point],
         stream: StreamWriter,
         name: str,
         values: Values,
-        known: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
+        known: Point | None = None,
+    ) -> Point:
         """One point, measured, or as it was measured before."""
         record = stream.done(name)
         if record is not None:
@@ -179,29 +245,28 @@ class Tuner:
                     f"{stream.output.out}: the trials of the unfinished search cannot be repeated ({name} was "
                     f"{record['values']}, and is {values}): remove {stream.writer.folder}"
                 )
-            return record
-        if known is not None:
-            row = {**known, "units_merged": 0, "seconds": 0.0, "repeats": True}
-        else:
-            row = self._measured(model, values)
-        stream.commit(name, row)
-        return row
+            return Point(**record)
+        again = None if known is None else replace(known, units_merged=0, seconds=0.0, repeats=True)
+        point = again or measure(values)
+        stream.commit(name, point.document())
+        return point
 
-    def _measured(self, model: TrialModel, values: Values) -> dict[str, Any]:
-        began, row = time.monotonic(), {"values": values, "loss": None, "accuracy": None, "units_merged": 0}
+    def _measured(self, model: TrialModel, slopes: Slopes | None, values: Values) -> Point:
+        began, point = time.monotonic(), Point(values)
         try:
-            row["units_merged"] = model.merge(self._fusion(values))
-            if self._slopes is None or isinstance(self.data.search, TaskDocuments):
+            point = replace(point, units_merged=model.merge(self.fusion(values)))
+            if slopes is None or isinstance(self.data.search, TaskDocuments):
                 measure = model.measure(self.data.search, self.how.objective)
             else:
-                measure, slope = model.descent(self.data.search, self.how.objective, self._slopes, values)
-                row["gradient"] = slope
-            row |= {"loss": measure.loss, "accuracy": measure.accuracy, **_score(measure)}
+                measure, slope = model.descent(self.data.search, self.how.objective, slopes, values)
+                point = replace(point, gradient=slope)
+            point = replace(point, loss=measure.loss, accuracy=measure.accuracy, **_score(measure))
         except IsomergeError as error:  # values that do not go together, or a model that gives no numbers
-            row["refused"] = error.sentence
-        return {**row, "seconds": time.monotonic() - began}
+            point = replace(point, refused=error.sentence)
+        return replace(point, seconds=time.monotonic() - began)
 
-    def _fusion(self, values: Mapping[str, Any]) -> Fusion:
+    def fusion(self, values: Values) -> Fusion:
+        """Of the recipe with some values."""
         return request_of_recipe(self.recipe.filled(values)).fusion
 
     # -------------------------------------------------------------------------------------------- the judgement
@@ -211,113 +276,84 @@ class Tuner:
         """What is measured on the examples that were held out: the loss, wherever they have labels."""
         return LOSS if self.data.judge.labelled else self.how.objective
 
-    def _judged(
-        self,
-        model: TrialModel,
-        plan: MergePlan,
-        stream: StreamWriter,
-        rows: Sequence[dict[str, Any]],
-        best: dict[str, Any],
-    ) -> dict[str, Any]:
+    def _judged(self, model: TrialModel, plan: MergePlan, stream: StreamWriter, start: Point, best: Point) -> Json:
         """The best values, the recipe's own and every model alone, on the examples that were held out."""
         record = stream.done("judged")
         if record is not None:
             return record
-        judged: dict[str, Any] = {}
-        for name, row in (("best", best), ("start", rows[0])):
+        judged: Json = {}
+        for name, point in (("best", best), ("start", start)):
             stream.observer(f"judging: {name}", len(judged), 2 + len(plan.read))
-            model.merge(self._fusion(row["values"]))
+            model.merge(self.fusion(point.values))
             measure = model.measure(self.data.judge, self._judging)
-            judged[name] = {"search": row.get(SCORE, row["loss"]), "judge": _figures(measure)}
+            judged[name] = {"search": point.searched, "judge": _figures(measure)}
             judged |= {"unit": measure.unit}
         judged["search_unit"] = NATS if self.how.objective == ENTROPY else judged["unit"]
         judged["models"] = []
-        for number, one in enumerate({one.ref: one for one in plan.models}.values()):
-            stream.observer(f"judging: {one.ref}", 2 + number, 2 + len(plan.read))
+        for number, alone in enumerate({model.ref: model for model in plan.models}.values()):
+            stream.observer(f"judging: {alone.ref}", 2 + number, 2 + len(plan.read))
             try:
-                module = module_as_told(one, self.how.device)
+                module = module_as_told(alone, self.how.device)
                 parts = ((self.data.search, self.how.objective), (self.data.judge, self._judging))
                 measures = [measured(module, part, self.how.batch_size, what) for part, what in parts]
             except IsomergeError as error:  # such as a base without a head
                 judged["models"].append(
-                    {"model": one.ref, "search": None, "judge": None, "refused": error.sentence}
+                    {"model": alone.ref, "search": None, "judge": None, "refused": error.sentence}
                 )
                 continue
             searched = _score(measures[0]).get(SCORE, measures[0].loss)
-            judged["models"].append({"model": one.ref, "search": searched, "judge": _figures(measures[1])})
+            judged["models"].append({"model": alone.ref, "search": searched, "judge": _figures(measures[1])})
         stream.commit("judged", judged)
         return judged
 
-    def _tell(self, rows: Sequence[dict[str, Any]], best: dict[str, Any], judged: dict[str, Any]) -> None:
-        """Fill the report, the notes and the files beside the output."""
-        if refused := [row for row in rows if row["loss"] is None]:
-            self.notes.append(
-                f"{len(refused)} of {len(rows) - 1} trials were refused, the first because: {refused[0]['refused']}"
+    def _outcome(self, points: Sequence[Point], best: Point, judged: Json) -> Tuned:
+        """What is said of the search."""
+        how, searched, start = self.how, self.data.search, points[0]
+        sentence, doubts = verdict_of(judged, own=best is start)
+        refused = [point.refused for point in points if point.loss is None]
+        notes = [*self.notes, *self._unmade(points)]
+        if refused:
+            notes.append(
+                f"{len(refused)} of {len(points) - 1} trials were refused, the first because: {refused[0]}"
             )
-        sentence, notes = verdict_of(judged, own=best is rows[0])
-        self.notes += [*notes, *([CHANCE] if self._judging == ENTROPY else [])]
-        scored = self.how.objective == TASKS
-        left_out = (*CLOCK, "gradient", *(("loss", "accuracy") if scored else ()))
-        plain = [
-            {**({SCORE: None} if scored else {}), **{k: v for k, v in row.items() if k not in left_out}}
-            for row in rows
-        ]
-        self.report |= {
-            "sampler": self.how.sampler,
-            "objective": self.how.objective,
-            **({"rate": self.how.rate} if self.how.sampler == GRADIENT else {}),
-            **self._tasks(),
-            "seed": self.how.seed,
-            "searched": [d.document() for d in self.recipe.dimensions],
-            "data": {
-                part: {"examples": len(examples), "fingerprint": examples.fingerprint}
-                for part, examples in (("search", self.data.search), ("judge", self.data.judge))
-            },
-            "unit": judged["unit"],
-            "search_unit": judged["search_unit"],
-            "start": {"values": rows[0]["values"], **judged["start"]},
-            "best": {
-                "values": best["values"],
-                "trial": next(k for k, row in enumerate(rows) if row is best),
-                **judged["best"],
-            },
-            "models": judged["models"],
-            "trials": plain[1:],
-            "sentence": sentence,
-            "notes": list(self.notes),
-        }
-        self.files |= {
-            TUNED: (json.dumps(self.report, indent=2, sort_keys=True) + "\n").encode(),
-            PICTURE: search_picture(self.report),
-        }
-
-    def _tasks(self) -> dict[str, Any]:
-        """What the score is the sum of, and whose it is."""
-        searched = self.data.search
-        if not isinstance(searched, TaskDocuments):
-            return {}
-        return {"tasks": [one.document() for one in searched.wanted], "harness": version()}
+        scored = how.objective == TASKS
+        asks = isinstance(searched, TaskDocuments)
+        trial = next(k for k, point in enumerate(points) if point is best)
+        parts = {"search": searched, "judge": self.data.judge}
+        return Tuned(
+            sampler=how.sampler,
+            objective=how.objective,
+            seed=how.seed,
+            searched=[d.document() for d in self.recipe.dimensions],
+            data={part: DataReport(len(examples), examples.fingerprint) for part, examples in parts.items()},
+            unit=judged["unit"],
+            search_unit=judged["search_unit"],
+            start={"values": start.values, **judged["start"]},
+            best={"values": best.values, "trial": trial, **judged["best"]},
+            models=judged["models"],
+            trials=[point.shown(scored=scored) for point in points[1:]],
+            sentence=sentence,
+            notes=[*notes, *doubts, *([CHANCE] if self._judging == ENTROPY else [])],
+            rate=how.rate if how.sampler == GRADIENT else None,
+            tasks=searched.wanted if asks else None,
+            harness=version() if asks else None,
+        )
 
 
-CLOCK = ("seconds", "units_merged")
-"""Of a row: what another run of the same search would tell otherwise."""
-
-
-def _seconds(rows: Sequence[Mapping[str, Any]], aligned: float) -> dict[str, float]:
-    """Of the alignment of units, of all trials, and of one."""
-    measured = [row["seconds"] for row in rows if not row.get("repeats")]
+def _seconds(points: Sequence[Point], aligned: float) -> dict[str, float]:
+    measured = [point.seconds for point in points if not point.repeats]
     return {"aligning": aligned, "trials": sum(measured), "trial": sum(measured) / len(measured)}
 
 
-def _reused(rows: Sequence[Mapping[str, Any]], operands: Operands, units: int) -> dict[str, Any]:
+def _reused(points: Sequence[Point], operands: Operands, units: int) -> Mapping[str, Any]:
     """What trials did not do again: units that were aligned once, those that a trial left as the one before had
     merged them, and points that were known."""
     return {
         "aligned_units": len(operands.results),
         "operands_on_disk": operands.on_disk,
-        "units_merged": sum(row["units_merged"] for row in rows),
-        "units_left": sum(units - row["units_merged"] for row in rows[1:]),
-        "repeated_points": sum(1 for row in rows if row.get("repeats")),
+        "units_merged": sum(point.units_merged for point in points),
+        "units_left": sum(units - point.units_merged for point in points[1:]),
+        "repeated_points": sum(1 for point in points if point.repeats),
     }
 
 
@@ -325,10 +361,10 @@ def _key(values: Values) -> str:
     return json.dumps(values, sort_keys=True)
 
 
-def _score(measure: Measure) -> dict[str, Any]:
+def _score(measure: Measure) -> Json:
     """Of tasks the score and its summands; nothing of a loss."""
     return {SCORE: -measure.loss, "tasks": dict(measure.tasks)} if isinstance(measure, Score) else {}
 
 
-def _figures(measure: Measure) -> dict[str, Any]:
-    return _score(measure) or {"loss": measure.loss, "accuracy": measure.accuracy, "perplexity": measure.perplexity}
+def _figures(measure: Measure) -> Json:
+    return _score(measure) or measure.losses.document()

@@ -7,19 +7,18 @@ sum of metrics times weights.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
 from isomerge.errors import IsomergeError
+from isomerge.records import Record
 
 HOW = "write NAME, NAME:METRIC or NAME:METRIC@WEIGHT, as in gsm8k:exact_match,strict-match@0.5"
 NO_FILTER = "none"
 """What the harness calls it where a task has no filter of its own."""
 
 
-@dataclass(frozen=True)
-class WantedTask:
+class WantedTask(Record):
     """One summand of the score."""
 
     name: str
@@ -31,10 +30,6 @@ class WantedTask:
         weight = "" if self.weight == 1 else f"@{self.weight:g}"
         return f"{self.name}:{self.metric}{weight}"
 
-    def document(self) -> dict[str, Any]:
-        """As a report has it."""
-        return asdict(self)
-
 
 def wanted_tasks(given: Sequence[str | Mapping[str, Any]]) -> tuple[WantedTask, ...]:
     """What was asked for, in order.
@@ -45,12 +40,12 @@ def wanted_tasks(given: Sequence[str | Mapping[str, Any]]) -> tuple[WantedTask, 
     Raises:
         IsomergeError: one that cannot be read, or the same metric of a task twice.
     """
-    wanted = tuple(_of_text(one) if isinstance(one, str) else _of_mapping(one) for one in given)
+    wanted = tuple(_of_text(task) if isinstance(task, str) else _of_mapping(task) for task in given)
     seen: set[tuple[str, str]] = set()
-    for one in wanted:
-        if (one.name, one.metric) in seen:
-            raise IsomergeError(f"--task {one}: this metric is said twice; give it one weight")
-        seen.add((one.name, one.metric))
+    for task in wanted:
+        if (task.name, task.metric) in seen:
+            raise IsomergeError(f"--task {task}: this metric is said twice; give it one weight")
+        seen.add((task.name, task.metric))
     return wanted
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from isomerge.evidence.relation import Level, Relation
 from isomerge.evidence.report.facts import Facts
 from isomerge.evidence.report.folder import Written
 from isomerge.evidence.report.numerals import ratio
+from isomerge.records import Record, hidden
 from isomerge.solve.learn.settings import EFFORTS
 from isomerge.solve.match_options import OURS
 
@@ -19,13 +19,12 @@ STILL = 0.9
 """Alignment that leaves more than this part of a distance has brought nothing nearer."""
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(Record):
     """One thing to try, and the command that does it (empty where no single command does)."""
 
     text: str
     command: str = ""
-    options: tuple[str, ...] = ()
+    options: tuple[str, ...] = hidden(())
     """What a run is told otherwise by it, where it is the same command."""
 
 
@@ -38,7 +37,7 @@ def next_steps(written: Written, relation: Relation | None, level: Level, *, mea
         level: of the verdict.
         measured: whether the loss on the line is known.
     """
-    facts = written.told
+    facts = written.matched
     steps: list[Advice] = []
     if relation is Relation.NEAR:
         steps += _of_near(written, level)
@@ -55,7 +54,7 @@ def next_steps(written: Written, relation: Relation | None, level: Level, *, mea
 
 
 def _of_near(written: Written, level: Level) -> Iterator[Advice]:
-    facts = written.told
+    facts = written.matched
     before, after = facts.distance.movable.share or (0.0, 0.0)
     if facts.command == "merge" and facts.moved and level is Level.GOOD and after > STILL * before:
         text = f"Leave alignment out: the models were {ratio(before)} of their norm apart, and are {ratio(after)}."
@@ -65,7 +64,7 @@ def _of_near(written: Written, level: Level) -> Iterator[Advice]:
 
 
 def _of_strangers(written: Written, *, derived: bool) -> Iterator[Advice]:
-    facts = written.told
+    facts = written.matched
     if facts.base:
         yield Advice(
             "Name the model that the others were tuned from as the base; isomerge fingerprint tells which it is."
@@ -85,7 +84,7 @@ def _of_relatives(written: Written) -> Iterator[Advice]:
 
 def _of_the_line(written: Written) -> Iterator[Advice]:
     """What tells whether two models can be merged at all."""
-    facts = written.told
+    facts = written.matched
     if not facts.base and len(facts.models) == 2 and written.wording.loss_on:
         text = "See whether a merge is possible at all: the loss on the way from one to the other."
         yield Advice(text, _command(facts, "barrier", *facts.models, "--data", "TEST"))
@@ -93,7 +92,7 @@ def _of_the_line(written: Written) -> Iterator[Advice]:
 
 def _of_alignment(written: Written) -> Iterator[Advice]:
     """What alignment was left out."""
-    facts = written.told
+    facts = written.matched
     if not facts.aligned:
         yield Advice("Align the models before they are averaged.", again(written), ("--align",))
     elif facts.match:
@@ -107,7 +106,7 @@ def _of_alignment(written: Written) -> Iterator[Advice]:
 def _learning(written: Written) -> Iterator[Advice]:
     """To learn, where the models can; to learn longer, where that lowered what is left and the longest was not
     asked for."""
-    facts = written.told
+    facts = written.matched
     if not (facts.learns and written.wording.loss_on):
         return
     if not facts.taught:
@@ -126,7 +125,7 @@ def _otherwise(written: Written, text: str, *options: str) -> Advice:
 def again(written: Written, *more: str) -> str:
     """The command that makes an output again with other options; empty where options alone cannot say what it
     was."""
-    facts = written.told
+    facts = written.matched
     if facts.command == "align":
         if written.facts.command == "merge":  # aligned first, merged then: one command does both
             return _command(facts, "merge", *facts.models, *_method(written.facts), *more, "-o", NEW)

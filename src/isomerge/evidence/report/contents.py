@@ -64,7 +64,7 @@ def subtitle_of(written: Written) -> str:
 
 def tiles_of(written: Written, losses: Sequence[Losses]) -> list[tuple[str, str, str]]:
     """The key figures: label, value, remark."""
-    facts = written.told
+    facts = written.matched
     tiles = []
     if (share := facts.distance.movable.share) is not None:
         before, after = map(ratio, share)
@@ -125,7 +125,7 @@ def _weight(facts: Facts, number: int) -> tuple[str, ...]:
 
 def settings_of(written: Written) -> list[tuple[str, str]]:
     """How it was done."""
-    facts, report = written.facts, written.told
+    facts, report = written.facts, written.matched
     settings = []
     if facts.method:
         settings.append(("Method", facts.method))
@@ -166,8 +166,8 @@ def _alignment(facts: Facts) -> str:
 def notes_of(written: Written) -> list[str]:
     """What else the reader should know."""
     facts = written.facts
-    notes = [f"Note: {note}." for note in dict.fromkeys((*facts.notes, *written.told.notes))]
-    if used := dict.fromkeys((*facts.plug_ins, *written.told.plug_ins)):
+    notes = [f"Note: {note}." for note in dict.fromkeys((*facts.notes, *written.matched.notes))]
+    if used := dict.fromkeys((*facts.plug_ins, *written.matched.plug_ins)):
         notes.append(f"Plug-ins: {', '.join(used)}.")
     if kept := facts.kept_from_first:
         more = f" and {len(kept) - 4} more" if len(kept) > 4 else ""
@@ -176,8 +176,8 @@ def notes_of(written: Written) -> list[str]:
         notes.append(
             f"Every model's classifier head is written, each with the merged body: {', '.join(facts.head_folders)}."
         )
-    if written.told.dead_blocks:
-        notes.append(f"{written.told.dead_blocks} blocks are rank-deficient and were not balanced.")
+    if written.matched.dead_blocks:
+        notes.append(f"{written.matched.dead_blocks} blocks are rank-deficient and were not balanced.")
     return notes
 
 
@@ -189,7 +189,7 @@ def distance_remarks(written: Written) -> list[str]:
             "The merge itself aligned nothing: its second model had been aligned before. The figures are those of "
             "that alignment."
         )
-    if written.told.taught and written.told.distance.total.after > written.told.distance.total.before:
+    if written.matched.taught and written.matched.distance.total.after > written.matched.distance.total.before:
         remarks.append(
             "The distance grew: a learned match looks for a low loss between the models, and not for weights that "
             "are near. The aligned model is still exactly the same function."
@@ -199,7 +199,7 @@ def distance_remarks(written: Written) -> list[str]:
 
 def loss_remarks(written: Written, losses: Sequence[Losses]) -> list[str]:
     """Whether what was measured are other models than those that went in."""
-    known = {os.path.realpath(os.path.expanduser(ref)) for ref in (*written.facts.models, *written.told.models)}
+    known = {os.path.realpath(os.path.expanduser(ref)) for ref in (*written.facts.models, *written.matched.models)}
     other = [
         ref
         for measured in losses

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from isomerge.evidence.distance import FIXED, Gap
 from isomerge.evidence.report.distance_plot import Move, distance_plot
 from isomerge.evidence.report.distance_plot import legend as distance_legend
-from isomerge.evidence.report.facts import FIXED, Gap
 from isomerge.evidence.report.figure import Figure, Table
 from isomerge.evidence.report.folder import Written
 from isomerge.evidence.report.heatmap import Grid, heat_map, scale_bar
@@ -21,7 +21,7 @@ SHOWN_LIMIT = 1.5
 
 def distance_figure(written: Written) -> Figure | None:
     """Distances in all and per space; None where there is nothing to compare with."""
-    facts = written.told
+    facts = written.matched
     spread, moved = facts.distance, facts.moved
     names = written.wording.ordered(spread.spaces)
     gaps = [("all tensors", spread.total)] + [
@@ -65,7 +65,7 @@ def _row(gap: Gap, moved: bool) -> list[str]:
 
 def layer_figure(written: Written) -> Figure | None:
     """Distances by layer and space, or by layer where nothing more is known; None where no layer was compared."""
-    facts = written.told
+    facts = written.matched
     spread = facts.distance
     layers = sorted(spread.layers, key=lambda n: (not n.isdigit(), int(n) if n.isdigit() else 0, n))
     if not layers:

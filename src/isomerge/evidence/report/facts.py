@@ -6,83 +6,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import hypot, isfinite
+from math import isfinite
 from pathlib import PurePath
 from typing import Any
 
 from isomerge.errors import IsomergeError
+from isomerge.evidence.distance import Gap, Spread
 from isomerge.evidence.pictures import all_left
 from isomerge.evidence.report.svg import clipped
 from isomerge.plug_ins.command import sentences
 
-FIXED = "fixed"
-"""The tensors on which no space acts."""
 NAME = 48
 """Characters of a model's short name."""
-
-
-@dataclass(frozen=True)
-class Gap:
-    """Frobenius distances to the anchor, and the anchor's norm, over some tensors."""
-
-    before: float
-    after: float
-    norm: float
-
-    @property
-    def share(self) -> tuple[float, float] | None:
-        """Both distances in parts of the norm; None where there is nothing to compare with."""
-        if self.norm == 0:
-            return (0.0, 0.0) if self.before == self.after == 0 else None
-        return self.before / self.norm, self.after / self.norm
-
-
-@dataclass(frozen=True)
-class Spread:
-    """How far two models are apart, before and after alignment: in all, per space, per layer, and per layer and
-    space."""
-
-    total: Gap
-    spaces: Mapping[str, Gap]
-    layers: Mapping[str, Gap]
-    cells: Mapping[str, Mapping[str, Gap]]
-    """By layer, then by space; empty in reports of versions that did not tell."""
-    matrices: Gap | None = None
-    """Over the matrices among `movable`: gains, most of which are about one, make strangers alike."""
-
-    @property
-    def movable(self) -> Gap:
-        """Over the tensors that some space acts on; over all where none does. ``fixed`` are exactly the others.
-
-        Where those are so large that nothing is left of the difference, the spaces, which overlap, say between what
-        it lies.
-        """
-        fixed = self.spaces.get(FIXED)
-        if fixed is None or set(self.spaces) == {FIXED}:
-            return self.total
-        whole, rest = (
-            (self.total.before, self.total.after, self.total.norm),
-            (fixed.before, fixed.after, fixed.norm),
-        )
-        moved = [(gap.before, gap.after, gap.norm) for name, gap in self.spaces.items() if name != FIXED]
-        least, most = map(max, zip(*moved, strict=True)), map(hypot, *moved)
-        return Gap(
-            *(
-                min(max(x * x - y * y, low * low), high * high) ** 0.5
-                for x, y, low, high in zip(whole, rest, least, most, strict=True)
-            )
-        )
-
-    def share_within(self, tolerance: float) -> tuple[float, float] | None:
-        """Of the movable tensors, what `Gap.share` says; where it says that nothing is left but rounding, and a
-        space is further apart than that, for the norm of another hides it: the share of that space. ``tolerance``
-        is what rounding explains."""
-        share = self.movable.share
-        if share is None or share[1] > tolerance:
-            return share
-        each = [gap.share for name, gap in self.spaces.items() if name != FIXED]
-        apart = [s for s in each if s is not None and s[1] > tolerance]
-        return max(apart, key=lambda s: s[1], default=share)
 
 
 @dataclass(frozen=True)
@@ -330,7 +265,7 @@ def spread_of(distance: Mapping[str, Any]) -> Spread:
             for layer, d in layers.items()
             if "spaces" in d
         },
-        _gap(distance["matrices"]) if "matrices" in distance else None,
+        matrices=_gap(distance["matrices"]) if "matrices" in distance else None,
     )
 
 

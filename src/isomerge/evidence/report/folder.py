@@ -43,7 +43,7 @@ class Written:
     before."""
 
     @property
-    def told(self) -> Facts:
+    def matched(self) -> Facts:
         """The facts on distance: of the run itself, or of the alignment before it."""
         return self.earlier or self.facts
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge import __version__
 from isomerge.evidence.card import recipe_command
+from isomerge.evidence.distance import FIXED
 from isomerge.evidence.report.contents import (
     GLOSSARY,
     KINDS,
@@ -28,13 +29,13 @@ from isomerge.evidence.report.contents import (
     title_of,
 )
 from isomerge.evidence.report.distance_figures import distance_figure, layer_figure
-from isomerge.evidence.report.facts import FIXED
 from isomerge.evidence.report.figure import Figure
 from isomerge.evidence.report.folder import Written
 from isomerge.evidence.report.loss_facts import Losses
 from isomerge.evidence.report.loss_figures import learning_figure, loss_figure, plane_figure, search_figure
 from isomerge.evidence.report.verdict import Verdict, verdict_of
 from isomerge.files import write_whole
+from isomerge.records import Json
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -52,7 +53,7 @@ class Page:
     verdict: Verdict
     fragment: str
     """The same without head and script, for a notebook."""
-    measured: tuple[dict[str, Any], ...] = ()
+    measured: tuple[Json, ...] = ()
     """Reports of `isomerge.barrier` that were made for it."""
 
     def save(self, path: str | Path) -> Path:
@@ -73,7 +74,7 @@ class Page:
         return f"Page({self.verdict.title!r}, {len(self.html)} characters; save(path) writes it)"
 
 
-def page_of(written: Written, losses: Sequence[Losses] = (), *, measured: Sequence[dict[str, Any]] = ()) -> Page:
+def page_of(written: Written, losses: Sequence[Losses] = (), *, measured: Sequence[Json] = ()) -> Page:
     """The report on an output.
 
     Args:
@@ -106,7 +107,7 @@ def page_of(written: Written, losses: Sequence[Losses] = (), *, measured: Sequen
     return Page(render("page.html.jinja", context), verdict, fragment, tuple(measured))
 
 
-def _words(written: Written, losses: Sequence[Losses]) -> dict[str, Any]:
+def _words(written: Written, losses: Sequence[Losses]) -> Json:
     """Everything on a page but its verdict and figures."""
 
     facts = written.facts
@@ -119,7 +120,7 @@ def _words(written: Written, losses: Sequence[Losses]) -> dict[str, Any]:
         "settings": settings_of(written),
         "notes": notes_of(written),
         "distance_remarks": distance_remarks(written),
-        "sources": source_table(written.told),
+        "sources": source_table(written.matched),
         "loss_remarks": loss_remarks(written, losses),
         "recipe": written.recipe.strip(),
         "recipe_command": recipe_command(facts.imports),
@@ -132,7 +133,7 @@ def _words(written: Written, losses: Sequence[Losses]) -> dict[str, Any]:
 def distance_figures(written: Written) -> list[Figure]:
     """By space, and by layer; where no space is known of, by layer alone."""
     spaces, layers = distance_figure(written), layer_figure(written)
-    known = set(written.told.distance.spaces) > {FIXED} or layers is None
+    known = set(written.matched.distance.spaces) > {FIXED} or layers is None
     return [figure for figure in (spaces if known else None, layers) if figure is not None]
 
 
@@ -140,7 +141,7 @@ def loss_figures(written: Written, losses: Sequence[Losses]) -> list[Figure]:
     """The curves of what was measured, and of what learning measured."""
     figures = [loss_figure(each) for each in losses if each.lines]
     figures += [plane_figure(each) for each in losses if each.planes]
-    learned = learning_figure(written.told.taught, written.told.names[1:])
+    learned = learning_figure(written.matched.taught, written.matched.names[1:])
     return [*figures, *([learned] if learned is not None else [])]
 
 
@@ -159,7 +160,7 @@ def fragment_of(
     return render("fragment.html.jinja", context)
 
 
-def render(name: str, context: dict[str, Any]) -> str:
+def render(name: str, context: Json) -> str:
     """A template with everything escaped that is not marked as markup; unknown names are errors."""
     markup = _environment().get_template(name).render(kinds=KINDS, **context).strip() + "\n"
     return markup.encode(errors="replace").decode()  # names of files need not be text

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from isomerge.errors import IsomergeError
-from isomerge.evidence.report.facts import FIXED
+from isomerge.evidence.distance import FIXED
 from isomerge.models.free_streams import streams_are_free
 from isomerge.models.recognised import Model, recognise
 from isomerge.models.transformers_classes import loss_examples

@@ -38,14 +38,14 @@ def verdict_of(written: Written, losses: Sequence[Losses] = ()) -> Verdict:
     Losses on labelled examples count most, then what learning measured on examples that it held out, then what the
     run said of its models (`isomerge.evidence.relation`).
     """
-    relation = RELATIONS.get(written.told.relation)
+    relation = RELATIONS.get(written.matched.relation)
     lines = [measured for measured in losses if measured.lines]
     if lines:
         level, title, text = _by_loss(written, lines)
-    elif learned_in_nats(written.told.taught) and relation is not Relation.SAME:
-        level, title, text = by_learning(written.told.taught)
+    elif learned_in_nats(written.matched.taught) and relation is not Relation.SAME:
+        level, title, text = by_learning(written.matched.taught)
     else:
-        level, title, text = _as_told(written.told, relation)
+        level, title, text = _as_told(written.matched, relation)
     if not written.facts.exact:
         text += f" The match {written.facts.match} does not preserve functions: what was merged are other models."
     return Verdict(level, title, text, next_steps(written, relation, level, measured=bool(lines)))
@@ -54,9 +54,11 @@ def verdict_of(written: Written, losses: Sequence[Losses] = ()) -> Verdict:
 def _by_loss(written: Written, losses: Sequence[Losses]) -> tuple[Level, str, str]:
     """The worst line, or the output itself where it was measured."""
     facts = written.facts
-    aligned = written.told.aligned
+    aligned = written.matched.aligned
     pairs = [
-        (measured, line) for measured in losses if (line := measured.line_of(written.told.spaces, aligned=aligned))
+        (measured, line)
+        for measured in losses
+        if (line := measured.line_of(written.matched.spaces, aligned=aligned))
     ]
     measured, line = max(pairs, key=lambda pair: pair[1].barrier)
     ends = line.ends
@@ -151,11 +153,15 @@ def by_learning(taught: Sequence[Taught]) -> tuple[Level, str, str]:
     return level, title, text
 
 
-def _as_told(told: Facts, relation: Relation | None) -> tuple[Level, str, str]:
+def _as_told(matched: Facts, relation: Relation | None) -> tuple[Level, str, str]:
     """What the run itself said of its models."""
-    if told.sentence:
-        return LEVELS[told.level], title_of(relation, aligned=told.aligned, left=told.left), f"{told.sentence}."
-    before, after = (ratio(x) for x in told.distance.movable.share or (inf, inf))
+    if matched.sentence:
+        return (
+            LEVELS[matched.level],
+            title_of(relation, aligned=matched.aligned, left=matched.left),
+            f"{matched.sentence}.",
+        )
+    before, after = (ratio(x) for x in matched.distance.movable.share or (inf, inf))
     text = (
         f"The run has left no verdict. Over the weights that symmetries act on, the models were {before} of their "
         f"norm apart and are {after} after it (1.41 is what models have that have nothing in common)."

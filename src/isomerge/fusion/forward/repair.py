@@ -28,6 +28,7 @@ from isomerge.observe.data.examples import Examples
 from isomerge.observe.stats.layer_sequence import Layer, Order, Rewritten, find_order, matrix
 from isomerge.observe.stats.taps import run_until
 from isomerge.progress import Observer, quiet
+from isomerge.records import Json
 
 # A unit whose deviation is below this fraction of its parents' is dead: rescaling would blow up rounding, and
 # weights.
@@ -137,7 +138,7 @@ def _moments(module: nn.Module, examples: Examples, group: Sequence[Layer], size
 
 def _fold(
     module: nn.Module, layer: Layer, own: Moments, parents: Sequence[Moments], shares: Sequence[float]
-) -> dict[str, Any]:
+) -> Json:
     """Rescale and shift the units of one layer; returns its row of the report."""
     part: Any = module.get_submodule(layer.path)
     wanted = sum(share * m.deviation for m, share in zip(parents, shares, strict=True))

@@ -28,6 +28,7 @@ from isomerge.observe.data.examples import Examples
 from isomerge.observe.stats.layer_sequence import Layer, Rewritten, find_order, matrix
 from isomerge.observe.stats.taps import Place, run_until
 from isomerge.progress import Observer, quiet
+from isomerge.records import Json
 
 # With few examples more is left to the average.
 MANY, RIDGE, RIDGE_FEW = 256, 1e-3, 1e-2
@@ -182,7 +183,7 @@ def _check_finite(group: Sequence[Layer], x: Tensor, targets: Sequence[Tensor]) 
             )
 
 
-def _solve(module: nn.Module, layer: Layer, sums: _Sums, k: int, ridge: float) -> dict[str, Any]:
+def _solve(module: nn.Module, layer: Layer, sums: _Sums, k: int, ridge: float) -> Json:
     """Put the regressed weight and bias of one layer into a module; returns its row of the report.
 
     A bias is not shrunk: with it, inputs and targets count from their means.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from isomerge.fusion.low_rank import Cut, factors, norm
 from isomerge.models.adapter_names import input_axis
 from isomerge.models.recognised import Model
 from isomerge.models.untie import untie
+from isomerge.records import Json, Record
 from isomerge.run.absolute_names import absolute_ref
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.language.spec import Match
@@ -38,8 +38,7 @@ class Choice:
         return bool(included) and not (self.exclude and self.exclude.search(module))
 
 
-@dataclass(frozen=True)
-class Extracted:
+class Extracted(Record):
     """What became of a tensor that differs; ``kept`` is ``lora``, ``saved`` or ``lost``, norms are Frobenius
     norms."""
 
@@ -48,6 +47,26 @@ class Extracted:
     norm: float
     """Of the difference; of the tensor where the base has none."""
     lost: float
+
+
+class Extraction(Record):
+    """What became of the tensors that differ, and of all of them together; norms are Frobenius norms."""
+
+    tensors: Mapping[str, Extracted]
+    notes: Sequence[str]
+    rank: int
+    norm: float
+    """Of the difference."""
+    lost: float
+    """Of what is not described."""
+    share: float
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Extracted], notes: Sequence[str] = ()) -> Extraction:
+        """Of tensors; what is to be told of them."""
+        norm, lost = (sum(getattr(x, key) ** 2 for x in tensors.values()) ** 0.5 for key in ("norm", "lost"))
+        rank = max((x.rank for x in tensors.values()), default=0)
+        return cls(tensors, notes, rank, norm, lost, lost / norm if norm else 0.0)
 
 
 @dataclass(frozen=True)
@@ -72,13 +91,13 @@ class AdapterWriter:
     """Writes the tensors of an adapter one by one, and keeps account of what became of each.
 
     Args:
-        one, two: the fine-tune and the base.
+        finetuned, base: the models.
         choice: what is described, and how.
         file: takes the adapter's tensors.
     """
 
-    def __init__(self, one: Model, two: Model, choice: Choice, file: GrowingFile) -> None:
-        self.one, self.two, self.choice, self.file = one, two, choice, file
+    def __init__(self, finetuned: Model, base: Model, choice: Choice, file: GrowingFile) -> None:
+        self.finetuned, self.base, self.choice, self.file = finetuned, base, choice, file
         self.found: dict[str, Extracted] = {}
         self.ranks: dict[str, int] = {}
         self.layouts: set[str] = set()
@@ -109,11 +128,11 @@ class AdapterWriter:
     def _difference(self, pair: Pair) -> Tensor | None:
         """What the base's tensor lacks, or the whole where the base has none; None where they are equal."""
 
-        tuned = self.one.read(pair.tuned, None)
+        tuned = self.finetuned.read(pair.tuned, None)
         work = torch.float64 if tuned.dtype == torch.float64 else torch.float32
         if pair.stored is None:
             return tuned.to(work)
-        stored = self.two.read(pair.stored, None)
+        stored = self.base.read(pair.stored, None)
         if not pair.resized:
             return None if torch.equal(tuned, stored) else tuned.to(work) - stored.to(work)
         difference = tuned.new_zeros((max(len(tuned), len(stored)), *tuned.shape[1:]), dtype=work)
@@ -145,16 +164,16 @@ class AdapterWriter:
             if pair.name in self.saved or pair.module in self.whole:
                 part = pair.name.rpartition(".")[2]
                 name = f"{pair.module}.base_layer.{part}" if pair.module in self.ranks else pair.name
-                self.file.add(f"{PREFIX}{name}", self.one.read(pair.tuned, None))
+                self.file.add(f"{PREFIX}{name}", self.finetuned.read(pair.tuned, None))
         with suppress(IsomergeError):  # where more hangs on the tie than the head
-            tied = {line for line in self.two.spec.lines if line.tied}
-            copies = untie(self.two.spec, self.two.names, self.two.config, tied).copies
+            tied = {line for line in self.base.spec.lines if line.tied}
+            copies = untie(self.base.spec, self.base.names, self.base.config, tied).copies
             tuned = {pair.stored: pair.tuned for pair in pairs if pair.module in self.whole}
             self.tied = {name: tuned[stored] for name, stored in copies.items() if stored in tuned}
         for name, source in self.tied.items():
-            self.file.add(f"{PREFIX}{name}", self.one.read(source, None))
+            self.file.add(f"{PREFIX}{name}", self.finetuned.read(source, None))
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Json:
         """The adapter_config.json: a scaling of 1 for every module."""
         top = max(self.ranks.values(), default=self.choice.cut.rank or 1)
         other = {module: rank for module, rank in self.ranks.items() if rank != top}
@@ -162,7 +181,7 @@ class AdapterWriter:
         return {
             "peft_type": "LORA",
             "task_type": None,
-            "base_model_name_or_path": absolute_ref(self.two.ref),
+            "base_model_name_or_path": absolute_ref(self.base.ref),
             "inference_mode": True,
             "r": top,
             "lora_alpha": top,
@@ -175,22 +194,6 @@ class AdapterWriter:
             "modules_to_save": sorted(self.whole) or None,
             **({"ensure_weight_tying": True} if self.tied else {}),
         }
-
-    def report(self) -> dict[str, Any]:
-        """See `extract_lora`."""
-        return totals(self.found)
-
-
-def totals(tensors: Mapping[str, Extracted]) -> dict[str, Any]:
-    """What became of tensors, and of all of them together; see `extract_lora`."""
-    total, lost = (sum(getattr(x, key) ** 2 for x in tensors.values()) ** 0.5 for key in ("norm", "lost"))
-    return {
-        "rank": max((x.rank for x in tensors.values()), default=0),
-        "tensors": {name: asdict(x) for name, x in tensors.items()},
-        "norm": total,
-        "lost": lost,
-        "share": lost / total if total else 0.0,
-    }
 
 
 def _layout(pair: Pair, embeddings: bool) -> str | None:

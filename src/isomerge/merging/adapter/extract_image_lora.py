@@ -18,7 +18,7 @@ from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.weights import of_diffusers
 from isomerge.errors import IsomergeError
 from isomerge.fusion.low_rank import factors, norm
-from isomerge.merging.adapter.adapter_writer import Choice, Extracted, totals
+from isomerge.merging.adapter.adapter_writer import Choice, Extracted, Extraction
 from isomerge.models.references import is_assembled, open_assembled, open_model_ref
 
 TEXT_LAYERS = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
@@ -31,13 +31,13 @@ class Part:
 
     start: str
     """How the names of its layers begin in the file."""
-    one: Checkpoint
-    two: Checkpoint
+    finetuned: Checkpoint
+    base: Checkpoint
 
     def layer(self, name: str) -> str | None:
         """What the layer of a weight is called in the file; None where diffusers takes no LoRA of it."""
         module = name.removesuffix(".weight")
-        if module == name or len(self.one.tensors[name].shape) < 2:
+        if module == name or len(self.finetuned.tensors[name].shape) < 2:
             return None
         if self.start in ("unet.", "transformer."):
             return self.start + module
@@ -66,9 +66,9 @@ def parts_of_two(finetuned: Any, base: Any, *, allow_pickle: bool = False) -> li
         return []
     whole = [is_assembled(ref) for ref in (finetuned, base)]
     if not any(whole):
-        one, two = (open_model_ref(ref, allow_pickle=allow_pickle) for ref in (finetuned, base))
-        start = "transformer." if "Transformer" in str(two.config["_class_name"]) else "unet."
-        return [_checked(Part(start, one, two))]
+        finetuned, base = (open_model_ref(ref, allow_pickle=allow_pickle) for ref in (finetuned, base))
+        start = "transformer." if "Transformer" in str(base.config["_class_name"]) else "unet."
+        return [_checked(Part(start, finetuned, base))]
     if not all(whole):
         raise IsomergeError(
             f"{finetuned if whole[0] else base} is a pipeline, and the other is none: give two of a kind"
@@ -87,24 +87,26 @@ def parts_of_two(finetuned: Any, base: Any, *, allow_pickle: bool = False) -> li
 
 
 def _checked(part: Part) -> Part:
-    mine, theirs = part.one.shapes, part.two.shapes
+    mine, theirs = part.finetuned.shapes, part.base.shapes
     if (name := next((n for n in {**theirs, **mine} if mine.get(n) != theirs.get(n)), None)) is not None:
         shapes = [list(shapes[name]) if name in shapes else "none" for shapes in (mine, theirs)]
         raise IsomergeError(
-            f"tensor {name} has shape {shapes[0]} in {part.one.ref} and {shapes[1]} in {part.two.ref}: a LoRA "
-            "needs equal shapes"
+            f"tensor {name} has shape {shapes[0]} in {part.finetuned.ref} and {shapes[1]} in {part.base.ref}: a "
+            "LoRA needs equal shapes"
         )
     return part
 
 
-def extract_image_lora(parts: list[Part], choice: Choice, out: Path, *, overwrite: bool = False) -> dict[str, Any]:
+def extract_image_lora(parts: list[Part], choice: Choice, out: Path, *, overwrite: bool = False) -> Extraction:
     """Write the factors of the differences of linear layers and convolutions, each with a scaling of 1; the report
     of `isomerge.merging.adapter.extract_lora.extract_lora`.
 
     Raises:
         IsomergeError: nothing differs, or nothing that does would be kept, or ``out`` exists.
     """
-    reads = [place for part in parts for model in (part.one, part.two) for place in (*model.files, model.folder)]
+    reads = [
+        place for part in parts for model in (part.finetuned, part.base) for place in (*model.files, model.folder)
+    ]
     rows: dict[str, Extracted] = {}
     with written_at_once(out, overwrite=overwrite, reads=reads) as folder:
         file = GrowingFile(folder.blobs / "tensors")
@@ -119,19 +121,21 @@ def extract_image_lora(parts: list[Part], choice: Choice, out: Path, *, overwrit
             lost = norm(torch.addmm(difference.flatten(1), b, a, alpha=-1))
             rows[part.start + name] = Extracted("lora", len(a), size, lost)
         if not any(row.kept == "lora" for row in rows.values()):
-            refs = " and ".join(dict.fromkeys(model.ref for part in parts[:1] for model in (part.one, part.two)))
+            refs = " and ".join(
+                dict.fromkeys(model.ref for part in parts[:1] for model in (part.finetuned, part.base))
+            )
             said = "no layer that differs would be kept: choose others with --include and --exclude"
             raise IsomergeError(f"{refs}: {said if rows else 'weights are equal: there is nothing to extract'}")
         file.finish(folder.model / IMAGE_WEIGHTS)
-    return {**totals(rows), "notes": []}
+    return Extraction.of(rows)
 
 
 def _differences(parts: list[Part]) -> Iterator[tuple[Part, str, Tensor]]:
     """What is not equal, one tensor at a time."""
     for part in parts:
-        for name, info in part.two.tensors.items():
-            if {info.dtype, part.one.tensors[name].dtype} <= {*FLOATS.values()}:
-                tuned, stored = part.one.read(name), part.two.read(name)
+        for name, info in part.base.tensors.items():
+            if {info.dtype, part.finetuned.tensors[name].dtype} <= {*FLOATS.values()}:
+                tuned, stored = part.finetuned.read(name), part.base.read(name)
                 work = torch.float64 if tuned.dtype == torch.float64 else torch.float32
                 difference = tuned.to(work) - stored.to(work)
                 if difference.any():

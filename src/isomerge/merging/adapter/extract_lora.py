@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from isomerge.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from isomerge.checkpoint.companion_folder import write_companions
@@ -21,7 +20,7 @@ from isomerge.checkpoint.output_folder import written_at_once
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors
 from isomerge.fusion.low_rank import Cut
-from isomerge.merging.adapter.adapter_writer import AdapterWriter, Choice, Pair
+from isomerge.merging.adapter.adapter_writer import AdapterWriter, Choice, Extraction, Pair
 from isomerge.merging.adapter.extract_image_lora import extract_image_lora, parts_of_two
 from isomerge.models.recognised import Model, recognise
 from isomerge.models.row_meanings import in_order
@@ -47,35 +46,19 @@ def extract_lora(
     seed: int = 0,
     spec_file: str | Path | None = None,
     allow_pickle: bool = False,
-) -> dict[str, Any]:
-    """Write an adapter folder that turns ``base`` into ``finetuned``, as far as the rank goes; returns a report.
-    Of image models (pipelines, single files, U-Nets) it is a LoRA in diffusers' form.
+) -> Extraction:
+    """Write an adapter folder that turns ``base`` into ``finetuned``, as far as the rank goes. Of image models
+    (pipelines, single files, U-Nets) it is a LoRA in diffusers' form.
 
     Tensors are read and written pair by pair. Factors are float32 (float64 for float64 models) with a scaling of 1.
     Modules have the names of the base's stored tensors: peft finds them where transformers does not rename these.
 
     Args:
-        finetuned: the model to be described.
-        base: the model that the adapter is for; of the same architecture and shapes.
+        finetuned, base: of the same architecture and shapes.
         out: the folder, complete or not there at all.
-        rank: the largest rank of a layer. None: as ``energy`` says, or 16 where that is 1.
-        energy: keep the fewest singular values whose squares sum to this share of all, in (0, 1].
-        sv_epsilon: drop singular values below this share of a layer's largest, in [0, 1) (mergekit's
-            ``sv_epsilon``).
-        include: a regular expression that module names must contain; all modules when None.
-        exclude: a regular expression that they must not contain. The differences of other modules are lost.
-        embeddings: describe tables of tokens by factors as well.
-        save_modules: keep whole what has no factors and differs (norms, biases, tables, a head that the base
-            lacks). Tables of another number of tokens have none; the fine-tune's tokenizer is then kept with them.
-        overwrite: replace ``out`` if it exists.
-        seed: of the randomised range finder for large matrices.
-        spec_file: a spec text of the user's own, for models that are not recognised yet.
-        allow_pickle: whether pickles are loaded.
-
-    Returns:
-        ``{rank, tensors: {name: {kept, rank, norm, lost}}, norm, lost, share, notes}`` over the tensors that
-        differ: norms of the differences and of what the adapter does not say; ``share`` is lost / norm; ``notes``
-        on what rows mean, which are taken in the base's order.
+        rank, ...: see `isomerge.options.requests.adapting.ExtractLora`. Without a rank layers have what ``energy``
+            says, or `RANK`. The differences of modules that are excluded are lost. Tables of another number of
+            tokens have no factors: the fine-tune's tokenizer is kept with them where they are saved.
 
     Raises:
         IsomergeError: the models do not belong together or are equal, their rows have no partners, nothing of their
@@ -89,16 +72,18 @@ def extract_lora(
                 "a LoRA of image models has no tables or whole tensors: leave --embeddings and --save-modules out"
             )
         return extract_image_lora(parts, choice, Path(out), overwrite=overwrite)
-    how: dict[str, Any] = {"spec_file": spec_file, "allow_pickle": allow_pickle}
-    one, two = (m if isinstance(m, Model) else recognise(m, **how) for m in (finetuned, base))
-    _check_kin(one, two)
-    rows = in_order([two, one], use="replaced")
-    two, one = rows.models
-    pairs = list(_pairs(one, two))
-    read = [model.checkpoint for model in (one, two) if model.checkpoint.files]
+    finetuned, base = (
+        m if isinstance(m, Model) else recognise(m, spec_file=spec_file, allow_pickle=allow_pickle)
+        for m in (finetuned, base)
+    )
+    _check_kin(finetuned, base)
+    rows = in_order([base, finetuned], use="replaced")
+    base, finetuned = rows.models
+    pairs = list(_pairs(finetuned, base))
+    read = [model.checkpoint for model in (finetuned, base) if model.checkpoint.files]
     reads = [place for checkpoint in read for place in (*checkpoint.files, checkpoint.folder)]
     with written_at_once(Path(out), overwrite=overwrite, reads=reads) as folder:
-        writer = AdapterWriter(one, two, choice, GrowingFile(folder.blobs / "tensors"))
+        writer = AdapterWriter(finetuned, base, choice, GrowingFile(folder.blobs / "tensors"))
         for pair in pairs:
             writer.put(pair, save_modules)
         writer.complete(pairs)
@@ -107,9 +92,9 @@ def extract_lora(
         writer.file.finish(folder.model / ADAPTER_WEIGHTS)
         with disk_errors(folder.model):
             if any(writer.found[name].kept == "saved" for name in tables):  # rows are of the tokens beside them
-                write_companions(folder.model, tokenizer_files(one.checkpoint.companions()))
+                write_companions(folder.model, tokenizer_files(finetuned.checkpoint.companions()))
             (folder.model / ADAPTER_CONFIG).write_text(json.dumps(writer.config(), indent=2) + "\n")
-    return {**writer.report(), "notes": rows.notes}
+    return Extraction.of(writer.found, rows.notes)
 
 
 def _chosen(cut: Cut, include: str | None, exclude: str | None, *, embeddings: bool) -> Choice:
@@ -134,18 +119,18 @@ def _pattern(name: str, text: str | None) -> re.Pattern[str] | None:
         raise IsomergeError(f"--{name} {text!r} is no regular expression ({error})") from None
 
 
-def _check_kin(one: Model, two: Model) -> None:
-    if one.spec.kin != two.spec.kin:
-        kinds = f"{one.spec.model_type}, {two.spec.model_type}"
+def _check_kin(finetuned: Model, base: Model) -> None:
+    if finetuned.spec.kin != base.spec.kin:
+        kinds = f"{finetuned.spec.model_type}, {base.spec.model_type}"
         raise IsomergeError(
-            f"{one.ref} and {two.ref} have different architectures ({kinds}): give a model and the base that it "
-            "was tuned from"
+            f"{finetuned.ref} and {base.ref} have different architectures ({kinds}): give a model and the base "
+            "that it was tuned from"
         )
 
 
 def _check_kept(writer: AdapterWriter, tables: list[str]) -> None:
     """Refuse an adapter that would say nothing, or some of the tables of another number of tokens alone."""
-    pair = f"{writer.one.ref} and {writer.two.ref}"
+    pair = f"{writer.finetuned.ref} and {writer.base.ref}"
     if not writer.found:
         raise IsomergeError(f"{pair} have equal weights: there is nothing to extract")
     if all(update.kept == "lost" for update in writer.found.values()):
@@ -160,26 +145,28 @@ def _check_kept(writer: AdapterWriter, tables: list[str]) -> None:
         )
 
 
-def _pairs(one: Model, two: Model) -> Iterator[Pair]:
+def _pairs(finetuned: Model, base: Model) -> Iterator[Pair]:
     """The tensors of both models; a tensor that is tied in one and stored in the other counts as stored.
 
     Raises:
         IsomergeError: the models have other shapes, or the fine-tune lacks a tensor.
     """
-    for canonical, match in {m.canonical: m for m in (*two.matches.values(), *one.matches.values())}.items():
-        tuned, stored = one.source_of(canonical, match), two.source_of(canonical, match)
+    for canonical, match in {m.canonical: m for m in (*base.matches.values(), *finetuned.matches.values())}.items():
+        tuned, stored = finetuned.source_of(canonical, match), base.source_of(canonical, match)
         if tuned is None:
             if match.line.optional:
                 continue
-            raise IsomergeError(f"{one.ref}: tensor {canonical} is missing, but {two.ref} has it: is a shard lost?")
-        name, resized = two.names.get(canonical) or one.names[canonical], False
+            raise IsomergeError(
+                f"{finetuned.ref}: tensor {canonical} is missing, but {base.ref} has it: is a shard lost?"
+            )
+        name, resized = base.names.get(canonical) or finetuned.names[canonical], False
         if stored is not None:
-            a, b = one.checkpoint.tensors[tuned].shape, two.checkpoint.tensors[stored].shape
+            a, b = finetuned.checkpoint.tensors[tuned].shape, base.checkpoint.tensors[stored].shape
             resized = a != b and a[1:] == b[1:] and (match.line.axes or ("",))[0] == Atom("vocab")
             if a != b and not resized:
                 raise IsomergeError(
-                    f"tensor {canonical} has shape {list(a)} in {one.ref} and {list(b)} in {two.ref}: an adapter "
-                    "needs equal shapes"
+                    f"tensor {canonical} has shape {list(a)} in {finetuned.ref} and {list(b)} in {base.ref}: an "
+                    "adapter needs equal shapes"
                 )
-        if one.checkpoint.tensors[tuned].dtype in FLOATS.values():
+        if finetuned.checkpoint.tensors[tuned].dtype in FLOATS.values():
             yield Pair(name, match, tuned, stored, resized)

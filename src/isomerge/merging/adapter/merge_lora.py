@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 from torch import Generator, Tensor
@@ -25,6 +25,7 @@ from isomerge.merging.adapter.merged_config import merged_config
 from isomerge.merging.fusing import generator
 from isomerge.models.row_meanings import stored_ids, unlike_tokens
 from isomerge.pieces import wide_dtype
+from isomerge.records import Record
 from isomerge.symmetry.groups.singular import check_finite
 
 HEADS = re.compile(r"(^|\.)(lm_head|embed_out|output_projection)$")
@@ -72,6 +73,30 @@ class Asked:
         return self.weights or (1.0 if KINDS[self.method].elects else 1 / count,) * count
 
 
+class MergedModule(Record):
+    """How a module was merged."""
+
+    adapters: Sequence[int]
+    """That have it, by their numbers."""
+    rank: int
+    distance: float
+    """Of the merged update from the weighted sum of the updates (Frobenius)."""
+    norm: float
+
+
+class MergedLora(Record):
+    """How adapters were merged; distances and norms as of a module, over all of them."""
+
+    method: str
+    weights: Sequence[float]
+    rank: int
+    modules: Mapping[str, MergedModule]
+    distance: float
+    norm: float
+    share: float
+    notes: Sequence[str]
+
+
 def merge_lora(
     asked: Asked,
     out: str | Path,
@@ -79,8 +104,8 @@ def merge_lora(
     allow_pickle: bool = False,
     overwrite: bool = False,
     reads: Sequence[Path] = (),
-) -> dict[str, Any]:
-    """Merge LoRA adapters into one in peft's format, or LoRAs of image models into one; returns a report.
+) -> MergedLora:
+    """Merge LoRA adapters into one in peft's format, or LoRAs of image models into one.
 
     One module is in memory at a time. Sums are float32 (float64 for float64 adapters), and the halves are rounded
     once, to the widest dtype that the module has in the adapters. The result has a scaling of 1 for every module
@@ -90,11 +115,6 @@ def merge_lora(
         asked: what is merged and how.
         out: the folder, complete or not there at all.
         reads: what was read beside the adapters and must not be replaced.
-
-    Returns:
-        ``{method, weights, rank, modules: {name: {adapters, rank, distance, norm}}, distance, norm, share,
-        notes}``: ``norm`` is the weighted sum of the updates, ``distance`` the merged update's from
-        it (Frobenius), ``share`` their ratio over all modules.
 
     Raises:
         IsomergeError: an option is out of range, an adapter cannot be opened or holds what needs the base to be
@@ -118,13 +138,22 @@ def merge_lora(
         rows = {module: _write(file, module, adapters, asked, how, wide, form) for module in modules}
         if form is None:
             own = {u.module for adapter in adapters for u in adapter.updates.values() if u.parameters}
-            ranks = {module: row["rank"] for module, row in rows.items() if module not in own}
+            ranks = {module: made.rank for module, made in rows.items() if module not in own}
             config = merged_config(adapters, ranks, wide if own else None)
             with disk_errors(folder.model):
                 (folder.model / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n")
         file.finish(folder.model / (ADAPTER_WEIGHTS if form is None else IMAGE_WEIGHTS))
-    report = _report(asked, adapters, rows)
-    return {**report, "notes": [*notes, *report["notes"]]}
+    apart, size = (math.hypot(*(getattr(made, key) for made in rows.values())) for key in ("distance", "norm"))
+    return MergedLora(
+        asked.method,
+        weights=asked.weighted(),
+        rank=max(made.rank for made in rows.values()),
+        modules=rows,
+        distance=apart,
+        norm=size,
+        share=apart / size if size else 0.0,
+        notes=[*notes, *_other_bases(adapters)],
+    )
 
 
 def _form(adapters: Sequence[Adapter]) -> WrittenNames | None:
@@ -248,8 +277,8 @@ def _write(
     how: Combination,
     wide: int,
     form: WrittenNames | None,
-) -> dict[str, Any]:
-    """Merge and write one module, with rank ``wide`` where it is one of parameters; its row of the report."""
+) -> MergedModule:
+    """Merge and write one module, with rank ``wide`` where it is one of parameters."""
     having = [(number, adapter) for number, adapter in enumerate(adapters) if module in adapter.updates]
     halves = [_halves(adapter, adapter.updates[module]) for _, adapter in having]
     dtype = reduce(torch.promote_types, (half.dtype for pair in halves for half in pair))
@@ -276,7 +305,7 @@ def _write(
     rank = len(a) // update.stack
     if form is not None and form.kohya:  # whose readers take the rank for it where there is none
         file.add(form.of(module, "alpha"), torch.tensor(float(rank), dtype=dtype))
-    return {"adapters": [number for number, _ in having], "rank": rank, "distance": apart, "norm": size}
+    return MergedModule([number for number, _ in having], rank, apart, size)
 
 
 def _halves(adapter: Adapter, update: Update) -> tuple[Tensor, Tensor]:
@@ -309,22 +338,12 @@ def _rounded(x: Tensor, dtype: torch.dtype, module: str, half: str) -> Tensor:
     return rounded
 
 
-def _report(asked: Asked, adapters: Sequence[Adapter], rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    apart, size = (math.hypot(*(row[key] for row in rows.values())) for key in ("distance", "norm"))
+def _other_bases(adapters: Sequence[Adapter]) -> list[str]:
+    """What is to be told of adapters that were trained on different bases."""
     bases = list(dict.fromkeys(str(a.config.get("base_model_name_or_path")) for a in adapters))
-    notes = []
-    if len(bases) > 1:
-        notes.append(
-            f"the adapters name different bases ({', '.join(bases)}): an update fits the base that it was trained "
-            f"on, and the merged one names {bases[0]}"
-        )
-    return {
-        "method": asked.method,
-        "weights": list(asked.weighted()),
-        "rank": max(row["rank"] for row in rows.values()),
-        "modules": rows,
-        "distance": apart,
-        "norm": size,
-        "share": apart / size if size else 0.0,
-        "notes": notes,
-    }
+    if len(bases) < 2:
+        return []
+    return [
+        f"the adapters name different bases ({', '.join(bases)}): an update fits the base that it was trained on, "
+        f"and the merged one names {bases[0]}"
+    ]

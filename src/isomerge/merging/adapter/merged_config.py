@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from isomerge.checkpoint.adapter import MAX_PATTERNS, Adapter
 from isomerge.errors import IsomergeError
+from isomerge.records import Json
 
 
-def merged_config(adapters: Sequence[Adapter], ranks: Mapping[str, int], wide: int | None) -> dict[str, Any]:
+def merged_config(adapters: Sequence[Adapter], ranks: Mapping[str, int], wide: int | None) -> Json:
     """The configuration of an adapter whose modules have these ranks; ``wide`` is that of all parameters, None
     where there are none.
 

@@ -8,6 +8,7 @@ whole (``modules_to_save``): a few kilobytes for a classifier beside one merged 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from isomerge.observe.stats.layer_sequence import linear_modules, matrix
 from isomerge.observe.stats.taps import run_until, watch
 from isomerge.options.requests.adapting import SurgeryOptions
 from isomerge.progress import Observer, quiet
+from isomerge.records import Change, Record, inline
 from isomerge.run.absolute_names import absolute_ref
 
 ROWS = 1 << 14
@@ -82,6 +84,22 @@ def representations(module: nn.Module, path: str, examples: Examples, batch_size
     return whole[order[:ROWS].sort().values]
 
 
+class SurgeryReport(Record):
+    """What a correction does, on held-out examples."""
+
+    head: str
+    width: int
+    rank: int
+    rows: int
+    """Tokens that it was learned on."""
+    agreement: Change | None
+    """With the task's own predictions; None where these are one number."""
+    notes: Sequence[str]
+    out: str
+    bias: Change = inline()
+    """The mean absolute difference from the task's own representations, as a share of their mean magnitude."""
+
+
 def write_surgery(
     merged: Model,
     task: Model,
@@ -92,8 +110,8 @@ def write_surgery(
     device: str = "cpu",
     overwrite: bool = False,
     observer: Observer = quiet,
-) -> dict[str, Any]:
-    """Learn the correction of one task and write its adapter; returns a report.
+) -> SurgeryReport:
+    """Learn the correction of one task and write its adapter.
 
     Args:
         merged: the merged model.
@@ -104,12 +122,6 @@ def write_surgery(
         device: where the models run.
         overwrite: replace ``out`` if it exists.
         observer: told of progress.
-
-    Returns:
-        ``head``, ``width``, ``rank``, ``rows`` (tokens that it was learned on), and on held-out examples
-        ``before`` and ``after``: the mean absolute difference from the task's own representations, as a share of
-        their mean magnitude, and ``agreement`` with the task's own predictions (``before``, ``after``; None where
-        these are one number); ``notes`` where nothing was gained.
 
     Raises:
         IsomergeError: the models do not fit together, or cannot be run on the examples; nothing is written.
@@ -136,11 +148,11 @@ def write_surgery(
         )  # fmt: skip
         _write(folder, merged, paths[0], heads[1], correction)
         observer("", 3, 3)
-    report = _judged(correction, heads, held, unseen)
-    sizes = {"width": rows.shape[1], "rank": len(correction.down), "rows": len(rows)}
-    ungained = report["after"] >= report["before"]
+    bias, agreement = _judged(correction, heads, held, unseen)
+    ungained = bias.after >= bias.before
     notes = [UNGAINED.format(task=task.ref, cure=CURE.format(task=task.ref))] if ungained else []
-    return {"head": paths[0], **sizes, **report, "notes": notes, "out": str(out)}
+    width, rank = rows.shape[1], len(correction.down)
+    return SurgeryReport(paths[0], width, rank, len(rows), agreement, notes, str(out), bias=bias)
 
 
 def _bias(head: nn.Module) -> Tensor | None:
@@ -160,7 +172,7 @@ def _check(merged: Model, task: Model, heads: list[nn.Module], seen: list[list[T
             f"{paths[0]} has shape {shapes[0]} in {merged.ref} and {shapes[1]} in {task.ref}: give the merged "
             "model with a head of the task's size (isomerge merge --heads separate)"
         )
-    if any(one.shape != two.shape for one, two in zip(*seen, strict=True)):
+    if any(x.shape != y.shape for x, y in zip(*seen, strict=True)):
         raise IsomergeError(f"{merged.ref} and {task.ref} read other tokens of the examples: surgery compares them")
 
 
@@ -194,8 +206,10 @@ def _write(folder: PartialFolder, merged: Model, path: str, head: nn.Module, cor
     with_adapter(merged.checkpoint, folder.model)
 
 
-def _judged(correction: Correction, heads: list[nn.Module], held: Tensor, unseen: Tensor) -> dict[str, Any]:
-    """What the correction does to representations that it was not learned from."""
+def _judged(
+    correction: Correction, heads: list[nn.Module], held: Tensor, unseen: Tensor
+) -> tuple[Change, Change | None]:
+    """What the correction does to representations that it was not learned from, and to predictions."""
     size = float(unseen.abs().mean(dtype=torch.float64)) or 1.0
     mended = correction(held)
     agreement = None
@@ -203,9 +217,5 @@ def _judged(correction: Correction, heads: list[nn.Module], held: Tensor, unseen
         own, before, after = (head(x) for head, x in ((heads[1], unseen), (heads[0], held), (heads[1], mended)))
     if own.shape[-1] > 1:
         agree = [float((x.argmax(-1) == own.argmax(-1)).double().mean()) for x in (before, after)]
-        agreement = dict(zip(("before", "after"), agree, strict=True))
-    return {
-        "before": bias_of(held, unseen) / size,
-        "after": bias_of(mended, unseen) / size,
-        "agreement": agreement,
-    }
+        agreement = Change(*agree)
+    return Change(bias_of(held, unseen) / size, bias_of(mended, unseen) / size), agreement

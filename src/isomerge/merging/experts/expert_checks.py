@@ -50,7 +50,7 @@ def check_experts_recipe(recipe: ExpertsRecipe, path: str | Path) -> None:
         for number, entry in enumerate(entries):
             _check_prompts(recipe, entry, f"{path}: `{name}.{number}`", routed=name == "experts")
     said = [(entry.positive_prompts, entry.negative_prompts) for entry in recipe.experts]
-    if recipe.gate_mode in READS and count > 1 and all(one == said[0] for one in said[1:]):
+    if recipe.gate_mode in READS and count > 1 and all(prompts == said[0] for prompts in said[1:]):
         raise IsomergeError(
             f"{path}: all `experts` have the same prompts, so that nothing tells them apart: give each its own, or "
             f"`gate_mode: random`"
@@ -164,9 +164,9 @@ def check_expert(base: Model, expert: Model, target: ExpertTarget, *, aligned: b
         )
     for layer in range(len(mine.layers)):
         for tail in target.dense:
-            if (one := mine.shape(layer, tail)) != (two := theirs.shape(layer, tail)):
+            if (own := mine.shape(layer, tail)) != (other := theirs.shape(layer, tail)):
                 raise IsomergeError(
-                    f"tensor {mine.layers[layer][tail]} has shape {list(one)} in {base.ref} and {list(two)} in "
+                    f"tensor {mine.layers[layer][tail]} has shape {list(own)} in {base.ref} and {list(other)} in "
                     f"{expert.ref}: experts must have equal shapes"
                 )
     for difference in disagreements(base.config, expert.config, ("hidden_act",)):

@@ -9,6 +9,7 @@ import yaml
 
 from isomerge.merging.recipe.schema import AlignBlock, ExpertsRecipe
 from isomerge.options import MatchingOptions
+from isomerge.records import Json
 from isomerge.run.absolute_names import absolute_data, absolute_path, lasting_ref
 
 
@@ -21,7 +22,7 @@ def experts_recipe_text(recipe: ExpertsRecipe, said: Mapping[str, Any], seed: in
         seed: of what is drawn.
         dtype: of the output; None: the base's.
     """
-    content: dict[str, Any] = {"base_model": lasting_ref(recipe.base_model), "merge_method": "moe"}
+    content: Json = {"base_model": lasting_ref(recipe.base_model), "merge_method": "moe"}
     content["gate_mode"] = recipe.gate_mode
     content["experts_per_token"] = recipe.experts_per_token
     if dtype:
@@ -38,10 +39,10 @@ def experts_recipe_text(recipe: ExpertsRecipe, said: Mapping[str, Any], seed: in
     return yaml.safe_dump(content, sort_keys=False, default_flow_style=None, allow_unicode=True, width=116)
 
 
-def _align(block: AlignBlock, said: Mapping[str, Any], seed: int) -> dict[str, Any]:
+def _align(block: AlignBlock, said: Mapping[str, Any], seed: int) -> Json:
     """The block `align`: what is not what it is by default."""
     defaults = MatchingOptions().given()
-    settings: dict[str, Any] = {"enabled": block.enabled}
+    settings: Json = {"enabled": block.enabled}
     settings |= {name: value for name in ("spaces", "layers") if (value := getattr(block, name)) is not None}
     if block.spec is not None:
         settings["spec"] = absolute_path(block.spec)

@@ -9,6 +9,8 @@ from itertools import pairwise
 from math import isfinite, log10, sqrt
 from typing import Any
 
+from isomerge.records import Json
+
 Place = tuple[str | int, ...]
 """Keys and numbers of entries, from the top of a recipe to one of its values."""
 DIGITS = 5
@@ -67,7 +69,7 @@ class Dimension:
         digits = DIGITS - 1 - int(log10(scale) // 1) if scale and isfinite(scale) else DIGITS
         return min(max(round(float(value), digits), self.low), self.high)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Json:
         """As reports have it: plain values."""
         if self.choices:
             return {"name": self.name, "choices": list(self.choices), "start": self.start}
@@ -81,7 +83,7 @@ def middle(low: float, high: float, *, whole: bool, log: bool) -> float:
     return round(between) if whole else between
 
 
-def with_values(content: Mapping[str, Any], values: Mapping[Place, Any]) -> dict[str, Any]:
+def with_values(content: Mapping[str, Any], values: Mapping[Place, Any]) -> Json:
     """A recipe with values at places; where one lies under ``parameters`` that are not there, they are made."""
     filled = deepcopy(dict(content))
     for place, value in values.items():

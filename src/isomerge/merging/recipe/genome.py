@@ -16,6 +16,7 @@ from isomerge.fusion.registry import method as merge_method
 from isomerge.merging.recipe.dimensions import DIGITS
 from isomerge.merging.recipe.mistakes import explained
 from isomerge.merging.recipe.schema import GENOME, Reference, Strict
+from isomerge.records import Json
 
 NORMALIZED = ("ties", "dare_ties", "linear")
 """Methods whose weights mergekit-evolve divides by their sum where nothing else is said."""
@@ -60,7 +61,7 @@ class Evolution(Strict):
     fewshot_as_multiturn: bool = False
 
     @property
-    def wanted(self) -> tuple[dict[str, Any], ...] | None:
+    def wanted(self) -> tuple[Json, ...] | None:
         """The tasks as `isomerge tune` is told of them."""
         return tuple(task.model_dump() for task in self.tasks) or None
 
@@ -85,7 +86,7 @@ def evolution(path: str, content: Mapping[str, Any]) -> Evolution | None:
         raise IsomergeError(f"{path}: {explained(error, Evolution)}") from None
 
 
-def as_recipe(path: str, genome: Genome) -> dict[str, Any]:
+def as_recipe(path: str, genome: Genome) -> Json:
     """The recipe that a genome means: a mean of the models at first, and what is searched for in every group.
 
     Raises:
@@ -93,8 +94,8 @@ def as_recipe(path: str, genome: Genome) -> dict[str, Any]:
             models.
     """
     method = merge_method(genome.merge_method)
-    content: dict[str, Any] = {"merge_method": genome.merge_method, "tokenizer_source": genome.tokenizer_source}
-    models: list[dict[str, Any]] = [{"model": model} for model in genome.models]
+    content: Json = {"merge_method": genome.merge_method, "tokenizer_source": genome.tokenizer_source}
+    models: list[Json] = [{"model": model} for model in genome.models]
     content |= {"models": models, "base_model": genome.base_model, "parameters": {}}
     if "normalize" in method.options:
         normalize = genome.merge_method in NORMALIZED if genome.normalize is None else genome.normalize
@@ -117,7 +118,7 @@ def as_recipe(path: str, genome: Genome) -> dict[str, Any]:
                 continue
             bounds = natural_range(option) or SHARE
             least = -bounds.most if name == "weight" and genome.allow_negative_weights else bounds.least
-            search: dict[str, Any] = {"search": [least, bounds.most]}
+            search: Json = {"search": [least, bounds.most]}
             if option.per_model:
                 search["start"] = round(1 / len(models), DIGITS) if name == "weight" else bounds.most
             if genome.layer_granularity > 0:

@@ -19,6 +19,7 @@ from isomerge.merging.merge_request import OF_ALIGN, MergeRequest
 from isomerge.observe.data.records import may_be_function
 from isomerge.options import MatchingOptions
 from isomerge.plug_ins.command import given_modules
+from isomerge.records import Json
 from isomerge.run.absolute_names import absolute_data, absolute_path, lasting_ref
 
 DATA = ("data", "learn", "repair")
@@ -42,7 +43,7 @@ def recipe_text(
     method, common = request.fusion.method, request.fusion.parameters.common
     full = {str(model): ref for model, ref in zip(request.models, refs, strict=True)}
     imports = [module.name for module in given_modules()]
-    content: dict[str, Any] = {"import": imports} if imports else {}
+    content: Json = {"import": imports} if imports else {}
     content |= {**_parts(request, refs), **_sliced(request), "merge_method": method.name}
     if parameters := _settings(method, common):
         content["parameters"] = parameters
@@ -67,10 +68,10 @@ def recipe_text(
     return IMPORTS.format(" ".join(f"--import {shlex.quote(name)}" for name in imports)) + text if imports else text
 
 
-def _parts(request: MergeRequest, refs: Sequence[str]) -> dict[str, Any]:
+def _parts(request: MergeRequest, refs: Sequence[str]) -> Json:
     """``models`` or ``slices``, and the base."""
     fusion, parts = request.fusion, request.fusion.parameters.slices
-    base_entry: dict[str, Any] = {}
+    base_entry: Json = {}
     if fusion.first != "model" or request.base_named:
         base_entry["base_model"] = refs[0]
     if not request.stacks:
@@ -89,7 +90,7 @@ def _parts(request: MergeRequest, refs: Sequence[str]) -> dict[str, Any]:
             {"model": lasting_ref(str(ref)), "layer_range": list(layers), **_under(request, part, k)}
             for k, (ref, layers) in enumerate(column[fusion.start :][: len(part.sources)])
         ]
-        base: dict[str, Any] = {}
+        base: Json = {}
         if fusion.start:
             name, layers = lasting_ref(str(column[0][0])), column[0][1]
             base = {} if name == refs[0] else {"base_model": name}
@@ -100,7 +101,7 @@ def _parts(request: MergeRequest, refs: Sequence[str]) -> dict[str, Any]:
     return {"slices": slices, **base_entry}
 
 
-def _sliced(request: MergeRequest) -> dict[str, Any]:
+def _sliced(request: MergeRequest) -> Json:
     """Of which module slices are, and which layers of others are kept."""
     module = {"module": request.module} if request.module else {}
     layers = {name: [list(span) for span in spans] for name, spans in request.kept_layers.items()}
@@ -108,12 +109,12 @@ def _sliced(request: MergeRequest) -> dict[str, Any]:
     return {"sliced": sliced} if sliced else {}
 
 
-def _under(request: MergeRequest, part: SliceParameters, source: int) -> dict[str, Any]:
+def _under(request: MergeRequest, part: SliceParameters, source: int) -> Json:
     settings = _settings(request.fusion.method, part.sources[source], part.own, request.fusion.parameters.common)
     return {"parameters": settings} if settings else {}
 
 
-def _settings(method: Method, own: Settings, *wider: Settings) -> dict[str, Any]:
+def _settings(method: Method, own: Settings, *wider: Settings) -> Json:
     """Settings without those of other methods, and without defaults that no wider setting would replace."""
     kept = {}
     for name, option in method.options.items():
@@ -149,7 +150,7 @@ def _renamed(value: Any, full: Mapping[str, str]) -> Any:
     return full.get(value, value) if isinstance(value, str) and value not in ("union", "base", "first") else value
 
 
-def _tokenizer(tokenizer: Mapping[str, Any] | None, full: Mapping[str, str]) -> dict[str, Any]:
+def _tokenizer(tokenizer: Mapping[str, Any] | None, full: Mapping[str, str]) -> Json:
     if tokenizer is None:
         return {}
     tokenizer = {name: _renamed(value, full) for name, value in tokenizer.items()}
@@ -172,9 +173,7 @@ def _spaces_said(request: MergeRequest, spaces: str | None, *, firm: bool) -> st
     return None if request.matching.decides or (implied and not firm) else spaces
 
 
-def _align(
-    request: MergeRequest, refs: Sequence[str], heads: str, spaces: str | None
-) -> tuple[dict[str, Any], bool]:
+def _align(request: MergeRequest, refs: Sequence[str], heads: str, spaces: str | None) -> tuple[Json, bool]:
     """The block ``align``, and whether it says all: data that are objects have no name."""
     defaults, matching = MatchingOptions().given(), request.said
     files = (
@@ -187,7 +186,7 @@ def _align(
     settings |= {name: v for name in OF_ALIGN if (v := getattr(said, name)) != getattr(MergeRequest, name)}
     settings |= {"onto": refs[request.onto] if request.onto else None}
     settings |= {"spec": None if request.spec is None else absolute_path(request.spec)}
-    block: dict[str, Any] = {"enabled": request.align}
+    block: Json = {"enabled": request.align}
     complete = True
     for name in _keys_said(settings):
         value = settings[name]

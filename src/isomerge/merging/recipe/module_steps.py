@@ -17,6 +17,7 @@ from isomerge.config.keys import PARTS
 from isomerge.errors import IsomergeError
 from isomerge.merging.recipe.recipe_modules import check_known, filtered_modules, filters_of, ordered
 from isomerge.merging.recipe.recipe_steps import PLAIN, WORDS, Step, named_models
+from isomerge.records import Json
 
 WRITTEN = ("dtype", "out_dtype")
 """Keys of the recipe that the last step has as well."""
@@ -90,12 +91,12 @@ def _kept_layers(path: str, name: str, slices: Any) -> list[list[int]]:
 
 def _of_module(
     shared: Mapping[str, Any], module: Mapping[str, Any], name: str, layers: Mapping[str, list[list[int]]]
-) -> dict[str, Any]:
+) -> Json:
     """The whole merge by what one module says, all others' layers as they will be."""
     beside = dict(shared)
     if "merge_method" in module and module["merge_method"] != shared.get("merge_method"):
         beside.pop("parameters", None)  # of the other method
-    content: dict[str, Any] = {**beside, "name": name, "modules": {name: dict(module)}}
+    content: Json = {**beside, "name": name, "modules": {name: dict(module)}}
     if layers:
         others = {other: kept for other, kept in layers.items() if other != name}
         content["sliced"] = {**({"module": name} if name in layers else {}), "layers": others}
@@ -118,7 +119,7 @@ def _of_module(
     return content
 
 
-def _joining(shared: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+def _joining(shared: Mapping[str, Any], names: list[str]) -> Json:
     """The last step: of every tensor the module's own, whose weight is one, as all others' is zero."""
     order, models = ordered(names), []
     for name in names:

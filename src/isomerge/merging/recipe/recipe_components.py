@@ -21,6 +21,7 @@ from isomerge.merging.recipe.recipe_modules import of_one_module
 from isomerge.merging.recipe.recipe_steps import Step, named_models
 from isomerge.merging.recipe.yaml_text import read_yaml
 from isomerge.models.references import is_assembled
+from isomerge.records import Json
 from isomerge.run.absolute_names import lasting_ref
 
 KEEP = "keep"
@@ -48,7 +49,7 @@ def pipelines_of(content: Any) -> list[str]:
     return [name for name in dict.fromkeys([*first, *names]) if is_assembled(name)]
 
 
-def own_words(path: str, content: Mapping[str, Any], components: Collection[str]) -> dict[str, Any]:
+def own_words(path: str, content: Mapping[str, Any], components: Collection[str]) -> Json:
     """What a recipe says of components by their names: a mapping, or ``keep`` and ``keep:MODEL``.
 
     Raises:

@@ -10,9 +10,10 @@ from typing import Any
 
 from isomerge.config.keys import PARTS
 from isomerge.errors import IsomergeError
+from isomerge.records import Json
 
 
-def of_one_module(path: str | Path, content: dict[str, Any]) -> dict[str, Any]:
+def of_one_module(path: str | Path, content: Json) -> Json:
     """A recipe's content without ``modules``.
 
     Raises:
@@ -48,10 +49,10 @@ def _common(path: str | Path, modules: Mapping[str, Mapping[str, Any]]) -> Mappi
     """
     first, *others = modules
     for other in others:
-        one, two = ({k: v for k, v in modules[name].items() if v is not None} for name in (first, other))
-        differing = sorted(key for key in {*one, *two} if one.get(key) != two.get(key))
-        if "slices" in one or "slices" in two:
-            raise sliced(path, other if "slices" in two else first)
+        a, b = ({k: v for k, v in modules[name].items() if v is not None} for name in (first, other))
+        differing = sorted(key for key in {*a, *b} if a.get(key) != b.get(key))
+        if "slices" in a or "slices" in b:
+            raise sliced(path, other if "slices" in b else first)
         if differing and (filtered := filtered_modules(modules)) is not None:
             check_known(path, modules)
             return filtered
@@ -97,7 +98,7 @@ def ordered(modules: Collection[str]) -> list[str]:
     return [*sorted(others, key=lambda name: ranks.index(name) if name in ranks else len(ranks)), rest]
 
 
-def filters_of(values: Mapping[str, Any], order: Sequence[str]) -> list[dict[str, Any]] | None:
+def filters_of(values: Mapping[str, Any], order: Sequence[str]) -> list[Json] | None:
     """One setting whose filters give every module its own.
 
     Args:
@@ -119,7 +120,7 @@ def filters_of(values: Mapping[str, Any], order: Sequence[str]) -> list[dict[str
     return [*filters, {"value": values[rest]}] if rest in values else filters
 
 
-def filtered_modules(modules: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+def filtered_modules(modules: Mapping[str, Mapping[str, Any]]) -> Json | None:
     """One module for several that differ in parameters alone, of the same models; None where there is none."""
     plain = [{k: v for k, v in module.items() if k not in ("models", "parameters")} for module in modules.values()]
     entries = [listed for module in modules.values() if isinstance(listed := module.get("models"), list)]
@@ -151,12 +152,12 @@ def _parameters_of(entry: Any) -> Any:
     return entry.get("parameters") if isinstance(entry, Mapping) else None
 
 
-def _joined(settings: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any] | None:
+def _joined(settings: Mapping[str, Any], order: Sequence[str]) -> Json | None:
     """The parameters of several modules in one; None where no filters say them."""
     parameters = {name: {} if value is None else value for name, value in settings.items()}
     if not all(isinstance(value, Mapping) for value in parameters.values()):
         return None
-    joined: dict[str, Any] = {}
+    joined: Json = {}
     for key in dict.fromkeys(key for value in parameters.values() for key in value):
         values = {name: value[key] for name, value in parameters.items() if key in value}
         alike = len(values) == len(parameters) and all(v == next(iter(values.values())) for v in values.values())

@@ -21,6 +21,7 @@ from isomerge.merging.recipe.no_code import check_imports, check_no_code
 from isomerge.merging.recipe.recipe_modules import check_known
 from isomerge.merging.recipe.recipe_steps import Step
 from isomerge.merging.recipe.schema import ModelEntry, Recipe, SliceEntry, SourceEntry, read_recipe
+from isomerge.records import Json
 
 Arranged = tuple[SourceEntry | None, list[SourceEntry], SliceParameters]
 """The base of a slice (None where there is none apart from the sources), its sources in order, and their
@@ -244,7 +245,7 @@ def _arrange(part: SliceEntry, recipe: Recipe, method: Method, path: str, number
     return lead, sources, settings
 
 
-def tokenizer_of(recipe: Recipe, path: str | Path) -> dict[str, Any] | None:
+def tokenizer_of(recipe: Recipe, path: str | Path) -> Json | None:
     """The vocabulary that a recipe asks for, as `isomerge.models.vocabulary_views.with_vocabulary` takes it.
 
     Raises:

@@ -31,6 +31,7 @@ from isomerge.merging.recipe.yaml_text import read_documents, read_yaml
 from isomerge.observe.prompt_rows import WAYS
 from isomerge.options import MatchingOptions
 from isomerge.options.option import kind_of
+from isomerge.records import Json
 from isomerge.run.provenance import FORM
 
 Dtype = Literal["float32", "float16", "bfloat16", "float64"]
@@ -80,7 +81,7 @@ class ModelEntry(Strict):
 
     model: Reference
     base_model: Reference | None = None
-    parameters: dict[str, Any] = {}
+    parameters: Json = {}
     stats: str | None = None
 
 
@@ -89,7 +90,7 @@ class SourceEntry(Strict):
 
     model: Reference
     layer_range: tuple[int, int]
-    parameters: dict[str, Any] = {}
+    parameters: Json = {}
 
 
 class SliceEntry(Strict):
@@ -99,7 +100,7 @@ class SliceEntry(Strict):
     sources: list[SourceEntry]
     base_model: Reference | None = None
     residual_weight: float | None = None
-    parameters: dict[str, Any] = {}
+    parameters: Json = {}
 
 
 class SlicedEntry(Strict):
@@ -164,7 +165,7 @@ class AlignBlock(_Evidence):
     spec: str | None = None
     stats: list[str] | None = None
 
-    def matching(self) -> dict[str, Any]:
+    def matching(self) -> Json:
         """What is set of the evidence, by the names of `isomerge.align`'s arguments."""
         own = AlignBlock.model_fields.keys() - _Evidence.model_fields.keys()
         settings = self.model_dump(exclude=set(own), exclude_none=True)
@@ -224,7 +225,7 @@ class Recipe(_Aligning):
     slices: list[SliceEntry] | None = None
     merge_method: str
     base_model: Reference | None = None
-    parameters: dict[str, Any] = {}
+    parameters: Json = {}
     dtype: Dtype | None = None
     out_dtype: Dtype | None = None
     tokenizer_source: str | None = None

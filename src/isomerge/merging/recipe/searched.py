@@ -41,6 +41,7 @@ from isomerge.merging.recipe.recipe_steps import Step
 from isomerge.merging.recipe.schema import Recipe, read_recipe
 from isomerge.merging.recipe.yaml_text import plain_value, read_yaml
 from isomerge.options.unused import note
+from isomerge.records import Json
 
 KEYS = ("search", "choices", "start", "log", "layers", "every", "smooth")
 PARAMETERS = "parameters"
@@ -72,7 +73,7 @@ class SearchedRecipe:
         return Filled(self.path, None, with_values(self.content, by_place))
 
     @property
-    def start(self) -> dict[str, Any]:
+    def start(self) -> Json:
         """The recipe's own values."""
         return {d.name: d.start for d in self.dimensions}
 
@@ -135,7 +136,7 @@ def searched_recipe(
     return searched
 
 
-def _content(path: str) -> tuple[dict[str, Any], Evolution | None]:
+def _content(path: str) -> tuple[Json, Evolution | None]:
     """The recipe's text, and the document of mergekit-evolve that it is made of; one that is none, or several, is
     refused."""
     if os.path.isdir(path):

@@ -61,7 +61,7 @@ def chat_of(fields: Mapping[str, Any], where: str) -> Chat | None:
     """
     if isinstance(fields.get("text"), str):
         return None
-    extra: dict[str, Any] = {}
+    extra: Message = {}
     if tools := _listed(fields.get("tools"), where):
         extra["tools"] = tools
     if isinstance(options := fields.get("chat_template_kwargs"), Mapping):
@@ -180,7 +180,7 @@ class ChatReader:
         else:
             ids, before = self._templated(said, chat, where), []
         ids = ids[: self.encoder.length]
-        differs = (k for k, (one, two) in enumerate(zip(before, ids, strict=False)) if one != two)
+        differs = (k for k, (a, b) in enumerate(zip(before, ids, strict=False)) if a != b)
         return ids, next(differs, min(len(before), len(ids)))
 
     def _joined(self, prompt: str, completion: str) -> tuple[list[int], list[int]]:

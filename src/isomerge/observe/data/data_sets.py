@@ -124,7 +124,7 @@ def _named(ref: str) -> tuple[str, str, str]:
     return (name, configuration, split) if colon else (name, "", rest)
 
 
-def _without_code(load: Any) -> dict[str, Any]:
+def _without_code(load: Any) -> dict[str, bool]:
     """How a version of the package that still runs scripts of data sets (before 4) is told not to, nor to ask."""
     return {"trust_remote_code": False} if "trust_remote_code" in inspect.signature(load).parameters else {}
 

@@ -176,8 +176,8 @@ class Examples:
             )
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
         parts = (order[:first].sort().values, order[first:].sort().values)
-        one, two = ({name: t[part] for name, t in self.tensors.items()} for part in parts)
-        return Examples(one, self.labelled), Examples(two, self.labelled)
+        first, rest = ({name: t[part] for name, t in self.tensors.items()} for part in parts)
+        return Examples(first, self.labelled), Examples(rest, self.labelled)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -16,6 +16,7 @@ from isomerge.errors import IsomergeError, first_line
 from isomerge.models.model_inputs import Inputs
 from isomerge.observe.data.examples import ALONG
 from isomerge.observe.data.text import loaded
+from isomerge.records import Json
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -153,7 +154,7 @@ IMAGES = ("pixel_values", "pixel_attention_mask", "image_sizes", "spatial_shapes
 
 def pair_encoder(
     folder: Path, inputs: Inputs, encode: Callable[[str], Mapping[str, Any]], length: int
-) -> Callable[[str, Any, str], dict[str, Any]]:
+) -> Callable[[str, Any, str], Json]:
     """A function from a text, an image (a path or a Pillow image) and the name of both to one row of numbers.
 
     Where the text has tokens that stand for the image, by the checkpoint's own processor (an image that the text
@@ -173,7 +174,7 @@ def pair_encoder(
     processor = _pair_processor(folder)
     place = getattr(processor, "boi_token", None) or getattr(processor, "image_token", None)
 
-    def read(text: str, picture: Any, where: str) -> dict[str, Any]:
+    def read(text: str, picture: Any, where: str) -> Json:
         opened = picture_of(picture, where, "RGB")
         if isinstance(place, str) and place not in text:
             text = place + text

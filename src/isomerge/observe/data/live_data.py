@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from isomerge.checkpoint.own_class import OwnClass
 from isomerge.errors import IsomergeError, first_line
@@ -21,6 +22,7 @@ from isomerge.observe.data.examples import Examples
 from isomerge.observe.data.opening_data import open_data
 from isomerge.observe.data.rows import TEXTS
 from isomerge.observe.live.own_modules import LABELS, called_with, first_output, inputs_of
+from isomerge.records import Json
 
 
 def as_data(data: Any, option: str, module: Any = None) -> str | Path | Examples | None:
@@ -52,19 +54,19 @@ def as_data(data: Any, option: str, module: Any = None) -> str | Path | Examples
             f"that gives them"
         )
     named = _batch if module is None else partial(_own_batch, module)
-    examples = _together([named(one, number, option) for number, one in enumerate(data)], option)
+    examples = _together([named(batch, number, option) for number, batch in enumerate(data)], option)
     return examples if module is None else Examples(examples.tensors, labelled="labels" in examples.tensors)
 
 
-def _own_batch(module: Any, one: Any, number: int, option: str) -> dict[str, Any]:
+def _own_batch(module: Any, given: Any, number: int, option: str) -> dict[str, Tensor]:
     """A batch for a module of one's own, by the names of its forward's arguments."""
-    if isinstance(one, Mapping):
-        return _batch(one, number, option)
-    parts = [one] if isinstance(one, torch.Tensor) else one
+    if isinstance(given, Mapping):
+        return _batch(given, number, option)
+    parts = [given] if isinstance(given, Tensor) else given
     kind = type(module).__name__
-    if not isinstance(parts, (tuple, list)) or not all(isinstance(x, torch.Tensor) for x in parts):
+    if not isinstance(parts, (tuple, list)) or not all(isinstance(x, Tensor) for x in parts):
         raise IsomergeError(
-            f"{option}: batch {number} is a {type(one).__name__}: give tensors, tuples of them, or dicts of them, "
+            f"{option}: batch {number} is a {type(given).__name__}: give tensors, tuples or dicts of them, "
             f"as forward of {kind} takes them; texts alone are a list of them"
         )
     names, needed, _ = inputs_of(module)
@@ -79,32 +81,32 @@ def _own_batch(module: Any, one: Any, number: int, option: str) -> dict[str, Any
     return {**dict(zip(names, parts[:count], strict=False)), **labels}
 
 
-def _batch(one: Any, number: int, option: str) -> dict[str, Any]:
+def _batch(given: Any, number: int, option: str) -> dict[str, Tensor]:
     """A batch as tensors by name."""
-    if isinstance(one, (tuple, list)) and len(one) == 2 and all(isinstance(x, torch.Tensor) for x in one):
-        one = {"pixel_values": one[0], "labels": one[1]}
-    if not isinstance(one, Mapping) or not one:
+    if isinstance(given, (tuple, list)) and len(given) == 2 and all(isinstance(x, Tensor) for x in given):
+        given = {"pixel_values": given[0], "labels": given[1]}
+    if not isinstance(given, Mapping) or not given:
         raise IsomergeError(
-            f"{option}: batch {number} is a {type(one).__name__}: give mappings of tensors by the names of "
+            f"{option}: batch {number} is a {type(given).__name__}: give mappings of tensors by the names of "
             f"forward's arguments, or pairs of images and labels; texts alone are a list of them"
         )
-    tensors = {str(name): x for name, x in one.items() if isinstance(x, torch.Tensor)}
-    if len(tensors) < len(one):
-        other = next(name for name, x in one.items() if not isinstance(x, torch.Tensor))
+    tensors = {str(name): x for name, x in given.items() if isinstance(x, Tensor)}
+    if len(tensors) < len(given):
+        other = next(name for name, x in given.items() if not isinstance(x, Tensor))
         raise IsomergeError(f"{option}: {other} of batch {number} is no tensor: leave it out, or make it one")
     return tensors
 
 
-def _together(batches: list[dict[str, Any]], option: str) -> Examples:
+def _together(batches: list[dict[str, Tensor]], option: str) -> Examples:
     """Batches one behind the other."""
     if not batches:
         raise IsomergeError(f"{option} has no batch: a loader or generator that was read before is empty")
     names = batches[0].keys()
     for number, batch in enumerate(batches):
         for name in names | batch.keys():
-            one, two = batches[0].get(name), batch.get(name)
-            if one is None or two is None or one.shape[1:] != two.shape[1:]:
-                shapes = [None if x is None else list(x.shape[1:]) for x in (one, two)]
+            first, other = batches[0].get(name), batch.get(name)
+            if first is None or other is None or first.shape[1:] != other.shape[1:]:
+                shapes = [None if x is None else list(x.shape[1:]) for x in (first, other)]
                 raise IsomergeError(
                     f"{option}: {name} is {shapes[0]} per example in batch 0 and {shapes[1]} in batch {number}: "
                     f"pad or cut them alike"
@@ -169,7 +171,7 @@ def examples_of_texts(
         size = _save(tokenizer, folder)
         if own is not None:
             config = {"vocab_size": size, "architectures": [LANGUAGE_MODEL]}
-        how: dict[str, Any] = {"limit": limit, "length": length, "config": config, "option": option}
+        how: Json = {"limit": limit, "length": length, "config": config, "option": option}
         if isinstance(texts, (str, Path)):
             examples = open_data(str(texts), folder, **how)
         else:

@@ -24,6 +24,10 @@ TABLES = (".csv", ".tsv")
 _END = object()
 
 
+Row = dict[str, Any]
+"""One example by the names of its fields: as a source has it, or as a model takes it."""
+
+
 @dataclass(frozen=True)
 class Record:
     """One example, as it was found: ``where`` names the place in errors."""
@@ -36,7 +40,7 @@ class Record:
 
 def named_classes(
     row: Mapping[str, Any], names: Mapping[str, Sequence[str] | None], known: Mapping[str, int]
-) -> dict[str, Any]:
+) -> Row:
     """A row of a data set with the names of its classes in place of their numbers, where the checkpoint knows them
     all.
 

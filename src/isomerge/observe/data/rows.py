@@ -20,6 +20,7 @@ from isomerge.observe.data.records import LINES, PICTURED, TABLES, Record
 from isomerge.observe.data.splits import PARQUET, holds_set
 from isomerge.observe.data.tensors import ARGUMENTS, check_names, plain, target_of
 from isomerge.observe.data.text import VOCABULARIES, Encoder, read_chunks, text_encoder
+from isomerge.records import Json
 
 TEXTS = (".txt", ".text", ".md")
 
@@ -55,14 +56,14 @@ class Reader:
         return image_encoder(self.folder, self.inputs)
 
     @cached_property
-    def _pair(self) -> Callable[[str, Any, str], dict[str, Any]]:
+    def _pair(self) -> Callable[[str, Any, str], Json]:
         return pair_encoder(self.folder, self.inputs, self.encoder.encode, self.encoder.length)
 
     @cached_property
     def _chats(self) -> ChatReader:
         return ChatReader(self.folder, self.encoder)
 
-    def images(self, path: Path) -> Iterator[dict[str, Any]] | None:
+    def images(self, path: Path) -> Iterator[Json] | None:
         """Rows of a file or folder of images; None when it is none."""
         images = [] if not path.exists() or (path.is_dir() and holds_set(path)) else find_images(path)
         if not images:
@@ -78,7 +79,7 @@ class Reader:
             return labelled_images(path, images, self.inputs)
         return ((file, None) for file in images)
 
-    def texts(self, path: Path) -> Iterator[dict[str, Any]] | None:
+    def texts(self, path: Path) -> Iterator[Json] | None:
         """Rows of a text file or a folder of them, as windows; None when it is none."""
         files = self.files(path)
         return self._windows(files) if files else None
@@ -91,7 +92,7 @@ class Reader:
         records = path.suffix.lower() in (*LINES, *TABLES, PARQUET)
         return [path] if path.is_file() and not records else []
 
-    def _windows(self, files: list[Path]) -> Iterator[dict[str, Any]]:
+    def _windows(self, files: list[Path]) -> Iterator[Json]:
         encoder = self.encoder
         for window in encoder.windows(read_chunks(files, raw=encoder.tokenizer is None)):
             if self.inputs.task != "seq2seq":
@@ -103,7 +104,7 @@ class Reader:
             read, write = ([*encoder.prefix, *part, *encoder.suffix] for part in parts)
             yield {"input_ids": read, "labels": write}
 
-    def row(self, record: Record) -> dict[str, Any]:
+    def row(self, record: Record) -> Json:
         """One record as numbers.
 
         Raises:
@@ -126,7 +127,7 @@ class Reader:
             row["labels"] = target_of(label, self.inputs, where)
         return row
 
-    def _text(self, record: Record) -> dict[str, Any]:
+    def _text(self, record: Record) -> Json:
         fields, where = record.fields, record.where
         if (chat := chat_of(fields, where)) is not None:
             self._check_chat(chat, record)
@@ -190,7 +191,7 @@ class Reader:
         except (UnicodeError, TypeError, ValueError):  # half of a surrogate pair
             raise IsomergeError(f"{where}: this text is no Unicode: write it again in UTF-8") from None
 
-    def _numbers(self, fields: Mapping[str, Any], where: str) -> dict[str, Any]:
+    def _numbers(self, fields: Mapping[str, Any], where: str) -> Json:
         """A record that holds tensors, arrays or lists of numbers already."""
         row = {name: value for name, value in fields.items() if name in ARGUMENTS and value is not None}
         label = fields.get("label")

@@ -152,8 +152,10 @@ def stack(rows: Sequence[Mapping[str, Any]], pad: int, where: str) -> dict[str, 
     if not rows:
         raise IsomergeError(f"{where} holds no examples: give at least one")
     if uneven := next((k for k, row in enumerate(rows) if set(row) != set(rows[0])), None):
-        one, two = (", ".join(sorted(row)) for row in (rows[0], rows[uneven]))
-        raise IsomergeError(f"{where}: example 1 has {one} and example {uneven + 1} has {two}: give all the same")
+        first, other = (", ".join(sorted(row)) for row in (rows[0], rows[uneven]))
+        raise IsomergeError(
+            f"{where}: example 1 has {first} and example {uneven + 1} has {other}: give all the same"
+        )
     tensors: dict[str, Tensor] = {}
     fills = {"labels": IGNORED, "attention_mask": 0, "token_type_ids": 0, "mm_token_type_ids": 0}
     for name in rows[0]:

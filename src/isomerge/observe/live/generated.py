@@ -7,7 +7,7 @@ was trained on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from isomerge.observe.live.accelerator import check_device
 from isomerge.observe.read_files import files_read
 from isomerge.options.unused import note
 from isomerge.progress import Observer, quiet
+from isomerge.records import Record, inline
 
 COARSEST = 2
 """Cells along the shorter side of the coarsest noise."""
@@ -105,7 +106,26 @@ def check_kinds(models: Sequence[Model]) -> list[Inputs]:
     return inputs
 
 
-def run_generate(models: Sequence[Model], options: Generation) -> dict[str, Any]:
+class GeneratedFile(Record):
+    """What a file of examples says of itself."""
+
+    models: Sequence[str]
+    kind: str
+    """``texts`` or ``images``."""
+    examples: int
+    seed: int
+    command: str = "generate"
+
+
+class GenerateReport(Record):
+    """What was made."""
+
+    shapes: Mapping[str, Sequence[int]]
+    bytes: int
+    file: GeneratedFile = inline()
+
+
+def run_generate(models: Sequence[Model], options: Generation) -> GenerateReport:
     """Make the examples and write them; returns the report.
 
     Raises:
@@ -120,13 +140,10 @@ def run_generate(models: Sequence[Model], options: Generation) -> dict[str, Any]
         kind, tensors = "images", {"pixel_values": _noise(models[0], inputs[0], options)}
     else:
         kind, tensors = "texts", {"input_ids": _texts(models, inputs, options)}
-    about = {
-        "command": "generate", "models": [model.ref for model in models], "kind": kind,
-        "examples": options.count, "seed": options.seed,
-    }  # fmt: skip
-    write_tensors(options.out, tensors, about)
-    shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
-    return {**about, "shapes": shapes, "bytes": options.out.stat().st_size}
+    about = GeneratedFile([model.ref for model in models], kind, options.count, options.seed)
+    write_tensors(options.out, tensors, about.document())
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    return GenerateReport(shapes, options.out.stat().st_size, file=about)
 
 
 def _noise(model: Model, inputs: Inputs, options: Generation) -> Tensor:

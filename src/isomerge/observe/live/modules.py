@@ -27,6 +27,7 @@ from isomerge.observe.live.accelerator import check_device
 from isomerge.observe.live.own_modules import load_own
 from isomerge.observe.live.parameter_places import names_of_each
 from isomerge.progress import silent
+from isomerge.records import Config
 from isomerge.symmetry.language.spec import Spec
 
 
@@ -84,13 +85,13 @@ def load_module(
     return module.eval().to(where)
 
 
-def eager_experts(config: dict[str, Any]) -> dict[str, str]:
+def eager_experts(config: Config) -> dict[str, str]:
     """How a model with experts is to be loaded: products of matrices in groups have no gradients on every device,
     and want strides of 16 bytes, which small experts do not have."""
     return {"experts_implementation": "eager"} if _has_experts(config) else {}
 
 
-def _has_experts(config: dict[str, Any]) -> bool:
+def _has_experts(config: Config) -> bool:
     """Whether a config, or a part of it, tells a number of experts."""
     return any(
         _has_experts(value) if isinstance(value, dict) else "expert" in str(key) and isinstance(value, int)
@@ -109,7 +110,7 @@ def on_disk(checkpoint: Checkpoint) -> Iterator[Path]:
         yield materialise(checkpoint, Path(folder) / "model")
 
 
-def _check_complete(folder: Path, kind: str, info: dict[str, Any]) -> None:
+def _check_complete(folder: Path, kind: str, info: Config) -> None:
     """Refuse a module with weights drawn at random."""
     missing = sorted(info.get("missing_keys") or ())
     if missing:

@@ -31,7 +31,7 @@ def substituted(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[No
 
     Unlike torch's functional call it may outlive the forward pass: recomputed activations see the same tensors.
     """
-    places: dict[int, list[tuple[dict[str, Any], str]]] = {}
+    places: dict[int, list[tuple[Any, str]]] = {}
     for part in module.modules():
         for owner in (part._parameters, part._buffers):
             for name, old in owner.items():

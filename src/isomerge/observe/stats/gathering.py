@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +31,7 @@ from isomerge.observe.stats.taps import (
     unpadded,
 )
 from isomerge.progress import Observer, quiet
+from isomerge.records import Json, Record
 
 BATCH = 16
 DEFAULT_KINDS = ("activations", "regmean")
@@ -193,7 +193,23 @@ def parse_kinds(kinds: str | Collection[str]) -> tuple[str, ...]:
     return tuple(kind for kind in KINDS if kind in words or (kind == "regmean" and "kfac" in words))
 
 
-def run_stats(model: Model, examples: Examples, options: StatsOptions) -> dict[str, Any]:
+class StatsReport(Record, kw_only=True):
+    """What was gathered."""
+
+    command: str = "stats"
+    model: str
+    architecture: str
+    digest: str
+    kinds: Sequence[str]
+    examples: int
+    rows: int
+    taps: int
+    tokens: Mapping[str, int]
+    fisher: Json | None
+    bytes: int
+
+
+def run_stats(model: Model, examples: Examples, options: StatsOptions) -> StatsReport:
     """Gather and write; returns the report."""
     kinds, fisher = options.kinds, None
     options.check_labels(examples)
@@ -210,16 +226,15 @@ def run_stats(model: Model, examples: Examples, options: StatsOptions) -> dict[s
             seed=options.seed, observer=options.observer,
         )  # fmt: skip
     header = write_statistics(options.out, statistics, model, dtype=options.dtype, fisher=fisher)
-    return {
-        "command": "stats",
-        "model": model.ref,
-        "architecture": model.spec.model_type,
-        "digest": header["model"],
-        "kinds": list(kinds),
-        "examples": len(examples),
-        "rows": max((len(x) for x in statistics.activations.values.values()), default=0),
-        "taps": len(statistics.activations.taps),
-        "tokens": dict(statistics.tokens),
-        "fisher": {k: header["fisher"][k] for k in ("labels", "samples", "norm")} if fisher else None,
-        "bytes": options.out.stat().st_size,
-    }
+    return StatsReport(
+        model=model.ref,
+        architecture=model.spec.model_type,
+        digest=header["model"],
+        kinds=kinds,
+        examples=len(examples),
+        rows=max((len(x) for x in statistics.activations.values.values()), default=0),
+        taps=len(statistics.activations.taps),
+        tokens=statistics.tokens,
+        fisher={k: header["fisher"][k] for k in ("labels", "samples", "norm")} if fisher else None,
+        bytes=options.out.stat().st_size,
+    )

@@ -35,6 +35,7 @@ from isomerge.files import write_tensors
 from isomerge.models.recognised import Model
 from isomerge.observe.stats.fisher_information import FisherInformation
 from isomerge.observe.stats.taps import Activations, Tap, plain
+from isomerge.records import Json
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom, length, size
 from isomerge.symmetry.blocks import Block, leaves
@@ -46,7 +47,7 @@ FORMAT = "isomerge-statistics"
 VERSION = 1
 
 
-def read_statistics_header(path: str | Path, model: Model) -> tuple[dict[str, Any], frozenset[str]]:
+def read_statistics_header(path: str | Path, model: Model) -> tuple[Json, frozenset[str]]:
     """The header of a statistics file and the names of its tensors; no tensor is read, nor a weight of the model.
 
     Raises:
@@ -289,7 +290,7 @@ def write_statistics(
     *,
     dtype: str = "float32",
     fisher: FisherInformation | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """Write a statistics file, complete or not at all; equal statistics give equal bytes. Returns its header.
 
     Args:
@@ -319,11 +320,11 @@ def write_statistics(
     return header
 
 
-def _header(statistics: Statistics, fisher: FisherInformation | None, model: Model) -> dict[str, Any]:
+def _header(statistics: Statistics, fisher: FisherInformation | None, model: Model) -> Json:
     """Everything of a file that is no tensor."""
-    axes: dict[str, Any] = {block.key: block.axes for block in model.blocks}
+    axes: Json = {block.key: block.axes for block in model.blocks}
     every = {**statistics.activations.taps, **statistics.taps}
-    header: dict[str, Any] = {
+    header: Json = {
         "format": FORMAT,
         "version": VERSION,
         "model_type": model.spec.model_type,

@@ -24,6 +24,7 @@ from isomerge.models.recognised import Model
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.parameter_places import places_of
 from isomerge.observe.losses import outputs_of
+from isomerge.records import Json
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom, Axis, Concat, Product, atoms, views
 from isomerge.symmetry.blocks import Block
@@ -80,7 +81,7 @@ def watch(hooks: ExitStack, part: nn.Module, place: Place, see: Callable[[Place,
     What ``see`` returns for an output takes that output's place, unless it is None.
     """
 
-    def before(_module: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def before(_module: Any, inputs: tuple[Any, ...], named: Json) -> None:
         see(place, inputs[0] if inputs else next(iter(named.values())))
 
     def after(_module: Any, _given: Any, output: Any) -> Any:

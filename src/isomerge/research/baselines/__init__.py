@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from isomerge.progress import Observer
+from isomerge.records import Json
 from isomerge.research.baselines.rebasin import ActivationMatching, WeightMatching
 from isomerge.research.baselines.transport_maps import METHODS, changed
 from isomerge.research.baselines.transport_solver import TransportSolver, match_by_transport, transport_solutions
@@ -22,7 +22,7 @@ __all__ = ["METHODS", "changed", "prepare_baseline", "prepare_transport"]
 
 def prepare_baseline(
     run: UnfinishedRun, solvers: Sequence[PairSolver], matching: Matching
-) -> tuple[list[PairSolver], list[dict[str, Any]]]:
+) -> tuple[list[PairSolver], list[Json]]:
     """Match every source by an exact baseline, once; the solvers with what is ``given`` by it, and a report per
     source."""
     reports, solved = [], []
@@ -41,9 +41,7 @@ def prepare_baseline(
     return solved, reports
 
 
-def _solve(
-    pair: PairSolver, evidence: MatchEvidence, observer: Observer, number: int
-) -> tuple[Alignment, dict[str, Any]]:
+def _solve(pair: PairSolver, evidence: MatchEvidence, observer: Observer, number: int) -> tuple[Alignment, Json]:
     matching = evidence.matching
     if matching.match == "git-rebasin":
         seed = matching.settings.seed if matching.settings else 0
@@ -58,7 +56,7 @@ def _solve(
 
 def prepare_transport(
     run: UnfinishedRun, pairs: Sequence[PairSolver], matching: Matching
-) -> tuple[list[TransportSolver], list[dict[str, Any]]]:
+) -> tuple[list[TransportSolver], list[Json]]:
     """The solvers of a fusion by optimal transport, with their maps made, and a report per source."""
     settings = transport_of(matching)
     assert settings is not None, "it is a way of optimal transport"

@@ -27,7 +27,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,6 +37,7 @@ from isomerge.matching.local import compact_solution, vote
 from isomerge.matching.nested import NestedSolver
 from isomerge.observe.stats.taps import Activations
 from isomerge.progress import Observer, quiet
+from isomerge.records import Json
 from isomerge.research.baselines.permutations import in_declared_groups, permutation_spec
 from isomerge.solve.match_names import AS_PUBLISHED, CENTRED
 from isomerge.solve.pairs.pair import PairSolver
@@ -103,7 +103,7 @@ class WeightMatching(_Matching):
         self._cache: dict[str, tuple[Blocks, Blocks]] = {}
         self._room = pair.room
 
-    def solve(self, sweeps: int = SWEEPS) -> tuple[Alignment, dict[str, Any]]:
+    def solve(self, sweeps: int = SWEEPS) -> tuple[Alignment, Json]:
         """Descend until a sweep changes nothing; returns the alignment and the report.
 
         The report's ``distances`` are squared distances of the two models, before the first sweep and after each
@@ -263,7 +263,7 @@ class ActivationMatching(_Matching):
         super().__init__(pair, observer)
         self.activations, self.centred = activations, centred
 
-    def solve(self) -> tuple[Alignment, dict[str, Any]]:
+    def solve(self) -> tuple[Alignment, Json]:
         """The best permutations, and the report: ``before`` and ``after`` are <Z_A, P Z_B> over all that is
         compared, as shares of what equal activations have."""
         elements: dict[str, Tensor] = {name: self._stream(name) for name in self.streams}

@@ -24,6 +24,7 @@ from isomerge.config.tied_head import is_tied
 from isomerge.matching.gram import Cross, Leaf
 from isomerge.observe.stats.taps import Activations
 from isomerge.progress import Observer, quiet
+from isomerge.records import Json
 from isomerge.research.baselines.permutations import permutation_spec
 from isomerge.research.baselines.transport_maps import (
     POOLED,
@@ -179,7 +180,7 @@ class TransportFlow:
 
     # -------------------------------------------------------------------- flow
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Json:
         """Make all maps; returns the report."""
         groups, stack = list(self._groups()), ""
         first = next((k for k, b in enumerate(self.blocks) if b.scope), len(self.blocks))
@@ -418,7 +419,7 @@ class StreamMaps:
         maps: Maps,
         spec: Spec,
         full: Spec,
-        config: dict[str, Any],
+        config: Json,
         settings: TransportSettings,
         compare: Callable[[Part], Leaf],
         anchor: Activations | None,

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.matching.gram import Cross, Leaf, cross_gram, signature
+from isomerge.records import Json
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.language.spec import Spec
 
@@ -106,7 +107,7 @@ def changed(settings: TransportSettings, said: Iterable[tuple[str, str]]) -> Tra
     Raises:
         IsomergeError: an unknown name, or a value that is not of its kind.
     """
-    new: dict[str, Any] = {}
+    new: Json = {}
     for name, value in said:
         if name not in CHANGEABLE:
             raise IsomergeError(f"--transport {name}={value}: choose from {', '.join(CHANGEABLE)}")

@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
-from isomerge.matching.distances import squared_distance, squared_norm
+from isomerge.matching.distances import TensorGap, squared_distance, squared_norm
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import unit_layer
 from isomerge.observe.data.examples import Examples
@@ -25,6 +24,7 @@ from isomerge.observe.live.accelerator import CPU
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.stats.taps import ROWS, Activations, Tap, captured, plain, plan_taps, whole_weights
 from isomerge.progress import Observer, quiet
+from isomerge.records import Json
 from isomerge.research.baselines.permutations import in_declared_groups
 from isomerge.research.baselines.transport_flow import Step, TransportFlow
 from isomerge.research.baselines.transport_maps import METHODS, TransportSettings
@@ -63,7 +63,7 @@ class TransportSolver:
         self,
         observer: Observer = quiet,
         activations: tuple[Activations, Activations] | None = None,
-    ) -> dict[str, Any]:
+    ) -> Json:
         """Make the maps, in one pass over both models; returns the report.
 
         Args:
@@ -101,18 +101,19 @@ class TransportSolver:
         """
         if self.flow is None:
             raise IsomergeError("transport maps are made in a pass of their own: call prepare first")
-        result = UnitResult(unit.key, unit_layer(unit))
+        result = UnitResult(unit.key)
         aligned: Blocks = {}
         for block in unit.blocks:
             aligned[block] = self.flow.moved(block, source[block])
-            row = {
-                "tensor": block.key,
-                "spaces": [space.name for space in elements_of(self.flow.spec, block).values()],
-                "norm": squared_norm(anchor[block]),
-                "before": squared_distance(anchor[block], source[block]),
-                "after": squared_distance(anchor[block], aligned[block]),
-            }
-            result.blocks.append(row)
+            gap = TensorGap(
+                block.key,
+                [space.name for space in elements_of(self.flow.spec, block).values()],
+                unit_layer(unit),
+                squared_norm(anchor[block]),
+                squared_distance(anchor[block], source[block]),
+                squared_distance(anchor[block], aligned[block]),
+            )
+            result.blocks.append(gap)
         return result, aligned
 
     def still(self, unit: Unit, squares: Mapping[Block, tuple[float, float]]) -> UnitResult:
@@ -128,7 +129,7 @@ class TransportSolver:
         """The same: nothing is carried before."""
         return self.given
 
-    def save(self, path: Path, report: dict[str, Any]) -> None:
+    def save(self, path: Path, report: Json) -> None:
         """Write the maps (safetensors, float32) with a report, complete or not at all; an alignment goes beside
         them."""
         assert self.flow is not None
@@ -139,7 +140,7 @@ class TransportSolver:
         about = {"steps": steps, "maps": list(maps), "report": report}
         save_parts(path, {"maps": {str(k): x for k, x in enumerate(maps.values())}}, about)
 
-    def restore(self, path: Path) -> dict[str, Any]:
+    def restore(self, path: Path) -> Json:
         """Take the maps from where `save` has written them; returns the report."""
         kept = load_parts(path)
         assert kept is not None, "what is journalled has been checked"
@@ -165,7 +166,7 @@ def match_by_transport(
     pair: PairSolver,
     settings: TransportSettings = METHODS["otfusion"],
     observer: Observer = quiet,
-) -> tuple[Alignment, dict[str, Any]]:
+) -> tuple[Alignment, Json]:
     """The exact alignment of a transport flow that is one symmetry (``otfusion``), and the report.
 
     Raises:
@@ -184,7 +185,7 @@ def match_by_transport(
 
 def transport_solutions(
     run: UnfinishedRun, solvers: Sequence[TransportSolver], matching: Matching | None = None
-) -> list[dict[str, Any]]:
+) -> list[Json]:
     """Make the maps of every source once, kept across a resume; returns a report per source.
 
     Args:

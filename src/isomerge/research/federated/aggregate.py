@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite, sqrt
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,14 @@ from isomerge.models.stored_form import StoredForm, cast
 from isomerge.models.unit_plan import Plan, make_plan
 from isomerge.observe.stats.taps import Activations
 from isomerge.progress import quiet
+from isomerge.records import Json, as_json
 from isomerge.research.federated.parameters import Parameters, like, recognised
 from isomerge.run.streaming import elements_of_results
 from isomerge.solve.canonical.canonical_units import CanonicalUnits
 from isomerge.solve.many.mean_solutions import shares_of, undisguised
 from isomerge.solve.many.mean_solver import ManySolver
 from isomerge.solve.match_options import SHARES
-from isomerge.solve.pairs.pair import Blocks, PairSolver, UnitResult, rows_of
+from isomerge.solve.pairs.pair import Blocks, PairSolver, UnitResult, gaps_of
 from isomerge.solve.pairs.stream_descent import StreamSolver
 from isomerge.solve.pairs.written_gains import CommonGains, gains_of_merge
 from isomerge.solve.standing import own_order
@@ -51,7 +52,7 @@ class Aligned:
     """Each as it was given (same container, names, types), the same function in other weights."""
     alignments: list[Alignment]
     """What moved each; empty where an update is the anchor itself."""
-    report: dict[str, Any]
+    report: Json
     """``distance`` before and after (Frobenius, to the anchor, over all updates), per space and layer, and
     ``updates``: the same for each."""
 
@@ -264,18 +265,16 @@ class Round:
         alignments += [s.alignment(elements_of_results(r)) for s, r in zip(self.solvers, self.results, strict=True)]
         return [alignments[at] for at in self.places]
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Json:
         """Distances to the donor, after all units."""
-        rows = [[], *map(rows_of, self.results)]
-        each = [
-            {what: sqrt(sum(row[what] for row in rows[at])) for what in ("before", "after")} for at in self.places
-        ]
+        gaps = [[], *map(gaps_of, self.results)]
+        each = [summarise(gaps[at]).total for at in self.places]
         return {
             "anchor": self.models[0].ref,
-            "distance": summarise(row for part in rows for row in part),
-            "updates": each,
+            "distance": summarise(gap for part in gaps for gap in part).document(),
+            "updates": [{"before": total.before, "after": total.after} for total in each],
             "notes": list(self.plan.selection.notes),
-            "fixed": fixed_parts(self.models[0].spec, self.models[0].matches.values()),
+            "fixed": as_json(fixed_parts(self.models[0].spec, self.models[0].matches.values())),
         }
 
 

@@ -133,7 +133,7 @@ class Aligning(_Strategy):
             seen = [activations_of(model, self.probe, **how) for model in models]
         return align_updates(updates, anchor=anchor, weights=weights, activations=seen, **self.matching)
 
-    def _by_name(self, record: Mapping[str, Any]) -> dict[str, Any]:
+    def _by_name(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arrays of a record by tensor name."""
         names = self.names or list(record)
         if len(names) != len(record):

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from isomerge.errors import IsomergeError
 from isomerge.research.optim.layout import Family, Leaf, Touch
 from isomerge.research.optim.movement import act, add_outer, multiply
-from isomerge.research.optim.quotient import Quotient
+from isomerge.research.optim.quotient import Group, Quotient
 from isomerge.research.optim.vertical import VerticalSpace, carrier
 
 Side = tuple[str, bool]
@@ -40,9 +40,7 @@ Side = tuple[str, bool]
 class InvariantOptimizer(torch.optim.Optimizer):
     """What both share: one group of all trained parameters, and gradients in a fixed gauge of the biases."""
 
-    def __init__(
-        self, model: nn.Module, defaults: dict[str, Any], spaces: Collection[str] | None, spec: Any
-    ) -> None:
+    def __init__(self, model: nn.Module, defaults: Group, spaces: Collection[str] | None, spec: Any) -> None:
         for name in ("lr", "weight_decay"):
             if not defaults[name] >= 0:
                 raise IsomergeError(f"{name}={defaults[name]}: expected a number that is not negative")
@@ -55,7 +53,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
         self._dtype = torch.float64 if any(p.dtype == torch.float64 for p in moved) else torch.float32
         super().__init__([*moved, *self._rest], defaults)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    def add_param_group(self, param_group: Group) -> None:
         """Only at the beginning: elements of one space must not be trained at different rates.
 
         Raises:
@@ -84,7 +82,7 @@ class InvariantOptimizer(torch.optim.Optimizer):
         self._step_rest(group, rest)
         return loss
 
-    def _step_moved(self, group: dict[str, Any]) -> None:
+    def _step_moved(self, group: Group) -> None:
         """The step of all parameters that some space moves, as one flat vector."""
         layout = self._space.layout
         if all(p.grad is None for p in layout.parameters):
@@ -129,11 +127,11 @@ class InvariantOptimizer(torch.optim.Optimizer):
         self._space.layout.scatter(flat, [self.state[p][name] for p in self._space.layout.parameters])
 
     @abstractmethod
-    def _direction(self, g: Tensor, metric: tuple[Tensor, Tensor], group: dict[str, Any]) -> Tensor:
+    def _direction(self, g: Tensor, metric: tuple[Tensor, Tensor], group: Group) -> Tensor:
         """What the learning rate times is subtracted from the moved parameters."""
 
     @abstractmethod
-    def _step_rest(self, group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
+    def _step_rest(self, group: Group, parameters: list[nn.Parameter]) -> None:
         """The step of parameters that no space moves, without weight decay."""
 
 
@@ -168,13 +166,13 @@ class InvariantSGD(InvariantOptimizer):
             raise IsomergeError(f"momentum={momentum}: expected a number from 0 to less than 1")
         super().__init__(model, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}, spaces, spec)
 
-    def _direction(self, g: Tensor, metric: tuple[Tensor, Tensor], group: dict[str, Any]) -> Tensor:
+    def _direction(self, g: Tensor, metric: tuple[Tensor, Tensor], group: Group) -> Tensor:
         if group["momentum"]:
             g = self._buffer("momentum_buffer").mul_(group["momentum"]).add_(g)
             self._keep("momentum_buffer", g)
         return self._metric.raised(g, metric)
 
-    def _step_rest(self, group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
+    def _step_rest(self, group: Group, parameters: list[nn.Parameter]) -> None:
         for p in parameters:
             g = p.grad
             assert g is not None
@@ -216,7 +214,7 @@ class InvariantAdam(InvariantOptimizer):
             raise IsomergeError(f"betas={betas}: expected two numbers from 0 to less than 1")
         super().__init__(model, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, spaces, spec)
 
-    def _direction(self, g: Tensor, metric: tuple[Tensor, Tensor], group: dict[str, Any]) -> Tensor:
+    def _direction(self, g: Tensor, metric: tuple[Tensor, Tensor], group: Group) -> Tensor:
         (beta1, beta2), first = group["betas"], self._space.layout.parameters[0]
         n = self.state[first]["step"] = self.state[first].get("step", 0) + 1
         u = self._metric.raised(g, metric).mul_(g)
@@ -228,7 +226,7 @@ class InvariantAdam(InvariantOptimizer):
         size = v.clamp_min_(0).div_(1 - beta2**n).sqrt_().add_(group["eps"])  # rounding may leave -0
         return self._metric.raised(m.div_(1 - beta1**n), metric).div_(size)
 
-    def _step_rest(self, group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
+    def _step_rest(self, group: Group, parameters: list[nn.Parameter]) -> None:
         beta1, beta2 = group["betas"]
         for p in parameters:
             state, g = self.state[p], p.grad

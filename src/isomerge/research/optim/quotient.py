@@ -17,6 +17,8 @@ from isomerge.research.optim.binding import bind
 from isomerge.research.optim.movement import Movement, balancing, transport
 from isomerge.research.optim.vertical import Preconditioner, VerticalSpace, project
 
+Group = dict[str, Any]
+"""One of torch's groups of parameters, with its options."""
 Key = TypeVar("Key", bound=Any)
 """A parameter, or its name in the module."""
 

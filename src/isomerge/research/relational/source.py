@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from isomerge.archs import spec_for
 from isomerge.errors import IsomergeError
+from isomerge.records import Json
 from isomerge.symmetry.axes import Atom, show
 from isomerge.symmetry.blocks import Block, gather_blocks, whole_leaves
 from isomerge.symmetry.groups import SCALES
@@ -138,7 +139,7 @@ def attention_spec(module: nn.Module) -> tuple[Spec, dict[str, Tensor]]:
     """
     own = {name: p.detach() for name, p in module.named_parameters()}
     if isinstance(module, nn.MultiheadAttention):
-        config: dict[str, Any] = {"embed_dim": module.embed_dim, "num_heads": module.num_heads}
+        config: Json = {"embed_dim": module.embed_dim, "num_heads": module.num_heads}
         return parse_spec(ATTENTION, config, "torch.nn.MultiheadAttention"), own
     config = config_of(module)
     spec = spec_for(config)
@@ -152,7 +153,7 @@ def attention_spec(module: nn.Module) -> tuple[Spec, dict[str, Tensor]]:
     return spec, {f"{shared[0]}.{name}": p for name, p in own.items()}
 
 
-def config_of(module: nn.Module) -> dict[str, Any]:
+def config_of(module: nn.Module) -> Json:
     """The config of a Hugging Face module.
 
     Raises:

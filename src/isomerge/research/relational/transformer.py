@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
 from isomerge.files import write_tensors, write_whole
+from isomerge.records import Json
 from isomerge.research.relational.block import CoordinateStream, GramStream, RelationalBlock, Stream, norm_of
 from isomerge.research.relational.config import RelationalConfig
 from isomerge.research.relational.embedding import Atoms
@@ -141,7 +141,7 @@ def save(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    about: dict[str, Any] = {"format": "isomerge relational 1", "dtype": dtype, "config": asdict(model.config)}
+    about: Json = {"format": "isomerge relational 1", "dtype": dtype, "config": asdict(model.config)}
     write_tensors(folder / WEIGHTS, {name: x.cpu() for name, x in model.state_dict().items()})
     card = SAID.format(origin=f", made of {origin}" if origin else "", folder=name or folder.name)
     write_whole(folder / CARD, card.encode())

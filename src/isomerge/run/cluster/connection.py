@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from math import inf
-from typing import Any
 
 from isomerge.errors import ClusterError, IsomergeError
 
@@ -44,7 +43,7 @@ def connected(address: str | None, jobs: int | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    own: dict[str, Any] = {"num_cpus": jobs, "object_store_memory": STORE, "include_dashboard": False}
+    own = {"num_cpus": jobs, "object_store_memory": STORE, "include_dashboard": False}
     try:
         ray.init(
             address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **({} if address else own)

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -26,6 +25,7 @@ from isomerge.checkpoint.tensor_place import PlacedTensor
 from isomerge.errors import ClusterError, IsomergeError, UnfinishedError
 from isomerge.files import disk_errors, write_tensors
 from isomerge.models.recognised import Model
+from isomerge.records import Json
 from isomerge.run.cluster.parcel import Parcel, unpack
 from isomerge.run.pipeline import one_thread_each
 from isomerge.run.unit_work import Solved, UnitWork
@@ -39,7 +39,7 @@ class SolvedUnit:
 
     file: str
     """Its tensors: those that are written, and the elements of every solver."""
-    records: Sequence[dict[str, Any]]
+    records: Sequence[Json]
     """Of every solver, see `UnitResult.record`."""
     crc32: dict[str, int]
     """Of every tensor in the file."""

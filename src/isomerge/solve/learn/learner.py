@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,6 +34,7 @@ from isomerge.observe.data.examples import Examples
 from isomerge.observe.losses import check_own_loss, targets_of
 from isomerge.observe.predictions import prediction_of
 from isomerge.progress import Observer
+from isomerge.records import Json
 from isomerge.solve.learn.settings import (
     LearnSettings,
     backward,
@@ -65,7 +65,7 @@ class Learned:
 
     elements: list[dict[str, Tensor]]
     """Of every model but the first."""
-    report: dict[str, Any] = field(default_factory=dict)
+    report: Json = field(default_factory=dict)
 
 
 class Learner:
@@ -150,7 +150,7 @@ class Learner:
         count = len(self.simplex.shares)
         return [[float(k == m) for k in range(count)] for m in range(count)]
 
-    def judge(self) -> dict[str, Any]:
+    def judge(self) -> Json:
         """The held-out loss at the judged points in excess of the models' own, its maximum, and it where is
         written."""
 

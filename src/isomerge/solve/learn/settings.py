@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -52,15 +51,19 @@ class LearnSettings:
     seed: int = 0
 
 
-def settings_of(effort: str, steps: int | None, **more: Any) -> LearnSettings:
-    """Settings from the names of the command line.
+def steps_of(effort: str, steps: int | None) -> int:
+    """How long to learn, by the words of the command line.
 
     Raises:
-        IsomergeError: an unknown effort, target or precision, or a number out of range.
+        IsomergeError: an unknown effort.
     """
     if effort not in (*EFFORTS, NO_EFFORT):
         raise IsomergeError(f"--learn-effort {effort}: choose from {', '.join((*EFFORTS, NO_EFFORT))}")
-    settings = LearnSettings(steps=EFFORTS.get(effort, EFFORTS["quick"]) if steps is None else steps, **more)
+    return EFFORTS.get(effort, EFFORTS["quick"]) if steps is None else steps
+
+
+def check_settings(settings: LearnSettings) -> None:
+    """Raise an IsomergeError for an unknown target or precision, or a number out of range."""
     if settings.steps < 1:
         raise IsomergeError(f"--steps {settings.steps}: at least one step is needed")
     if settings.target not in ("auto", "labels", "distill"):
@@ -71,7 +74,6 @@ def settings_of(effort: str, steps: int | None, **more: Any) -> LearnSettings:
         raise IsomergeError(f"--seed {settings.seed}: give a whole number from 0 to 4294967295")
     if settings.precision not in ("float32", "bfloat16"):
         raise IsomergeError(f"--precision {settings.precision}: choose float32 or bfloat16")
-    return settings
 
 
 def held_out(examples: Examples, settings: LearnSettings) -> tuple[Examples, Examples]:

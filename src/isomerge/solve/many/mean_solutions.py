@@ -10,6 +10,7 @@ from isomerge.errors import IsomergeError
 from isomerge.models.layer_norm_form import form_of, in_layer_norm_form
 from isomerge.models.recognised import Model
 from isomerge.observe.live.accelerator import CPU, computing_on
+from isomerge.records import Json
 from isomerge.solve.canonical.canonical_units import CanonicalUnits
 from isomerge.solve.learn.learner import learn_together
 from isomerge.solve.learn.settings import LearnSettings
@@ -34,7 +35,7 @@ def shares_of(weights: Sequence[float]) -> list[float]:
 
 def prepare_mean(
     run: UnfinishedRun, solvers: Sequence[PairSolver], matching: Matching, weights: Sequence[float]
-) -> tuple[list[PairSolver], dict[str, Any]]:
+) -> tuple[list[PairSolver], Json]:
     """Solve all sources at once, or take the solution of an interrupted run.
 
     Args:
@@ -73,7 +74,7 @@ def undisguised(solvers: Sequence[PairSolver]) -> list[Model]:
 
 def _solve(
     run: UnfinishedRun, solvers: Sequence[PairSolver], matching: Matching, weights: Sequence[float]
-) -> tuple[dict[str, Any], list[Alignment]]:
+) -> tuple[Json, list[Alignment]]:
     first, observer = solvers[0], run.observer
     stored = [first.anchor, *(solver.source for solver in solvers)]
     models = stored if matching.needs_models else undisguised(solvers) or stored

@@ -16,12 +16,12 @@ to a universe, cycle-consistent), Theus et al. 2025 (matching many transformers 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from torch import Tensor
 
 from isomerge.matching.frame import stream_crosses
 from isomerge.matching.many import Graph, PairCrosses, synchronise
+from isomerge.records import Json
 from isomerge.solve.canonical.canonical_frame import behind, whole_alignment
 from isomerge.solve.many.passes import Passes, Places
 from isomerge.solve.pairs import stream_descent
@@ -108,7 +108,7 @@ class ManySolver(Passes):
         label = f"onto {self.models[centre].ref}"
         return self.onto(self.stored(), self.complete.only([centre]), others, label, sweeps=sweeps)
 
-    def solve(self) -> dict[str, Any]:
+    def solve(self) -> Json:
         """Find the places, first model at its own; returns the report."""
         every = len(self.order) <= EVERY_START
         stars = {m: self.star(m, sweeps=None if every else 1) for m in self.order}

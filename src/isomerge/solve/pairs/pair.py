@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from isomerge.errors import IsomergeError, is_overflow_error
 from isomerge.matching.balance import canonical_gauge
-from isomerge.matching.distances import squared_distance, squared_distance_and_norm
+from isomerge.matching.distances import TensorGap, squared_distance, squared_distance_and_norm
 from isomerge.matching.norm_parts import brought_onto, is_disguised
 from isomerge.models.layer_norm_form import LayerNormForm, form_of, in_layer_norm_form
 from isomerge.models.peak_memory import CACHE
@@ -21,6 +20,7 @@ from isomerge.models.recognised import Model, Moved
 from isomerge.models.unit_plan import Plan, unit_layer
 from isomerge.models.zero_gains import open_zero_gains
 from isomerge.observe.live.accelerator import CPU, at_home, computing_on, on
+from isomerge.records import Json
 from isomerge.solve.rounding import RoundingOf
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
@@ -35,31 +35,26 @@ from isomerge.symmetry.units import Unit, elements_of
 
 @dataclass
 class UnitResult:
-    """The solution of one unit; distances are squared Frobenius norms in the anchor's coordinates."""
+    """The solution of one unit."""
 
     unit: str
-    layer: int | None
-    blocks: list[dict[str, Any]] = field(default_factory=list)
-    """Per block: tensor, spaces, norm, before, after."""
+    blocks: list[TensorGap] = field(default_factory=list)
     dead: list[str] = field(default_factory=list)
     elements: dict[str, Tensor] = field(default_factory=dict)
     notes: list[tuple[str, str]] = field(default_factory=list)
     """What the method of a merge says of tensors: their names, and its words."""
 
-    def total(self, what: str) -> float:
-        """The sum of one of the squared figures over the unit."""
-        return sum(row[what] for row in self.blocks)
-
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Json:
         """The JSON form, without the elements."""
-        row = {"unit": self.unit, "layer": self.layer, "blocks": self.blocks, "dead": self.dead}
-        return {**row, "notes": self.notes} if self.notes else row
+        blocks = [gap.document() for gap in self.blocks]
+        return {"unit": self.unit, "blocks": blocks, "dead": self.dead, "notes": self.notes}
 
     @classmethod
-    def restored(cls, record: Mapping[str, Any], elements: dict[str, Tensor] | None = None) -> UnitResult:
+    def restored(cls, record: Json, elements: dict[str, Tensor] | None = None) -> UnitResult:
         """What `record` was made from; without the elements, those of the whole model are kept elsewhere."""
-        notes = [(name, words) for name, words in record.get("notes", [])]
-        return cls(record["unit"], record["layer"], record["blocks"], record["dead"], elements or {}, notes)
+        blocks = [TensorGap(**gap) for gap in record["blocks"]]
+        notes = [(name, words) for name, words in record["notes"]]
+        return cls(record["unit"], blocks, record["dead"], elements or {}, notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,11 +172,16 @@ class PairSolver:
             source.clear()  # the caller holds the dictionary: two copies of a unit would stay
         if self.moves(unit):
             a, b = self._as_written(anchor), self._as_written(moved)
-            for block, row in zip(unit.blocks, result.blocks, strict=True):
-                if block in there.errors:
-                    row |= self.rounding_row(block, there.errors[block])
-                gaps = there.gaps
-                row["after"] = squared_distance(a[block], b[block]) if gaps is None else gaps[block]
+            gaps = there.gaps or {block: squared_distance(a[block], b[block]) for block in unit.blocks}
+            result.blocks = [
+                replace(
+                    gap,
+                    after=gaps[block],
+                    rounding=there.errors.get(block),
+                    tolerance=self._tolerance(block) if block in there.errors else None,
+                )
+                for block, gap in zip(unit.blocks, result.blocks, strict=True)
+            ]
         return result, moved
 
     def _as_stored(self, unit: Unit, anchor: Blocks) -> dict[Block, tuple[float, float]]:
@@ -240,8 +240,10 @@ class PairSolver:
         if self.rounding is not None and not self.rounding.carries(errors):
             return there
         result.elements |= {ElementKey.of(key).in_stage: c for key, c in norms.items()}
-        for block, row in zip(unit.blocks, result.blocks, strict=True):
-            row["spaces"] = [*row["spaces"], *([NORMS] if nearer[block] is not there.blocks[block] else [])]
+        result.blocks = [
+            gap if nearer[block] is there.blocks[block] else replace(gap, spaces=[*gap.spaces, NORMS])
+            for block, gap in zip(unit.blocks, result.blocks, strict=True)
+        ]
         return _There(nearer, None, errors)
 
     def _free(self, unit: Unit, *models: Blocks) -> LayerNorms:
@@ -272,8 +274,16 @@ class PairSolver:
         a, b = in_layer_norm_form(self.anchor), in_layer_norm_form(self.source)
         if not (form_of(a) and form_of(b)):
             return None
-        how: dict[str, Any] = {"device": self.device, "room": self.room, "rounding": self.rounding}
-        return PairSolver(a, b, self.plan, self.dtype, guard=self.guard, **how)
+        return PairSolver(
+            a,
+            b,
+            self.plan,
+            self.dtype,
+            guard=self.guard,
+            device=self.device,
+            room=self.room,
+            rounding=self.rounding,
+        )
 
     def undisguised(self) -> PairSolver:
         """The solver that passes over both models are made with: `in_form` where some unit differs by much of what
@@ -298,25 +308,23 @@ class PairSolver:
         with at_home(self.device):
             return self.rounding.errors(g if self.device == CPU else g.to(CPU), on(CPU, source), on(CPU, moved))
 
-    def rounding_row(self, block: Block, error: float) -> dict[str, float]:
-        """What a block's row says of its rounding."""
+    def _tolerance(self, block: Block) -> float:
+        """Of the rounding of a block."""
         assert self.rounding is not None
-        return {"rounding": error, "tolerance": self.rounding.tolerance(block)}
+        return self.rounding.tolerance(block)
 
     def still(self, unit: Unit, squares: Mapping[Block, tuple[float, float]]) -> UnitResult:
         """What is told of a unit that nothing moves, from its blocks' squared distances and the anchor's squared
         norms."""
         shown = self.given.spec if self.given is not None else self.plan.selection.spec
         shifts = find_shifts(self.plan.selection.spec, list(unit.blocks))
-        result = UnitResult(unit.key, unit_layer(unit))
+        result = UnitResult(unit.key)
         for block in unit.blocks:
             spaces = [space.name for space in elements_of(shown, block).values()]
             spaces += [shift.name for shift, _, parts in shifts if block in parts.values()]
             before, norm = squares[block]
-            shape = self.anchor.checkpoint.tensors[self.anchor.stored_names(block)[0]].shape
-            row = {"tensor": block.key, "spaces": spaces, "norm": norm, "before": before, "after": before}
-            row["matrix"] = len(shape) > 1
-            result.blocks.append(row)
+            matrix = len(self.anchor.checkpoint.tensors[self.anchor.stored_names(block)[0]].shape) > 1
+            result.blocks.append(TensorGap(block.key, spaces, unit_layer(unit), norm, before, before, matrix))
         return result
 
     @cached_property
@@ -385,9 +393,9 @@ def overflow_told(solver: PairSolver, unit: Unit) -> Iterator[None]:
         ) from None
 
 
-def rows_of(results: Iterable[UnitResult]) -> list[dict[str, Any]]:
-    """Per-tensor rows of a report."""
-    return [{**row, "layer": result.layer} for result in results for row in result.blocks]
+def gaps_of(results: Iterable[UnitResult]) -> list[TensorGap]:
+    """Of all blocks."""
+    return [gap for result in results for gap in result.blocks]
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
 from isomerge.errors import IsomergeError
-from isomerge.matching.distances import squared_distance, squared_norm
+from isomerge.matching.distances import BlockResidual, squared_distance, squared_norm
 from isomerge.matching.frame import lonely_gains
 from isomerge.matching.local import compact_solution
 from isomerge.models.free_streams import free_frame, unread_gains
@@ -37,9 +36,7 @@ def comparing(solver: PairSolver) -> PairSolver:
     return replace(solver, votes=solver.collect_votes()) if solver.plan.votes and not solver.votes else solver
 
 
-def every_residual(
-    solver: PairSolver, observer: Observer
-) -> Iterator[tuple[Unit, list[dict[str, Any]], list[str]]]:
+def every_residual(solver: PairSolver, observer: Observer) -> Iterator[tuple[Unit, list[BlockResidual], list[str]]]:
     """Every unit with its `residuals`."""
     total, seen = sum(unit_bytes(solver.anchor, unit) for unit in solver.plan.units), 0
     for unit in solver.plan.units:
@@ -48,7 +45,7 @@ def every_residual(
         yield unit, *residuals(solver, unit)
 
 
-def residuals(solver: PairSolver, unit: Unit) -> tuple[list[dict[str, Any]], list[str]]:
+def residuals(solver: PairSolver, unit: Unit) -> tuple[list[BlockResidual], list[str]]:
     """Per block, what no symmetry explains: squared distance and norm between canonical gauges, and their peaks.
 
     Both models are moved to the canonical gauge and matched there by compact elements, which keep lengths: the
@@ -62,19 +59,19 @@ def residuals(solver: PairSolver, unit: Unit) -> tuple[list[dict[str, Any]], lis
         with overflow_told(solver, unit):
             dead = sorted({*solver.to_gauge(spec, a)[1], *solver.to_gauge(spec, b)[1]})
             compact_solution(spec, a, b, {name: solver.votes[name] for name in unit.votes}).act(b)
-    return [row_between(block, a[block], b[block]) for block in unit.blocks], dead
+    return [residual_of(block, a[block], b[block]) for block in unit.blocks], dead
 
 
-def row_between(block: Block, a: Tensor, b: Tensor) -> dict[str, Any]:
+def residual_of(block: Block, a: Tensor, b: Tensor) -> BlockResidual:
     """Squared distance and norm of a block of both models, and their peaks."""
-    return {
-        "tensor": block.key,
-        "size": max(a.numel(), 1),
-        "residual": squared_distance(a, b),
-        "norm": squared_norm(whole(block, a)),
-        "peak_residual": peak(numbers(a) - numbers(b)),
-        "peak": peak(numbers(whole(block, a))),
-    }
+    return BlockResidual(
+        block.key,
+        size=max(a.numel(), 1),
+        residual=squared_distance(a, b),
+        norm=squared_norm(whole(block, a)),
+        peak_residual=peak(numbers(a) - numbers(b)),
+        peak=peak(numbers(whole(block, a))),
+    )
 
 
 def whole(block: Block, a: Tensor) -> Tensor:
@@ -140,8 +137,10 @@ def _fold(solver: PairSolver, spec: Spec, blocks: Sequence[Block]) -> PairSolver
 
 def _stream_search(solver: PairSolver, frame: Spec, observer: Observer) -> StreamSolver:
     plan = replace(solver.plan, selection=replace(solver.plan.selection, frame=frame))
-    how: dict[str, Any] = {"guard": False, "device": solver.device, "closes": solver.closes}
-    return StreamSolver(PairSolver(solver.anchor, solver.source, plan, solver.dtype, **how), observer)
+    pair = PairSolver(
+        solver.anchor, solver.source, plan, solver.dtype, guard=False, device=solver.device, closes=solver.closes
+    )
+    return StreamSolver(pair, observer)
 
 
 def is_turned(solver: PairSolver) -> bool:

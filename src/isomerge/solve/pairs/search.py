@@ -26,6 +26,7 @@ from torch import Generator, Tensor
 from isomerge.matching.frame import stream_crosses
 from isomerge.observe.data.examples import Examples
 from isomerge.progress import Observer
+from isomerge.records import Json
 from isomerge.solve.canonical.canonical_units import Tap
 from isomerge.solve.match_options import SHARES
 from isomerge.solve.pairs.midpoint import Judged, Midpoint
@@ -58,7 +59,7 @@ def search_forward(
     moves: int | None = None,
     seed: int = 0,
     device: str = "cpu",
-) -> dict[str, Any]:
+) -> Json:
     """Search from a solver's solution and leave the best state in it (``turn`` and ``inner``).
 
     Args:
@@ -113,7 +114,7 @@ class Search:
 
     # ------------------------------------------------------------------- loop
 
-    def run(self, seconds: float, moves: int | None) -> dict[str, Any]:
+    def run(self, seconds: float, moves: int | None) -> Json:
         """Rounds of moves until the budget is spent, nothing is accepted, or the held-out half has risen for
         long."""
         start, trials = monotonic(), self.round()
@@ -122,7 +123,7 @@ class Search:
             trial = next(trials, None)
             if trial is not None:
                 gone = min(monotonic() - start, seconds)
-                self.observer(self.told(trial), int(1000 * gone), int(1000 * seconds))
+                self.observer(self.line_of(trial), int(1000 * gone), int(1000 * seconds))
                 self.take(trial)
                 continue
             self.rounds += 1
@@ -152,7 +153,7 @@ class Search:
             return "time" if late else ""
         return "moves" if sum(self.tried.values()) >= moves else ""
 
-    def told(self, trial: Trial) -> str:
+    def line_of(self, trial: Trial) -> str:
         """A line of progress."""
         return f"forward search, divergence {self.history[-1][0]:.4f}: {trial.kind}"
 

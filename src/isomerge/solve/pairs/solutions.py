@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.observe.data.examples import Examples
 from isomerge.progress import Observer
+from isomerge.records import Json
 from isomerge.solve.learn.learner import Learner
 from isomerge.solve.learn.settings import LearnSettings
 from isomerge.solve.learn.simplex import MatchedLine
@@ -42,7 +42,7 @@ class Solver:
     state: Path
     observer: Observer
     number: int = 0
-    report: dict[str, Any] = field(default_factory=dict)
+    report: Json = field(default_factory=dict)
 
     def solve(self) -> Alignment:
         """The element of the whole source."""
@@ -99,7 +99,7 @@ class Solver:
         self.observer("matching neurons by what they compute", 0, 1)
         return match_functionally(solver, examples, self.evidence.matching.device)
 
-    def searched(self, solver: StreamSolver, examples: Examples, seconds: float) -> dict[str, Any]:
+    def searched(self, solver: StreamSolver, examples: Examples, seconds: float) -> Json:
         """Search forward from a solver's solution, once: an interrupted run takes its outcome, for learning from
         there."""
 
@@ -115,7 +115,7 @@ class Solver:
 
 def prepare_solutions(
     run: UnfinishedRun, solvers: Sequence[PairSolver], matching: Matching
-) -> tuple[list[PairSolver], list[dict[str, Any]]]:
+) -> tuple[list[PairSolver], list[Json]]:
     """Solve every source whose match takes more than one unit at a time, once; the solvers with what is ``given``,
     and a report per source that was solved.
 
@@ -146,13 +146,13 @@ def prepare_solutions(
     return solved, reports
 
 
-def save_places(path: Path, solver: StreamSolver, report: dict[str, Any]) -> None:
+def save_places(path: Path, solver: StreamSolver, report: Json) -> None:
     """Write where a solver's source is (its streams and units), complete or not at all, with a report."""
     parts = {"turn": solver.turn.elements, **{f"in {unit}": elements for unit, elements in solver.inner.items()}}
     save_parts(path, parts, {"units": list(solver.inner), "report": report})
 
 
-def load_places(path: Path, solver: StreamSolver) -> dict[str, Any] | None:
+def load_places(path: Path, solver: StreamSolver) -> Json | None:
     """Bring a solver's source to where `save_places` has written that it is; returns the report, None without a
     file."""
     kept = load_parts(path)

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
 
 from torch import Tensor
 
@@ -35,6 +34,7 @@ from isomerge.models.unit_plan import unit_bytes
 from isomerge.observe.live.accelerator import CPU, computing_on, on
 from isomerge.observe.stats.taps import Activations
 from isomerge.progress import Observer
+from isomerge.records import Json
 from isomerge.solve.canonical.canonical_frame import behind, whole_alignment
 from isomerge.solve.canonical.canonical_units import CanonicalUnits, Tensors, moved, weights_of
 from isomerge.solve.pairs.pair import PairSolver
@@ -61,7 +61,7 @@ class StreamSolution:
     """A solution: the element of the whole model, and a report, with the objective after every half step."""
 
     alignment: Alignment
-    report: dict[str, Any] = field(default_factory=dict)
+    report: Json = field(default_factory=dict)
 
 
 class StreamSolver:
@@ -203,7 +203,7 @@ class StreamSolver:
         """Where the source is; elements are never changed in place."""
         return self.turn, dict(self.inner), dict(self.votes)
 
-    def _descended(self, sweeps: int) -> dict[str, Any]:
+    def _descended(self, sweeps: int) -> Json:
         """The descent of `solve`; the report."""
         starts = {}
         for kind, turn in self.starts().items():

@@ -28,6 +28,7 @@ from functools import partial
 from typing import Any
 
 from isomerge.errors import IsomergeError
+from isomerge.records import Json
 from isomerge.symmetry.axes import renamed
 from isomerge.symmetry.language.carries import Holder
 from isomerge.symmetry.language.levels import Normed
@@ -70,7 +71,7 @@ class Inclusion:
         """Whether the keys of the config itself describe the part."""
         return self.or_whole and whole.get(self.group) is None
 
-    def config(self, whole: Mapping[str, Any], value: Callable[[str], Any]) -> dict[str, Any]:
+    def config(self, whole: Mapping[str, Any], value: Callable[[str], Any]) -> Json:
         """The part's own config, with a ``model_type``, the keys that it is given, and the config of the whole as
         ``whole``; ``value`` is what an expression comes to.
 

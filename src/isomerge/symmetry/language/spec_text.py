@@ -84,6 +84,7 @@ from types import MappingProxyType
 from typing import Any
 
 from isomerge.errors import IsomergeError
+from isomerge.records import Json
 from isomerge.symmetry.axes import atoms, parse
 from isomerge.symmetry.fixed import check_fixed
 from isomerge.symmetry.groups import GROUPS, SCALES
@@ -159,9 +160,7 @@ def parse_spec(
 class _Reader:
     """Collects the statements of one text."""
 
-    def __init__(
-        self, config: dict[str, Any], origin: str, texts: Texts, shapes: Mapping[str, tuple[int, ...]]
-    ) -> None:
+    def __init__(self, config: Json, origin: str, texts: Texts, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self.config, self.origin, self.texts, self.shapes = config, origin, texts, shapes
         self.tensors = dict(shapes)
         self.place = origin
@@ -200,7 +199,7 @@ class _Reader:
         self.together: list[tuple[str, ...]] = []
         self.numbered: dict[str, list[object]] = {}
 
-    def names(self) -> dict[str, Any]:
+    def names(self) -> Json:
         known = {**self.config, **self.sizes, **self.layers, "tensors": self.tensors}
         return {**known, "task": None if "whole" in self.config else task_of(self.config)}
 
@@ -452,7 +451,7 @@ class _Reader:
             raise IsomergeError(f"{self.origin}: space {missing[0]} has no size: add `size {missing[0]} = ...`")
         model = str(self.config.get("model_type") or (self.models or ["model"])[0])
         self.seen_raw += self.read_by_the_whole()
-        said: dict[str, Any] = {field.name: vars(self).get(field.name) for field in fields(Spec)}
+        said: Json = {field.name: vars(self).get(field.name) for field in fields(Spec)}
         said |= {name: tuple(values) for name, values in said.items() if isinstance(values, list)}
         origin = f"{self.origin} with {', '.join(dict.fromkeys(self.parts))}" if self.parts else self.origin
         said |= {"model_type": model, "origin": origin, "family": " with ".join(self.families)}
