@@ -160,7 +160,8 @@ def examples_of_texts(
         IsomergeError: no tokenizer, or texts that it, or the model, cannot read.
     """
     masked = own is None or "attention_mask" in signature(own.module.forward).parameters
-    if callable(tokenizer) and not hasattr(tokenizer, "save_pretrained"):
+    is_function = callable(tokenizer) and not hasattr(tokenizer, "save_pretrained")
+    if is_function:
         if own is None:
             raise IsomergeError(
                 "--tokenizer is a function: models of transformers need a tokenizer of transformers"
