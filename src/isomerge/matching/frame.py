@@ -25,9 +25,6 @@ WeightedLeaf = tuple["Tensor", "Tensor", tuple[Atom, ...], float]
 # A direction of a stream is known from a cross-Gram where it has this much of the largest one's: far above what
 # float32 leaves of nothing.
 KNOWN = 1e-5
-# So often Grams spread what is known of a stream: a twin with a few known directions takes one or two.
-SPREADS = 3
-TINY = 1e-300
 
 
 def folded_gains(spec: Spec, blocks: Sequence[Block], load: Load) -> Alignment:
@@ -211,10 +208,9 @@ def streams_by_grams(
     """Rotated streams by what nothing on the other axes changes: the Grams of their coordinates, between canonical
     gauges.
 
-    What a cross-Gram C knows of a stream spreads: where B = R^T A R for every Gram, the sum of A C B is a positive
-    matrix times R if C is one, and of higher rank. Without a cross-Gram, the axes of the Grams' sum are those of
-    the stream, and which way each points, the single Grams say together, by the largest eigenvector of the sum of
-    A * B, where A and B are the Grams of both models along these axes: up to the sign of all.
+    The axes of the Grams' sum are those of the stream. Which way each points, the single Grams say together, by the
+    largest eigenvector of the sum of A * B, where A and B are the Grams of both models along these axes: up to the
+    sign of all, unless a cross-Gram tells.
 
     Args:
         spec: the full spec.
@@ -224,30 +220,31 @@ def streams_by_grams(
     """
 
     streams = [name for name in streams if spec.spaces[name].group.compact in ("O", "OFixingOnes")]
-    known = {name: c for name in streams if crosses and (c := crosses.get(name)) is not None and bool(c.any())}
-    for _ in range(SPREADS if known else 0):
-        spread: dict[str, Tensor] = {}
-        for stream, a, b in _grams(leaves(), [*known]):
-            spread[stream] = spread.get(stream, 0) + a @ (known[stream] / known[stream].norm().clamp_min(TINY)) @ b
-        known = {
-            name: spec.spaces[name].group.solve(c)[0] if unknown_directions(c) <= 1 else c
-            for name, c in spread.items()
-        }
-    elements = {name: spec.spaces[name].group.solve(c)[0] for name, c in known.items()}
     sums: dict[str, Tensor] = {}
-    rest = [name for name in streams if name not in elements]
-    for stream, a, b in _grams(leaves() if rest else (), rest):
+    for stream, a, b in _grams(leaves(), streams):
         sums[stream] = sums.get(stream, 0) + torch.stack([a, b])
     axes = {name: torch.linalg.eigh(both)[1] for name, both in sums.items()}
     agreeing: dict[str, Tensor] = {}
-    for stream, a, b in _grams(leaves() if axes else (), list(axes)):
+    for stream, a, b in _grams(leaves(), list(axes)):
         u, v = axes[stream]
         agreeing[stream] = agreeing.get(stream, 0) + (u.mT @ a @ u) * (v.mT @ b @ v)
+    elements = {}
     for stream, alike in agreeing.items():
         u, v = axes[stream]
-        signs = torch.where(torch.linalg.eigh(alike - alike.diag().diag())[1][:, -1] < 0, -1.0, 1.0)
-        elements[stream] = spec.spaces[stream].group.solve((u * signs.to(u.dtype)) @ v.mT)[0]
+        signs = _signs(alike, (u.mT @ crosses[stream] @ v).diag() if crosses and stream in crosses else None)
+        elements[stream] = spec.spaces[stream].group.solve((u * signs) @ v.mT)[0]
     return elements
+
+
+def _signs(alike: Tensor, known: Tensor | None) -> Tensor:
+    """The signs s [d] for which the sum of s_i s_j alike_ij is large, and that of s_i known_i."""
+
+    joint = alike.new_zeros((len(alike) + 1,) * 2)
+    joint[1:, 1:] = alike - alike.diag().diag()
+    if known is not None and known.abs().max() > 0:
+        joint[0, 1:] = joint[1:, 0] = known * (joint.abs().max() / known.abs().max())
+    signs = torch.where(torch.linalg.eigh(joint)[1][:, -1] < 0, -1.0, 1.0)
+    return (signs[1:] * signs[0]).to(alike.dtype)
 
 
 def unknown_directions(cross: Tensor) -> int:
