@@ -78,10 +78,10 @@ def test_a_method_that_fills_files_itself(
     models: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TIES writes pieces on its own."""
-    from isomerge.fusion import ties
+    from isomerge.fusion import task_vectors
 
-    plain = ties.add_task_vectors
-    monkeypatch.setattr(ties, "add_task_vectors", lambda *a, **k: plain(*a, **{**k, "lambda_": 1e9}))
+    plain = task_vectors.add_task_vectors
+    monkeypatch.setattr(task_vectors, "add_task_vectors", lambda *a, **k: plain(*a, **{**k, "lambda_": 1e9}))
     refused(models[1:3], tmp_path / "out", "ties", base_model=models[0], align=False)
     refused(models[1:3], tmp_path / "out", "ties", base_model=models[0])
 
