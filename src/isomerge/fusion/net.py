@@ -44,8 +44,8 @@ def check_explained(
             "parameters or statistics are too large or do not fit these models; choose others"
         )
     seen = Size(0.0, 0.0)
-    for size in inputs.each():
-        seen = Size(max(seen.norm, size.norm), max(seen.largest, size.largest))
+    for given in inputs.each():
+        seen = Size(max(seen.norm, given.norm), max(seen.largest, given.largest))
         if _within(size, seen):
             return
     limit = bound_of(method, inputs, parameters)
