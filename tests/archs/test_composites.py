@@ -154,7 +154,7 @@ def test_keys_that_are_left_out(kind: str, config: dict[str, Any], sizes: dict[s
     assert {name: found[name] for name in sizes} == sizes
 
 
-MADE_UP = {"pools", "apart", "aside", "shared", "normed", "read", "tokens", "heads"}
+MADE_UP = {"pools", "apart", "aside", "shared", "normed", "read", "tokens", "heads", "words", "own"}
 """Names of texts, not of configs: of what a class is for, or has."""
 
 

@@ -77,7 +77,7 @@ def refuses(isomerge: Callable, tmp_path: Path) -> Callable[..., str]:
         assert len(said.err.splitlines()) == 1
         assert said.err.startswith("isomerge: ")
         assert said.err.rstrip("\n").isprintable()
-        assert [word for word in words if word not in said.err] == []
+        assert [word for word in words if word not in said.err] == [], said.err
         assert sorted(tmp_path.rglob("*")) == before
         return said.err
 

@@ -227,7 +227,7 @@ DAMAGE = [
     (config_is_not_json, ["b/config.json", "not valid JSON", "save_pretrained"]),
     (config_is_a_list, ["b/config.json", "not an object", "save_pretrained"]),
     (no_config, ["b/config.json", "does not exist", "save_pretrained"]),
-    (unknown_architecture, ["/b", "rwkv", "isomerge discover", "--spec"]),
+    (unknown_architecture, ["/b", "different architectures", "rwkv", "isomerge inspect"]),
     (more_layers, ["there are 3 layers (h.)", "layer 3 is stored", "correct the number"]),
     (sizeless, ["/b", "config.json", "res"]),
     (textual, ["/b", "config.json", "res"]),

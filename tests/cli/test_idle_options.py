@@ -223,7 +223,7 @@ def test_a_recipe_is_a_door(
     monkeypatch.chdir(place)
     block = "{enabled: false, layers: '0', seed: 3, rows: 9, merge_base: false}"
     (tmp_path / "r.yml").write_text(f"models: [{{model: a}}, {{model: b}}]\nmerge_method: linear\nalign: {block}\n")
-    wanted = {f"--{name} is not used" for name in ("layers", "seed", "rows", "no-merge-base")}
+    wanted = {f"`align.{name}` is not used" for name in ("layers", "seed", "rows", "merge_base")}
     report = library.merge(tmp_path / "r.yml", out=tmp_path / "out")
     stored = json.loads((tmp_path / "out" / "isomerge.json").read_text())
     for found in (report["notes"], stored["notes"]):

@@ -50,7 +50,7 @@ def test_infinities_that_are_meant_are_kept(method: str, dtype: str | None, spec
     assert found[:2].tolist() == [inf, -inf]
     assert 0 < float(found[2]) < 2
     json.loads(json.dumps(dict(report)["distance"], allow_nan=False))
-    assert fsck(tmp_path / "out", spec=spec, observer=lambda *_: None)["sound"]
+    assert fsck(tmp_path / "out", spec=spec, observer=lambda *_: None).sound
 
 
 @pytest.mark.parametrize("other", [[inf, 1.0, 0.0], [inf, inf, 0.0]])

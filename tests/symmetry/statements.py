@@ -372,7 +372,6 @@ WRONG_TEXTS = [
     ),
     *texts(
         "reached", of_norms(*REACHES),
-        ("electra", "behind embeddings.LayerNorm", "behind generator_predictions.LayerNorm"),
         ("electra", f", {FIRST}.value.weight by {FIRST}.value.bias if emb", " if emb"),
         ("electra", f"{FIRST}.query.weight by {FIRST}.query", f"{FIRST}.query.weight by {FIRST}.key"),
         ("albert", f"then {RUN}.full_layer_layer_norm.weight", f"then {RUN}.attention.LayerNorm.(weight|gamma)"),

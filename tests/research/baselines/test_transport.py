@@ -81,7 +81,7 @@ def aligned(
     for unit in pair.plan.units:
         base, source = solver.load(pair.anchor, unit), solver.load(pair.source, unit)
         result, moved = solver.solve(unit, base, source)
-        assert [row["tensor"] for row in result.blocks] == [block.key for block in unit.blocks]
+        assert [row.tensor for row in result.blocks] == [block.key for block in unit.blocks]
         found |= moved
     return found, report, solver
 
