@@ -70,14 +70,15 @@ class Composite(_Single):
         place = out.parent.with_name("whole")
         shutil.rmtree(place, ignore_errors=True)
         size = parse_size(self.writing.out_shard_size or "5GB")
-        about = {"notes": [f"the language model is a merge, which reports/{NAME} describes"]}
+        notes = [f"the language model is a merge, which reports/{NAME} describes"]
         write_view(
             model,
             Output(place, size, dtype_name(self.writing.dtype)),
             "merge",
             TITLE,
             TEXT.format(whole=self.ref),
-            about,
+            None,
+            notes,
         )
         for path in place.iterdir():
             os.rename(path, out.parent / path.name)

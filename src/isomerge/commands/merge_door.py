@@ -110,12 +110,17 @@ class MergeDoor:
         """How models are opened, written and worked on."""
         return Means(self.asked.opening, writing, self.asked.running, observer)
 
+    @property
+    def _said(self) -> Json:
+        """The options of the match that were said."""
+        values = self.asked.matching.given()
+        return {name: value for name, value in values.items() if name in self.asked.said}
+
     def _with_evidence(self, make: Callable[..., T], writing: OutputOptions) -> Callable[..., T]:
         """What makes a request, given what is looked at beside the weights, what of it was said, and what goes
         before a recipe's words."""
-        asked, values = self.asked, self.asked.matching.given()
-        said = {name: value for name, value in values.items() if name in asked.said}
-        how = partial(make, matching=asked.matching, said=said, repair=asked.repair)
+        asked = self.asked
+        how = partial(make, matching=asked.matching, said=self._said, repair=asked.repair)
         return partial(how, spec=asked.opening.spec, dtype=writing.dtype)
 
     def planned_experts(self, observer: Observer = quiet) -> AbstractContextManager[Any]:
@@ -159,12 +164,12 @@ class MergeDoor:
 
     def _recipe(self, source: Any) -> str:
         """The recipe that merges pipelines again."""
-        evidence = self._evidence(self.asked.writing)
         if isinstance(source, (str, Path, Step)):
             from isomerge.merging.recipe.recipe_components import kept_recipe
 
-            return kept_recipe(source, evidence["said"])
-        request = merge_of(source, fusing=self.asked.fusing, moving=self.asked.moving, **evidence)
+            return kept_recipe(source, self._said)
+        made = self._with_evidence(merge_of, self.asked.writing)
+        request = made(source, fusing=self.asked.fusing, moving=self.asked.moving)
         return recipe_text(request, [lasting_ref(model) for model in request.models], request.spaces)
 
     def within(self, component: ComponentMerge) -> MergeDoor:

@@ -12,7 +12,7 @@ from isomerge.records import Record, inline
 from isomerge.run.run_report import RunReport, run_notes, run_of
 from isomerge.run.writing_run import Output, StreamWriter, run_key
 
-A = TypeVar("A", bound=Record)
+A = TypeVar("A", bound=Record | None)
 
 
 class ViewReport(RunReport, Generic[A], kw_only=True):

@@ -154,7 +154,7 @@ def with_generated(matching: Matching, models: Sequence[Model], run: UnfinishedR
             overwrite=True,
             observer=run.observer,
         )
-        run.commit(GENERATE, run_generate(models, options))
+        run.commit(GENERATE, run_generate(models, options).document())
     made = {name: str(file) for name in ("data", "learn") if getattr(matching, name) == GENERATE}
     return replace(matching, **made)
 

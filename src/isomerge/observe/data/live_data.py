@@ -160,8 +160,7 @@ def examples_of_texts(
         IsomergeError: no tokenizer, or texts that it, or the model, cannot read.
     """
     masked = own is None or "attention_mask" in signature(own.module.forward).parameters
-    is_function = callable(tokenizer) and not hasattr(tokenizer, "save_pretrained")
-    if is_function:
+    if callable(tokenizer) and not hasattr(tokenizer, "save_pretrained"):
         if own is None:
             raise IsomergeError(
                 "--tokenizer is a function: models of transformers need a tokenizer of transformers"
@@ -205,7 +204,7 @@ def _save(tokenizer: Any, folder: Path) -> int:
 
 def _windows(
     texts: str | Path | Sequence[str],
-    tokenizer: Callable[[str], Sequence[int]],
+    tokenizer: Callable[..., Any],
     option: str,
     limit: int | None,
     length: int,

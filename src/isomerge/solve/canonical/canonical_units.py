@@ -111,7 +111,7 @@ class CanonicalUnits:
         blocks = [block for unit in plan.framed for block in unit.blocks]
         unread = unread_gains(models)
         self.folds = [folding(model, self.frame, blocks, dtype, unread) for model in models]
-        self.folded = [model.seen(Moved(fold)) for model, fold in zip(models, self.folds, strict=True)]
+        self._folded = [model.seen(Moved(fold)) for model, fold in zip(models, self.folds, strict=True)]
         self.activations = activations
         self.evidence = SHARES[evidence] if activations else SHARES["weights"]
         self.weights: dict[str, tuple[float, ...]] = {}
@@ -133,12 +133,17 @@ class CanonicalUnits:
         self._gauges = {unit: [gauge.to(device) for gauge in gauges] for unit, gauges in self._gauges.items()}
         self._cache = {unit: [on(device, tensors) for tensors in every] for unit, every in self._cache.items()}
 
+    def folded(self, m: int, block: Block) -> Tensor:
+        """A block of one model with gains folded."""
+        with at_home(self.device):
+            return self._folded[m].assemble(block, self.dtype)
+
     def canonical(self, unit: Unit) -> list[Tensors]:
         """A unit of every model, floating point only."""
         if unit.key in self._cache:
             return self._cache[unit.key]
         with at_home(self.device):
-            read = [model.unit(unit.blocks, self.dtype) for model in self.folded]
+            read = [model.unit(unit.blocks, self.dtype) for model in self._folded]
         every = [on(self.device, {b: t for b, t in x.items() if t.is_floating_point()}) for x in read]
         gauges = [Alignment(self.local) for _ in self._all]
         if self.plan.is_matched(unit):
