@@ -31,7 +31,6 @@ def test_a_sweep_reads_every_tensor_once(name: str, tmp_path: Path, monkeypatch:
     for room, wanted in ((0, 1), (1 << 30, 0)):
         pair = PairSolver(a, b, make_plan(b, [a], "all"), working_dtype([a, b]), guard=True, room=room)
         solver = streams.StreamSolver(pair, lambda *told: None)
-        solver.begin("identity")
         solver.sweep()
         reads.clear()
         solver.sweep()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -80,19 +80,19 @@ def merge_of(
 
 @contextmanager
 def planned_merge(
-    request: MergeRequest,
-    out: str | Path,
-    means: Means,
+    request: MergeRequest, out: str | Path, means: Means, own: Collection[str] = ()
 ) -> Iterator[MergePlan]:
     """A merge as it will be run: opened, checked and planned, and nothing is written.
+
+    ``own``: options of the command itself, of the names that a recipe's `align` has.
 
     Raises:
         IsomergeError: the models do not fit together, or an option is wrong.
     """
-    with request.worded():
+    with request.worded(own):
         tokens = by_token(request, allow_pickle=means.opening.allow_pickle)
     request = tokens.request
-    with request.worded():
+    with request.worded(own):
         check_align(request.align)
         note_idle(asked_for.Merge, _asked(request, out), _by_default())
         reads = (request.spec, request.repair, *files_of_matching(request.matching), *request.stats, *request.files)

@@ -108,7 +108,7 @@ def planned_tune(asked: Tune, observer: Observer = quiet) -> Iterator[Tuning]:
     named = {"--data": as_data(data, "--data"), "--judge-data": as_data(tuning.judge_data, "--judge-data")}
     merge = _merge_of(searched, asked, [d for d in named.values() if isinstance(d, (str, Path))])
     means = Means(asked.opening, asked.writing, asked.running, observer)
-    with planned_merge(merge, asked.out, means) as plan, merge.worded():
+    with planned_merge(merge, asked.out, means, asked.given().keys()) as plan:
         searched = (by_layer if tuning.by == "layer" else in_groups)(searched, plan.fuser)
         check_tunable(plan, {d.option for d in searched.dimensions})
         plan.output.check([*plan.models, *plan.read])

@@ -7,7 +7,7 @@ named, else the first model listed, always.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -121,10 +121,10 @@ class MergeRequest:
         of_recipe = () if self.recipe is None else self.recipe.align.matching().values()
         return [self.models, self.stacks, self.stats, self.source_bases, list(of_recipe)]
 
-    def worded(self) -> AbstractContextManager[None]:
-        """Errors inside name a recipe's keys, where there is one."""
+    def worded(self, own: Iterable[str] = ()) -> AbstractContextManager[None]:
+        """Errors inside name a recipe's keys, where there is one; a command's ``own`` options keep their names."""
         path = None if self.recipe is None else self.files[0]
-        return told_in_keys(path, self.recipe, {**self.said, "repair": self.repair})
+        return told_in_keys(path, self.recipe, {**self.said, "repair": self.repair, **dict.fromkeys(own, self)})
 
     @property
     def say(self) -> Callable[[str], str] | None:

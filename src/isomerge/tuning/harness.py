@@ -26,7 +26,7 @@ from isomerge.tuning.wanted_tasks import WantedTask
 HARNESS = "lm_eval"
 NEEDED = (
     "--task needs lm-evaluation-harness and what it runs models with: pip install 'lm-eval[hf]', or measure on "
-    "examples, by isomerge tune RECIPE --data DATA"
+    "examples by --data DATA"
 )
 SEED, OTHER_SEED = 0, 1234
 """Of Python, and of numpy, torch and few-shot examples: those of the harness's `simple_evaluate`."""
