@@ -57,7 +57,7 @@ def merge(folders: Sequence[Path], out: Path, *, anchor: str = "none", **how: An
         beside = out.parent / f"{out.name}-alignments"
         beside.mkdir(exist_ok=True)
         file.rename(beside / file.name)
-    return report
+    return report.document()
 
 
 def family(name: str, folder: Path, noise: float = 0.3) -> list[Path]:
