@@ -21,7 +21,7 @@ from isomerge.archs import spec_texts
 from isomerge.cli.mergekit_options import ALIKE, MERGEKITS, WITH_VALUE, without_harmless
 from isomerge.cli.program import app
 from progress_lines import without_progress
-from solve.disguises import disguise, files_of, perturb
+from solve.disguises import but_for_advice, disguise, files_of, perturb
 from toys import config_of, outputs, relative, tensors
 
 pytestmark = pytest.mark.in_few_sweeps("how far streams of strangers settle does not matter here")
@@ -193,16 +193,6 @@ align:
   spaces: attention
   layers: 0-1
 """
-
-
-def but_for_advice(folder: Path) -> dict[str, Any]:
-    """All that a merge writes, without what it advises: a recipe's keys to those who gave one, else options."""
-    files: dict[str, Any] = files_of(folder)
-    report = json.loads(files["isomerge.json"])
-    report["verdict"].pop("next")
-    report["files"].pop("README.md")
-    card = [line for line in files["README.md"].decode().splitlines() if not line.startswith("- ")]
-    return {**files, "isomerge.json": {**report, "digest": None}, "README.md": card}
 
 
 @pytest.mark.parametrize("suffix", ["yml", "yaml"])

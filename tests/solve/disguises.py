@@ -92,6 +92,18 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
+def but_for_advice(folder: Path) -> dict[str, Any]:
+    """All that a merge writes, without what it advises: a recipe's keys to those who gave one, else options."""
+    files: dict[str, Any] = files_of(folder)
+    for name in ("isomerge.json", "README.md"):
+        files[name] = files[name].decode().replace("say `align: true`", "leave --no-align out")
+    report = json.loads(files["isomerge.json"])
+    report["verdict"].pop("next")
+    report["files"].pop("README.md")
+    card = [line for line in files["README.md"].splitlines() if not line.startswith("- ")]
+    return {**files, "isomerge.json": {**report, "digest": None}, "README.md": card}
+
+
 def write_like(folder: Path, out: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> Path:
     """A copy of a single-file checkpoint with changed tensors."""
     (file,) = folder.glob("*.safetensors")
