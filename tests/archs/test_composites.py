@@ -222,3 +222,15 @@ def test_unknown_tensors_are_named(toy: Callable[..., Toy]) -> None:
         IsomergeError, match=r"mixer.conv1d.weight is not described by any line of the spec for llava"
     ):
         coverage(one.spec, shapes)
+
+
+def test_texts_are_bound_whatever_the_class_is() -> None:
+    """A config that names no class, or one that nobody knows, says nothing of heads, and is read; an ``in`` that is
+    no list (`task in ("MaskedLM")`) refused the one and took the other for that head."""
+    asked = [kind for kind, (_, text) in expanded_texts().items() if kind in tf.CONFIG_MAPPING and " task " in text]
+    assert len(asked) > 5
+    for kind in asked:
+        config = {**tf.CONFIG_MAPPING[kind]().to_dict(), "model_type": kind}
+        without = spec_for({**config, "architectures": None})
+        unknown = spec_for({**config, "architectures": ["SomethingElse"]})
+        assert without.sizes == unknown.sizes, kind

@@ -8,7 +8,6 @@ from typing import Any
 
 from isomerge.api.live import live
 from isomerge.api.live_inputs import own_models, with_examples
-from isomerge.commands.layershuffle import shuffled
 from isomerge.commands.merge_door import MergeDoor, Teller
 from isomerge.errors import IsomergeError
 from isomerge.models.references import is_assembled
@@ -69,4 +68,6 @@ def layershuffle(asked: asked_for.Layershuffle, observer: Observer) -> Record | 
     Raises:
         IsomergeError: the layers do not fit together, or an option is wrong; nothing is written.
     """
+    from isomerge.commands.layershuffle import shuffled  # few merges are drawn
+
     return shuffled(asked).run(Teller(observer))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
 
 from isomerge.commands.opening import destination
 from isomerge.errors import IsomergeError
@@ -113,8 +112,8 @@ def planned_alignments(
             destination(None, OutputOptions(), [base, model], running=running, observer=observer)
         )
         spaces, layers = block.spaces, block.layers
-        how = partial(plan_align, spaces=spaces, layers=layers, matching=matching, align=block.enabled)
-        plan = how(source, anchor, output, kinship=kinship)
+        how = {"matching": matching, "align": block.enabled, "kinship": kinship}
+        plan = plan_align(source, anchor, output, spaces=spaces, layers=layers, **how)
         alignments[name] = ExpertAlignment(model, plan)
     plans = [each.plan for each in alignments.values() if each.plan is not None]
     return alignments, [note for plan in plans for note in plan.solver.plan.selection.notes]

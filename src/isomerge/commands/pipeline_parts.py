@@ -42,7 +42,7 @@ def by_parts(
 
     Args:
         command: its name.
-        one, two: what is compared.
+        left, right: what is compared.
         compare: compares two models; its report.
         same: what a report says.
 

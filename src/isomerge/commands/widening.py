@@ -120,7 +120,7 @@ def planned_widen(asked: Widen, observer: Observer = quiet) -> Iterator[Widened]
         destination(asked.out, asked.writing, [model], asked.opening.spec, observer=observer) as output,
     ):
         if model.checkpoint.own is not None:
-            raise IsomergeError(f"{model.ref} is a module of model's own, of which no wider model can be built")
+            raise IsomergeError(f"{model.ref} is a module of one's own, of which no wider one can be built")
         narrow = understood(model.checkpoint, asked.opening.spec, untied=asked.untie)
         if asked.untie and narrow.checkpoint is model.checkpoint:
             note("untie", "no head is tied to the embeddings")

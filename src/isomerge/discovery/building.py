@@ -180,11 +180,6 @@ def _bounded(kind: Any) -> Iterator[None]:
         handle.remove()
 
 
-def parameter_shape(parameter: Tensor | None) -> str:
-    """Its lengths, as a sentence has them."""
-    return "nothing" if parameter is None else " by ".join(map(str, parameter.shape))
-
-
 def saved(module: Any) -> tuple[dict[str, Tensor], Json]:
     """The tensors that ``save_pretrained`` writes, by their names on disk, and the config beside them."""
     with tempfile.TemporaryDirectory(prefix="isomerge-") as folder, silent():

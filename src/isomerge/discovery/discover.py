@@ -64,11 +64,8 @@ class Discovery(Record):
     @property
     def rejected(self) -> dict[tuple[str, str], Law]:
         """Those that do not, of what none holds."""
-        return {
-            (law.name, law.group): law
-            for law in self.record
-            if not law.holds and (law.name, law.group) not in self.proven
-        }
+        proven, failed = self.proven, [law for law in self.record if not law.holds]
+        return {(law.name, law.group): law for law in failed if (law.name, law.group) not in proven}
 
     def document(self) -> Json:
         """As reports have it; see `isomerge.discover`."""

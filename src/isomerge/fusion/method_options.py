@@ -44,7 +44,7 @@ class Range:
 SHARE = Range(0, 1)
 NOT_NEGATIVE = Range(least=0)
 CONSENSUS = ("sum", "count")
-"""How TIES elects signs: `isomerge.fusion.task_vectors.elect_signs`."""
+"""How TIES elects signs: `isomerge.fusion.task_vectors.add_task_vectors`."""
 
 
 @dataclass(frozen=True)

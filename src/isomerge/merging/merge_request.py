@@ -20,7 +20,7 @@ from isomerge.fusion.method_parameters import of_every_model
 from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
 from isomerge.merging.recipe.recipe_words import in_keys, told_in_keys
-from isomerge.records import Record, inline
+from isomerge.records import Json, Record, inline
 from isomerge.solve.match_options import WEIGHTS, Matching
 
 if TYPE_CHECKING:
@@ -124,14 +124,18 @@ class MergeRequest:
     def worded(self, own: Iterable[str] = ()) -> AbstractContextManager[None]:
         """Errors inside name a recipe's keys, where there is one; a command's ``own`` options keep their names."""
         path = None if self.recipe is None else self.files[0]
-        return told_in_keys(path, self.recipe, {**self.said, "repair": self.repair, **dict.fromkeys(own, self)})
+        return told_in_keys(path, self.recipe, {**self._options, **dict.fromkeys(own, self)})
 
     @property
     def say(self) -> Callable[[str], str] | None:
         """How a recipe's keys are said in a sentence; None where there is no recipe."""
         if self.recipe is None:
             return None
-        return partial(in_keys, block=self.recipe.align, options={**self.said, "repair": self.repair})
+        return partial(in_keys, block=self.recipe.align, options=self._options)
+
+    @property
+    def _options(self) -> Json:
+        return {**self.said, "repair": self.repair}
 
     @property
     def looks(self) -> list[str]:

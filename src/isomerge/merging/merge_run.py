@@ -15,6 +15,7 @@ from isomerge.merging.fusing import Fuser, said_of
 from isomerge.merging.head_folders import apart_names
 from isomerge.merging.merge_plan import Matched, MergePlan
 from isomerge.merging.roles import parts_of, weights_of
+from isomerge.options import unused
 from isomerge.records import Json, Record
 from isomerge.run.run_report import Match, moves_of, run_notes, run_of
 from isomerge.run.run_verdict import noted, tell_ahead
@@ -98,7 +99,9 @@ def run_plan(plan: MergePlan, choose: Choice | None = None) -> MergeReport:
         report = report if chosen is None else replace(report, tune=chosen.report)
         verdict = plan.verdict(report.moves, report.facts)
         notes = [*report.notes, *noted(verdict), *(() if chosen is None else chosen.notes)]
-        report = replace(report, verdict=verdict, notes=[*map(plan.request.say or str, notes)])
+        say, worded = plan.request.say or str, unused.notes()
+        notes = [note if note in worded else say(note) for note in notes]
+        report = replace(report, verdict=verdict, notes=notes)
         report = finish(plan, stream, report, alignments, {} if chosen is None else chosen.files)
         return report if chosen is None else replace(report, tune=chosen.outcome)
 

@@ -80,9 +80,11 @@ def _tell_of_other_base(base: Checkpoint, adapter: Adapter, name: str) -> None:
         other = open_checkpoint(there) if there.is_dir() else None
         if other is not None and name in other.tensors and name in base.tensors:
             mine, theirs = base.read(name), other.read(name)
-            if mine.shape != theirs.shape or not torch.equal(mine, theirs.to(mine.dtype)):
-                tell(f"{adapter.ref} was trained on {said}, and {base.ref} is another model: {name} differs")
-            return
+            if mine.is_floating_point() and theirs.is_floating_point():  # else one of them is quantised
+                coarse = min(mine.dtype, theirs.dtype, key=lambda dtype: dtype.itemsize)
+                if mine.shape != theirs.shape or not torch.equal(mine.to(coarse), theirs.to(coarse)):
+                    tell(f"{adapter.ref} was trained on {said}, and {base.ref} is another model: {name} differs")
+                return
     own = [
         PurePath(x).parts
         for x in (base.ref.partition("+")[0], base.folder, str(base.config.get("_name_or_path") or ""))

@@ -105,9 +105,9 @@ class Model:
         """By what it is seen moved."""
         return [view for view in self.views if isinstance(view, Moved)]
 
-    def seen(self, *views: View) -> Model:
-        """The same seen through more, behind all that it is seen through."""
-        return self.through((*self.views, *views))
+    def seen(self, view: View) -> Model:
+        """The same seen through one more, behind all that it is seen through."""
+        return self.through((*self.views, view))
 
     def without(self, kind: type[View]) -> Model:
         """The same seen through nothing of a kind."""

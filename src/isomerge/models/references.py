@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from isomerge.checkpoint.adapter import ADAPTER_CONFIG, is_adapter
+from isomerge.checkpoint.adapter import ADAPTER_CONFIG, BASE, is_adapter
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.hub import local_folder
 from isomerge.checkpoint.opening import CONFIG, is_state_dict, open_checkpoint, read_config
@@ -152,7 +152,7 @@ def with_base(ref: ModelRef) -> ModelRef:
     folder = Path(os.path.expanduser(ref.model))
     if not folder.is_dir() or not is_adapter(folder) or any(map(Path.is_file, map(folder.joinpath, _WHOLE))):
         return ref
-    base = read_object(folder / ADAPTER_CONFIG, remedy="", unique=False).get("base_model_name_or_path")
+    base = read_object(folder / ADAPTER_CONFIG, remedy="", unique=False).get(BASE)
     there = isinstance(base, str) and base and os.path.exists(os.path.expanduser(base))
     return ModelRef(str(base), (ref.model, *ref.adapters)) if there else ref
 
@@ -188,7 +188,7 @@ def _open_model(ref: str | Path, allow_pickle: bool) -> Checkpoint:
 
     path = folder / ADAPTER_CONFIG
     config = read_object(path, remedy="an adapter folder is what peft's save_pretrained writes", unique=False)
-    base, revision = config.get("base_model_name_or_path"), config.get("revision")
+    base, revision = config.get(BASE), config.get("revision")
     if not isinstance(base, str) or not base:
         raise IsomergeError(
             f"{path} names no base_model_name_or_path; write model+{ref} to say what it is merged into, or "

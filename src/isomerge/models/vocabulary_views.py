@@ -258,18 +258,21 @@ def with_moved_rows(models: Sequence[Model], aligned: Sequence[Model]) -> list[M
         for model, there, lent in zip(models, aligned, every, strict=True)
     ]
     place = {model.checkpoint.ref: k for k, model in reversed([*enumerate(models)])}
-    return [_borrowing(k, whole, every, place) if every[k] else model for k, model in enumerate(whole)]
+    return [
+        _borrowing(k, whole, every, place) if (lent := every[k]) is not None and lent.rows else model
+        for k, model in enumerate(whole)
+    ]
 
 
 def _borrowing(
     number: int, models: Sequence[Model], every: Sequence[Lent | None], place: Mapping[str, int]
 ) -> Model:
-    model = models[number]
+    model, mine = models[number], [lent if k == number else None for k, lent in enumerate(every)]
     checkpoint, derived = model.checkpoint, {}
     for name, match in model.matches.items():
         if (axis := match.line.axis_over(VOCABULARY)) is not None:
             tables = [(other.checkpoint, other.source_of(match.canonical, match) or name) for other in models]
-            how = partial(_borrowed, tables, number, axis, every, place)
+            how = partial(_borrowed, tables, number, axis, mine, place)
             derived[name] = Derived(replace(checkpoint.tensors[name], offset=-1), how)
     others = [other.checkpoint for other in models if other is not model]
     view = checkpoint.derive(derived, lenders=others, origin=f"rows of {[x.identity() for x in others]}")

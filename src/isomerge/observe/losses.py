@@ -108,7 +108,7 @@ def outputs_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Any:
         IsomergeError: the module cannot read this batch, or the device has too little memory.
     """
     _check_reads(module, batch)
-    inputs = {name: x for name, x in _brought_to(module, batch).items() if name != "labels"}
+    inputs = _brought_to(module, {name: x for name, x in batch.items() if name != "labels"})
     try:
         return module(**inputs) if own_class_of(module) is None else called_with(module, {**batch, **inputs})
     except (IndexError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:

@@ -264,7 +264,7 @@ def run_apply(
             f"{model.ref}: the alignment {name} moves {strange[0]}, which this model does not have: it was made "
             f"for another one"
         )
-    given_out = _check_moves(alignment, model, name)
+    on_outputs = _check_moves(alignment, model, name)
     gaps: list[TensorGap] = []
     units = units_moved_by(alignment, model)
     total = model.checkpoint.nbytes
@@ -286,7 +286,7 @@ def run_apply(
         if not output.dropped:
             check_rounding(rounded, model.ref)
         spread = summarise(gaps, plain_names(model.declared))
-        said = given_out if notes is None else notes
+        said = on_outputs if notes is None else notes
         run = run_of(command, [model])
         report = ApplyReport(run=run, distance=spread, rounding=rounded, notes=said, about=about)
         title, text = card
@@ -346,6 +346,8 @@ def _apply_unit(
         stream.put(block, tensor)
         norm, after = squared_norm(tensor), squared_distance(tensor, old[block])
         tolerance = rounding.tolerance(block) if block in errors else None
-        gap = TensorGap(block.key, [], unit_layer(unit), norm, 0.0, after, rounding=errors.get(block))
-        gaps.append(replace(gap, tolerance=tolerance))
+        gap = TensorGap(
+            block.key, [], unit_layer(unit), norm, 0.0, after, rounding=errors.get(block), tolerance=tolerance
+        )
+        gaps.append(gap)
     return gaps

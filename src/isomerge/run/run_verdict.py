@@ -125,16 +125,15 @@ def verdict_on(
     if say is not None:
         verdicts = [replace(each, sentence=say(each.sentence)) for each in verdicts]
     level, sentence = worst.level, "; ".join(dict.fromkeys(each.sentence for each in verdicts))
-    verdict = RunVerdict(code_of(worst.relation), verdicts, "", "", ())
-    left = tuple(pair.model for pair in pairs if pair.left)
-    facts = replace(facts, relation=verdict.code, left_alone=left, left=verdict.all_left)
+    code, left = code_of(worst.relation), tuple(pair.model for pair in pairs if pair.left)
+    facts = replace(facts, relation=code, left_alone=left, left=len(left) == len(pairs))
     if learned_in_nats(facts.taught) and worst.relation is not Relation.SAME:
         level, _, sentence = by_learning(facts.taught)
     apart = any(pair.doubt and pair.proof is Proof.OTHER for pair in pairs)  # no merge takes them
     steps = [] if apart else _steps(facts, worst.relation, level, models)
     if say is not None:
         steps = [_in_recipe(step, say) if step.options else step for step in steps]
-    return replace(verdict, level=level.name.lower(), sentence=sentence, next=steps)
+    return RunVerdict(code, verdicts, level.name.lower(), sentence, steps)
 
 
 def _in_recipe(step: Advice, say: Callable[[str], str]) -> Advice:

@@ -150,7 +150,7 @@ def _differ(a: Any, b: Any) -> bool:
     if isinstance(a, Mapping):
         return any(_differ(a[name], b[name]) for name in a)
     if isinstance(a, (list, tuple)):
-        return any(_differ(a, b) for a, b in zip(a, b, strict=True))
+        return any(_differ(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, (int, float)) and isinstance(b, (int, float)):
         return abs(a - b) > NOTHING * max(abs(a), abs(b))
     return bool(a != b)

@@ -220,7 +220,7 @@ class Tuner:
 
     def _unmade(self, points: Sequence[Point]) -> list[str]:
         """Why there were no more trials, where there were fewer than asked for."""
-        if (made := len(points) - 1) == self.how.trials:
+        if (made := len(points) - 1) >= self.how.trials:
             return []
         why = "--timeout was over"
         if self.how.sampler == "grid":

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isomerge.checkpoint.adapter import NO_TARGETS, PREFIX
+from isomerge.checkpoint.adapter import BASE, NO_TARGETS, PREFIX
 from isomerge.checkpoint.growing_file import GrowingFile
 from isomerge.errors import IsomergeError
 from isomerge.fusion.low_rank import Cut, factors, norm
@@ -181,7 +181,7 @@ class AdapterWriter:
         return {
             "peft_type": "LORA",
             "task_type": None,
-            "base_model_name_or_path": absolute_ref(self.base.ref),
+            BASE: absolute_ref(self.base.ref),
             "inference_mode": True,
             "r": top,
             "lora_alpha": top,

@@ -14,7 +14,7 @@ from typing import Literal, cast
 import torch
 from torch import Generator, Tensor
 
-from isomerge.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, PREFIX, Adapter, Update
+from isomerge.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, BASE, PREFIX, Adapter, Update
 from isomerge.checkpoint.growing_file import GrowingFile
 from isomerge.checkpoint.image_lora import IMAGE_WEIGHTS, WrittenNames, open_lora, written_names
 from isomerge.checkpoint.output_folder import written_at_once
@@ -340,10 +340,10 @@ def _rounded(x: Tensor, dtype: torch.dtype, module: str, half: str) -> Tensor:
 
 def _other_bases(adapters: Sequence[Adapter]) -> list[str]:
     """What is to be told of adapters that were trained on different bases."""
-    bases = list(dict.fromkeys(str(a.config.get("base_model_name_or_path")) for a in adapters))
+    bases = list(dict.fromkeys(str(base) for a in adapters if (base := a.config.get(BASE))))
     if len(bases) < 2:
         return []
-    return [
-        f"the adapters name different bases ({', '.join(bases)}): an update fits the base that it was trained on, "
-        f"and the merged one names {bases[0]}"
-    ]
+    own = None if adapters[0].starts else adapters[0].config.get(BASE)  # a merged image LoRA names none
+    names = f", and the merged one names {own}" if own else ""
+    told = f"the adapters name different bases ({', '.join(bases)}): an update fits the base that it was trained on"
+    return [told + names]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from isomerge.checkpoint.adapter import MAX_PATTERNS, Adapter
+from isomerge.checkpoint.adapter import BASE, MAX_PATTERNS, Adapter
 from isomerge.errors import IsomergeError
 from isomerge.records import Json
 
@@ -35,7 +35,7 @@ def merged_config(adapters: Sequence[Adapter], ranks: Mapping[str, int], wide: i
         "peft_type": "LORA",
         "task_type": tasks.pop() if len(tasks) == 1 else None,
         "auto_mapping": first.get("auto_mapping"),
-        "base_model_name_or_path": first.get("base_model_name_or_path"),
+        BASE: first.get(BASE),
         "revision": first.get("revision"),
         "inference_mode": True,
         "r": top,

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isomerge.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, NO_TARGETS, PREFIX
+from isomerge.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, BASE, NO_TARGETS, PREFIX
 from isomerge.checkpoint.growing_file import GrowingFile
 from isomerge.checkpoint.output_folder import PartialFolder, written_at_once
 from isomerge.errors import IsomergeError
@@ -193,7 +193,7 @@ def _write(folder: PartialFolder, merged: Model, path: str, head: nn.Module, cor
     config = {
         "peft_type": "LORA",
         "task_type": None,
-        "base_model_name_or_path": absolute_ref(merged.ref),
+        BASE: absolute_ref(merged.ref),
         "inference_mode": True,
         "r": 1,
         "lora_alpha": 1,

@@ -175,18 +175,24 @@ def _spaces_said(request: MergeRequest, spaces: str | None, *, firm: bool) -> st
 
 def _align(request: MergeRequest, refs: Sequence[str], heads: str, spaces: str | None) -> tuple[Json, bool]:
     """The block ``align``, and whether it says all: data that are objects have no name."""
-    defaults, matching = MatchingOptions().given(), request.said
-    files = (
-        [matching["stats_anchor"], *_listed(matching.get("stats_src"))] if matching.get("stats_anchor") else None
-    )
-    settings = {**{n: v for n, v in matching.items() if v != defaults.get(n)}, "stats": files}
-    said = replace(
-        request, spaces=spaces, heads=heads, merge_base=True
-    )  # where it joins no models, that is said later
-    settings |= {name: v for name in OF_ALIGN if (v := getattr(said, name)) != getattr(MergeRequest, name)}
+    defaults, said = MatchingOptions().given(), replace(request, spaces=spaces, heads=heads)
+    own = {n: getattr(said, n) for n in OF_ALIGN if n != "merge_base"}  # which `recipe_text` says
+    settings: Json = {name: value for name, value in own.items() if value != getattr(MergeRequest, name)}
     settings |= {"onto": refs[request.onto] if request.onto else None}
     settings |= {"spec": None if request.spec is None else absolute_path(request.spec)}
-    block: Json = {"enabled": request.align}
+    match = {name: value for name, value in request.said.items() if value != defaults.get(name)}
+    keys, complete = align_keys(match, settings)
+    block: Json = {"enabled": request.align, **keys}
+    if block["enabled"] == "auto" and len(block) > 1:
+        del block["enabled"]  # a block says so
+    return ({} if block == {"enabled": False} else block), complete
+
+
+def align_keys(match: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[Json, bool]:
+    """The keys of ``align`` that options of a match and others are, and whether they say all."""
+    files = [match["stats_anchor"], *_listed(match.get("stats_src"))] if match.get("stats_anchor") else None
+    settings = {**match, **settings, "stats": files}
+    block: Json = {}
     complete = True
     for name in _keys_said(settings):
         value = settings[name]
@@ -200,9 +206,7 @@ def _align(request: MergeRequest, refs: Sequence[str], heads: str, spaces: str |
             block[name] = float(value) if name == "search" and not isinstance(value, list) else value
         else:
             complete = False
-    if block["enabled"] == "auto" and len(block) > 1:
-        del block["enabled"]  # a block says so
-    return ({} if block == {"enabled": False} else block), complete
+    return block, complete
 
 
 def _keys_said(settings: Mapping[str, Any]) -> list[str]:

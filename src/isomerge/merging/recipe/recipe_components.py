@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from isomerge.errors import IsomergeError
+from isomerge.merging.recipe.merge_recipe import OBJECTS, align_keys
 from isomerge.merging.recipe.recipe_modules import of_one_module
 from isomerge.merging.recipe.recipe_steps import Step, named_models
 from isomerge.merging.recipe.yaml_text import read_yaml
@@ -123,7 +124,9 @@ def kept_recipe(source: str | Path | Step, said: Mapping[str, Any]) -> str:
     content = dict(source.content) if isinstance(source, Step) else read_yaml(os.path.expanduser(source))
     names = {name: lasting_ref(name) for name in named_models(content, whole=True)}
     kept = dict(Step(str(source), None, content).reading(names).content)
-    if plain := {key: value for key, value in said.items() if isinstance(value, (str, int, float))}:
-        align = kept.get("align", False)
-        kept["align"] = {**(align if isinstance(align, Mapping) else {"enabled": align}), **plain}
-    return yaml.safe_dump(kept, sort_keys=False, default_flow_style=None, allow_unicode=True, width=116)
+    keys, complete = align_keys(said, {})
+    if keys:
+        align = kept.get("align") or False
+        kept["align"] = {**(align if isinstance(align, Mapping) else {"enabled": align}), **keys}
+    text = yaml.safe_dump(kept, sort_keys=False, default_flow_style=None, allow_unicode=True, width=116)
+    return text if complete else OBJECTS + text

@@ -19,8 +19,6 @@ from torch import Tensor
 from isomerge.checkpoint.own_class import OwnClass
 from isomerge.errors import IsomergeError, first_line
 from isomerge.observe.data.examples import Examples
-from isomerge.observe.data.opening_data import open_data
-from isomerge.observe.data.rows import TEXTS
 from isomerge.observe.live.own_modules import LABELS, called_with, first_output, inputs_of
 from isomerge.records import Json
 
@@ -159,6 +157,10 @@ def examples_of_texts(
     Raises:
         IsomergeError: no tokenizer, or texts that it, or the model, cannot read.
     """
+    from isomerge.observe.data.opening_data import (
+        open_data,
+    )  # a reader for every kind of data, and most runs have none
+
     masked = own is None or "attention_mask" in signature(own.module.forward).parameters
     if callable(tokenizer) and not hasattr(tokenizer, "save_pretrained"):
         if own is None:
@@ -212,6 +214,8 @@ def _windows(
     """Windows of ``length`` ids, which a function gives for texts or a file of text; the rest is left out, unless
     it is all there is."""
     if isinstance(texts, (str, Path)):
+        from isomerge.observe.data.rows import TEXTS  # as above
+
         path = Path(texts).expanduser()
         if path.suffix.lower() not in TEXTS or not path.is_file():
             raise IsomergeError(

@@ -145,15 +145,24 @@ KINDS = {"GL": "matrix", "Scale": "scale", "PositiveScale": "scale", "Complex": 
 
 
 @dataclass(frozen=True, eq=False)
-class Family:
-    """One space in all layers."""
+class Part:
+    """A part of a flat vector of elements."""
 
-    space: Space
     keys: tuple[str, ...]
     """The element key of every layer."""
     shape: tuple[int, ...]
-    """``[element, *batch, n, n]``, ``[element, *batch, n]`` or ``[element, *batch, 2]``."""
     offset: int
+
+    def of(self, elements: Tensor) -> Tensor:
+        """The part of a flat vector, a view of ``shape``."""
+        return elements[self.offset : self.offset + prod(self.shape)].view(self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Family(Part):
+    """One space in all layers; ``[element, *batch, n, n]``, without the last n, or with 2 there."""
+
+    space: Space
     batch: tuple[str, ...]
     touches: list[Touch] = field(default_factory=list)
 
@@ -171,10 +180,6 @@ class Family:
     def n(self) -> int:
         """The length of the axis that an element acts on."""
         return self.shape[-1]
-
-    def of(self, elements: Tensor) -> Tensor:
-        """The part of a flat vector of elements, a view of ``shape``."""
-        return elements[self.offset : self.offset + prod(self.shape)].view(self.shape)
 
     def grams(self, x: Tensor, *, free: bool = True) -> tuple[Tensor, Tensor]:
         """The self-Grams of the plain and of the dual side at parameters [parameters]; without biases that a shift
@@ -221,24 +226,17 @@ class Touch:
 
 
 @dataclass(frozen=True, eq=False)
-class Shifted:
-    """An additive gauge of a bias in all layers: ``bias + d``, and what it carries, ``into - W d``."""
+class Shifted(Part):
+    """An additive gauge of a bias in all layers: ``bias + d``, and what it carries, ``into - W d``; d is
+    ``[layer, *bias]``."""
 
     shift: Shift
-    keys: tuple[str, ...]
-    shape: tuple[int, ...]
-    """``[layer, *bias]``, the shape of d."""
-    offset: int
     bias: View
     """``[layer, *bias]``."""
     into: View | None
     """``[layer, *outputs]``; None where softmax drops the bias."""
     via: View | None
     """W as ``[layer, *outputs, *bias, *others]``; heads that share values are the others, and are summed."""
-
-    def of(self, elements: Tensor) -> Tensor:
-        """d, a view of ``shape`` of a flat vector of elements."""
-        return elements[self.offset : self.offset + prod(self.shape)].view(self.shape)
 
     def carry(self, x: Tensor, w: Tensor | None, d: Tensor, sign: int) -> None:
         """Add ``W d``, or take it from, what it is carried into in x [parameters]; nothing where W is None."""
@@ -257,7 +255,7 @@ def families(binding: Binding, layout: Layout) -> tuple[list[Family], list[Shift
         if KINDS[space.group_name] == "matrix":
             shape.append(spec.sizes[name])
         keys = tuple(element_key(spec, space, dict(zip(spec.scope(space), s, strict=True))) for s in scopes)
-        family = Family(space, keys, tuple(shape), offset, batch)
+        family = Family(keys, tuple(shape), offset, space, batch)
         offset += prod(shape)
         family.touches.extend(_touches(family, layout, spec.scope(space)))
         families.append(family)
@@ -337,7 +335,7 @@ def _shifts(binding: Binding, layout: Layout, offset: int) -> tuple[list[Shifted
             first = [weight.names.index(name) for name in (*target.names, *bias.names[1:])]
             others = [k for k in range(len(weight.names)) if k not in first]
             into, via = target.view, weight.view.permuted([*first, *others])
-        shifted.append(Shifted(shift, tuple(keys), bias.view.size, offset, bias.view, into, via))
+        shifted.append(Shifted(tuple(keys), bias.view.size, offset, shift, bias.view, into, via))
         offset += prod(bias.view.size)
     return shifted, offset
 

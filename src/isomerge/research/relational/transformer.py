@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, first_line
 from isomerge.files import write_tensors, write_whole
 from isomerge.records import Json
 from isomerge.research.relational.block import CoordinateStream, GramStream, RelationalBlock, Stream, norm_of
@@ -162,8 +162,8 @@ def load(folder: str | Path) -> RelationalTransformer:
         model = RelationalTransformer(RelationalConfig(**about["config"])).to(getattr(torch, about["dtype"]))
         model.load_state_dict(load_file(folder / WEIGHTS))
     except (ValueError, TypeError, KeyError, AttributeError, OSError, RuntimeError, SafetensorError) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise IsomergeError(
-            f"{folder}: the relational model cannot be read ({first}); write it anew with isomerge relational"
+            f"{folder}: the relational model cannot be read ({first_line(error)}); write it anew with isomerge "
+            "relational"
         ) from error
     return model.eval()

@@ -262,7 +262,7 @@ class PairSolver:
     @property
     def framed(self) -> bool:
         """Whether both models are seen in one frame, with gains folded (`framed_by`)."""
-        return bool(self.anchor.moves)
+        return any(not move.parts for move in self.anchor.moves)  # else it has an anchor's constants itself
 
     def framed_by(self, of_anchor: Alignment, of_source: Alignment) -> PairSolver:
         """A solver of the same models, seen in the frame to which these bring them."""

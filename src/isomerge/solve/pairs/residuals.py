@@ -146,5 +146,5 @@ def _stream_search(solver: PairSolver, frame: Spec, observer: Observer) -> Strea
 def is_turned(solver: PairSolver) -> bool:
     """Whether the source's blocks are loaded in a rotated residual stream, which rounding anywhere may have turned
     a little."""
-    frames = [move.alignment.spec for move in solver.source.moves if solver.framed]
+    frames = [move.alignment.spec for move in solver.source.moves if solver.framed and not move.parts]
     return any(frame.spaces[s].group.compact in ("O", "OFixingOnes") for frame in frames for s in frame.streams)
