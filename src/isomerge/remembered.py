@@ -48,7 +48,6 @@ def remember(kind: str, question: Sequence[Any], answer: Any) -> Path | None:
 
 
 def _file(kind: str, question: Sequence[Any]) -> Path:
-
     asked = [*question, __version__, version("transformers")]
     digest = hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
     return folder() / kind / f"{digest[:32]}.json"

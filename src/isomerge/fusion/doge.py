@@ -67,7 +67,6 @@ def doge(
     Raises:
         IsomergeError: a share outside of [0, 1].
     """
-
     rounding = ROUNDING * float(torch.linalg.vector_norm(base)) / prod(base.shape[:stacked]) ** 0.5
 
     def mix(deltas: list[Tensor]) -> Tensor:

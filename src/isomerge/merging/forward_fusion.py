@@ -128,7 +128,6 @@ def _write_module(
 
 def _gathered(stream: StreamWriter, run: Forward, fusion: Fusion) -> FusionStatistics:
     """The statistics that a method asks for, of the aligned models on the match's data."""
-
     folder = stream.writer.blob("statistics")
     folder.mkdir(exist_ok=True)
     assert fusion.method.statistics is not None

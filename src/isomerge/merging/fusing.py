@@ -198,7 +198,6 @@ class Fuser:
         self, block: Block, tensors: list[Tensor], by: list[Alignment | None], way: Way
     ) -> Tensor | PlacedTensor:
         """A block: each of its stored tensors for itself, as mergekit does; all at once where that is the same."""
-
         method, numbers = self.fusion.method, range(len(block.canonical))
         parameters = [self.parameters(block, number) for number in numbers]
         alike = all(g == parameters[0] for g in parameters[1:])
@@ -282,7 +281,6 @@ class Fuser:
         number: int,
     ) -> Tensor | PlacedTensor:
         """A method that needs no more than a piece of every model in the working dtype."""
-
         form = way.form
         narrow, place = (None, None) if form is None else (form.written_dtype(block), form.place(block))
         named = None if block.line.infinite else self.name(block, number)
@@ -410,6 +408,5 @@ def _listed(names: Sequence[str]) -> str:
 
 def generator(seed: int, *names: str) -> Generator:
     """A generator of its own for a tensor: the draws do not depend on what else is drawn, or by whom."""
-
     digest = hashlib.sha256(" ".join((str(seed), *names)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)

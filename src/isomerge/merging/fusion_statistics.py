@@ -114,7 +114,6 @@ class FusionStatistics:
         Raises:
             IsomergeError: data that do not fit a model.
         """
-
         if len(data) not in (1, len(models)):
             raise IsomergeError(
                 f"{len(data)} sets of examples for {len(models)} models: give one, or one per model"

@@ -102,7 +102,6 @@ def _merged_at_once(fuser: Fuser, unit: Unit, block: Block, number: int) -> tupl
 def _try(fuser: Fuser, parameters: Values, count: int) -> None:
     """Merge a few random numbers by one of isomerge's own methods: it says so where it does not take its
     parameters."""
-
     first = fuser.fusion.first
     drawn = torch.randn(count + 1, 8, generator=torch.Generator().manual_seed(0), dtype=fuser.dtype)
     base, *tensors = drawn.unbind()

@@ -101,7 +101,6 @@ class AdapterNames:
 
 def known_spec(config: Mapping[str, Any]) -> Spec | None:
     """What is known of the architecture; an adapter can be merged into one that is not."""
-
     try:
         return spec_for(config)
     except IsomergeError:
@@ -137,7 +136,6 @@ def input_axis(line: Line | None) -> int | None:
 
     It is the dual one. Keys are dual on their output side as well, but there only within heads.
     """
-
     if line is None or line.axes is None or len(line.axes) != 2:
         return None
     marks = [[atom.dual for atom in atoms((axis,))] for axis in line.axes]

@@ -106,7 +106,6 @@ def compared_keys(model: Model) -> tuple[str, ...]:
 def check_tie(model: Model) -> None:
     """Refuse a head that the config ties to the embeddings and that is stored with other values: transformers reads
     it from version 5 on, and reads the embeddings before that."""
-
     stored = {
         name: match.line for name, match in model.matches.items() if match.line.tied and not match.line.indices
     }

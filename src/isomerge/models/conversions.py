@@ -224,7 +224,6 @@ class _Follower:
     ) -> tuple[dict[str, Tensor], list[int]]:
         """The numbers of the elements of stored tensors of these shapes where they are in live tensors, and where
         each stored tensor's numbers begin."""
-
         converter, starts = deepcopy(self.of_pattern[members[0][0]]), [0]
         for (pattern, stored), shape in zip(members, shapes, strict=True):
             numbers = torch.arange(starts[-1], starts[-1] + torch.Size(shape).numel()).view(shape)
@@ -238,7 +237,6 @@ class _Follower:
 
     def _places(self, name: str, targets: Mapping[str, Tensor], total: int) -> Iterator[tuple[str, Tensor]]:
         """For every live tensor, the place in it of each stored element, -1 for those that are not in it."""
-
         seen = torch.zeros(total, dtype=torch.bool)
         for target, numbers in targets.items():
             fits = target in self.live and self.live[target].shape == numbers.shape
@@ -325,7 +323,6 @@ def _piece(inverse: Tensor, shape: tuple[int, ...], numbers: Tensor, start: int)
         numbers: of the elements of the live tensor.
         start: the number of the stored tensor's first element.
     """
-
     inside = inverse >= 0
     if not bool(inside.any()):
         return None
@@ -347,7 +344,6 @@ def _rows(shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
 
 def _view(places: Tensor) -> tuple[tuple[int, ...], int] | None:
     """The strides and the offset of a view whose elements are at these places; None where there are no such."""
-
     offset, strides = int(places.flatten()[0]), []
     wanted = torch.tensor(offset)
     for axis, size in enumerate(places.shape):

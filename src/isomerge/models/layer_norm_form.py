@@ -72,7 +72,6 @@ class LayerNormForm:
 
     def _moved(self, stored: Callable[[Block], Tensor]) -> Callable[[Block], Tensor]:
         """Blocks in the form of norms, after what is carried was: the first of its tensors has none of it."""
-
         once = self._normed(stored)
 
         @cache

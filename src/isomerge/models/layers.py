@@ -96,7 +96,6 @@ class Stack:
     @cached_property
     def spec(self) -> Spec:
         """The spec of the checkpoint."""
-
         return spec_for(self.checkpoint.config, self.spec_file, self.checkpoint.shapes)
 
     @property
@@ -191,7 +190,6 @@ class Stack:
     @cached_property
     def matches(self) -> dict[str, Match]:
         """The line of every tensor, by its name."""
-
         try:
             return coverage(self.spec, {name: info.shape for name, info in self.checkpoint.tensors.items()})
         except IsomergeError as error:
@@ -431,7 +429,6 @@ def _check_alike(first: Stack, second: Stack) -> None:
 
 def _check_tokens(giver: Stack, stack: Stack, names: list[str]) -> None:
     """Refuses tables over other tokens than the donor's, whose tokenizer and config the stack has."""
-
     mine, theirs = giver.spec.sizes.get(VOCABULARY), stack.spec.sizes.get(VOCABULARY)
     table = next((n for n in names if VOCABULARY in stack.matches[n].line.names), None)
     if mine != theirs and table is not None:

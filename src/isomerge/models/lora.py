@@ -367,7 +367,6 @@ class _Merger:
 
 def _merged(weight: Tensor, update: Update, layout: Layout, info: TensorInfo, adapter: Adapter) -> Tensor:
     """``W + s B A``, and with a magnitude the DoRA form of it; ``weight`` as stored, result like ``info``."""
-
     work = _working(info)
     a, b = (adapter.tensors.read(update.parts[part]).to(work) for part in "AB")
     moved = weight.to(work)  # memory of its own or the caller's own: either may be written to
@@ -385,7 +384,6 @@ def _matrix(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _working(info: TensorInfo) -> Any:
-
     return torch.float64 if info.dtype == "F64" else torch.float32
 
 

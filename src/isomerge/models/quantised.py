@@ -186,7 +186,6 @@ def _unscaled(
     checkpoint: Checkpoint, name: str, scale: str, zero: str | None, steps: tuple[int, ...], code: str
 ) -> Tensor:
     """One weight: its stored numbers, less the zero point, times their factors."""
-
     weight = checkpoint.read(name).to(torch.float32)
 
     def spread(key: str) -> Tensor:
@@ -230,7 +229,6 @@ def _microscaled(checkpoint: Checkpoint, code: str) -> tuple[dict[str, Derived],
 
 def _unpacked(checkpoint: Checkpoint, key: str, scale: str, code: str) -> Tensor:
     """One weight: four bits each, the lower first, times two to the block's exponent."""
-
     packed = checkpoint.read(key)
     exponents = checkpoint.read(scale).to(torch.int32) - 127
     values = torch.tensor(FP4, dtype=torch.float32)

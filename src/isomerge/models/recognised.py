@@ -325,7 +325,6 @@ def _bound(
 
 def working_dtype(models: Sequence[Model], written: str | None = None) -> torch.dtype:
     """float64 when a model is stored in it, or the output is ``written`` in it, else float32: never half."""
-
     double = written == "float64" or any(
         info.dtype == "F64" for m in models for info in m.checkpoint.tensors.values()
     )

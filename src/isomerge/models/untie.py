@@ -45,7 +45,6 @@ def untie(spec: Spec, names: Mapping[str, str], config: Mapping[str, Any], heads
     Raises:
         IsomergeError: the function would be another one.
     """
-
     if spec.tied:
         raise IsomergeError(
             f"a head of its own would change the function of {spec.model_type}: transformers reads from "

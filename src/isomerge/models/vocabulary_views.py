@@ -96,7 +96,6 @@ class _Tables:
     """All tensors of a checkpoint with an axis over tokens."""
 
     def __init__(self, checkpoint: Checkpoint, spec_file: str | Path | None) -> None:
-
         self.checkpoint, self.spec_file = checkpoint, spec_file
         try:
             shapes = checkpoint.shapes
@@ -114,7 +113,6 @@ class _Tables:
 
     def check_others(self) -> None:
         """Refuse tables whose rows are for tokens, too, and would stay where they are while ids change."""
-
         read = False
         for name, match in self.matches.items():
             axes, info = match.line.axes, self.checkpoint.tensors[name]
@@ -147,7 +145,6 @@ class _Tables:
         return counts(self.checkpoint.config, self.size, bound)
 
     def _table(self, name: str, match: Match) -> _Table | None:
-
         axes = match.line.axes or ()
         at = [k for k, names in enumerate(match.line.names_by_axis) if VOCABULARY in names]
         if not at:
@@ -429,7 +426,6 @@ def _gathered(
 
     ``across`` is the shape of one row; ``made`` are sums of rows of the table itself.
     """
-
     dtype = torch_dtype(code)
     work = torch.float64 if dtype == torch.float64 else torch.float32
     shared = [len(gathered) > 1 for gathered in rows]  # rows that are a mean of several

@@ -90,7 +90,6 @@ class _Gain:
 
 def _zeros(model: Model, scales: Collection[str]) -> dict[str, _Gain]:
     """The gains that have zeros and are read, by the element key of their scale."""
-
     spec, zeros = model.spec.turning_latents(), dict[str, list[_Gain]]()
     lonely = lonely_gains(spec, model.blocks)
     for key, block, scale in gains_over_streams(spec, model.blocks):
@@ -107,7 +106,6 @@ def _zeros(model: Model, scales: Collection[str]) -> dict[str, _Gain]:
 
 def _adds(model: Model, key: str, gain: _Gain) -> bool:
     """Whether something is added behind a gain where it is zero: the bias of a norm."""
-
     spec = model.spec
     name = ElementKey.of(key).name
     hidden = Stage(spec, {key: _factor(~gain.zero, 0.0)})
@@ -122,5 +120,4 @@ def _adds(model: Model, key: str, gain: _Gain) -> bool:
 
 def _factor(where: Tensor, value: float) -> Tensor:
     """A factor in some places, one elsewhere, float64."""
-
     return torch.where(where, value, 1.0).double()

@@ -131,7 +131,6 @@ def matching_of(options: MatchingOptions, *, decides: bool = False) -> Matching:
     Raises:
         IsomergeError: an unknown or impossible value.
     """
-
     if options.data is not None or options.learn is not None:
         # where there are data, they may be Python's objects
         from isomerge.observe.data.live_data import as_data

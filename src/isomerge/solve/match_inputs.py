@@ -105,7 +105,6 @@ def data_for(
 
     For the arguments and errors see `isomerge.observe.data.opening_data.open_data`.
     """
-
     if isinstance(ref, Examples):
         return ref if limit is None else ref.head(limit)
     # a reader for every kind of data, and most merges have none

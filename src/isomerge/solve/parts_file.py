@@ -30,7 +30,6 @@ def save_parts(path: Path, parts: Mapping[str, Mapping[str, Tensor]], about: Map
 
 def load_parts(path: Path) -> tuple[dict[str, dict[str, Tensor]], Json] | None:
     """What `save_parts` has written: parts and record; None without a file, or with one that is damaged."""
-
     if not path.exists():
         return None
     parts: dict[str, dict[str, Tensor]] = {}

@@ -122,7 +122,6 @@ class RoundingOf:
 
     def _pulled_back(self, g: Alignment, source: Blocks, moved: Blocks) -> Blocks:
         """The blocks of a unit rounded as they are written and moved back, in float32 where that is far finer."""
-
         dtypes = {
             block: self.form.written_dtype(block) or t.dtype for block, t in moved.items() if t.is_floating_point()
         }

@@ -127,7 +127,6 @@ class AdapterWriter:
 
     def _difference(self, pair: Pair) -> Tensor | None:
         """What the base's tensor lacks, or the whole where the base has none; None where they are equal."""
-
         tuned = self.finetuned.read(pair.tuned, None)
         work = torch.float64 if tuned.dtype == torch.float64 else torch.float32
         if pair.stored is None:
@@ -142,7 +141,6 @@ class AdapterWriter:
 
     def _factored(self, module: str, layout: str, difference: Tensor, size: float) -> Extracted:
         """Write the factors of a difference, as peft names them."""
-
         matrix = difference if layout == "rows" else difference.mT
         b, a = factors(matrix, self.choice.cut)
         self.ranks[module] = len(a)

@@ -30,7 +30,6 @@ def _bounded() -> Any:
     """PyYAML's safe loader, but a key that stands twice in one mapping is refused (the first one would be lost),
     dates and numbers to the base of sixty are texts, values of other kinds are refused, and merge keys (``<<``) do
     not multiply."""
-
     tags = {f"tag:yaml.org,2002:{name}" for name in TAGS}
 
     class Loader(yaml.SafeLoader):
@@ -140,7 +139,6 @@ def plain_value(text: str) -> Any:
     Raises:
         ValueError: it is none.
     """
-
     try:
         return yaml.load(text, _bounded())
     except (yaml.YAMLError, RecursionError, TypeError, OverflowError, AttributeError, LookupError) as error:
@@ -170,7 +168,6 @@ def read_documents(path: str | Path) -> list[Any]:
             one key twice, holds more than `MAX_DOCUMENTS` documents, is nested too deeply, contains itself, has
             values of other kinds, or more than `MAX_VALUES` values with its aliases written out.
     """
-
     try:
         with Path(path).open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)

@@ -92,7 +92,6 @@ class Learner:
         Raises:
             IsomergeError: labels are asked for and not there, or there are too few examples.
         """
-
         settings = self.settings
         self.kind = prediction_of(self.simplex.module, examples.tensors.get("labels"))
         self.target = settings.target
@@ -123,7 +122,6 @@ class Learner:
             wanted: of `wanted`, at the same temperature; None for labels, which have none.
             temperature: what logits of whole examples are divided by.
         """
-
         logits = self.simplex.logits(batch)
         if wanted is None:
             total, count, _ = self.kind.loss(logits, targets_of(batch, logits, self.kind))
@@ -134,7 +132,6 @@ class Learner:
     def wanted(self, batch: Mapping[str, Tensor], temperature: float = 1.0) -> Tensor | None:
         """The mean of the models' predictions, where these are the target; of examples softened by a
         temperature."""
-
         if self.target == "labels":
             return None
         total: Tensor | None = None
@@ -153,7 +150,6 @@ class Learner:
     def judge(self) -> Json:
         """The held-out loss at the judged points in excess of the models' own, its maximum, and it where is
         written."""
-
         points = self.simplex.points()
         with torch.no_grad():
             stages = self.elements.stages()
@@ -179,7 +175,6 @@ class Learner:
     @cached_property
     def judged(self) -> list[tuple[dict[str, Tensor], Tensor | None]]:
         """The held-out batches with their targets; images are shifted as those that are learned from."""
-
         judged_batches = []
         for number, batch in enumerate(self.held.batches(max(self.batch_size, 32))):
             inputs = {name: x.to(self.settings.device) for name, x in batch.items()}
@@ -230,7 +225,6 @@ class Learner:
 
     def _step(self, number: int, batch: Mapping[str, Tensor]) -> bool:
         """One step; returns whether its loss and gradients are finite, without which nothing is changed."""
-
         rng = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + number)
         point = self.simplex.shares if number % 2 == 0 else self.simplex.drawn(rng)
         if self.settings.shifts:

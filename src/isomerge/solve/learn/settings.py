@@ -91,7 +91,6 @@ def shifted(batch: Mapping[str, Tensor], rng: Generator) -> dict[str, Tensor]:
     """Images [n, c, height, width] shifted at random by up to an eighth of their side, edges repeated; other inputs
     as they are. A few hundred images are soon known by heart: endpoints that have seen them say nothing new about
     them."""
-
     pixels = batch.get("pixel_values")
     if pixels is None or pixels.ndim != 4:
         return dict(batch)
@@ -116,7 +115,6 @@ def backward(loss: Tensor) -> None:
     Raises:
         IsomergeError: the device has too little memory for it.
     """
-
     try:
         loss.backward()
     except torch.OutOfMemoryError as error:
@@ -127,7 +125,6 @@ def backward(loss: Tensor) -> None:
 
 def counted(batch: Mapping[str, Tensor], logits: Tensor) -> Tensor:
     """The predictions that count: all of a classifier, the tokens of a text that are no padding."""
-
     read, written = batch.get("attention_mask"), batch.get("labels")
     if "decoder_input_ids" in batch:  # the mask is of what the encoder reads
         read = None if written is None else (written != IGNORED).long()

@@ -114,7 +114,6 @@ class MatchedSimplex:
     def joining(self, m: int, stages: Sequence[Stage]) -> MatchedSimplex:
         """The line from the mean of the first ``m`` models, moved by ``stages``, to the next one, in the same
         module."""
-
         before, share = sum(self.shares[:m]), self.shares[m]
         with torch.no_grad():
             weights = [weight / before for weight in self.shares[:m]]
@@ -132,7 +131,6 @@ class MatchedSimplex:
         return gentle
 
     def _placed(self, tensor: Tensor) -> Tensor:
-
         return tensor.to(self.settings.device, self.kept)
 
     def learnable(self) -> tuple[Spec, list[str]]:
@@ -199,7 +197,6 @@ class MatchedSimplex:
 
     def logits(self, batch: Mapping[str, Tensor]) -> Tensor:
         """The module's logits with the weights that are substituted now."""
-
         half = self.settings.precision == "bfloat16"
         kind = torch.device(self.settings.device).type
         with torch.autocast(kind, torch.bfloat16) if half else nullcontext():
@@ -219,7 +216,6 @@ def random_point(count: int, rng: Generator) -> list[float]:
 
     Corners need no learning: there the models are themselves.
     """
-
     gaps = torch.rand(count, generator=rng, dtype=torch.float64).clamp_min(1e-12).log().neg()
     drawn = gaps / gaps.sum()
     return [0.5 * float(w) + 0.5 / count for w in drawn]
@@ -245,13 +241,11 @@ class MatchedLine(MatchedSimplex):
 
     def drawn(self, rng: Generator) -> list[float]:
         """A point of the middle half, uniform."""
-
         t = float(torch.rand((), generator=rng)) * 0.5 + 0.25
         return [1 - t, t]
 
     def mixed(self, block: Block, point: Sequence[float], stages: Sequence[Stage] | None) -> Tensor:
         """The weights of one block at ``(1 - t) anchor + t source``."""
-
         t = point[1]
         b = self.corner(1, block, stages if t > 0 else None)
         return torch.lerp(self.corner(0, block), b, t) if t < 1 else b
