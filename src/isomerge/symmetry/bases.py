@@ -1,9 +1,9 @@
 """Tables of which the columns stand in any basis, in the blocks of a model.
 
 A table R of relative positions that projections W of all layers read, ``R W^T``, and nothing else, may be ``R A``
-with ``W A^-T`` (`isomerge.symmetry.language.bases`). Every tensor moves by A alone, so that layers are still moved
-one by one. In one form of all of them R is orthonormal, and nearest to numbers F that are always the same: the
-projection of F onto all that R can be is the same for every A, and so is its polar factor.
+with ``W A^-T``. Every tensor moves by A alone, so that layers are still moved one by one. In one form of all of
+them R is orthonormal, and nearest to numbers F that are always the same: the projection of F onto all that R can be
+is the same for every A, and so is its polar factor.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from isomerge.symmetry.blocks import Block, Blocks
-from isomerge.symmetry.language.bases import TableBasis
 from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.stated import Named
 
 BASIS = "norm.basis."
 """What the keys of their elements begin with."""
@@ -99,19 +99,14 @@ def bases_in(spec: Spec, blocks: Sequence[Block]) -> list[Basis]:
     """The tables of which some blocks are, or read them; of a model, or of one unit."""
     bases = []
     for statement in spec.bases:
-        named = {block.canonical[0]: block for block in blocks if not block.lead}
-        table = next((block for name, block in named.items() if statement.table.is_of(name)), None)
-        readers = tuple(
-            block for name, block in named.items() if any(part.is_of(name) for part in statement.readers)
-        )
-        bases += [_basis(spec, statement, table, readers)] if readers or table is not None else []
+        named, key = Named(blocks), BASIS + statement.name
+        table = named.at(statement.table)
+        readers = tuple(b for name, b in named.items() if any(part.is_of(name) for part in statement.readers))
+        if readers or table is not None:
+            bases.append(Basis(key, statement.along, spec.sizes[statement.along], table, readers))
     return bases
 
 
 def basis_width(spec: Spec, key: str) -> int | None:
     """How wide the table of an element is; None where no statement has it."""
     return next((spec.sizes[statement.along] for statement in spec.bases if BASIS + statement.name == key), None)
-
-
-def _basis(spec: Spec, statement: TableBasis, table: Block | None, readers: tuple[Block, ...]) -> Basis:
-    return Basis(BASIS + statement.name, statement.along, spec.sizes[statement.along], table, readers)

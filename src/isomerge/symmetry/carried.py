@@ -2,8 +2,8 @@
 
 A vector that a table of positions has in every row reaches the first layer's readers as ``W v``, which their biases
 may have in its place; a constant of a bias that nothing but the sum of all biases shows may stand in any of them.
-Texts say so by `carry` (`isomerge.symmetry.language.carries`). The tensors may lie in all layers: every one of them
-moves by what stands beside it and by the vector alone, so that layers are still moved one by one.
+Texts say so by `carry` (`isomerge.symmetry.language.statements`). The tensors may lie in all layers: every one of
+them moves by what stands beside it and by the vector alone, so that layers are still moved one by one.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch import Tensor
 from isomerge.symmetry.axes import Axis, atoms
 from isomerge.symmetry.blocks import Block, Blocks, leaves
 from isomerge.symmetry.element_key import ElementKey
-from isomerge.symmetry.language.carries import Carry, Holder
 from isomerge.symmetry.language.names import numbers
 from isomerge.symmetry.language.spec import Shift, Spec
+from isomerge.symmetry.language.statements import Carry, Holder
 from isomerge.symmetry.stage import bias_view, free_part, paid_through
 
 CARRY = "norm.carry."

@@ -1,6 +1,6 @@
 """What LayerNorms over the coordinates of a head take away, in the blocks of a model.
 
-A norm of queries or keys that takes their mean (`isomerge.symmetry.language.levels`) hears nothing of what is
+A norm of queries or keys that takes their mean (`isomerge.symmetry.language.statements`) hears nothing of what is
 written along the ones of a head: ``W + 1 c^T`` and ``b + 1 a``, for each head, of all its parts together. What else
 moves biases takes W with it: so they follow at the end.
 """
@@ -17,9 +17,9 @@ from torch import Tensor
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, Blocks, leaves
 from isomerge.symmetry.element_key import ElementKey
-from isomerge.symmetry.language.levels import HeadNorm, Normed
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.stated import Moves, Statement
+from isomerge.symmetry.language.statements import HeadNorm, Normed
+from isomerge.symmetry.stated import Moves, Named, Statement
 
 CENTRED, OFFSET = "norm.centred.", "norm.offset."
 """What the keys of their elements begin with: of weights, and of biases."""
@@ -132,13 +132,12 @@ def centred_in(spec: Spec, blocks: Sequence[Block]) -> list[Centred]:
         spec: whose statements are read.
         blocks: of a model, or of one unit.
     """
-    centred = []
-    for norm in spec.head_norms:
-        for number, line in enumerate(norm.lines):
-            for block in (block for block in blocks if not block.lead):
-                if (at := line.layer(block.canonical[0])) is not None:
-                    centred.append(_centred(spec, norm, number, line, block, at))
-    return centred
+    return [
+        _centred(spec, norm, number, line, block, at)
+        for norm in spec.head_norms
+        for number, line in enumerate(norm.lines)
+        for at, block in Named(blocks).every(line)
+    ]
 
 
 def _centred(spec: Spec, norm: HeadNorm, number: int, line: Normed, block: Block, at: Mapping[str, int]) -> Centred:

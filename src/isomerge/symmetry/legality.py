@@ -10,11 +10,8 @@ from math import prod
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.groups import SCALES
-from isomerge.symmetry.language.bases import TableBasis
-from isomerge.symmetry.language.carries import Carry
-from isomerge.symmetry.language.levels import HeadNorm
-from isomerge.symmetry.language.reaches import Length, Mute, Part, Probe, Reach
 from isomerge.symmetry.language.spec import Shift, Spec
+from isomerge.symmetry.language.statements import Carry, HeadNorm, Length, Mute, Part, Probe, Reach, TableBasis
 from isomerge.symmetry.stage import shift_atoms
 
 

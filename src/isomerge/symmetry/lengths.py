@@ -14,9 +14,9 @@ from torch import Tensor
 
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.element_key import ElementKey
-from isomerge.symmetry.language.reaches import Length
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.stated import Moves, Statement
+from isomerge.symmetry.language.statements import Length
+from isomerge.symmetry.stated import Moves, Named, Statement
 
 LENGTH = "norm.length."
 """What the keys of their elements begin with."""
@@ -107,14 +107,9 @@ def lengths_in(spec: Spec, blocks: Collection[Block]) -> list[Lengths]:
     """The statements of a spec of which all tensors are among some blocks, once for each number of the weight's
     name."""
     lengths: list[Lengths] = []
-    plain = [block for block in blocks if not block.lead] if spec.lengths else []
     for length in spec.lengths:
-        for weight in plain:
-            if (at := length.weight.layer(weight.canonical[0])) is None:
-                continue
-            stored = length.stored and next(
-                (block for block in plain if length.stored.layer(block.canonical[0]) == at), None
-            )
+        for at, weight in (named := Named(blocks)).every(length.weight):
+            stored = named.at(length.stored, at)
             if length.stored is None or stored is not None:
                 lengths.append(Lengths(length, weight, stored, tuple(at.values()), spec))
     return lengths

@@ -1,7 +1,7 @@
 """Constants that ask, in the blocks of a model: what is free of them, of what reads them, and of the keys they ask.
 
 A probe ``p`` that asks through ``q = W p + b`` shows one vector of each head, and of its keys ``q K`` alone
-(`isomerge.symmetry.language.reaches`). So free are
+(`isomerge.symmetry.language.statements`). So free are
 
 * any element of the group over which both are multiplied: ``g q`` and ``g^-T K``;
 * where the constant stands: ``p + v`` with ``b - W v``;
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from isomerge.symmetry.blocks import Block, Blocks
-from isomerge.symmetry.language.reaches import Probe
+from isomerge.symmetry.language.statements import Probe
 from isomerge.symmetry.stated import Moves, Rows, Statement
 
 TURN, TOKEN, QUERY, KEYS, DROP = "norm.turn.", "norm.token.", "norm.query.", "norm.keys.", "norm.drop."

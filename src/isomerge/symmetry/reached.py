@@ -18,7 +18,7 @@ one number is free, the factor ``f = 1 + a sum(u)`` by which readers have more o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -29,11 +29,11 @@ from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.centred import CENTRED, OFFSET, centred_in
 from isomerge.symmetry.element_key import ElementKey
-from isomerge.symmetry.language.reaches import Map, Part, Probe, Reach
 from isomerge.symmetry.language.spec import Line, Spec
+from isomerge.symmetry.language.statements import Part, Probe, Reach
 from isomerge.symmetry.lengths import LENGTH, lengths_in
 from isomerge.symmetry.probed import DROP, KEYS, QUERY, TOKEN, TURN, Probed
-from isomerge.symmetry.stated import Moves, Reader, Rows, Statement
+from isomerge.symmetry.stated import Moves, Named, Reader, Rows, Statement
 from isomerge.symmetry.unheard import UNHEARD, unheard_in, unheard_shape
 from isomerge.symmetry.unstored_biases import bias_of
 
@@ -283,17 +283,13 @@ def reached_in(spec: Spec, blocks: Sequence[Block], *, states: bool = False) -> 
     statements: list[Statement] = [*lengths_in(spec, blocks), *unheard_in(spec, blocks), *centred_in(spec, blocks)]
     if not spec.probes and not spec.reaches:
         return statements
-    named = {block.canonical[0]: block for block in blocks if not block.lead}
-
-    def at(part: Part | None) -> Block | None:
-        return None if part is None else next((b for name, b in named.items() if part.is_of(name)), None)
-
+    named = Named(blocks)
     for probe in spec.probes:
-        if all(at(part) is not None for part in probe.parts):
-            statements.append(_probed(spec, probe, at))
+        if all(named.at(part) is not None for part in probe.parts):
+            statements.append(_probed(spec, probe, named))
     for reach in spec.reaches:
-        if all(at(part) is not None for part in reach.parts):
-            reached = _reached(spec, reach, at, named, states)
+        if all(named.at(part) is not None for part in reach.parts):
+            reached = _reached(spec, reach, named, states)
             width, narrow = _map_sizes(spec, reached.through, reached.gain is not None)
             free = not states if isinstance(reached, Rerun) else narrow < width
             statements += [reached] if free else []
@@ -318,27 +314,23 @@ def _alone(line: Line) -> Block:
     return Block(name, line, (), line.axes, (name,), ())
 
 
-def _probed(spec: Spec, probe: Probe, at: Callable[[Part | None], Block | None]) -> Probed:
-    token = at(probe.token)
+def _probed(spec: Spec, probe: Probe, named: Named) -> Probed:
+    token = named.at(probe.token)
     assert token is not None
-    read = token.names
     maps = (*probe.query.parts, *probe.key.parts)
-    weight, bias, keys, dropped = (_rows(spec, part, at, read, probe.along) for part in maps)
+    weight, bias, keys, dropped = (_rows(spec, part, named, token.names, probe.along) for part in maps)
     return Probed(probe, token, weight, bias, keys, dropped)
 
 
-def _reached(
-    spec: Spec,
-    reach: Reach,
-    at: Callable[[Part | None], Block | None],
-    named: Mapping[str, Block],
-    states: bool,
-) -> Reached | Rerun:
-    bias, through, gain, norm = (at(part) for part in (reach.bias, reach.through, reach.gain, reach.then))
+def _reached(spec: Spec, reach: Reach, named: Named, states: bool) -> Reached | Rerun:
+    bias, through, gain, norm = map(named.at, (reach.bias, reach.through, reach.gain, reach.then))
     assert bias is not None
     assert through is not None
     read = bias.names
-    readers = tuple(_reader(spec, reach, k, each, at, read) for k, each in enumerate(reach.readers))
+    readers = tuple(
+        Reader(f"{REACH}{reach.name}.{k}", *(_rows(spec, part, named, read) for part in reader.parts))
+        for k, reader in enumerate(reach.readers)
+    )
     shift, then = (None if each is None else named.get(bias_of(each.canonical[0])) for each in (gain, norm))
     if norm is not None:
         return Rerun(reach, bias, through, gain, norm, then, readers)
@@ -346,22 +338,8 @@ def _reached(
     return Reached(reach, bias, through, gain, shift, readers, levels)
 
 
-def _reader(
-    spec: Spec,
-    reach: Reach,
-    number: int,
-    reader: Map,
-    at: Callable[[Part | None], Block | None],
-    read: frozenset[str],
-) -> Reader:
-    weight, bias = (_rows(spec, part, at, read) for part in reader.parts)
-    return Reader(f"{REACH}{reach.name}.{number}", weight, bias)
-
-
-def _rows(
-    spec: Spec, part: Part, at: Callable[[Part | None], Block | None], read: frozenset[str], along: str = ""
-) -> Rows:
-    block = at(part)
+def _rows(spec: Spec, part: Part, named: Named, read: frozenset[str], along: str = "") -> Rows:
+    block = named.at(part)
     assert block is not None
     return Rows(block, part.number, spec, read, along)
 

@@ -3,7 +3,7 @@ biases that they speak of, as matrices: heads, an axis of each head, and what is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Protocol
@@ -13,6 +13,25 @@ from torch import Tensor
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, Blocks, leaves
 from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.language.statements import NamedLine
+
+
+class Named(dict[str, Block]):
+    """The blocks of a model, or of one unit, by the names that statements know; of those that are several tensors
+    they speak of none."""
+
+    def __init__(self, blocks: Iterable[Block]) -> None:
+        super().__init__({block.canonical[0]: block for block in blocks if not block.lead})
+
+    def every(self, line: NamedLine) -> Iterator[tuple[dict[str, int], Block]]:
+        """The blocks of a line, and the numbers in their names."""
+        yield from ((at, block) for name, block in self.items() if (at := line.layer(name)) is not None)
+
+    def at(self, line: NamedLine | None, numbers: Mapping[str, int] | None = None) -> Block | None:
+        """The block of a line with these numbers in its name, or the first one; None where it is not there."""
+        every = self.every(line) if line is not None else ()
+        return next((block for at, block in every if numbers in (None, at)), None)
+
 
 Moves = dict[str, Tensor]
 """Elements by key, in the order in which they act."""

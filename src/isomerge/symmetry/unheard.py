@@ -25,10 +25,10 @@ from torch import Tensor
 
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.element_key import ElementKey
-from isomerge.symmetry.language.reaches import Mute
 from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.language.statements import Mute
 from isomerge.symmetry.post_norms import Order, depth_of, order_of
-from isomerge.symmetry.stated import Moves, Rows, Statement
+from isomerge.symmetry.stated import Moves, Named, Rows, Statement
 from isomerge.symmetry.unstored_biases import bias_of
 
 UNHEARD = "norm.unheard."
@@ -186,24 +186,17 @@ def unheard_in(spec: Spec, blocks: Sequence[Block]) -> list[Unheard]:
         spec: whose statements are read.
         blocks: of a model, or of one unit.
     """
-    named = {block.canonical[0]: block for block in blocks if not block.lead} if spec.mutes else {}
+    named = Named(blocks) if spec.mutes else Named([])
     orders = {stream: order_of(spec, stream) for stream in spec.postnorm} if spec.mutes else {}
-    statements = []
-    for mute in spec.mutes:
-        for name in named:
-            if (at := mute.values.weight.layer(name)) is not None:
-                statement = _unheard(spec, mute, at, named, orders)
-                statements += [statement] if statement is not None and statement.entries else []
-    return statements
+    values = ((mute, at, weight) for mute in spec.mutes for at, weight in named.every(mute.values.weight))
+    statements = (_unheard(spec, mute, at, weight, named, orders) for mute, at, weight in values)
+    return [statement for statement in statements if statement is not None and statement.entries]
 
 
 def unheard_shape(spec: Spec, key: str, blocks: Sequence[Block]) -> tuple[int, ...] | None:
     """The shape of an element, given a block of every line; None where no statement has it."""
     for mute in (mute for mute in spec.mutes if ElementKey.of(key).name == UNHEARD + mute.name):
-        weight, out = (
-            next((block for block in blocks if part.is_of(block.canonical[0])), None)
-            for part in (mute.values.weight, mute.out)
-        )
+        weight, out = map(Named(blocks).at, (mute.values.weight, mute.out))
         if weight is not None and out is not None:
             names = [a.name for a in weight.parts[mute.values.weight.number]]
             written = out.names - {*spec.streams}
@@ -214,19 +207,14 @@ def unheard_shape(spec: Spec, key: str, blocks: Sequence[Block]) -> tuple[int, .
 
 
 def _unheard(
-    spec: Spec, mute: Mute, at: Mapping[str, int], named: Mapping[str, Block], orders: Mapping[str, Order]
+    spec: Spec, mute: Mute, at: Mapping[str, int], weight: Block, named: Named, orders: Mapping[str, Order]
 ) -> Unheard | None:
-    weight, bias, out = (
-        next((block for name, block in named.items() if part.layer(name) == at), None)
-        for part in (*mute.values.parts, mute.out)
-    )
-    if weight is None or out is None or bias_of(out.canonical[0]) in named:
+    bias, out, gain = (named.at(line, at) for line in (mute.values.bias, mute.out, mute.gain))
+    if out is None or bias_of(out.canonical[0]) in named:
         return None
+    passes = False
     if mute.gain is None:
         gain, passes = _norm_before(spec, weight, out, named, orders)
-    else:
-        of_gain = mute.gain
-        gain, passes = next((b for name, b in named.items() if of_gain.layer(name) == at), None), False
     if gain is None:
         return None
     shift = named.get(bias_of(gain.canonical[0]))

@@ -21,10 +21,11 @@ A bias has the first axis of its weight, the rows: ``MODULE.*  (h qk) res'`` is 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import cached_property, lru_cache
+from typing import Any
 
 from isomerge.errors import IsomergeError
 
@@ -88,6 +89,39 @@ class Statement:
     def __str__(self) -> str:
         text = self.body if self.word == LINE else f"{self.word} {self.body}"
         return text if self.condition is None else f"{text} if {self.condition}"
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a statement is written that begins with some word."""
+
+    word: str
+    pattern: re.Pattern[str]
+    """Of what follows the word."""
+    shown: str
+    """The same, as errors show it."""
+
+    def read(self, rest: str) -> re.Match[str]:
+        """What follows the word, taken apart.
+
+        Raises:
+            IsomergeError: it is not understood.
+        """
+        match = self.pattern.match(rest)
+        if match is None:
+            raise self.refused(rest)
+        return match
+
+    def each(self, pattern: re.Pattern[str], texts: Sequence[str], rest: str) -> list[tuple[str | Any, ...]]:
+        """Some texts out of what follows the word, each taken apart; raises as `read` does."""
+        matches = [*map(pattern.match, texts)]
+        if not all(matches):
+            raise self.refused(rest)
+        return [match.groups() for match in matches if match is not None]
+
+    def refused(self, rest: str) -> IsomergeError:
+        """The error of what is not understood."""
+        return IsomergeError(f"{self.word} {rest!r} is not understood: write {self.shown}")
 
 
 def expanded_text(text: str, origin: str = "spec", texts: Texts | None = None) -> str:

@@ -30,13 +30,16 @@ from typing import Any
 from isomerge.errors import IsomergeError
 from isomerge.records import Json
 from isomerge.symmetry.axes import renamed
-from isomerge.symmetry.language.carries import Holder
-from isomerge.symmetry.language.levels import Normed
-from isomerge.symmetry.language.reaches import Part
+from isomerge.symmetry.language.expansion import Form
 from isomerge.symmetry.language.spec import Line, Shift, Space, Spec
+from isomerge.symmetry.language.statements import Holder, Normed, Part
 
-_INCLUDE = re.compile(
-    r"(\w+)(\s+or\s+whole)?(?:\s+as\s+(\w+))?(?:\s+at\s+(\S+))?(?:\s+of\s+(\S+))?(?:\s+with\s+(\w+=.+?))?(?:\s+without\s+(\w+(?:\s+\w+)*))?$"
+_INCLUDE = Form(
+    "include",
+    re.compile(
+        r"(\w+)(\s+or\s+whole)?(?:\s+as\s+(\w+))?(?:\s+at\s+(\S+))?(?:\s+of\s+(\S+))?(?:\s+with\s+(\w+=.+?))?(?:\s+without\s+(\w+(?:\s+\w+)*))?$"
+    ),
+    "GROUP [as NAME] [at PREFIX] [of MODEL] [with KEY=EXPR, ...] [without SPACE ...] [if E]",
 )
 
 OF_STREAMS = ("prenorm", "normed_out", "within", "again", "plain", "postnorm")
@@ -128,13 +131,7 @@ def read_inclusion(rest: str) -> Inclusion:
     Raises:
         IsomergeError: it is not understood.
     """
-    match = _INCLUDE.match(rest)
-    if not match:
-        raise IsomergeError(
-            f"include {rest!r} is not understood: write GROUP [as NAME] [at PREFIX] [of MODEL] [with KEY=EXPR, ...] "
-            f"[without SPACE ...] [if E]"
-        )
-    group, whole, name, at, model, assigned, without = match.groups()
+    group, whole, name, at, model, assigned, without = _INCLUDE.read(rest).groups()
     keys = re.split(r",\s+(?=\w+=[^=])", assigned) if assigned else []
     more = tuple((key, expression) for key, _, expression in (key_value.partition("=") for key_value in keys))
     return Inclusion(group, name, at or "", model, tuple((without or "").split()), bool(whole), more)

@@ -21,8 +21,14 @@ from functools import lru_cache
 from typing import Any
 
 from isomerge.errors import IsomergeError
+from isomerge.symmetry.language.expansion import Form
 
 _NUMBER = re.compile(r"\{(\w+)(?:\*(\d+)\+(\w+))?(?:([=!])([\d|]*))?(?:,(\w+)=([\d|]*))?\}")
+_LAYERS = Form(
+    "layers",
+    re.compile(r"([A-Za-z_]\w*)\s*=\s*(.+?)\.\.(.+?)(?:\s+where\s+(.+))?$"),
+    "NAME = FIRST..LAST [where E]",
+)
 MOST_LAYERS = 10_000
 """What a model or a range of layers in a name may have: they are written out, and configs are not to be trusted."""
 Evaluate = Callable[[str], Any]
@@ -187,10 +193,7 @@ def read_layers(rest: str, evaluate: Callable[[str, Mapping[str, Any]], Any]) ->
     Raises:
         IsomergeError: it is not understood, or names no layers.
     """
-    match = re.match(r"([A-Za-z_]\w*)\s*=\s*(.+?)\.\.(.+?)(?:\s+where\s+(.+))?$", rest)
-    if not match:
-        raise IsomergeError(f"layers {rest!r} is not understood: write NAME = FIRST..LAST [where E]")
-    name, first, last, condition = match.groups()
+    name, first, last, condition = _LAYERS.read(rest).groups()
     every = span(f"{first}..{last}", evaluate(first, {}), evaluate(last, {}))
     if every and every[0] < 0:
         raise IsomergeError(f"config.json: {first} is {every[0]}, not the number of a layer")

@@ -17,12 +17,19 @@ from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Atom, Axis, TypedAxes, atoms, shape, show
 from isomerge.symmetry.element_key import SHIFT, ElementKey
 from isomerge.symmetry.groups import GROUPS, Group
-from isomerge.symmetry.language.bases import TableBasis
-from isomerge.symmetry.language.carries import Carry, Rows
-from isomerge.symmetry.language.levels import HeadNorm
 from isomerge.symmetry.language.names import Number, expression, filled, numbers
-from isomerge.symmetry.language.reaches import Length, Mute, Probe, Reach
-from isomerge.symmetry.language.statements import FixedPart, Returned
+from isomerge.symmetry.language.statements import (
+    Carry,
+    FixedPart,
+    HeadNorm,
+    Length,
+    Mute,
+    Probe,
+    Reach,
+    Returned,
+    Rows,
+    TableBasis,
+)
 
 # What a group may be restricted to (--spaces res:Perm).
 SUBGROUPS = {"SignedPerm": ("Perm", "Sign"), "O": ("Perm", "SignedPerm"), "OFixingOnes": ("Perm",), "GL": ("O",)}

@@ -28,8 +28,8 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
                                                 of GAIN: c / GAIN is free, and the head's bias pays
 ``biased WEIGHT#1 by BIAS``                     a part of a fused reader has a bias of its own
 ``biased WEIGHT by BIAS ...``                   biases of other names, of which every one has all that a reader's would
-``carry NAME: A [along X] -> B, 2 C along Y, D via W``  a vector that A has more B loses, C twice, and D what W makes of it (see `isomerge.symmetry.language.carries`)
-``probe NAME: P through W#0 by B#0 -> K#1 by C#1 along X``  one constant P asks, through W and its bias; no more of K counts than what that makes of it (see `isomerge.symmetry.language.reaches`)
+``carry NAME: A [along X] -> B, 2 C along Y, D via W``  a vector that A has more B loses, C twice, and D what W makes of it (see `isomerge.symmetry.language.statements`)
+``probe NAME: P through W#0 by B#0 -> K#1 by C#1 along X``  one constant P asks, through W and its bias; no more of K counts than what that makes of it (see `isomerge.symmetry.language.statements`)
 ``reached NAME: B over P [behind G] -> W by C, ...``  these weights read P e + B alone, of fewer e than it is wide; e comes from the norm of G; ``then N``: once, and the norm of N in every later run
 ``unheard NAME: W by B [behind G] through O``    constants of values of which O makes something along the ones alone no norm hears; W reads the norm of G
 ``basis NAME: R along X -> W, ...``                W of all layers are all that reads the table R along X, which may stand in any basis
@@ -88,26 +88,48 @@ from isomerge.records import Json
 from isomerge.symmetry.axes import atoms, parse
 from isomerge.symmetry.fixed import check_fixed
 from isomerge.symmetry.groups import GROUPS, SCALES
-from isomerge.symmetry.language.bases import read_basis
-from isomerge.symmetry.language.carries import Carry, Rows, read_carry
-from isomerge.symmetry.language.expansion import LINE, WORDS, Statement, Texts, expanded, family_of
+from isomerge.symmetry.language.expansion import LINE, WORDS, Form, Statement, Texts, expanded, family_of
 from isomerge.symmetry.language.expressions import evaluate
 from isomerge.symmetry.language.inclusion import check_apart, included, read_inclusion
-from isomerge.symmetry.language.levels import read_centred
 from isomerge.symmetry.language.names import MOST_LAYERS, bound, chosen, first_alternatives, read_layers
-from isomerge.symmetry.language.reaches import read_length, read_probe, read_reached, read_unheard
 from isomerge.symmetry.language.spec import BESIDE, Line, Shift, Space, Spec
-from isomerge.symmetry.language.statements import FixedPart, Returned, read_fixed, read_returned
+from isomerge.symmetry.language.statements import (
+    Carry,
+    FixedPart,
+    Returned,
+    Rows,
+    read_basis,
+    read_carry,
+    read_centred,
+    read_fixed,
+    read_length,
+    read_probe,
+    read_reached,
+    read_returned,
+    read_unheard,
+)
 from isomerge.symmetry.legality import check_legality
 from isomerge.symmetry.returned import task_of, without_returned
 
-_SPACE = re.compile(r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\s*(?:folded\s+(\w+))?$")
-_ALONG = r"(?:\s+along\s+(\w+)(?:\[(\S*?):(\S*?)\])?)?"
-_SHIFT = re.compile(
-    rf"(\w+)\s*:\s*(\S+){_ALONG}(?:\s*->\s*(\S+)(?:\s+via\s+([^\s#]+(?:#\d+(?:,\d+)*)?)|{_ALONG}))?"
-    r"(?:\s+with\s+(\S+))?(?:\s+against\s+(\S+))?$"
+_SPACE = Form(
+    "space",
+    re.compile(r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\s*(?:folded\s+(\w+))?$"),
+    "NAME: GROUP[index, ...]",
 )
-_BIASED = re.compile(r"([^\s#]+)(?:#(\d+))?\s+by\s+(\S.*)$")
+_ALONG = r"(?:\s+along\s+(\w+)(?:\[(\S*?):(\S*?)\])?)?"
+_SHIFT = Form(
+    "shift",
+    re.compile(
+        rf"(\w+)\s*:\s*(\S+){_ALONG}(?:\s*->\s*(\S+)(?:\s+via\s+([^\s#]+(?:#\d+(?:,\d+)*)?)|{_ALONG}))?"
+        r"(?:\s+with\s+(\S+))?(?:\s+against\s+(\S+))?$"
+    ),
+    "NAME: BIAS [along AXIS] [-> OUT via WEIGHT | -> OUT [along AXIS]]",
+)
+_BIASED = Form(
+    "biased",
+    re.compile(r"([^\s#]+)(?:#(\d+))?\s+by\s+(\S.*)$"),
+    "WEIGHT#PART by BIAS, or WEIGHT by BIAS ...",
+)
 _INFINITE = " infinite"
 RETURNED, PLAIN, WITHIN, AGAIN, RAW = " returned", " plain", " within", " again", " raw"
 BEHIND_PADDING = "behind padding"
@@ -310,10 +332,7 @@ class _Reader:
         self.numbered[reason.strip()] = [self.value(expression, {"l": layer}) for layer in range(depth)]
 
     def read_space(self, statement: Statement) -> None:
-        match = _SPACE.match(statement.body)
-        if not match:
-            raise IsomergeError(f"space {statement.body!r} is not understood: write NAME: GROUP[index, ...]")
-        name, role, group, index, folded = match.groups()
+        name, role, group, index, folded = _SPACE.read(statement.body).groups()
         for wanted in filter(None, (group, folded)):
             if wanted not in GROUPS:
                 raise IsomergeError(f"space {name}: no group {wanted!r}; there are {', '.join(GROUPS)}")
@@ -337,12 +356,8 @@ class _Reader:
         return streams
 
     def read_shift(self, rest: str) -> None:
-        match = _SHIFT.match(rest)
-        if not match:
-            raise IsomergeError(
-                f"shift {rest!r} is not understood: write NAME: BIAS [along AXIS] [-> OUT via WEIGHT | -> OUT [along AXIS]]"
-            )
-        name, bias, along, first, last, into, via, into_along, into_first, into_last, *more = match.groups()
+        name, bias, along, first, last, into, via, into_along, *ends = _SHIFT.read(rest).groups()
+        into_first, into_last, *more = ends
         rows, into_rows = self.rows(first, last), self.rows(into_first, into_last)
         bias, _, block = bias.partition("#")
         into, _, into_block = (into or "").partition("#")
@@ -364,13 +379,9 @@ class _Reader:
         self.carries.append(read_carry(rest, self.chosen, self.rows))
 
     def read_biased(self, rest: str) -> None:
-        match = _BIASED.match(rest)
-        if not match:
-            raise IsomergeError(
-                f"biased {rest!r} is not understood: write WEIGHT#PART by BIAS, or WEIGHT by BIAS ..."
-            )
-        part = None if match[2] is None else int(match[2])
-        self.biased += [(match[1], part, name) for name in match[3].split()]
+        weight, number, biases = _BIASED.read(rest).groups()
+        part = None if number is None else int(number)
+        self.biased += [(weight, part, name) for name in biases.split()]
 
     def rows(self, first: str | None, last: str | None) -> Rows | None:
         """The rows between two expressions; an empty one is the end."""

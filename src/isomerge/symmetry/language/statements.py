@@ -1,16 +1,106 @@
-"""Statements of a spec beside its spaces and lines: parts that alignment leaves as they are, and what classes of
-models return."""
+"""Statements of a spec beside its spaces and lines: what they are called, what they hold, and how they are read.
+
+Of all classes and parts: ``fixed`` and ``returns`` (`isomerge.symmetry.fixed`, `isomerge.symmetry.returned`).
+
+Of constants that several tensors hold, of whatever layers:
+
+``carry NAME: FIRST [along AXIS] -> OTHER, OTHER ...``: a vector v that FIRST has more (all rows of it along AXIS, one
+of them the same) every OTHER has less. An OTHER is ``[FACTOR] LINE[#PART] [along AXIS[a:b]] [over AXIS[a:b]] [at LAYERS]
+[via WEIGHT[#PART]]``: it loses v, so many times v, or what WEIGHT makes of v; over some coordinates of a longer axis; at
+LAYERS, an axis, where FIRST's layer stands in it. In names ``{l:E}`` are some layers and ``{l}`` all; where FIRST has a ``{l}``
+there is a vector for each layer, and an OTHER with a ``{l}`` is of the same one.
+
+Of few tensors (`isomerge.symmetry.stated`):
+
+``probe NAME: PROBE through WEIGHT#PART by BIAS#PART -> KEY#PART by BIAS#PART along AXIS``: one constant is read by WEIGHT
+and its bias, which makes one vector of each head along AXIS, and no more of KEY counts than what that makes of it. The
+keys' bias softmax drops: a `shift` says so.
+
+``reached NAME: BIAS over MAP [behind GAIN] [then NORM] -> WEIGHT by BIAS, ...``: these weights read ``MAP e + BIAS`` alone,
+of fewer e than it is wide; e comes from the norm of GAIN. With ``then``: once, and the norm of NORM in every later run.
+
+``unheard NAME: WEIGHT#PART by BIAS#PART [behind GAIN] through OUT``: values, whose constants of which OUT, that has no
+bias, makes something along the ones alone no norm hears; WEIGHT reads the norm of GAIN. The last of its axes is that of
+a head's values. Without GAIN the order of lines says which norm it is, under `postnorm`; where a stream carries that
+norm's bias on to what OUT writes, the values take it up.
+
+``length NAME: WEIGHT by LENGTHS along AXIS``: of WEIGHT's slices along AXIS the directions alone count; LENGTHS has their
+lengths. ``length NAME: WEIGHT above LEAST``: what WEIGHT writes is scaled to some length afterwards, wherever its mean
+square is above a bound that nothing comes near while WEIGHT multiplies mean squares by more than LEAST.
+
+``basis NAME: TABLE along AXIS -> WEIGHT, ...``: what multiplies the rows of TABLE by WEIGHTs, of whatever layers, along
+AXIS, is all that reads it: ``R A`` with ``W A^-T`` is the same for any invertible A.
+
+``centred NAME: LINE[#PART,PART], ... over AXIS ...``: a LayerNorm takes the mean over these axes, of all parts together,
+of what each LINE writes: what it writes along the ones of them is free.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
+from typing import Any
 
 from isomerge.errors import IsomergeError
+from isomerge.symmetry.language.expansion import Form
+from isomerge.symmetry.language.names import expression
 
 NOTHING = "nothing"
-_RETURNS = re.compile(r"([\w\s]+?)\s*:\s*([\w*?\s]+)$")
+NameOf = Callable[[str], str]
+"""Writes layers into a name."""
+Rows = tuple[int, int | None]
+"""Rows of an axis from one up to another, or to the last."""
+
+_PART = r"(\S+?)(?:#(\d+))?"
+_MAP = rf"{_PART}\s+by\s+{_PART}"
+_READER = re.compile(rf"{_MAP}$")
+_NORMED = re.compile(r"(\S+?)(?:#(\d+(?:,\d+)*))?$")
+_HOLDER = re.compile(
+    r"(?:(-?\d+(?:\.\d+)?)\s+)?(\S+?)(?:#(\d+))?(?:\s+along\s+(\w+)(?:\[(\S*?):(\S*?)\])?)?(?:\s+over\s+(\w+)\[(\S*?):(\S*?)\])?(?:\s+at\s+(\w+))?(?:\s+via\s+(\S+?)(?:#(\d+))?)?$"
+)
+_RETURNS = Form(
+    "returns",
+    re.compile(r"([\w\s]+?)\s*:\s*([\w*?\s]+)$"),
+    "`returns SPACE ... : CLASS ...`, or `returns nothing : CLASS ...`",
+)
+_CARRY = Form(
+    "carry",
+    re.compile(r"(\w+)\s*:\s*(.+?)\s*->\s*(.+)$"),
+    "NAME: LINE [along AXIS] -> [FACTOR] LINE [along AXIS] [over AXIS[a:b]] [at LAYERS] [via WEIGHT], ...",
+)
+_PROBE = Form(
+    "probe",
+    re.compile(rf"(\w+)\s*:\s*(\S+)\s+through\s+{_MAP}\s*->\s*{_MAP}\s+along\s+(\w+)$"),
+    "NAME: PROBE through WEIGHT#PART by BIAS#PART -> KEY#PART by BIAS#PART along AXIS",
+)
+_REACHED = Form(
+    "reached",
+    re.compile(r"(\w+)\s*:\s*(\S+)\s+over\s+(\S+)(?:\s+behind\s+(\S+))?(?:\s+then\s+(\S+))?\s*->\s*(.+)$"),
+    "NAME: BIAS over MAP [behind GAIN] [then NORM] -> WEIGHT by BIAS, ...",
+)
+_UNHEARD = Form(
+    "unheard",
+    re.compile(rf"(\w+)\s*:\s*{_MAP}(?:\s+behind\s+(\S+))?\s+through\s+(\S+)$"),
+    "NAME: WEIGHT by BIAS [behind GAIN] through OUT",
+)
+_LENGTH = Form(
+    "length",
+    re.compile(r"(\w+)\s*:\s*(\S+)\s+(?:by\s+(\S+)\s+along\s+(\w+)|above\s+([\d.]+(?:e-?\d+)?))$"),
+    "NAME: WEIGHT by LENGTHS along AXIS, or NAME: WEIGHT above LEAST",
+)
+_BASIS = Form(
+    "basis",
+    re.compile(r"(\w+)\s*:\s*(\S+)\s+along\s+(\w+)\s*->\s*(\S.*)$"),
+    "NAME: TABLE along AXIS -> WEIGHT, ...",
+)
+_CENTRED = Form(
+    "centred",
+    re.compile(r"(\w+)\s*:\s*(\S.*?)\s+over\s+(\w[\w\s]*)$"),
+    "NAME: LINE#PART,PART, ... over AXIS ...",
+)
 
 
 @dataclass(frozen=True)
@@ -27,12 +117,201 @@ class FixedPart:
         return name.startswith(self.beginnings)
 
 
-def read_fixed(rest: str) -> FixedPart:
-    """Read what follows the word ``fixed``.
+@dataclass(frozen=True)
+class Returned:
+    """One ``returns`` statement: what classes return, by the names of spaces and shifts."""
 
-    Raises:
-        IsomergeError: it has no name or no reason.
-    """
+    names: frozenset[str]
+    classes: tuple[str, ...]
+    """Names of classes, in which ``*`` stands for anything."""
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(expression(pattern))
+
+
+def numbered(pattern: str, name: str) -> dict[str, int] | None:
+    """The numbers that a name has where a pattern has indices; None where it is none of the pattern's."""
+    match = _compiled(pattern).fullmatch(name)
+    return None if match is None else {k: int(v) for k, v in match.groupdict().items()}
+
+
+class NamedLine:
+    """What a statement says of one line, by its name; layers are written into it."""
+
+    name: str
+
+    def layer(self, name: str) -> dict[str, int] | None:
+        """The numbers of a canonical name, where it is this line's."""
+        return numbered(self.name, name)
+
+    def is_of(self, name: str) -> bool:
+        """Whether a canonical name is this line's."""
+        return self.layer(name) is not None
+
+
+@dataclass(frozen=True)
+class Holder(NamedLine):
+    """A tensor that may hold a vector that is carried, or what a weight makes of it."""
+
+    name: str
+    along: str | None = None
+    rows: Rows | None = None
+    """The rows of that axis that hold it; None: all."""
+    via: str | None = None
+    via_part: int | None = None
+    """The part of a concatenation that reads it."""
+    factor: float = 1.0
+    part: int | None = None
+    """The part of a concatenation that holds it; None: all."""
+    over: str | None = None
+    """The axis of which some coordinates hold it, where it is longer than the vector."""
+    coordinates: Rows | None = None
+    """Which of them."""
+    at: str | None = None
+    """The axis of layers of which one holds it."""
+    row: int | None = None
+    """Which of them, where that is known."""
+
+    def via_layer(self, name: str) -> dict[str, int] | None:
+        """The same of the weight's."""
+        return None if self.via is None else numbered(self.via, name)
+
+
+@dataclass(frozen=True)
+class Carry:
+    """A vector that may stand in the first tensor or in all others."""
+
+    name: str
+    first: Holder
+    others: tuple[Holder, ...]
+
+
+@dataclass(frozen=True)
+class Part(NamedLine):
+    """A line, or a part of a concatenation in it."""
+
+    name: str
+    number: int = 0
+
+    @property
+    def shown(self) -> str:
+        """What errors call it."""
+        return f"{self.name}#{self.number}" if self.number else self.name
+
+
+@dataclass(frozen=True)
+class Normed(NamedLine):
+    """A line, and the parts of it that are normed together."""
+
+    name: str
+    parts: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True)
+class Map:
+    """A weight and its bias."""
+
+    weight: Part
+    bias: Part
+
+    @property
+    def parts(self) -> tuple[Part, Part]:
+        """Both."""
+        return self.weight, self.bias
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A constant that asks, and the keys that it asks."""
+
+    name: str
+    token: Part
+    query: Map
+    key: Map
+    along: str
+    """The axis over which queries and keys are multiplied."""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All lines."""
+        return self.token, *self.query.parts, *self.key.parts
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What a map reaches of a stream, and who reads nothing else."""
+
+    name: str
+    bias: Part
+    through: Part
+    gain: Part | None
+    readers: tuple[Map, ...]
+    then: Part | None = None
+    """The gain of the norm that readers read in every run but the first."""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All lines."""
+        gains = [part for part in (self.gain, self.then) if part is not None]
+        return self.bias, self.through, *gains, *(part for reader in self.readers for part in reader.parts)
+
+
+@dataclass(frozen=True)
+class Mute:
+    """Values, and the output that they go through, of which constants may be unheard."""
+
+    name: str
+    values: Map
+    gain: Part | None
+    """None: the norm that the values read by the order of lines."""
+    out: Part
+
+
+@dataclass(frozen=True)
+class Length:
+    """A weight of which the directions of slices count, and what has their lengths; or one of which the direction of
+    the whole counts, as what it writes is scaled afterwards."""
+
+    name: str
+    weight: Part
+    stored: Part | None = None
+    along: str | None = None
+    """The axis that numbers the slices."""
+    least: float = 0.0
+    """By what mean squares of what the weight reads must be multiplied that its length is free."""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All lines."""
+        return (self.weight,) if self.stored is None else (self.weight, self.stored)
+
+
+@dataclass(frozen=True)
+class TableBasis:
+    """A table, the axis of its columns, and all that reads it."""
+
+    name: str
+    table: Part
+    along: str
+    readers: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class HeadNorm:
+    """A LayerNorm over some axes, and what it reads."""
+
+    name: str
+    lines: tuple[Normed, ...]
+    over: frozenset[str]
+
+
+# Each of these reads what follows its word, and raises IsomergeError where it is not understood.
+
+
+def read_fixed(rest: str) -> FixedPart:
+    """Read what follows the word ``fixed``."""
     names, _, reason = rest.partition(": ")
     if not names.split() or not reason.strip():
         raise IsomergeError(f"fixed {rest!r} is not understood: write NAME ... : REASON")
@@ -47,25 +326,66 @@ def alternatives(name: str) -> list[str]:
     return list(dict.fromkeys([name, *map("".join, product(*choices))]))
 
 
-@dataclass(frozen=True)
-class Returned:
-    """One ``returns`` statement: what classes return, by the names of spaces and shifts."""
-
-    names: frozenset[str]
-    classes: tuple[str, ...]
-    """Names of classes, in which ``*`` stands for anything."""
-
-
 def read_returned(rest: str) -> Returned:
-    """Read what follows the word ``returns``.
+    """Read what follows the word ``returns``."""
+    names, classes = _RETURNS.read(rest).groups()
+    return Returned(frozenset(names.split()) - {NOTHING}, tuple(classes.split()))
 
-    Raises:
-        IsomergeError: it is not understood.
-    """
-    match = _RETURNS.match(rest)
-    if not match:
-        raise IsomergeError(
-            f"returns {rest!r} is not understood: write `returns SPACE ... : CLASS ...`, or `returns nothing : "
-            f"CLASS ...`"
-        )
-    return Returned(frozenset(match[1].split()) - {NOTHING}, tuple(match[2].split()))
+
+def read_carry(rest: str, name_of: NameOf, rows_of: Callable[[str | None, str | None], Rows | None]) -> Carry:
+    """Read what follows the word ``carry``; ``rows_of`` is what two expressions come to as rows."""
+    name, first, others = _CARRY.read(rest).groups()
+    holders = []
+    for part in _CARRY.each(_HOLDER, [first, *others.split(", ")], rest):
+        factor, line, own, along, begin, end, over, low, high, layers, via, number = part
+        at, reading = (int(text) if text else None for text in (own, number))
+        more = (via and name_of(via), reading, float(factor or 1), at, over, rows_of(low, high), layers)
+        holders.append(Holder(name_of(line), along, rows_of(begin, end), *more))
+    return Carry(name, holders[0], tuple(holders[1:]))
+
+
+def read_probe(rest: str, name_of: NameOf) -> Probe:
+    """Read what follows the word ``probe``."""
+    name, token, *pieces, along = _PROBE.read(rest).groups()
+    return Probe(name, Part(name_of(token)), _map(pieces[:4], name_of), _map(pieces[4:], name_of), along)
+
+
+def read_reached(rest: str, name_of: NameOf) -> Reach:
+    """Read what follows the word ``reached``."""
+    name, bias, through, gain, then, readers = _REACHED.read(rest).groups()
+    maps = tuple(_map(part, name_of) for part in _REACHED.each(_READER, readers.split(", "), rest))
+    gain, then = (None if line is None else Part(name_of(line)) for line in (gain, then))
+    return Reach(name, Part(name_of(bias)), Part(name_of(through)), gain, maps, then)
+
+
+def read_unheard(rest: str, name_of: NameOf) -> Mute:
+    """Read what follows the word ``unheard``."""
+    name, *pieces, gain, out = _UNHEARD.read(rest).groups()
+    return Mute(name, _map(pieces, name_of), None if gain is None else Part(name_of(gain)), Part(name_of(out)))
+
+
+def read_length(rest: str, name_of: NameOf) -> Length:
+    """Read what follows the word ``length``."""
+    name, weight, stored, along, least = _LENGTH.read(rest).groups()
+    if least is not None:
+        return Length(name, Part(name_of(weight)), least=float(least))
+    return Length(name, Part(name_of(weight)), Part(name_of(stored)), along)
+
+
+def read_basis(rest: str, name_of: NameOf) -> TableBasis:
+    """Read what follows the word ``basis``."""
+    name, table, along, readers = _BASIS.read(rest).groups()
+    return TableBasis(name, Part(name_of(table)), along, tuple(Part(name_of(each)) for each in readers.split(", ")))
+
+
+def read_centred(rest: str, name_of: NameOf) -> HeadNorm:
+    """Read what follows the word ``centred``."""
+    name, listed, over = _CENTRED.read(rest).groups()
+    lines = _CENTRED.each(_NORMED, listed.split(", "), rest)
+    normed = tuple(Normed(name_of(line), tuple(map(int, (parts or "0").split(",")))) for line, parts in lines)
+    return HeadNorm(name, normed, frozenset(over.split()))
+
+
+def _map(pieces: Sequence[str | Any], name_of: NameOf) -> Map:
+    weight, number, bias, other = pieces
+    return Map(Part(name_of(weight), int(number or 0)), Part(name_of(bias), int(other or 0)))
