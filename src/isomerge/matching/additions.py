@@ -13,20 +13,12 @@ from torch import Tensor
 
 from isomerge.matching.distances import squared_distance
 from isomerge.matching.refine import matched_shifts
+from isomerge.matching.worth import by_chance, takes_away
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.spec import Shift, Spec
 from isomerge.symmetry.stage import find_shifts, shift_shape
 
-GAINED = 0.6
-"""Of a squared distance: where an element takes away more than this, it was a matter of coordinates. A change of
-one side alone, as a fine-tune of the value projection, can be halved by balancing it over both."""
-SHARE = 0.1
-"""The least part of a unit's squared distance that additions must take away: all of what is between two biases that
-no output depends on is free, and fine-tunes keep theirs."""
-CHANCE = 1e-4
-"""How often a difference without meaning may look like a turn: of an element with few entries to act on (the gains
-of norms over small heads) random noise is a turn to six tenths once in fifty times."""
 ROWS = 4096
 """Rows of a table that tell the constant which all of them have."""
 
@@ -52,18 +44,6 @@ def are_added(spec: Spec, anchor: Blocks, source: Blocks) -> bool:
         if takes_away(before, after, whole, by_chance(dimensions, entries) if dimensions < entries else 0.0):
             return True
     return False
-
-
-def takes_away(before: float, after: float, whole: float, chance: float = 0.0) -> bool:
-    """Whether what was added takes away most of a squared distance, more than chance would have it, and much of
-    what is between two units.
-
-    Args:
-        before, after: squared distances of the tensors that it changes.
-        whole: that of all tensors.
-        chance: the part that a difference without meaning has in it (`by_chance`).
-    """
-    return before - after > max(SHARE * whole, max(GAINED, chance) * before)
 
 
 def added_blocks(spec: Spec, blocks: Collection[Block]) -> set[Block]:
@@ -105,13 +85,3 @@ def _rows(block: Block, tensor: Tensor, along: Collection[str | None]) -> Tensor
         for axis, n in zip(axes, tensor.shape, strict=False)
     )
     return tensor[places]
-
-
-def by_chance(dimensions: float, entries: float) -> float:
-    """The part of a difference without meaning that lies in a subspace once in 1 / `CHANCE` times, of a space of so
-    many entries."""
-    # only where something lies there at all
-    from scipy.special import betaincinv
-
-    rest = entries - dimensions
-    return float(betaincinv(dimensions / 2, rest / 2, 1 - CHANCE)) if rest > 0 else 1.0

@@ -270,7 +270,7 @@ def descend(sides: Sides, element: Tensor, tolerance: float, steps: int, *, narr
         turn += 1
         some = sides.take(active)
         xi, promise = newton(some, element[active], narrow=narrow)
-        moved, reached = _backtrack(some, element[active], value[active], xi, promise)
+        moved, reached = shortened(some, element[active], value[active], xi, promise)
         lower = reached < value[active]
         element[active[lower]], value[active[lower]] = moved[lower], reached[lower]
         done = (promise <= limit[active]) | ~lower
@@ -279,10 +279,14 @@ def descend(sides: Sides, element: Tensor, tolerance: float, steps: int, *, narr
     return LinearOptimum(element, value, settled, turn)
 
 
-def newton(sides: Sides, element: Tensor, *, narrow: bool = False) -> tuple[Tensor, Tensor]:
-    """The step xi [k, n, n] and the decrease of the squared distance that it predicts [k]; ``narrow``: whether both
-    sides are."""
+def newton(sides: Sides, element: Tensor, *, narrow: bool = False, gauss: bool = False) -> tuple[Tensor, Tensor]:
+    """The step xi [k, n, n] and the decrease of the squared distance that it predicts [k].
 
+    Args:
+        sides, element: as of `descend`.
+        narrow: whether both sides are, or may lack rank.
+        gauss: whether it is a Gauss-Newton step.
+    """
     back = torch.linalg.inv(element)
     q = element @ sides.moved_plus @ element.mT
     k = back.mT @ sides.moved_minus @ back
@@ -294,7 +298,10 @@ def newton(sides: Sides, element: Tensor, *, narrow: bool = False) -> tuple[Tens
         largest = weight.amax((-2, -1), keepdim=True)
         weight = torch.where(weight > FREE * largest, weight, largest)
     force = u.mT @ (missed[0] + missed[1].mT) @ v
-    eta = _conjugate(force, weight, u.mT @ (missed[1].mT - missed[0]) @ v, u.mT @ v, sides.size())
+    if gauss:
+        eta = force / weight
+    else:
+        eta = _conjugate(force, weight, u.mT @ (missed[1].mT - missed[0]) @ v, u.mT @ v, sides.size())
     return u @ eta @ v.mT, _inner(force, eta)
 
 
@@ -331,8 +338,9 @@ def _conjugate(force: Tensor, weight: Tensor, bend: Tensor, turn: Tensor, size: 
     return eta
 
 
-def _backtrack(sides: Sides, element: Tensor, value: Tensor, xi: Tensor, promise: Tensor) -> tuple[Tensor, Tensor]:
-    """Halve the step until the distance falls by a part of what was predicted; where it never does, stay."""
+def shortened(sides: Sides, element: Tensor, value: Tensor, xi: Tensor, promise: Tensor) -> tuple[Tensor, Tensor]:
+    """The element [k, n, n] after a step, and its squared distance [k]: the step is halved until this falls by a
+    part of what was predicted; where it never does, the element stays."""
 
     moved, reached = element, value
     length = torch.ones_like(value)

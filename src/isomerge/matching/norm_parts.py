@@ -2,36 +2,32 @@
 
 What a writer has along the ones is the anchor's; what a reader takes against the ones, behind its gain, is the
 nearest to the anchor's; and a norm's bias is the anchor's, where its readers' biases can take the rest
-(`isomerge.symmetry.layer_norms` says why no output depends on any of it).
+(`isomerge.symmetry.layer_norms` says why no output depends on any of it). Of readers that see little of a stream
+(`isomerge.symmetry.reached`) a constant that asks, what reads it, and its questions become the anchor's, and keys
+have the anchor's beside what the questions make of them, which is the least that they can differ; what reads a
+narrower map gets the anchor's across what is reached.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from isomerge.matching.additions import by_chance, takes_away
-from isomerge.matching.distances import squared_distance
-from isomerge.matching.reached_parts import dropping, far_apart, hides, reaching
+from isomerge.matching.distances import distance, squared_distance
 from isomerge.matching.rescale import quartic_scale
+from isomerge.matching.worth import DISGUISED, WORTH, by_chance, least, takes_away
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
+from isomerge.symmetry.centred import Centred
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.moves import BETWEEN, FOLD, GAIN, MADE, ONES, SCALE, TIED, Folded
-from isomerge.symmetry.norm_stage import NormStage
+from isomerge.symmetry.norm_stage import NormStage, norm_stages
 from isomerge.symmetry.norms import LayerNorms, Norm, gain_across, gain_along
+from isomerge.symmetry.stated import Moves, Statement
 from isomerge.symmetry.unstored_biases import UnstoredBias
 
-WORTH = 0.05
-"""The least part of a unit's squared distance for which they are moved, and `CHANCE` parts in the width of the
-stream in narrow ones. Fine-tunes keep the bytes that they have: a random difference has one part in its width along
-the ones, and rarely ten."""
-CHANCE = 10.0
-DISGUISED = 0.2
-"""The part of a tensor's squared distance from which on it is matched without; of narrow ones, what chance hardly
-makes of a single direction."""
 SCALED = 0.5
 """The factor of a last norm's gain, less one, from which on models are matched without them."""
 
@@ -78,7 +74,7 @@ def ones_elements(
                 along = gain.reciprocal()
                 c = (_gap(tensors, target, block) * along).sum(axis, keepdim=True) / along.square().sum()
             elements[GAIN + block.key] = norm.of_rows(block, c, biased=None if norm.bias is None else True)
-    return {key: c for key, c in elements.items() if bool(c.any())}
+    return _moving(elements)
 
 
 def between_elements(free: LayerNorms, tensors: Blocks, target: Mapping[Block, Tensor] | None) -> dict[str, Tensor]:
@@ -90,8 +86,8 @@ def between_elements(free: LayerNorms, tensors: Blocks, target: Mapping[Block, T
         tensors: the unit's blocks, moved by all else.
         target: the anchor's; None: to none at all.
     """
-    gaps = {b: _gap(tensors, target, b).mean(axis, keepdim=True) for b, axis in free.between.items()}
-    return {BETWEEN + block.key: c for block, c in gaps.items() if bool(c.any())}
+    places = free.between.items()
+    return _moving({BETWEEN + b.key: _gap(tensors, target, b).mean(axis, keepdim=True) for b, axis in places})
 
 
 def scale_elements(
@@ -151,7 +147,7 @@ def fold_elements(norms: list[Norm], tensors: Blocks, target: Mapping[Block, Ten
         for norm in norms
         if norm.bias is not None and norm.folds
     }
-    return {key: c for key, c in elements.items() if bool(c.any())}
+    return _moving(elements)
 
 
 def _fold_gap(norm: Norm, bias: Block, tensors: Blocks, target: Mapping[Block, Tensor] | None) -> Tensor:
@@ -197,7 +193,7 @@ def made_elements(
             whole = torch.where(unstored.rows(weight), delta, torch.zeros_like(delta))
             key = MADE + unstored.reader.key
             elements[key] = elements[key] + whole if key in elements else whole
-    return {key: c for key, c in elements.items() if bool(c.any())}
+    return _moving(elements)
 
 
 def tied_elements(norms: list[Norm], tensors: Blocks, target: Mapping[Block, Tensor] | None) -> dict[str, Tensor]:
@@ -216,7 +212,7 @@ def tied_elements(norms: list[Norm], tensors: Blocks, target: Mapping[Block, Ten
             along = gain_along(norm, tensors[norm.gain], 1, 0).reciprocal()
             gap = _gap(tensors, target, table) @ along / along.square().sum()
             elements[TIED + table.key] = tied_constants(norm, gap)
-    return {key: c for key, c in elements.items() if bool(c.any())}
+    return _moving(elements)
 
 
 def tied_constants(norm: Norm, gap: Tensor) -> Tensor:
@@ -285,12 +281,12 @@ def brought_onto(
     """
     plain = _norms_onto(spec, free, anchor, moved, gaps)
     far = far_apart(free, anchor, moved)
-    beside = reaching(spec, far, anchor, moved)
-    if not far.reached:
+    if not far:
         return plain
+    beside = Alignment.of(reach_stages(spec, far, moved.__getitem__, anchor), spec)
     both = _norms_onto(spec, free, anchor, beside.applied(moved), far=far) @ beside
-    least = (1 - WORTH) * _distance(anchor, plain.applied(moved))
-    return both if _distance(anchor, both.applied(moved)) <= least else plain
+    before, after = (distance(anchor, g.applied(moved)) for g in (plain, both))
+    return both if before - after >= least(before) else plain
 
 
 def _norms_onto(
@@ -300,18 +296,24 @@ def _norms_onto(
     moved: Blocks,
     gaps: Mapping[Block, float] | None = None,
     *,
-    far: LayerNorms | None = None,
+    far: Sequence[Statement] = (),
 ) -> Alignment:
-    """The same of norms alone, and of what follows them of readers that see little."""
+    """The same of norms alone; behind them biases that these fold into become the anchor's, of statements that are
+    brought onto it: of keys that a constant asks, and along the ones what norms over heads read."""
 
     def ended(g: Alignment) -> Alignment:
-        return g if far is None else dropping(spec, far, anchor, g.applied(moved)) @ g
+        if not far:
+            return g
+        there, elements = g.applied(moved), Moves()
+        for statement in far:
+            elements |= statement.drops(there, anchor)
+        return Alignment.of(norm_stages(spec, _moving(elements)), spec) @ g
 
     stay = ended(Alignment(spec))
     gaps = gaps or {b: squared_distance(anchor[b], t) for b, t in stay.applied(moved).items()}
     whole, shares = sum(gaps.values()), list(_shares(free, anchor, moved))
-    least = whole * max(WORTH, min(CHANCE / min((width for _, width, _ in shares), default=1), 0.5))
-    if _at_most(free, shares, gaps) < least or not whole:
+    wanted = least(whole, min((width for _, width, _ in shares), default=1))
+    if _at_most(free, shares, gaps) < wanted or not whole:
         return stay
     ones = NormStage(spec, ones_elements(free, moved, anchor))
     writers = NormStage(spec, {key: c for key, c in ones.elements.items() if key.startswith(ONES)})
@@ -321,9 +323,42 @@ def _norms_onto(
             scale = NormStage(spec, scales)
             trials = [[scale, *additive_stages(spec, free, anchor, scale.applied(moved))], [scale], *trials]
     trials = [ended(Alignment.of(stages, spec)) for stages in trials]
-    reached = [(_distance(anchor, g.applied(moved)), k) for k, g in enumerate(trials) if g]
+    reached = [(distance(anchor, g.applied(moved)), k) for k, g in enumerate(trials) if g]
     left, place = min(reached, default=(whole, 0))
-    return trials[place] if left <= whole - least else stay
+    return trials[place] if left <= whole - wanted else stay
+
+
+def reach_stages(
+    spec: Spec,
+    statements: Sequence[Statement],
+    stored: Callable[[Block], Tensor],
+    target: Mapping[Block, Tensor] | None,
+) -> list[NormStage]:
+    """The stages that bring all that some statements leave free to a target's; None: to none of it.
+
+    Args:
+        spec: of the moves (`isomerge.symmetry.layer_norms.norm_spec`).
+        statements: what is free.
+        stored: any block.
+        target: the anchor's.
+    """
+    elements: Moves = {}
+    for statement in statements:
+        elements |= statement.onto({block: stored(block) for block in statement.blocks}, target)
+    return norm_stages(spec, _moving(elements))
+
+
+def far_apart(free: LayerNorms, anchor: Blocks, moved: Blocks) -> list[Statement]:
+    """Those statements of which the anchor's is another; biases that norms over heads read follow their weights."""
+    far = [statement for statement in free.reached if statement.share(moved, anchor) > WORTH]
+    names = {statement.norm for statement in far if isinstance(statement, Centred)}
+    biases = (s for s in free.reached if isinstance(s, Centred) and s.follows and s.norm in names)
+    return [*far, *(statement for statement in biases if statement not in far)]
+
+
+def _moving(elements: Moves) -> Moves:
+    """Those elements that move anything."""
+    return {key: c for key, c in elements.items() if bool(c.any())}
 
 
 def additive_stages(
@@ -353,10 +388,6 @@ def additive_stages(
     return stages
 
 
-def _distance(anchor: Blocks, blocks: Blocks) -> float:
-    return sum(squared_distance(anchor[block], t) for block, t in blocks.items())
-
-
 def _at_most(free: LayerNorms, shares: Sequence[Share], gaps: Mapping[Block, float]) -> float:
     """What of a unit's squared distance moves of norms could take away, by a sample of every tensor."""
     vectors = {b for norm in free.norms for b in (norm.bias, norm.carried, *norm.reader_biases) if b is not None}
@@ -370,7 +401,8 @@ def _at_most(free: LayerNorms, shares: Sequence[Share], gaps: Mapping[Block, flo
 def is_disguised(free: LayerNorms, anchor: Blocks, source: Blocks) -> bool:
     """Whether some tensor of a unit differs along the ones, or against them, more than chance would have it: such
     models are matched without."""
-    if hides(free, anchor, source) or _is_folded(free, anchor, source):
+    hidden = any(statement.share(source, anchor) > DISGUISED for statement in free.reached)
+    if hidden or _is_folded(free, anchor, source):
         return True
     for norm in free.norms:
         if norm.sliced and norm.folds and norm.gain is not None and norm.bias is not None:
@@ -397,7 +429,7 @@ def _is_folded(free: LayerNorms, anchor: Blocks, source: Blocks) -> bool:
         folded = fold.moved(fold.element_keys[0], delta, source)
         before, after = (sum(squared_distance(anchor[b], t[b]) for b in folded) for t in (source, folded))
         chance = by_chance(delta.numel(), sum(source[b].numel() for b in folded))
-        if takes_away(before, after, _distance(anchor, source), chance):
+        if takes_away(before, after, distance(anchor, source), chance):
             return True
     return False
 

@@ -24,6 +24,7 @@ from isomerge.matching.gram import side_widths
 from isomerge.matching.joint import joint_optimum
 from isomerge.matching.narrow import Widths
 from isomerge.matching.rescale import complex_scale
+from isomerge.matching.worth import least
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, Blocks
@@ -201,9 +202,6 @@ def _match_biases(spec: Spec, anchor: Blocks, moved: Blocks, partners: Partners)
 
 PASSES = 8
 """What a pass leaves where two tables trade with a third is the share of its rows in theirs."""
-TRADED, CHANCE = 0.05, 10.0
-"""The least part of the squared distance of two tensors for which they trade a constant, and parts in the number of
-their rows in short ones: chance makes one of it, and fine-tunes keep their bytes."""
 
 
 def match_trades(spec: Spec, anchor: Blocks, moved: Blocks) -> Alignment:
@@ -241,8 +239,7 @@ def _traded(spec: Spec, shift: Shift, blocks: Mapping[str, Block], anchor: Block
     lengths = [gap.numel() / max(mean.numel(), 1) for gap, mean in zip(gaps, means, strict=True)]
     delta = (lengths[0] * means[0] - lengths[1] * means[1]) / sum(lengths)
     before = sum(float(gap.square().sum()) for gap in gaps)
-    least = max(TRADED, min(CHANCE / sum(lengths), 0.5))
-    worth = sum(lengths) * float(delta.square().sum()) >= least * before
+    worth = sum(lengths) * float(delta.square().sum()) >= least(before, sum(lengths))
     return delta if worth else torch.zeros_like(delta)
 
 

@@ -17,11 +17,12 @@ from math import prod
 import torch
 from torch import Tensor
 
-from isomerge.matching.additions import GAINED, are_added, by_chance
-from isomerge.matching.distances import squared_distance, squared_norm
+from isomerge.matching.additions import are_added
+from isomerge.matching.distances import distance, squared_norm
 from isomerge.matching.factors import Factors
-from isomerge.matching.general_linear_orbit import Sides, space_sides
+from isomerge.matching.general_linear_orbit import Sides, newton, shortened, space_sides, squared_distance
 from isomerge.matching.gram import Leaf, paired_leaves
+from isomerge.matching.worth import GAINED, by_chance
 from isomerge.pieces import PIECE
 from isomerge.symmetry.blocks import Blocks
 from isomerge.symmetry.language.spec import Space, Spec
@@ -118,7 +119,7 @@ def settled(spec: Spec, anchor: Blocks, source: Blocks) -> bool:
         return False
     movable = [block for block in anchor if elements_of(spec, block)]
     norm = min(sum(squared_norm(t[b]) for b in movable) for t in (anchor, source))
-    gap = sum(squared_distance(anchor[b], source[b]) for b in movable)
+    gap = distance({b: anchor[b] for b in movable}, source)
     if gap <= NOTHING**2 * norm:
         return True
     if gap >= FAR**2 * norm:
@@ -225,38 +226,16 @@ def _gain(space: Space, sides: Sides, least: Tensor) -> Tensor:
 def _linear_gain(space: Space, sides: Sides, least: Tensor) -> Tensor:
     """By how much a rotation and a few Gauss-Newton steps from there lower the squared distance, [*batch]; no step
     more where twice what it promises leaves all gains below ``least``."""
-
-    def moved(s: Sides, g: Tensor) -> Sides:
-        back = torch.linalg.inv(g)
-        return Sides(
-            s.plus @ g.mT, s.minus @ back, g @ s.moved_plus @ g.mT, back.mT @ s.moved_minus @ back, *s_anchor
-        )
-
-    def cost(s: Sides) -> Tensor:
-        return _trace(s.moved_plus + s.moved_minus) - 2 * _trace(s.plus + s.minus)
-
-    s_anchor = (sides.anchor_plus, sides.anchor_minus)
-    begin = cost(sides)
-    reached = moved(sides, space.group.solve(sides.plus + sides.minus)[0])
+    flat, n = sides.flat(), sides.plus.shape[-1]
+    stay = space.group.identity((len(flat.plus),), n)
+    element, _ = space.group.solve(flat.plus + flat.minus)
+    begin, value = squared_distance(flat, stay), squared_distance(flat, element)
     for _ in range(STEPS):
-        # the least squares of D+ - X S+ and D- + X^T S-: X K+ + K- X = slope, diagonal between the eigenvectors of
-        # both Grams
-        slope = (reached.plus - reached.moved_plus) - (reached.minus - reached.moved_minus).mT
-        (k, u), (m, v) = (torch.linalg.eigh(gram) for gram in (reached.moved_plus, reached.moved_minus))
-        weights = m[..., :, None] + k[..., None, :]
-        weights = weights.clamp_min(1e-9 * weights.flatten(-2).amax(-1).clamp_min(1e-300)[..., None, None])
-        step = v @ ((v.mT @ slope @ u) / weights) @ u.mT
-        if bool((begin - cost(reached) + 2 * (slope * step).sum((-2, -1)) < least).all()):
+        step, promise = newton(flat, element, narrow=True, gauss=True)
+        if bool((begin - value + 2 * promise < least.flatten()).all()):
             break
-        step = step / (step.norm(dim=(-2, -1), keepdim=True)).clamp_min(
-            1.0
-        )  # far from the optimum its length tells nothing
-        there = moved(reached, torch.linalg.matrix_exp(step))
-        better = (cost(there) < cost(reached))[..., None, None]
-        reached = Sides(
-            *(torch.where(better, getattr(there, n), getattr(reached, n)) for n in reached.__dataclass_fields__)
-        )
-    return begin - cost(reached)
+        element, value = shortened(flat, element, value, step, promise)
+    return (begin - value).reshape(least.shape)
 
 
 def _trace(gram: Tensor) -> Tensor:

@@ -18,8 +18,13 @@ import torch
 from torch import Tensor
 
 from isomerge.config.tied_head import is_tied
-from isomerge.matching.norm_parts import additive_stages, formed_bias, scale_elements, tied_constants
-from isomerge.matching.reached_parts import reach_stages
+from isomerge.matching.norm_parts import (
+    additive_stages,
+    formed_bias,
+    reach_stages,
+    scale_elements,
+    tied_constants,
+)
 from isomerge.models.free_streams import given_out
 from isomerge.models.recognised import Model
 from isomerge.models.tied_tensors import has_language_head, is_body
@@ -267,7 +272,7 @@ def forming(model: Model) -> Alignment:
     what is carried."""
     free, spec = _identifiable_under_layer_norm(model), norm_spec(model.declared)
     stored = cache(lambda block: model.assemble(block, torch.float64))
-    beside = Alignment.of(reach_stages(spec, free, stored, None), spec)
+    beside = Alignment.of(reach_stages(spec, free.reached, stored, None), spec)
     stages = [*beside.stages, *_without_norms(model, free, spec, beside)]
     bases = {basis.key: _formed(basis, LayerNormForm(free), stored) for basis in free.bases}
     if not free.carried:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from isomerge.matching.distances import squared_distance
-from isomerge.matching.norm_parts import WORTH
+from isomerge.matching.worth import least
 from isomerge.models.layer_norm_form import free_under_layer_norm, layer_norm_form
 from isomerge.models.recognised import Model, Moved
 from isomerge.symmetry.alignment import Alignment
@@ -71,7 +71,7 @@ def _nearest(anchor: Model, source: Model, basis: Basis) -> Tensor | None:
     a = torch.linalg.lstsq(mine, theirs).solution
     gap, left, whole = (float(x.square().sum()) for x in (mine - theirs, mine @ a - theirs, theirs))
     by_chance = (1 - basis.width / (len(mine) - 1)) * min(gap, whole)
-    other = gap > WORTH * whole and left < (1 - EXPLAINED) * by_chance
+    other = gap > least(whole) and left < (1 - EXPLAINED) * by_chance
     return a if other and spans(a) else None
 
 
@@ -98,13 +98,13 @@ def _constants(anchor: Model, source: Model) -> Moved | None:
     kept = [
         constant
         for key, constant in shared.items()
-        if float(gaps[key].square().sum()) > WORTH * float(wanted[key].square().sum())
+        if float(gaps[key].square().sum()) > least(float(wanted[key].square().sum()))
     ]
     constants = _moved(source, kept, [gaps[constant.key] for constant in kept])
     plain = {block for constant in kept for block in constant.plainly}
     before = sum(squared_distance(of_anchor(b), of_source(b)) for b in plain)
     after = sum(squared_distance(of_anchor(b), constants.applied(b, of_source)) for b in plain)
-    return constants if kept and after <= (1 - WORTH) * before else None
+    return constants if kept and before - after >= least(before) else None
 
 
 def _stands_alike(models: tuple[Model, Model], carried: Carried, both: tuple[Stored, Stored]) -> bool:

@@ -18,12 +18,13 @@ from itertools import accumulate
 import torch
 
 from isomerge.errors import IsomergeError
-from isomerge.matching.additions import SHARE, added_blocks, takes_away
+from isomerge.matching.additions import added_blocks
 from isomerge.matching.distances import squared_distance
 from isomerge.matching.frame import has_shared_meaning
 from isomerge.matching.norm_parts import is_disguised
 from isomerge.matching.rows import rows
 from isomerge.matching.settled import Sums, settled
+from isomerge.matching.worth import SHARE, takes_away
 from isomerge.models.layer_norm_form import free_under_layer_norm
 from isomerge.models.recognised import Model, Moved
 from isomerge.models.unit_plan import Plan, make_plan, unit_bytes

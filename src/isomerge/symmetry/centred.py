@@ -19,7 +19,7 @@ from isomerge.symmetry.blocks import Block, Blocks, leaves
 from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.language.statements import HeadNorm, Normed
-from isomerge.symmetry.stated import Moves, Named, Statement
+from isomerge.symmetry.stated import Moves, Named, Statement, beyond
 
 CENTRED, OFFSET = "norm.centred.", "norm.offset."
 """What the keys of their elements begin with: of weights, and of biases."""
@@ -102,8 +102,7 @@ class Centred(Statement):
             for (a, _), (b, _) in zip(self._views(mine), self._views(theirs), strict=True)
         )
         along = float((self.mean(theirs) - self.mean(mine)).square().sum()) * self._coordinates
-        chance = 1 / self._coordinates
-        return max((along / max(gap, 1e-300) - chance) / (1 - chance), 0.0)
+        return beyond(along / max(gap, 1e-300), 1 / self._coordinates)
 
     @property
     def _atoms(self) -> list[tuple[Atom, ...]]:

@@ -16,7 +16,7 @@ from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.language.statements import Length
-from isomerge.symmetry.stated import Moves, Named, Statement
+from isomerge.symmetry.stated import Moves, Named, Statement, beyond
 
 LENGTH = "norm.length."
 """What the keys of their elements begin with."""
@@ -99,8 +99,7 @@ class Lengths(Statement):
             return float((mine - theirs).square().sum()) / max(float(theirs.square().sum()), 1e-300)
         x, y = tensors[self.weight].double(), target[self.weight].double()
         before, after = (float((y - f * x).square().sum()) for f in (1.0, theirs / mine))
-        chance = 1 / x.numel()
-        return max((1 - after / max(before, 1e-300) - chance) / (1 - chance), 0.0)
+        return beyond(1 - after / max(before, 1e-300), 1 / x.numel())
 
 
 def lengths_in(spec: Spec, blocks: Collection[Block]) -> list[Lengths]:

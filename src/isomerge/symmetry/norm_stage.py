@@ -46,6 +46,8 @@ from isomerge.symmetry.stated import Move
 PREFIX = "norm."
 ORDER = (*REACHES[:-2], SCALE, TIED, PREFIX, FOLD, MADE, BETWEEN, CARRY, *REACHES[-2:], BASIS)
 """The kinds of stages, in the order in which they act."""
+MAPS = (TURN, BASIS)
+"""Those of which elements are invertible matrices."""
 
 
 def norm_keys(free: LayerNorms) -> set[str]:
@@ -79,14 +81,7 @@ def is_norm_key(key: str) -> bool:
 
 def kind_of(key: str) -> str:
     """What elements a stage may have beside one, by its key: those of one kind commute."""
-    return next(
-        (
-            kind
-            for kind in (*REACHES, FOLD, SCALE, MADE, TIED, BETWEEN, CARRY, BASIS, PREFIX)
-            if key.startswith(kind)
-        ),
-        "",
-    )
+    return max((kind for kind in ORDER if key.startswith(kind)), key=len, default="")
 
 
 class NormStage(Stage):
@@ -150,7 +145,7 @@ class NormStage(Stage):
 
 def undone(key: str, element: Tensor) -> Tensor:
     """The element that undoes one: what is added is taken off, factors are divided by, and maps inverted."""
-    if key.startswith((TURN, BASIS)):
+    if key.startswith(MAPS):
         return linalg.inv(element)
     return 1 / element if key.startswith(SCALE) else -element
 
@@ -174,14 +169,10 @@ def check_norm_element(spec: Spec, key: str, c: Tensor) -> bool:
     Raises:
         IsomergeError: of no tensor of the spec.
     """
-    if key.startswith(CARRY):
-        vectors = carried_in_unit(spec, [key], [])
-        return len(vectors) == 1 and c.shape == vectors[0].shape and bool(c.isfinite().all())
-    if key.startswith(BASIS):
-        width = basis_width(spec, key)
-        return c.shape == (width, width) and bool(c.isfinite().all()) and _is_invertible(c)
-    if key.startswith(REACHES):
-        return element_shape(spec, key) == tuple(c.shape) and bool(c.isfinite().all()) and _is_undone(key, c)
+    if key.startswith((*REACHES, CARRY, BASIS)):
+        if _shape_of(spec, key) != tuple(c.shape) or not bool(c.isfinite().all()):
+            return False
+        return not key.startswith(MAPS) or bool((linalg.matrix_rank(c.double()) == c.shape[-1]).all())
     kind = next((prefix for prefix in KINDS if key.startswith(prefix)), None)
     if kind is None:
         raise IsomergeError(f"element {key} is no move of LayerNorms")
@@ -198,11 +189,11 @@ def check_norm_element(spec: Spec, key: str, c: Tensor) -> bool:
     return c.ndim == len(wanted) and len(single) <= 1 and all(single)
 
 
-def _is_undone(key: str, c: Tensor) -> bool:
-    """Whether an element has an inverse."""
-    return not key.startswith(TURN) or _is_invertible(c)
-
-
-def _is_invertible(c: Tensor) -> bool:
-    """Whether matrices have inverses."""
-    return bool((linalg.matrix_rank(c.double()) == c.shape[-1]).all())
+def _shape_of(spec: Spec, key: str) -> tuple[int, ...] | None:
+    """The shape of a statement's element; None where no statement has it."""
+    if key.startswith(CARRY):
+        return next((vector.shape for vector in carried_in_unit(spec, [key], [])), None)
+    if key.startswith(BASIS):
+        width = basis_width(spec, key)
+        return None if width is None else (width, width)
+    return element_shape(spec, key)

@@ -105,6 +105,11 @@ class Statement(Move, Protocol):
         ...
 
 
+def beyond(part: float, chance: float) -> float:
+    """What a part of a squared distance has more than chance gives it, of all that chance leaves."""
+    return max((part - chance) / (1 - chance), 0.0)
+
+
 @dataclass(frozen=True)
 class Rows:
     """A part of a weight, or of a bias, as [heads, along, read]; an axis that it lacks is one long."""

@@ -28,7 +28,7 @@ from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.language.statements import Mute
 from isomerge.symmetry.post_norms import Order, depth_of, order_of
-from isomerge.symmetry.stated import Moves, Named, Rows, Statement
+from isomerge.symmetry.stated import Moves, Named, Rows, Statement, beyond
 from isomerge.symmetry.unstored_biases import bias_of
 
 UNHEARD = "norm.unheard."
@@ -147,9 +147,8 @@ class Unheard(Statement):
     def share(self, tensors: Mapping[Block, Tensor], target: Mapping[Block, Tensor]) -> float:
         """What is not heard of the squared distance to a target's constant, more than chance would have it."""
         (unheard,) = self.onto(tensors, target).values()
-        gap, chance = self._gap(tensors, target), self.entries / unheard.numel()
-        part = float(unheard.square().sum()) / max(float(gap.square().sum()), 1e-300)
-        return max((part - chance) / (1 - chance), 0.0)
+        whole = float(self._gap(tensors, target).square().sum())
+        return beyond(float(unheard.square().sum()) / max(whole, 1e-300), self.entries / unheard.numel())
 
     def _heard(self, tensors: Mapping[Block, Tensor]) -> tuple[Tensor, Tensor]:
         """What a norm hears of an output [width, heads, values], and its product with itself by head."""
