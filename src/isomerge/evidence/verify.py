@@ -17,7 +17,7 @@ from isomerge.models.free_streams import given_out_by_any, has_no_head, turned_o
 from isomerge.models.recognised import Model, Moved
 from isomerge.models.tied_tensors import is_body, tied_lines
 from isomerge.models.transformers_reading import reading_of, refusal_of
-from isomerge.models.unit_plan import unit_bytes, unit_layer
+from isomerge.models.unit_plan import unit_layer, with_progress
 from isomerge.progress import Observer
 from isomerge.records import Json, Record, inline
 from isomerge.solve.pairs.in_place import nearest_in_place
@@ -113,9 +113,6 @@ def compare(solver: PairSolver, observer: Observer) -> Differences:
     Reads every tensor of both models once (twice where a space ties a whole stack).
     """
 
-    units = solver.plan.units
-    total = sum(unit_bytes(solver.anchor, unit) for unit in units)
-    seen = 0
     streams: list[Json] = []
     if solver.plan.selection.frame is not None:
         found_streams = StreamSolver(solver, observer).solve()
@@ -128,11 +125,9 @@ def compare(solver: PairSolver, observer: Observer) -> Differences:
     elif solver.plan.votes:
         solver = replace(solver, votes=solver.collect_votes())
     results = []
-    for unit in units:
-        observer(unit.key, seen, total)
+    for unit in with_progress(solver.anchor, solver.plan.units, observer):
         anchor, source = solver.load(solver.anchor, unit), solver.load(solver.source, unit)
         results.append(solver.solve(unit, anchor, source)[0])
-        seen += unit_bytes(solver.anchor, unit)
     distance = summarise(gaps_of(results), plain_names(solver.anchor.declared))
     proof = unlike_settings(solver.anchor, solver.source) or prove(solver, observer)
     doubt = doubt_of_configs(solver.anchor, solver.source) if proof.same else None

@@ -81,7 +81,7 @@ class Sides:
     def size(self) -> Tensor:
         """The squares of all four sides [*b]."""
         grams = (self.moved_plus, self.moved_minus, self.anchor_plus, self.anchor_minus)
-        return sum((_trace(g) for g in grams[1:]), _trace(grams[0]))
+        return sum((trace(g) for g in grams[1:]), trace(grams[0]))
 
 
 def space_sides(spec: Spec, space: Space, anchor: Blocks, moved: Blocks) -> Sides:
@@ -364,7 +364,7 @@ def squared_distance(sides: Sides, element: Tensor) -> Tensor:
     back, info = torch.linalg.inv_ex(element)
     own = _inner(element @ sides.moved_plus, element) + _inner(sides.moved_minus @ back, back)
     shared = _inner(element, sides.plus) + _inner(back.mT, sides.minus)
-    value = own - 2 * shared + _trace(sides.anchor_plus) + _trace(sides.anchor_minus)
+    value = own - 2 * shared + trace(sides.anchor_plus) + trace(sides.anchor_minus)
     return torch.where((info == 0) & value.isfinite(), value, torch.inf)
 
 
@@ -377,7 +377,7 @@ def sequential(sides: Sides) -> Tensor:
 def _with_factor(sides: Sides, rotation: Tensor, *, signed: bool = True) -> Tensor:
     """A rotation [*b, n, n] times the quartic's factor."""
     overlaps = (_inner(rotation, c) for c in (sides.plus, sides.minus))
-    factor = quartic_scale(_trace(sides.moved_plus), _trace(sides.moved_minus), *overlaps, signed=signed)
+    factor = quartic_scale(trace(sides.moved_plus), trace(sides.moved_minus), *overlaps, signed=signed)
     return rotation * factor[..., None, None]
 
 
@@ -427,5 +427,6 @@ def _inner(x: Tensor, y: Tensor) -> Tensor:
     return (x * y).sum((-2, -1))
 
 
-def _trace(x: Tensor) -> Tensor:
+def trace(x: Tensor) -> Tensor:
+    """The traces [*b] of matrices [*b, n, n]."""
     return x.diagonal(dim1=-2, dim2=-1).sum(-1)

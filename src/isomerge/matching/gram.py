@@ -148,15 +148,9 @@ def _along(
     spec: Spec, name: str, tensors: Mapping[Block, Tensor], only: Callable[[tuple[Atom, ...]], bool] | None = None
 ) -> Iterator[tuple[Tensor, Atom]]:
     """As `along`, views [*batch, n, *others] of what is given."""
-    batch = spec.batch(spec.spaces[name])
-    for block, tensor in tensors.items():
-        for (view,), atoms, _ in whole_leaves(spec, block, tensor):
-            names = [a.name for a in atoms]
-            if name not in names or (only is not None and not only(atoms)):
-                continue
-            at, order = names.index(name), [names.index(i) for i in batch]
-            rest = [k for k in range(view.ndim) if k not in order and k != at]
-            yield view.permute(*order, at, *rest), atoms[at]
+    for _, (view,), atoms, order in acted_on(spec, spec.spaces[name], tensors):
+        if only is None or only(atoms):
+            yield view.permute(order), atoms[order[len(spec.batch(spec.spaces[name]))]]
 
 
 def self_grams(spec: Spec, name: str, tensors: Mapping[Block, Tensor]) -> tuple[Tensor, Tensor] | None:
@@ -215,14 +209,24 @@ def _rows(x: Tensor, depth: int) -> Tensor:
     return x.double().flatten(depth + 1) if x.ndim > depth + 1 else x.double().unsqueeze(-1)
 
 
+def acted_on(
+    spec: Spec, space: Space, *models: Mapping[Block, Tensor]
+) -> Iterator[tuple[Block, tuple[Tensor, ...], tuple[Atom, ...], list[int]]]:
+    """Every leaf that a space acts on, of each model, gains that are stored less one whole: its block, the leaves,
+    their atoms, and the order of axes that has the space's batch axes first, then the space, then the rest."""
+    for block in models[0]:
+        for parts, atoms, _ in whole_leaves(spec, block, *(model[block] for model in models)):
+            names = [atom.name for atom in atoms]
+            if space.name in names:
+                first = [*(names.index(i) for i in spec.batch(space)), names.index(space.name)]
+                yield block, parts, atoms, first + [k for k in range(len(names)) if k not in first]
+
+
 def sides(
     spec: Spec, space: Space, anchor: Mapping[Block, Tensor], source: Mapping[Block, Tensor]
 ) -> Iterator[tuple[bool, tuple[Tensor, ...], list[int]]]:
-    """Every leaf that a space acts on, gains that are stored less one whole: whether on its dual side, the leaf of
-    both models, and the order of its axes that has the space's batch axes first, then the space, then the rest."""
-    for block, a in anchor.items():
-        for pair, atoms, _ in whole_leaves(spec, block, a, source[block]):
-            names = [atom.name for atom in atoms]
-            if space.name in names and not is_gain_of_latent(spec, atoms[names.index(space.name)]):
-                first = [*(names.index(i) for i in spec.batch(space)), names.index(space.name)]
-                yield atoms[first[-1]].dual, pair, first + [k for k in range(pair[0].ndim) if k not in first]
+    """Of `acted_on`, without gains of latents: whether on the dual side, the leaf of both models, and the order."""
+    for _, pair, atoms, order in acted_on(spec, space, anchor, source):
+        atom = atoms[order[len(spec.batch(space))]]
+        if not is_gain_of_latent(spec, atom):
+            yield atom.dual, pair, order

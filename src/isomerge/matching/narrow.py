@@ -20,10 +20,10 @@ from math import prod
 import torch
 from torch import Tensor
 
-from isomerge.matching.gram import self_grams, side_widths
+from isomerge.matching.gram import acted_on, self_grams, side_widths
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom
-from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.groups import GROUPS
 from isomerge.symmetry.groups.general_linear import DEAD, spectral_power
 from isomerge.symmetry.language.spec import Space, Spec
@@ -221,14 +221,9 @@ def _leaves(
     def is_turned(atom: Atom) -> bool:
         return atom.name in frame.spaces and frame.spaces[atom.name].group.compact in TURNED
 
-    for block, tensor in tensors.items():
-        for (view,), atoms, _ in leaves(spec, block, tensor):
-            names = [a.name for a in atoms]
-            if space.name in names and atoms[names.index(space.name)].dual == dual:
-                first = [*(names.index(i) for i in spec.batch(space)), names.index(space.name)]
-                rest = [k for k in range(view.ndim) if k not in first]
-                x = view.double().permute(first + rest)
-                yield (
-                    x.reshape(-1, *x.shape[len(first) - 1 :]),
-                    [at for at, k in enumerate(rest) if is_turned(atoms[k])],
-                )
+    depth = len(spec.batch(space))
+    for _, (view,), atoms, order in acted_on(spec, space, tensors):
+        if atoms[order[depth]].dual == dual:
+            x = view.double().permute(order)
+            turned = [at for at, k in enumerate(order[depth + 1 :]) if is_turned(atoms[k])]
+            yield x.reshape(-1, *x.shape[depth:]), turned

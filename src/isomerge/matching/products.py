@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isomerge.symmetry.blocks import Block, leaves
+from isomerge.matching.gram import acted_on
+from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.groups import power_of
 from isomerge.symmetry.groups.singular import singular_values_and_vectors
 from isomerge.symmetry.language.spec import Space, Spec
@@ -96,19 +97,13 @@ def tied(spec: Spec, tensors: Mapping[Block, Tensor]) -> Iterator[Sides]:
     }
     for key, space in keys.items():
         views: dict[bool, list[Tensor]] = {False: [], True: []}
-        alone = True
-        for block, tensor in tensors.items():
-            for (view,), atoms, _ in leaves(spec, block, tensor):
-                names = [a.name for a in atoms]
-                if space.name not in names:
-                    continue
-                alone = alone and len(loose & set(names)) == 1 and not any(a.diag for a in atoms)
-                alone = alone and not block.line.less  # what is not stored cannot be written
-                first = [*(names.index(i) for i in spec.batch(space)), names.index(space.name)]
-                rest = [k for k in range(view.ndim) if k not in first]
-                views[atoms[first[-1]].dual].append(view.permute(*first, *rest))
+        alone, depth = True, len(spec.batch(space))
+        for block, (view,), atoms, order in acted_on(spec, space, tensors):
+            alone = alone and len(loose & {a.name for a in atoms}) == 1 and not any(a.diag for a in atoms)
+            alone = alone and not block.line.less  # what is not stored cannot be written
+            views[atoms[order[depth]].dual].append(view.permute(order))
         if alone and views[False] and views[True]:
-            yield Sides(key, space, len(spec.batch(space)), views[False], views[True])
+            yield Sides(key, space, depth, views[False], views[True])
 
 
 def close_orbits(spec: Spec, tensors: Mapping[Block, Tensor], keys: Iterable[str] | None = None) -> list[str]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from isomerge.matching.additions import are_added
 from isomerge.matching.distances import distance, squared_norm
 from isomerge.matching.factors import Factors
-from isomerge.matching.general_linear_orbit import Sides, newton, shortened, space_sides, squared_distance
+from isomerge.matching.general_linear_orbit import Sides, newton, shortened, space_sides, squared_distance, trace
 from isomerge.matching.gram import Leaf, paired_leaves
 from isomerge.matching.worth import GAINED, by_chance
 from isomerge.pieces import PIECE
@@ -179,8 +179,8 @@ def _turned(spec: Spec, spaces: Mapping[str, Space], anchor: Blocks, source: Blo
             continue
         sides, chance = space_sides(spec, space, anchor, source), None
         for own in (sides, sides.exchanged):
-            norm, moved = _trace(own.anchor_plus + own.anchor_minus), _trace(own.moved_plus + own.moved_minus)
-            shared = _trace(own.plus + own.minus)
+            norm, moved = trace(own.anchor_plus + own.anchor_minus), trace(own.moved_plus + own.moved_minus)
+            shared = trace(own.plus + own.minus)
             gap = norm + moved - 2 * shared
             asked = (gap > SLIGHT**2 * norm) & (torch.minimum(norm, moved) > FAINT * norm.mean())
             if bool((asked & (shared < ALIKE * (norm * moved).sqrt())).any()):
@@ -210,7 +210,7 @@ def _gain(space: Space, sides: Sides, least: Tensor) -> Tensor:
 
     name, group = space.group_name, space.group
     cross = sides.plus + sides.minus
-    stay = _trace(cross)
+    stay = trace(cross)
     if name in ("O", "OFixingOnes", "Turn"):
         return 2 * (group.score(cross) - stay)
     if name == "GL":
@@ -218,7 +218,7 @@ def _gain(space: Space, sides: Sides, least: Tensor) -> Tensor:
     turned = torch.zeros_like(stay)
     if name == "Complex":
         turned = 2 * (torch.hypot(stay, cross[..., 1, 0] - cross[..., 0, 1]) - stay)
-    alpha, beta, plus, minus = map(_trace, (sides.moved_plus, sides.moved_minus, sides.plus, sides.minus))
+    alpha, beta, plus, minus = map(trace, (sides.moved_plus, sides.moved_minus, sides.plus, sides.minus))
     sums, factors = (alpha, beta, plus, minus), Factors.of("PositiveScale" if name == "Complex" else name)
     return turned + alpha + beta - 2 * stay - factors.cost(factors.best(*sums), *sums)
 
@@ -236,7 +236,3 @@ def _linear_gain(space: Space, sides: Sides, least: Tensor) -> Tensor:
             break
         element, value = shortened(flat, element, value, step, promise)
     return (begin - value).reshape(least.shape)
-
-
-def _trace(gram: Tensor) -> Tensor:
-    return gram.diagonal(dim1=-2, dim2=-1).sum(-1)

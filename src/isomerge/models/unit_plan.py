@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -12,6 +12,7 @@ from isomerge.models.layer_norm_form import free_under_layer_norm
 from isomerge.models.quantised import quantisation_note
 from isomerge.models.recognised import Model
 from isomerge.options import unused
+from isomerge.progress import Observer
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, layer_of, stacks_of
 from isomerge.symmetry.language.spec import Spec
@@ -145,6 +146,16 @@ def unit_bytes(model: Model, unit: Unit) -> int:
         for c in block.canonical
         if (name := model.names.get(c)) is not None
     )
+
+
+def with_progress(model: Model, units: Sequence[Unit], observer: Observer, label: str = "") -> Iterator[Unit]:
+    """Units one after the other; of each the observer is told before it comes, and of the bytes before it and in
+    all."""
+    total, seen = sum(unit_bytes(model, unit) for unit in units), 0
+    for unit in units:
+        observer(f"{label}{unit.key}", seen, total)
+        seen += unit_bytes(model, unit)
+        yield unit
 
 
 def block_size(model: Model, block: Block) -> int:

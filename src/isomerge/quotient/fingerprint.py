@@ -32,7 +32,7 @@ from isomerge.matching.gram import along, is_gain_of_latent
 from isomerge.models.free_streams import given_out
 from isomerge.models.layer_norm_form import LayerNormForm, form_of, in_layer_norm_form
 from isomerge.models.recognised import Model, Moved, coarsest_dtype, working_dtype
-from isomerge.models.unit_plan import make_plan, unit_bytes
+from isomerge.models.unit_plan import make_plan, with_progress
 from isomerge.progress import Observer, quiet
 from isomerge.quotient.draws import salted, signs, sketch
 from isomerge.quotient.record import BASIS, FORMAT, Fingerprint, Relation, View, read_fingerprint
@@ -114,10 +114,7 @@ def _made(model: Model, observer: Observer, dtype: torch.dtype, salt: str) -> Fi
     by_draw: RelationsByDraw = {}
     spectra_by_key: dict[str, Spectrum] = {}
     look = Look()
-    total, seen = sum(unit_bytes(model, unit) for unit in local.units), 0
-    for unit in local.units:
-        observer(unit.key, seen, total)
-        seen += unit_bytes(model, unit)
+    for unit in with_progress(model, local.units, observer):
         floats = {
             block: _moved(stored, form, block, dtype, fold, look) for block in unit.blocks if _counts(model, block)
         }

@@ -6,16 +6,13 @@ A merge asks before it matches, and may not spend on the question what matching 
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
 from isomerge.matching.balance import balance_powers
 from isomerge.models.recognised import Model, Moved, working_dtype
 from isomerge.models.unit_plan import make_plan, unit_bytes
 from isomerge.quotient.relations import CIRCUITS, Relations, relations
 from isomerge.quotient.similarity import FOREIGN
 from isomerge.quotient.stream_anchors import TOKENS, Anchors, anchors_of
-from isomerge.quotient.witnesses import KIN, whitening
+from isomerge.quotient.witnesses import KIN, whitened, whitening
 from isomerge.solve.canonical.canonical_frame import free_folding
 from isomerge.symmetry.blocks import layer_of
 from isomerge.symmetry.units import Unit, elements_of
@@ -45,19 +42,10 @@ def kinship_score(first: Model, second: Model) -> float | None:
     for key in left.keys() & right.keys():
         ends = left[key].ends
         if len(ends) == 2 and set(ends) <= common:
-            x, y = (_seen(side[key].data, ends, w) for side, w in ((left, white[0]), (right, white[1])))
+            x, y = (whitened(side[key].data, ends, w) for side, w in ((left, white[0]), (right, white[1])))
             cosines.setdefault(key[1].split()[0], []).append(float(x @ y))
     means = [sum(row) / len(row) for row in cosines.values()]
     return sum(means) / len(means) if means else None
-
-
-def _seen(data: Tensor, ends: tuple[str, ...], white: dict[str, Tensor]) -> Tensor:
-    """A circuit [anchors, anchors] as a unit vector, from whitened anchors."""
-
-    y = white[ends[0]] @ data.double() @ white[ends[1]].mT
-    if ends[0] == ends[1]:
-        y = y - torch.eye(len(y)).to(y) * y.diagonal().mean()  # what is alike in all directions has none
-    return y.flatten() / y.norm().clamp_min(1e-300)
 
 
 def _units(model: Model) -> list[Unit]:

@@ -116,14 +116,16 @@ def _circuits(f: Fingerprint, draw: str, names: Mapping[str, Sequence[str]]) -> 
         if kind not in CIRCUITS or r.layer is None or not ends:
             continue
         left, right = r.ends
-        y = white[left] @ r.data.double()[chosen[left]][:, chosen[right]] @ white[right].mT
-        if left == right:
-            y = y - torch.eye(len(y)).to(y) * y.diagonal().mean()  # what is alike in all directions has none
-        circuits.setdefault((kind, r.stack, *r.ends), []).append((r.layer, _unit(y)))
+        seen = whitened(r.data.double()[chosen[left]][:, chosen[right]], r.ends, white)
+        circuits.setdefault((kind, r.stack, *r.ends), []).append((r.layer, seen))
     return {key: sorted(layers, key=lambda p: p[0]) for key, layers in circuits.items()}
 
 
-def _unit(y: Tensor) -> Tensor:
+def whitened(data: Tensor, ends: Sequence[str], white: Mapping[str, Tensor]) -> Tensor:
+    """A circuit [anchors, anchors] between two streams as a unit vector, from whitened anchors."""
+    y = white[ends[0]] @ data.double() @ white[ends[1]].mT
+    if ends[0] == ends[1]:
+        y = y - torch.eye(len(y)).to(y) * y.diagonal().mean()  # what is alike in all directions has none
     return y.flatten() / y.norm().clamp_min(1e-300)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from isomerge.matching.frame import stream_crosses
 from isomerge.matching.many import Graph, PairCrosses, mean_of_others
-from isomerge.models.unit_plan import unit_bytes
+from isomerge.models.unit_plan import with_progress
 from isomerge.observe.live.accelerator import on
 from isomerge.progress import Observer
 from isomerge.solve.canonical.canonical_units import CanonicalUnits, Tensors, moved
@@ -103,15 +103,12 @@ class Passes:
     ) -> tuple[float, float, PairCrosses]:
         """One pass: block-local elements of every unit, in place; the objective before and after, and
         cross-Grams."""
-        plan, before, after, seen = self.units.plan, 0.0, 0.0, 0
-        total = sum(unit_bytes(self.models[0], unit) for unit in plan.units)
+        plan, before, after = self.units.plan, 0.0, 0.0
         crosses: PairCrosses = {}
         if plan.votes:
             for m in movable:
                 self._vote(places, graph, m)
-        for unit in plan.units:
-            self.observer(f"{label}: {unit.key}", seen, total)
-            seen += unit_bytes(self.models[0], unit)
+        for unit in with_progress(self.models[0], plan.units, self.observer, f"{label}: "):
             turned = self.turned(places, unit)
             placed = self.placed(places, unit, turned)
             start = value = self.spread(graph, placed)

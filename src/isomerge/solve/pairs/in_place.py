@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from isomerge.matching.distances import squared_distance
+from isomerge.matching.distances import distance
 from isomerge.matching.local import move_unit
 from isomerge.matching.narrow import may_be_narrow
-from isomerge.models.unit_plan import unit_bytes
+from isomerge.models.unit_plan import with_progress
 from isomerge.observe.live.accelerator import CPU, computing_on, on
 from isomerge.progress import Observer
 from isomerge.solve.pairs.pair import PairSolver, overflow_told
@@ -40,15 +40,12 @@ def matched_in_place(solver: PairSolver, whole: Alignment, observer: Observer) -
         IsomergeError: weights whose products overflow, or a damaged tensor.
     """
     units = [unit for unit in solver.plan.units if solver.plan.is_matched(unit)]
-    total, seen, gained = sum(unit_bytes(solver.anchor, unit) for unit in units), 0, 0
-    elements: dict[str, Tensor] = {}
+    elements, gained = dict[str, Tensor](), 0
     with computing_on(solver.device, "layers with the streams as they are"):
         there = whole if solver.device == CPU else whole.to(solver.device)
-        for unit in units:
-            observer(f"matching inside layers once more: {unit.key}", seen, total)
+        for unit in with_progress(solver.anchor, units, observer, "matching inside layers once more: "):
             more = _gained(solver, unit, there)
             elements, gained = elements | more, gained + bool(more)
-            seen += unit_bytes(solver.anchor, unit)
     counts = {"units": len(units), "gained": gained}
     return Alignment(solver.plan.selection.spec, on(CPU, elements)) @ whole, counts
 
@@ -86,18 +83,14 @@ def without_stretching(solver: PairSolver, whole: Alignment) -> Alignment:
         if not keys:
             continue
         anchor, source = (solver.load(model, unit) for model in (solver.anchor, solver.source))
-        apart = _apart(anchor, left().applied(source))
+        apart = distance(anchor, left().applied(source))
         for key in keys:
             dropped.add(key)
-            if (without := _apart(anchor, left().applied(source))) < apart:
+            if (without := distance(anchor, left().applied(source))) < apart:
                 apart = without
             else:
                 dropped.remove(key)
     return left() if dropped else whole
-
-
-def _apart(anchor: Blocks, source: Blocks) -> float:
-    return sum(squared_distance(anchor[block], t) for block, t in source.items())
 
 
 def _distance(solver: PairSolver, g: Alignment) -> float:
@@ -106,7 +99,7 @@ def _distance(solver: PairSolver, g: Alignment) -> float:
     for unit in solver.plan.units:
         anchor, source = (solver.load(model, unit) for model in (solver.anchor, solver.source))
         g.act(source)
-        total += _apart(anchor, source)
+        total += distance(anchor, source)
     return total
 
 

@@ -15,7 +15,7 @@ from isomerge.matching.distances import BlockResidual, squared_distance, squared
 from isomerge.matching.frame import lonely_gains
 from isomerge.matching.local import compact_solution
 from isomerge.models.free_streams import free_frame, unread_gains
-from isomerge.models.unit_plan import unit_bytes
+from isomerge.models.unit_plan import with_progress
 from isomerge.progress import Observer
 from isomerge.solve.canonical.canonical_frame import folding, with_gains
 from isomerge.solve.pairs.pair import PairSolver, overflow_told
@@ -38,10 +38,7 @@ def comparing(solver: PairSolver) -> PairSolver:
 
 def every_residual(solver: PairSolver, observer: Observer) -> Iterator[tuple[Unit, list[BlockResidual], list[str]]]:
     """Every unit with its `residuals`."""
-    total, seen = sum(unit_bytes(solver.anchor, unit) for unit in solver.plan.units), 0
-    for unit in solver.plan.units:
-        observer(unit.key, seen, total)
-        seen += unit_bytes(solver.anchor, unit)
+    for unit in with_progress(solver.anchor, solver.plan.units, observer):
         yield unit, *residuals(solver, unit)
 
 

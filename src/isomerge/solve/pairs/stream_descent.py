@@ -30,7 +30,7 @@ from isomerge.matching.frame import (
     streams_by_norms,
     unknown_directions,
 )
-from isomerge.models.unit_plan import unit_bytes
+from isomerge.models.unit_plan import with_progress
 from isomerge.observe.live.accelerator import CPU, computing_on, on
 from isomerge.observe.stats.taps import Activations
 from isomerge.progress import Observer
@@ -108,15 +108,11 @@ class StreamSolver:
         ``near``: f is less than a difference of scores can show, so that every stream follows, and the next pass
         measures it.
         """
-        units = self.pair.plan.units
-        total = sum(unit_bytes(self.pair.anchor, unit) for unit in units)
         if self.pair.plan.votes:
             self._vote()
-        seen, value = 0, 0.0
+        value = 0.0
         crosses: dict[str, Tensor] = {}
-        for unit in units:
-            self.observer(f"{label}{unit.key}", seen, total)
-            seen += unit_bytes(self.pair.anchor, unit)
+        for unit in with_progress(self.pair.anchor, self.pair.plan.units, self.observer, label):
             moved = self.matched_unit(unit)
             value += self.units.distance(moved.anchor, moved.source)
             leaves = self.units.leaves(moved.anchor, moved.source)

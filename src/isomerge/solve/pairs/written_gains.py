@@ -30,7 +30,7 @@ from isomerge.matching.rescale import TINY, quartic_scale
 from isomerge.models.free_streams import unread_gains
 from isomerge.models.recognised import Model
 from isomerge.models.stored_form import StoredForm
-from isomerge.models.unit_plan import unit_bytes
+from isomerge.models.unit_plan import with_progress
 from isomerge.progress import Observer
 from isomerge.solve.canonical.canonical_frame import folding
 from isomerge.solve.pairs.pair import CommonGains, PairSolver
@@ -120,12 +120,9 @@ def common_gains(
     unread = unread_gains([anchor, *(pair.source for pair in pairs)])
     fold = folding(anchor, spec, blocks, dtype, unread)
     gauge = GainGauge(spec)
-    total, seen = sum(unit_bytes(anchor, unit) for unit in plan.framed), 0
     moves = [(pair.source, fold @ g) for pair, g in zip(pairs, alignments, strict=True)]
     moves += [(anchor, fold)] if anchor_too else []
-    for unit in plan.framed:
-        observer(f"residual stream, gains: {unit.key}", seen, total)
-        seen += unit_bytes(anchor, unit)
+    for unit in with_progress(anchor, plan.framed, observer, "residual stream, gains: "):
         gained = _with_gains(spec, unit.blocks)
         stored = anchor.unit(gained, dtype)
         for model, g in moves:
