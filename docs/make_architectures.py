@@ -15,7 +15,6 @@ from isomerge.models.tied_tensors import without_broken_ties
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.language.expansion import expanded
 from isomerge.symmetry.language.spec import Line, Match, Spec
-from isomerge.symmetry.language.statements import read_fixed
 from isomerge.symmetry.stage import find_shifts, shift_shape
 from isomerge.symmetry.units import elements_of
 
@@ -117,7 +116,7 @@ def table(folder: Path) -> list[str]:
         names = {
             word: list(dict.fromkeys(s.name for s in statements if s.word == word)) for word in ("space", "shift")
         }
-        kept = [f"`{read_fixed(s.body).beginnings[0]}*`" for s in statements if s.word == "fixed"]
+        kept = [f"`{s.body.partition(': ')[0].split()[0]}*`" for s in statements if s.word == "fixed"]
         streams = [m for s in statements if s.word == "residual" and (m := SPACE.match(s.body)) and m[3] != "Scale"]
         stream = [f"{m[3]}, folded {m[5]}" if m[5] else m[3] for m in streams]
         text = f"[{file.name}]({SOURCES}/{folder.name}/{file.name})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from isomerge import archs
 from isomerge.archs import expanded_texts, spec_texts
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.language.expansion import conditioned, expanded, expanded_text
+from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.language.spec_text import parse_spec
+from isomerge.symmetry.language.words import WORDS
 
 BASE = """
 # what it is
@@ -124,6 +127,14 @@ def test_likes_follow_each_other() -> None:
     assert "space ov" not in mine
     spec = parse_spec("like middle\nmodel mine", {"width": 12, "heads": 3}, "mine.spec", texts)
     assert (spec.sizes["h"], spec.origin, spec.lines[0].place) == (6, "mine.spec", "base.spec, line 10")
+
+
+def test_every_word_is_declared_whole() -> None:
+    """What it reads is kept by a field of specs, and the page of the language has a row of it."""
+    kept = {field.name for field in fields(Spec)} | {"models", ""}
+    assert [word for word, each in WORDS.items() if each.field not in kept] == []
+    page = (Path(__file__).parents[2] / "docs/lab/spec-language.md").read_text()
+    assert [word for word in WORDS if not re.search(rf"^\| .*`{word} ", page, re.MULTILINE)] == []
 
 
 WRONG = {

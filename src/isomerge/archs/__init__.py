@@ -23,7 +23,8 @@ from isomerge.plug_ins.command import use
 from isomerge.records import Json
 from isomerge.symmetry.language.expansion import expanded_text, written_out
 from isomerge.symmetry.language.spec import Line, Spec, coverage
-from isomerge.symmetry.language.spec_text import BEHIND_PADDING, parse_spec
+from isomerge.symmetry.language.spec_text import parse_spec
+from isomerge.symmetry.language.words import BEHIND_PADDING
 
 
 def spec_texts() -> dict[str, tuple[str, str]]:

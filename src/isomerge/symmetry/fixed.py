@@ -2,15 +2,14 @@
 
 ``fixed NAME ... : REASON`` names a part by what the names of its tensors begin with: ``layers.{l}.mamba.`` is all
 of a mixer, ``layers.{l}.mixer.(A_log|conv1d)`` two of its tensors. Each of the tensors has a line of its own, as
-all have: the statement adds no axes, it only says what is true of these lines, and `check_fixed` refuses it where
-it is not.
+all have: the statement adds no axes, it only says what is true of these lines, and is refused where it is not
+(`isomerge.symmetry.legality`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from isomerge.errors import IsomergeError
 from isomerge.records import Record
 from isomerge.symmetry.language.spec import Match, Spec
 
@@ -22,25 +21,6 @@ class FixedPart(Record):
     tensors: int
     lines: Sequence[str]
     reason: str
-
-
-def check_fixed(spec: Spec) -> None:
-    """Refuse a statement that is not true of the lines.
-
-    Raises:
-        IsomergeError: a part without tensors, or with one that a space of a block moves.
-    """
-    for part in spec.fixed:
-        lines = [line for line in spec.lines if part.has(line.name)]
-        if not lines:
-            raise IsomergeError(f"{spec.origin}: fixed {part.beginnings[0]}: no line begins with this name")
-        for line in lines:
-            names = line.names | set(line.indices)
-            if moving := sorted(names & spec.spaces.keys() - spec.residual_names):
-                raise IsomergeError(
-                    f"{spec.origin}: line {line.name} is of a fixed part, but space {moving[0]} moves it: take it "
-                    "out of the `fixed` statement, or the space out of the line"
-                )
 
 
 def fixed_parts(spec: Spec, matches: Iterable[Match]) -> list[FixedPart]:

@@ -1,17 +1,26 @@
-"""Specs that say what nothing executes are refused when they are read.
-
-Whether what a spec says of few readers is of lines that there are, with axes that fit.
-"""
+"""Specs that say what nothing executes, or what is not true of their lines, are refused when they are read."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import fields
+from functools import singledispatch
 from math import prod
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.groups import SCALES
 from isomerge.symmetry.language.spec import Shift, Spec
-from isomerge.symmetry.language.statements import Carry, HeadNorm, Length, Mute, Part, Probe, Reach, TableBasis
+from isomerge.symmetry.language.statements import (
+    Carry,
+    FixedPart,
+    HeadNorm,
+    Length,
+    Mute,
+    Part,
+    Probe,
+    Reach,
+    TableBasis,
+)
 from isomerge.symmetry.stage import shift_atoms
 
 
@@ -20,8 +29,8 @@ def check_legality(spec: Spec) -> None:
 
     Raises:
         IsomergeError: a space that no line uses, an index that a line does not offer or offers twice, another group
-            than a scale over a residual stream, a factor over a stream that turns which is no gain, a shift of
-            unknown lines, a depth of no lines.
+            than a scale over a residual stream, a factor over a stream that turns which is no gain, a statement of
+            unknown lines or of axes that do not fit, a depth of no lines, a fixed part that a space moves.
     """
     used: set[str] = set()
     for line in spec.lines:
@@ -60,23 +69,14 @@ def check_legality(spec: Spec) -> None:
             )
     if unused := [name for name in spec.spaces if name not in used]:
         raise IsomergeError(f"{spec.origin}: space {unused[0]} is declared, but no line uses it")
+    for field in fields(spec):
+        said = getattr(spec, field.name)
+        for statement in said if isinstance(said, tuple) else ():
+            _check(statement, spec)
     names = {line.name for line in spec.lines}
-    for shift in spec.shifts + spec.tied_trades:
-        for part in (shift.bias, shift.into, shift.via, shift.against, shift.beside):
-            if part is not None and part not in names:
-                raise IsomergeError(f"{spec.origin}: shift {shift.name} names {part}, which is no line of the spec")
-        if shift.along is not None and [a.name for a in shift_atoms(spec, shift)].count(shift.along) != 1:
-            raise IsomergeError(
-                f"{spec.origin}: shift {shift.name} is along {shift.along}, which is no one axis of {shift.bias}"
-            )
-        if shift.trades:
-            _check_trade(spec, shift)
-        if shift.via is not None and shift.along is not None:
-            _check_paid(spec, shift)
-        others = {a.name for a in shift_atoms(spec, shift)} - {shift.along, *spec.sizes}
-        if shift.along is not None and (free := sorted(name for name in others if not name.isdigit())):
-            raise IsomergeError(f"{spec.origin}: shift {shift.name} moves axis {free[0]}, whose size is not known")
-    _check_carried(spec)
+    for weight, _, bias in spec.biased:
+        if strange := [name for name in (weight, bias) if name not in names]:
+            raise IsomergeError(f"{spec.origin}: biased names {strange[0]}, which is no line of the spec")
     stacks = {line.stack for line in spec.lines if line.indices}
     if strange := [stack for stack in spec.depths if stack not in stacks]:
         raise IsomergeError(f"{spec.origin}: depth {strange[0]}: no line's name begins with it and a number")
@@ -84,21 +84,51 @@ def check_legality(spec: Spec) -> None:
         raise IsomergeError(f"{spec.origin}: together {strange[0]}: no line's name begins with it and a number")
 
 
-def _check_carried(spec: Spec) -> None:
-    """What is carried, and parts with biases of their own, are of lines that there are."""
-    known = {plain(line.name) for line in spec.lines}
-    for carry in spec.carries:
-        names = [name for holder in (carry.first, *carry.others) for name in (holder.name, holder.via) if name]
-        if strange := [name for name in names if plain(name) not in known]:
+@singledispatch
+def _check(statement: object, spec: Spec) -> None:
+    """Refuse a statement that is not true of the lines; of most there is nothing to look at."""
+
+
+@_check.register
+def _(shift: Shift, spec: Spec) -> None:
+    names = {line.name for line in spec.lines}
+    for part in (shift.bias, shift.into, shift.via, shift.against, shift.beside):
+        if part is not None and part not in names:
+            raise IsomergeError(f"{spec.origin}: shift {shift.name} names {part}, which is no line of the spec")
+    if shift.along is not None and [a.name for a in shift_atoms(spec, shift)].count(shift.along) != 1:
+        raise IsomergeError(
+            f"{spec.origin}: shift {shift.name} is along {shift.along}, which is no one axis of {shift.bias}"
+        )
+    if shift.trades:
+        _check_trade(spec, shift)
+    if shift.via is not None and shift.along is not None:
+        _check_paid(spec, shift)
+    others = {a.name for a in shift_atoms(spec, shift)} - {shift.along, *spec.sizes}
+    if shift.along is not None and (free := sorted(name for name in others if not name.isdigit())):
+        raise IsomergeError(f"{spec.origin}: shift {shift.name} moves axis {free[0]}, whose size is not known")
+
+
+@_check.register
+def _(part: FixedPart, spec: Spec) -> None:
+    lines = [line for line in spec.lines if part.has(line.name)]
+    if not lines:
+        raise IsomergeError(f"{spec.origin}: fixed {part.beginnings[0]}: no line begins with this name")
+    for line in lines:
+        names = line.names | set(line.indices)
+        if moving := sorted(names & spec.spaces.keys() - spec.residual_names):
             raise IsomergeError(
-                f"{spec.origin}: carry {carry.name} names {strange[0]}, which is no line of the spec"
+                f"{spec.origin}: line {line.name} is of a fixed part, but space {moving[0]} moves it: take it "
+                "out of the `fixed` statement, or the space out of the line"
             )
-        _check_coordinates(spec, carry)
-    check_readers(spec)
-    known = {line.name for line in spec.lines}
-    for weight, _, bias in spec.biased:
-        if strange := [name for name in (weight, bias) if name not in known]:
-            raise IsomergeError(f"{spec.origin}: biased names {strange[0]}, which is no line of the spec")
+
+
+@_check.register
+def _(carry: Carry, spec: Spec) -> None:
+    known = {plain(line.name) for line in spec.lines}
+    names = [name for holder in (carry.first, *carry.others) for name in (holder.name, holder.via) if name]
+    if strange := [name for name in names if plain(name) not in known]:
+        raise IsomergeError(f"{spec.origin}: carry {carry.name} names {strange[0]}, which is no line of the spec")
+    _check_coordinates(spec, carry)
 
 
 def _check_coordinates(spec: Spec, carry: Carry) -> None:
@@ -143,26 +173,6 @@ def _check_trade(spec: Spec, shift: Shift) -> None:
         )
 
 
-def check_readers(spec: Spec) -> None:
-    """Refuse what does not fit.
-
-    Raises:
-        IsomergeError: naming the statement.
-    """
-    for probe in spec.probes:
-        _check_probe(spec, probe)
-    for length in spec.lengths:
-        _check_length(spec, length)
-    for reach in spec.reaches:
-        _check_reach(spec, reach)
-    for mute in spec.mutes:
-        _check_mute(spec, mute)
-    for basis in spec.bases:
-        _check_basis(spec, basis)
-    for norm in spec.head_norms:
-        _check_head_norm(spec, norm)
-
-
 def plain(name: str) -> str:
     """What a line is called without the layers that it is of."""
     return re.sub(r"[=!][\d|]*", "", name)
@@ -185,7 +195,8 @@ def _leaf(spec: Spec, name: str) -> list[frozenset[str]]:
     return [frozenset(a.name for a in each if not a.name.isdigit()) for each in leaf]
 
 
-def _check_probe(spec: Spec, probe: Probe) -> None:
+@_check.register
+def _(probe: Probe, spec: Spec) -> None:
     what = f"probe {probe.name}"
     read = _axes(spec, what, probe.token)
     sides = [_axes(spec, what, part, read) for part in (*probe.query.parts, *probe.key.parts)]
@@ -198,7 +209,8 @@ def _check_probe(spec: Spec, probe: Probe) -> None:
         )
 
 
-def _check_length(spec: Spec, length: Length) -> None:
+@_check.register
+def _(length: Length, spec: Spec) -> None:
     what = f"length {length.name}"
     if length.along is None:
         names = _axes(spec, what, length.weight)
@@ -216,7 +228,8 @@ def _check_length(spec: Spec, length: Length) -> None:
         )
 
 
-def _check_reach(spec: Spec, reach: Reach) -> None:
+@_check.register
+def _(reach: Reach, spec: Spec) -> None:
     what = f"reached {reach.name}"
     read = _axes(spec, what, reach.bias)
     narrow = _axes(spec, what, reach.through, read)
@@ -227,7 +240,8 @@ def _check_reach(spec: Spec, reach: Reach) -> None:
         raise IsomergeError(f"{spec.origin}: the tensors of {what} have axes that do not fit each other")
 
 
-def _check_mute(spec: Spec, mute: Mute) -> None:
+@_check.register
+def _(mute: Mute, spec: Spec) -> None:
     what = f"unheard {mute.name}"
     out = _axes(spec, what, mute.out)
     if mute.gain is not None:
@@ -240,7 +254,8 @@ def _check_mute(spec: Spec, mute: Mute) -> None:
         raise IsomergeError(f"{spec.origin}: the tensors of {what} have axes that do not fit each other")
 
 
-def _check_basis(spec: Spec, basis: TableBasis) -> None:
+@_check.register
+def _(basis: TableBasis, spec: Spec) -> None:
     what, parts = f"basis {basis.name}", (basis.table, *basis.readers)
     if any(basis.along not in _axes(spec, what, part) for part in parts):
         raise IsomergeError(f"{spec.origin}: {what} is along {basis.along}, but not all its tensors are")
@@ -252,7 +267,8 @@ def _check_basis(spec: Spec, basis: TableBasis) -> None:
         raise IsomergeError(f"{spec.origin}: {what} is along {basis.along}, where {strange[0]} stands as well")
 
 
-def _check_head_norm(spec: Spec, norm: HeadNorm) -> None:
+@_check.register
+def _(norm: HeadNorm, spec: Spec) -> None:
     what = f"centred {norm.name}"
     for line in norm.lines:
         _axes(spec, what, Part(line.name, line.parts[0]))

@@ -10,8 +10,8 @@
 
 A statement about something that the text before it has (a size, a space, a line, a key's default, ...) takes that
 one's place; a new one stands behind the statement before it, or at the end. ``NAME`` may end in ``*``. Statements
-without a name (``require``, ``config``, ``prefix``, ``numbered``, ``returns``, ``fixed``, ``headed``) are dropped
-by their word, all of a kind.
+without a name (``require``, ``config``, ...: `isomerge.symmetry.language.words`) are dropped by their word, all of a
+kind.
 
 A bias has the first axis of its weight, the rows: ``MODULE.*  (h qk) res'`` is ``MODULE.weight  (h qk) res'`` and
 ``MODULE.bias  (h qk)``. That of a norm is a vector where its gain is a diagonal: ``NORM.*  diag(res n1)`` is
@@ -21,32 +21,17 @@ A bias has the first axis of its weight, the rows: ``MODULE.*  (h qk) res'`` is 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import cached_property, lru_cache
-from typing import Any
 
 from isomerge.errors import IsomergeError
+from isomerge.symmetry.language.words import NAMED, NOTHING, WORDS
 
-WORDS = (
-    "model", "prefix", "size", "layers", "depth", "require", "numbered", "config", "default", "include", "space",
-    "residual", "shift", "carry", "probe", "reached", "unheard", "basis", "centred", "length", "biased", "together", "prenorm", "postnorm", "headed", "returns", "fixed", "tied", "positions", "like", "drop", "after",
-)  # fmt: skip
-"""With what a statement may begin; every other one describes a tensor."""
 LINE = "line"
-_UNNAMED = {
-    "model", "prefix", "require", "numbered", "config", "biased", "together", "headed", "returns", "fixed", "tied", "positions", "like", "drop", "after",
-}  # fmt: skip
-"""Words of statements about nothing that has a name."""
-_BY_STREAM = {"prenorm", "postnorm"}
-"""Words of statements about a stream, one of a stream and condition."""
-_NAMED = {LINE, *WORDS} - _UNNAMED - _BY_STREAM
 _KIND = {"residual": "space"}
 _OPEN, _CLOSE = "([{", ")]}"
-_UNCONDITIONAL = (
-    "require", "numbered", "model", "prefix", "config", "headed", "tied", "positions", "like", "drop", "after",
-)  # fmt: skip
 Texts = Mapping[str, tuple[str, str]]
 """From every known ``model_type`` to the file name and the text of its spec."""
 
@@ -67,9 +52,11 @@ class Statement:
     @cached_property
     def name(self) -> str:
         """What it is about; nothing for statements without a name."""
-        if self.word not in _NAMED | _BY_STREAM:
+        if self.word == LINE:
+            return self.tensor
+        if WORDS[self.word].about == NOTHING:
             return ""
-        return re.split(r"[\s:=]", self.body.lstrip("? "), maxsplit=1)[0] if self.word != LINE else self.tensor
+        return re.split(r"[\s:=]", self.body.lstrip("? "), maxsplit=1)[0]
 
     @property
     def tensor(self) -> str:
@@ -89,39 +76,6 @@ class Statement:
     def __str__(self) -> str:
         text = self.body if self.word == LINE else f"{self.word} {self.body}"
         return text if self.condition is None else f"{text} if {self.condition}"
-
-
-@dataclass(frozen=True)
-class Form:
-    """How a statement is written that begins with some word."""
-
-    word: str
-    pattern: re.Pattern[str]
-    """Of what follows the word."""
-    shown: str
-    """The same, as errors show it."""
-
-    def read(self, rest: str) -> re.Match[str]:
-        """What follows the word, taken apart.
-
-        Raises:
-            IsomergeError: it is not understood.
-        """
-        match = self.pattern.match(rest)
-        if match is None:
-            raise self.refused(rest)
-        return match
-
-    def each(self, pattern: re.Pattern[str], texts: Sequence[str], rest: str) -> list[tuple[str | Any, ...]]:
-        """Some texts out of what follows the word, each taken apart; raises as `read` does."""
-        matches = [*map(pattern.match, texts)]
-        if not all(matches):
-            raise self.refused(rest)
-        return [match.groups() for match in matches if match is not None]
-
-    def refused(self, rest: str) -> IsomergeError:
-        """The error of what is not understood."""
-        return IsomergeError(f"{self.word} {rest!r} is not understood: write {self.shown}")
 
 
 def expanded_text(text: str, origin: str = "spec", texts: Texts | None = None) -> str:
@@ -197,7 +151,7 @@ def _like(statement: Statement, texts: Texts, within: tuple[str, ...]) -> list[S
 
 def _dropped(statement: Statement, taken: list[Statement]) -> list[Statement]:
     first, *names = statement.body.split()
-    word = first if first in WORDS and (names or first not in _NAMED) else None
+    word = first if first in WORDS and (names or WORDS[first].about != NAMED) else None
     for name in names if word else [first, *names]:
         kept = [earlier for earlier in taken if not _is_called(earlier, name, word)]
         if len(kept) == len(taken):
@@ -311,9 +265,8 @@ def _written(text: str, origin: str) -> Iterator[Statement]:
             continue
         first, _, rest = line.partition(" ")
         word, body = (first, rest.strip()) if first in WORDS else (LINE, line)
-        condition = None
-        if word not in _UNCONDITIONAL:
-            body, condition = conditioned(body)
+        plain = word != LINE and not WORDS[word].conditional
+        body, condition = (body, None) if plain else conditioned(body)
         yield Statement(f"{origin}, line {number}", word, body, condition)
 
 

@@ -22,17 +22,17 @@ itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, is_dataclass, replace
+from functools import cache, partial
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from isomerge.errors import IsomergeError
 from isomerge.records import Json
 from isomerge.symmetry.axes import renamed
-from isomerge.symmetry.language.expansion import Form
-from isomerge.symmetry.language.spec import Line, Shift, Space, Spec
-from isomerge.symmetry.language.statements import Holder, Normed, Part
+from isomerge.symmetry.language.forms import Form
+from isomerge.symmetry.language.spec import Line, Spec
 
 _INCLUDE = Form(
     "include",
@@ -42,17 +42,10 @@ _INCLUDE = Form(
     "GROUP [as NAME] [at PREFIX] [of MODEL] [with KEY=EXPR, ...] [without SPACE ...] [if E]",
 )
 
-OF_STREAMS = ("prenorm", "normed_out", "within", "again", "plain", "postnorm")
-"""What specs say by the names of streams."""
-OF_LINES = ("shifts", "tied_trades", "carries", "probes", "lengths", "reaches", "mutes", "bases", "head_norms")
-"""What they say in statements that name lines."""
-NAMES_OF_LINES = {
-    Part: ("name",),
-    Normed: ("name",),
-    Holder: ("name", "via"),
-    Shift: ("bias", "into", "via", "against", "beside"),
-}
-"""Which names in those are of lines; all others are of axes, or the statement's own."""
+Names = Mapping[str, Callable[[Any], Any]]
+"""From what names are of (`isomerge.symmetry.language.forms`) to what gives them those of the whole."""
+_LEFT_OUT = object()
+"""Stands for a name that the whole leaves out."""
 
 
 @dataclass(frozen=True)
@@ -147,46 +140,52 @@ def included(inclusion: Inclusion, part: Spec) -> Spec:
         if name not in part.sizes:
             raise IsomergeError(f"include {inclusion.group} without {name}: {part.origin} has no space {name}")
     line, own = partial(_name, inclusion, part), inclusion.called
-
-    def kept(names: Iterable[str]) -> tuple[str, ...]:
-        """Those of streams that the whole has."""
-        return tuple(own(name) for name in names if name not in inclusion.without)
-
-    spaces = (
-        _space(inclusion, part, space) for name, space in part.spaces.items() if name not in inclusion.without
-    )
-    return replace(
-        part,
-        prefixes=(),
-        sizes={own(name): size for name, size in part.sizes.items()},
-        spaces={space.name: space for space in spaces},
-        lines=tuple(_line(inclusion, part, each) for each in part.lines),
-        biased=tuple((line(weight), number, line(bias)) for weight, number, bias in part.biased),
-        config_keys=tuple(f"{inclusion.group}.{key}" for key in part.config_keys),
-        fixed=tuple(replace(each, beginnings=tuple(map(line, each.beginnings))) for each in part.fixed),
-        beside=tuple((own(s), word, name) for s, word, name in part.beside if s not in inclusion.without),
-        seen_raw=tuple(map(own, part.seen_raw)),
-        together=tuple(tuple(map(line, stacks)) for stacks in part.together),
-        depths={line(stack): depth for stack, depth in part.depths.items()},
-        numbered={f"{reason} ({inclusion.group})": values for reason, values in part.numbered.items()},
-        **{name: kept(getattr(part, name)) for name in OF_STREAMS},
-        **{name: _renamed(getattr(part, name), own, line) for name in OF_LINES},
-    )
+    names: Names = {
+        "line": line,
+        "tied": lambda name: Line(line(name), None).canonical({}),
+        "own": own,
+        "index": lambda name: own(name) if name in part.sizes else name,
+        "space": lambda name: _LEFT_OUT if name in inclusion.without else own(name),
+        "axis": lambda axis: renamed(axis, own),
+        "key": lambda name: f"{inclusion.group}.{name}",
+        "reason": lambda name: f"{name} ({inclusion.group})",
+        "alone": lambda said: said,
+    }
+    return _renamed(part, Spec, names)
 
 
-def _renamed(said: Any, own: Callable[[str], str], line: Callable[[str], str]) -> Any:
-    """What statements say under the names that it has in the whole: those of lines, and those of axes and statements."""
-    if isinstance(said, str):
-        return own(said)
-    if isinstance(said, tuple | frozenset):
-        return type(said)(_renamed(each, own, line) for each in said)
-    if not is_dataclass(said) or isinstance(said, type):
+def _renamed(said: Any, kind: Any, names: Names) -> Any:
+    """What is said under the names that it has in the whole, by what its type says that they are of."""
+    if said is None or not _has_names(kind):
         return said
-    values = {field.name: getattr(said, field.name) for field in fields(said)}
-    lines = NAMES_OF_LINES.get(type(said), ())
-    return replace(
-        said, **{name: _renamed(value, line if name in lines else own, line) for name, value in values.items()}
-    )
+    if get_origin(kind) is Annotated:
+        return names[kind.__metadata__[0]](said)
+    if is_dataclass(kind):
+        return replace(said, **{n: _renamed(getattr(said, n), each, names) for n, each in _types(kind).items()})
+    parts = get_args(kind)
+    if NoneType in parts:
+        return _renamed(said, parts[0], names)
+    if isinstance(said, dict):
+        pairs = [(_renamed(key, parts[0], names), _renamed(value, parts[1], names)) for key, value in said.items()]
+        return {key: value for key, value in pairs if key is not _LEFT_OUT}
+    if get_origin(kind) is tuple and parts[-1] is not ...:
+        row = tuple(_renamed(each, part, names) for each, part in zip(said, parts, strict=True))
+        return _LEFT_OUT if _LEFT_OUT in row else row
+    every = (_renamed(each, parts[0], names) for each in said)
+    return type(said)(each for each in every if each is not _LEFT_OUT)
+
+
+@cache
+def _types(record: Any) -> dict[str, Any]:
+    """The types of those fields of a record that have names."""
+    return {name: kind for name, kind in get_type_hints(record, include_extras=True).items() if _has_names(kind)}
+
+
+@cache
+def _has_names(kind: Any) -> bool:
+    if is_dataclass(kind):
+        return bool(_types(kind))
+    return get_origin(kind) is Annotated or any(map(_has_names, get_args(kind)))
 
 
 def check_apart(inclusion: Inclusion, part: Spec, sizes: Mapping[str, int]) -> None:
@@ -203,11 +202,6 @@ def check_apart(inclusion: Inclusion, part: Spec, sizes: Mapping[str, int]) -> N
         )
 
 
-def _space(inclusion: Inclusion, part: Spec, space: Space) -> Space:
-    index = tuple(inclusion.called(i) if i in part.sizes else i for i in space.index)
-    return replace(space, name=inclusion.called(space.name), index=index)
-
-
 def _name(inclusion: Inclusion, part: Spec, name: str) -> str:
     """A line's name in the whole: an index that is an axis is called as the axis is."""
     own = f"({'|'.join(['', *part.prefixes])})" if part.prefixes else ""
@@ -217,9 +211,3 @@ def _name(inclusion: Inclusion, part: Spec, name: str) -> str:
 
     index = re.sub(r"\{[^}]*\}", lambda number: re.sub(r"[A-Za-z_]\w*", called, number[0]), name)
     return f"{inclusion.at}{own}{index}"
-
-
-def _line(inclusion: Inclusion, part: Spec, line: Line) -> Line:
-    axes = None if line.axes is None else tuple(renamed(axis, inclusion.called) for axis in line.axes)
-    tied = line.tied and Line(_name(inclusion, part, line.tied), None).canonical({})
-    return replace(line, name=_name(inclusion, part, line.name), axes=axes, tied=tied)

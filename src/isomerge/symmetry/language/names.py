@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Any
 
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.language.expansion import Form
+from isomerge.symmetry.language.forms import Form, Reading
 
 _NUMBER = re.compile(r"\{(\w+)(?:\*(\d+)\+(\w+))?(?:([=!])([\d|]*))?(?:,(\w+)=([\d|]*))?\}")
 _LAYERS = Form(
@@ -187,14 +187,14 @@ def span(text: str, first: Any, last: Any) -> list[int]:
     return list(range(first, last))
 
 
-def read_layers(rest: str, evaluate: Callable[[str, Mapping[str, Any]], Any]) -> tuple[str, tuple[int, ...]]:
+def read_layers(rest: str, text: Reading) -> tuple[str, tuple[int, ...]]:
     """Read what follows the word ``layers``: a name and the layers of which E holds, where ``l`` is the layer.
 
     Raises:
         IsomergeError: it is not understood, or names no layers.
     """
     name, first, last, condition = _LAYERS.read(rest).groups()
-    every = span(f"{first}..{last}", evaluate(first, {}), evaluate(last, {}))
+    every = span(f"{first}..{last}", text.value(first), text.value(last))
     if every and every[0] < 0:
         raise IsomergeError(f"config.json: {first} is {every[0]}, not the number of a layer")
-    return name, tuple(at for at in every if condition is None or evaluate(condition, {"l": at}))
+    return name, tuple(at for at in every if condition is None or text.value(condition, {"l": at}))

@@ -11,12 +11,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Atom, Axis, TypedAxes, atoms, shape, show
 from isomerge.symmetry.element_key import SHIFT, ElementKey
 from isomerge.symmetry.groups import GROUPS, Group
+from isomerge.symmetry.language.forms import Alone, IndexName, KeyName, LineName, OwnName, Reason, SpaceName
 from isomerge.symmetry.language.names import Number, expression, filled, numbers
 from isomerge.symmetry.language.statements import (
     Carry,
@@ -43,9 +44,9 @@ compiled."""
 class Space:
     """One symmetry: a group and the indices that number its elements."""
 
-    name: str
+    name: OwnName
     group_name: str
-    index: tuple[str, ...] = ()
+    index: tuple[IndexName, ...] = ()
     role: str = ""
     residual: bool = False
     folded: str | None = None
@@ -78,10 +79,10 @@ class Space:
 class Line(TypedAxes):
     """One tensor line: a name pattern and its axes (None: any shape, untouched)."""
 
-    name: str
-    axes: tuple[Axis, ...] | None
+    name: LineName
+    axes: tuple[Annotated[Axis, "axis"], ...] | None
     optional: bool = False
-    tied: str | None = None
+    tied: Annotated[str, "tied"] | None = None
     """The canonical name of the tensor that stands in when the config ties the two."""
     less: int = 0
     """What is stored is the tensor that the axes describe less this: 1 for gains of norms that multiply by 1 +
@@ -140,23 +141,23 @@ class Shift:
     position alone).
     """
 
-    name: str
-    bias: str
+    name: OwnName
+    bias: LineName
     block: int | None = None
-    into: str | None = None
-    via: str | None = None
-    along: str | None = None
+    into: LineName | None = None
+    via: LineName | None = None
+    along: OwnName | None = None
     into_block: int | None = None
-    into_along: str | None = None
+    into_along: OwnName | None = None
     rows: Rows | None = None
     into_rows: Rows | None = None
-    against: str | None = None
+    against: LineName | None = None
     """Of a table that is the head as well: the gain of the norm that the head reads. Then only what lies along the
     reciprocals of its gains is free, and the head's bias pays."""
 
     reads: tuple[int, ...] = (0,)
     """The parts of the concatenation that ``via`` reads, where it reads it several times."""
-    beside: str | None = None
+    beside: LineName | None = None
     """What takes the place of ``bias`` now and then, such as a token for patches that are masked or the values of
     tokens that see all, and so has as much more as it has."""
 
@@ -204,60 +205,64 @@ def _compiled(prefix: str, name: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True)
 class Spec:
-    """A spec bound to a config: every size is a number, every condition is decided."""
+    """A spec bound to a config: every size is a number, every condition is decided.
 
-    model_type: str
-    prefixes: tuple[str, ...]
-    sizes: dict[str, int]
-    spaces: dict[str, Space]
+    The types of its fields say of what strings are the names, and so what they become where a model of which this one is a
+    part includes it (`isomerge.symmetry.language.inclusion`).
+    """
+
+    model_type: Alone[str]
+    prefixes: Alone[tuple[str, ...]]
+    sizes: dict[OwnName, int]
+    spaces: dict[SpaceName, Space]
     lines: tuple[Line, ...]
     shifts: tuple[Shift, ...] = ()
-    config_keys: tuple[str, ...] = ()
-    origin: str = "spec"
-    family: str = ""
+    config_keys: tuple[KeyName, ...] = ()
+    origin: Alone[str] = "spec"
+    family: Alone[str] = ""
     """The text that this one is like, and those of its parts: models of one family can be brought together (see
     `kin`)."""
     fixed: tuple[FixedPart, ...] = ()
     """The parts that alignment leaves as they are, and why."""
-    depths: dict[str, tuple[int, int]] = field(default_factory=dict)
+    depths: dict[LineName, tuple[int, int]] = field(default_factory=dict)
     """The least and the most layers of stacks (see `Line.stack`), where the config says them."""
-    numbered: dict[str, list[object]] = field(default_factory=dict)
+    numbered: dict[Reason, list[object]] = field(default_factory=dict)
     """What layers are by their numbers, whatever config and tensors say: why, and a value for every layer."""
-    headed: tuple[str, ...] = ()
+    headed: Alone[tuple[str, ...]] = ()
     """Classes that are named like base classes, and have heads: they return what these make of the streams."""
-    returned: tuple[Returned, ...] = ()
+    returned: Alone[tuple[Returned, ...]] = ()
     """What classes return by default beside their predictions."""
-    tied: str = ""
+    tied: Alone[str] = ""
     """What else the classes of transformers read from the tie of head and embeddings, without a key of its own:
     such heads stay tied."""
-    prenorm: tuple[str, ...] = ()
+    prenorm: tuple[SpaceName, ...] = ()
     """Streams that are read through LayerNorms alone, beside those of which a group after folding says so."""
-    normed_out: tuple[str, ...] = ()
+    normed_out: tuple[SpaceName, ...] = ()
     """Those of which a class returns what a norm gives."""
-    postnorm: tuple[str, ...] = ()
+    postnorm: tuple[SpaceName, ...] = ()
     """The streams whose norms stand behind what they normalise; their lines stand in the order in which they act."""
-    again: tuple[str, ...] = ()
+    again: tuple[SpaceName, ...] = ()
     """Those of them whose one layer runs again and again: what reads its first tensors reads its last norm as well."""
-    seen_raw: tuple[str, ...] = ()
+    seen_raw: tuple[OwnName, ...] = ()
     """Streams of parts that the whole reads otherwise than through the part's own norms: what LayerNorm leaves
     free in the part alone shows there."""
-    plain: tuple[str, ...] = ()
+    plain: tuple[SpaceName, ...] = ()
     """Those of `prenorm` whose norms have no tensors."""
-    beside: tuple[tuple[str, str, str], ...] = ()
+    beside: tuple[tuple[SpaceName, str, str], ...] = ()
     """Lines that statements of norms tell apart: the stream, the word (of `BESIDE`), and how the names of lines end."""
     tied_trades: tuple[Shift, ...] = ()
     """What tables that are heads as well trade with others (`Shift.against`): moves of the norm that the head reads."""
-    biased: tuple[tuple[str, int | None, str], ...] = ()
+    biased: tuple[tuple[LineName, int | None, LineName], ...] = ()
     """Parts of lines, or whole lines (None), that have biases of their own, each of which is added to all that is
     read: the line, the number of the part, the bias's line."""
-    language: tuple[str, Mapping[str, Any]] | None = None
+    language: Alone[tuple[str, Mapping[str, Any]] | None] = None
     """Of a model that is made of others the part that has the vocabulary: what its names begin with (as `at` of an
     inclusion has it), and its config."""
-    within: tuple[str, ...] = ()
+    within: tuple[SpaceName, ...] = ()
     """Those of `prenorm` whose norms are inside of branches, beside what all classes give out as it is."""
     carries: tuple[Carry, ...] = ()
     """Constants that may stand in one tensor or in others, of whatever layers."""
-    together: tuple[tuple[str, ...], ...] = ()
+    together: tuple[tuple[LineName, ...], ...] = ()
     """Stacks of which the modules of one number are one layer."""
     probes: tuple[Probe, ...] = ()
     """Constants that ask, and the keys that they ask."""

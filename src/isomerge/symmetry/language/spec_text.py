@@ -1,61 +1,8 @@
 """Spec texts: an architecture in one line per tensor.
 
-A spec text is data (``--spec FILE`` reads the same format as the files in ``archs/``). Its statements:
-
-==============================================  ==========================================================
-``model NAME ...``                              the ``model_type`` values that it describes
-``prefix NAME. ...``                            base-model prefixes that tensor names may have or lack
-``size NAME = EXPR``                            the size of an index, from the keys of ``config.json``
-``depth STACK = EXPR [.. EXPR]``                how many layers the lines have that begin with ``STACK{``; up to how many
-``together STACK STACK ...``                    lists of modules, of which those of one number are one layer (XLM)
-``layers NAME = EXPR..EXPR [where E]``          a list of layers: those of the range of which E holds (``l``)
-``require EXPR : MESSAGE``                      refuse configs that the spec does not describe
-``numbered EXPR : REASON``                      what a layer (``l``) is by its number, whatever config and tensors say
-``config KEY ...``                              keys that must agree between two models to be merged
-``default KEY = EXPR [if E]``                   what a key is where ``config.json`` leaves it out
-``include GROUP [as NAME] [at NAME.] ...``      the spec of the model that a group of config keys describes
-``space NAME [as ROLE]: GROUP[INDEX] [if E]``   a symmetry; several elements, one per value of the indices
-``residual NAME: GROUP[INDEX] [if E]``          a space of the residual stream (not matched block by block)
-``residual NAME: GROUP folded GROUP [if E]``    the same, with the larger group that acts once gains are folded (``space``: of a latent)
-``shift NAME: BIAS [if E]``                     a bias that no output depends on
-``shift NAME: BIAS -> OUT via WEIGHT [if E]``   adding d to BIAS and subtracting WEIGHT d from OUT is free
-``shift NAME: LINE along AXIS [if E]``          no output depends on a constant along an axis of a tensor
-``shift NAME: LINE along AXIS -> OUT via WEIGHT#0,2``  a constant along an axis of what WEIGHT reads, in these parts of a concatenation, OUT may have as well
-``shift NAME: A [along X] -> B [along Y]``      adding a constant to the line A and subtracting it from B is free;
-                                                ``along X[1:]``: along some rows of it; ``with LINE``: what stands for A
-                                                now and then, and has as much more
-``shift NAME: A along X -> B along Y against GAIN``  the same of a table A that is the head as well, behind the norm
-                                                of GAIN: c / GAIN is free, and the head's bias pays
-``biased WEIGHT#1 by BIAS``                     a part of a fused reader has a bias of its own
-``biased WEIGHT by BIAS ...``                   biases of other names, of which every one has all that a reader's would
-``carry NAME: A [along X] -> B, 2 C along Y, D via W``  a vector that A has more B loses, C twice, and D what W makes of it (see `isomerge.symmetry.language.statements`)
-``probe NAME: P through W#0 by B#0 -> K#1 by C#1 along X``  one constant P asks, through W and its bias; no more of K counts than what that makes of it (see `isomerge.symmetry.language.statements`)
-``reached NAME: B over P [behind G] -> W by C, ...``  these weights read P e + B alone, of fewer e than it is wide; e comes from the norm of G; ``then N``: once, and the norm of N in every later run
-``unheard NAME: W by B [behind G] through O``    constants of values of which O makes something along the ones alone no norm hears; W reads the norm of G
-``basis NAME: R along X -> W, ...``                W of all layers are all that reads the table R along X, which may stand in any basis
-``centred NAME: A#0,1, B#0,1 over X ...``          a LayerNorm takes the mean over the axes X of what A and B write, of these parts together
-``length NAME: WEIGHT by LENGTHS along AXIS``    of WEIGHT's slices along AXIS the directions count; LENGTHS has their lengths
-``length NAME: WEIGHT above LEAST``              what WEIGHT writes is scaled to some length afterwards, while it multiplies mean squares by more than LEAST
-``prenorm STREAM [returned] [if E]``            a stream is read through LayerNorms alone (also: ``folded OFixingOnes``); returned: also where a class returns it
-``prenorm STREAM raw [if E]``                    something reads it through no LayerNorm: nothing of it is free, whatever its group
-``prenorm STREAM within [if E]``                its norms are inside of branches: no class returns what they give
-``prenorm STREAM plain [returned] [if E]``      the same, through LayerNorms that have no tensors
-``... except NAME ...``                         lines (a name ends so, ``*`` is anything) that write before something else than a norm, or read another thing as well
-``... without NAME ...``                        lines that have nothing to do with these norms
-``... sliced NAME ...``                         maps in groups, without the stream's axes: rows of a group read their slice of a norm
-``... seen NAME ...``                           lines without the stream's axes that read what a norm gives: it stays
-``... padded NAME ...``                         lines that read what a norm gives filled up with zeros: their biases pay for nothing
-``... tiled NAME ...``                          convolutions whose windows tile what a norm gives, as long as their steps: their biases pay for all of a window
-``postnorm STREAM across NAME ...``             lines that read what the stack of layers before theirs gives
-``postnorm STREAM again [if E]``                the same of one layer that runs again and again
-``postnorm STREAM [if E]``                      LayerNorms stand behind what they normalise; lines in the order in which they act
-``headed CLASS ...``                            classes that are named ``...Model``, and give out what a head makes of the streams
-``returns SPACE ... : CLASS ... [if E]``        what classes return by default beside their predictions, or ``nothing``
-``fixed NAME ... : REASON [if E]``              a part whose tensors no symmetry of a block moves, and why
-``tied REASON``                                 what else transformers reads from the tie of the head: it stays tied
-``positions behind padding``                    the first token stands behind the padding's row of the table of positions
-``[?] NAME  AXES [= TIED] [if EXPR]``           one tensor: its on-disk name and its typed axes
-==============================================  ==========================================================
+A spec text is data (``--spec FILE`` reads the same format as the files in ``archs/``). Its statements begin with a word
+(`isomerge.symmetry.language.words`), or are of one tensor, ``[?] NAME  AXES [= TIED] [if EXPR]``: its on-disk name and its
+typed axes. What each says is written in ``docs/lab/spec-language.md``.
 
 In names, ``{l}`` is an index, ``{a,b}`` one number that factors (``a`` slow, ``b`` fast; both are axes), ``{l:E}``
 and ``{l!E}`` a number that must or must not be (in) E (``E..E``: from one up to another), ``{l:E,r}`` one of the
@@ -77,37 +24,25 @@ by its ``folded`` group. ``diag(a n) - 1`` is a gain that is stored less one (``
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from copy import copy
 from dataclasses import fields
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, get_origin, get_type_hints
 
 from isomerge.errors import IsomergeError
 from isomerge.records import Json
 from isomerge.symmetry.axes import atoms, parse
-from isomerge.symmetry.fixed import check_fixed
 from isomerge.symmetry.groups import GROUPS, SCALES
-from isomerge.symmetry.language.expansion import LINE, WORDS, Form, Statement, Texts, expanded, family_of
+from isomerge.symmetry.language.expansion import LINE, Statement, Texts, expanded, family_of
 from isomerge.symmetry.language.expressions import evaluate
+from isomerge.symmetry.language.forms import Form
 from isomerge.symmetry.language.inclusion import check_apart, included, read_inclusion
 from isomerge.symmetry.language.names import MOST_LAYERS, bound, chosen, first_alternatives, read_layers
 from isomerge.symmetry.language.spec import BESIDE, Line, Shift, Space, Spec
-from isomerge.symmetry.language.statements import (
-    Carry,
-    FixedPart,
-    Returned,
-    Rows,
-    read_basis,
-    read_carry,
-    read_centred,
-    read_fixed,
-    read_length,
-    read_probe,
-    read_reached,
-    read_returned,
-    read_unheard,
-)
+from isomerge.symmetry.language.statements import Rows
+from isomerge.symmetry.language.words import WORDS
 from isomerge.symmetry.legality import check_legality
 from isomerge.symmetry.returned import task_of, without_returned
 
@@ -125,26 +60,12 @@ _SHIFT = Form(
     ),
     "NAME: BIAS [along AXIS] [-> OUT via WEIGHT | -> OUT [along AXIS]]",
 )
-_BIASED = Form(
-    "biased",
-    re.compile(r"([^\s#]+)(?:#(\d+))?\s+by\s+(\S.*)$"),
-    "WEIGHT#PART by BIAS, or WEIGHT by BIAS ...",
-)
 _INFINITE = " infinite"
 RETURNED, PLAIN, WITHIN, AGAIN, RAW = " returned", " plain", " within", " again", " raw"
-BEHIND_PADDING = "behind padding"
 _OFFSET = re.compile(r"(.*[)\]]'?)\s+-\s*(\d+)$")
-OF_FEW: dict[str, tuple[Callable[[str, Callable[[str], str]], object], str]] = {
-    "probe": (read_probe, "probes"),
-    "reached": (read_reached, "reaches"),
-    "unheard": (read_unheard, "mutes"),
-    "basis": (read_basis, "bases"),
-    "centred": (read_centred, "head_norms"),
-    "length": (read_length, "lengths"),
-}
-"""Statements of few tensors: what reads them, and what specs call them."""
-NOT_OF_PARTS = {"model_type", "prefixes", "origin", "family", "headed", "returned", "tied", "language"}
-"""What a spec knows that it has of its own text alone, or not as its parts have it."""
+_OF_PARTS = tuple(n for n, t in get_type_hints(Spec, include_extras=True).items() if get_origin(t) is not Annotated)
+"""What a spec knows that it has of its parts as well."""
+_NOTHING_SAID = Spec("", (), {}, {}, ())
 _DEFAULT_SIZES = {**dict.fromkeys(SCALES, 1), "Complex": 2, "Turn": 2}
 
 
@@ -158,7 +79,7 @@ def parse_spec(
     """Read a spec text and bind it to a config.
 
     Args:
-        text: the statements described above.
+        text: statements, a line each.
         config: the parsed ``config.json``.
         origin: what to call the text in messages, such as its file name.
         texts: the specs that it may include, by ``model_type``.
@@ -187,39 +108,19 @@ class _Reader:
         self.tensors = dict(shapes)
         self.place = origin
         self.parts: list[str] = []
-        self.language: tuple[str, Mapping[str, Any]] | None = None
         self.families: list[str] = []
-        self.models: list[str] = []
-        self.prefixes: list[str] = []
-        self.sizes: dict[str, int] = {}
         self.layers: dict[str, tuple[int, ...]] = {}
-        self.spaces: dict[str, Space] = {}
-        self.lines: list[Line] = []
-        self.shifts: list[Shift] = []
-        self.tied_trades: list[Shift] = []
-        self.seen_raw: list[str] = []
         self.read_behind_norms: set[str] = set()
         """Streams of which this text says itself that norms stand before what reads them."""
         self.theirs: list[tuple[str, set[str], set[Line]]] = []
         """Streams of parts, the part's gains and its lines."""
-        self.carries: list[Carry] = []
-        vars(self).update({kept: [] for _, kept in OF_FEW.values()})
-        self.biased: list[tuple[str, int | None, str]] = []
-        self.config_keys: list[str] = []
-        self.fixed: list[FixedPart] = []
-        self.headed: list[str] = []
-        self.returned: list[Returned] = []
-        self.tied = ""
-        self.prenorm: list[str] = []
-        self.normed_out: list[str] = []
-        self.plain: list[str] = []
-        self.within: list[str] = []
-        self.beside: list[tuple[str, str, str]] = []
-        self.postnorm: list[str] = []
-        self.again: list[str] = []
-        self.depths: dict[str, tuple[int, int]] = {}
-        self.together: list[tuple[str, ...]] = []
-        self.numbered: dict[str, list[object]] = {}
+        empty = {field.name: getattr(_NOTHING_SAID, field.name) for field in fields(Spec)}
+        self.said: Json = {name: list(x) if isinstance(x, tuple) else copy(x) for name, x in empty.items()}
+        """The fields of the spec; those that are tuples are lists."""
+        self.said |= {word.field: [] for word in WORDS.values() if word.field not in empty}
+        self.sizes: dict[str, int] = self.said["sizes"]
+        self.spaces: dict[str, Space] = self.said["spaces"]
+        self.lines: list[Line] = self.said["lines"]
 
     def names(self) -> Json:
         known = {**self.config, **self.sizes, **self.layers, "tensors": self.tensors}
@@ -237,11 +138,12 @@ class _Reader:
         if statement.word in ("space", "residual"):  # an axis even where nothing acts on it
             self.read_space(statement)
         elif self.holds(statement.condition):
-            if statement.word in OF_FEW:
-                read, kept = OF_FEW[statement.word]
-                getattr(self, kept).append(read(statement.body, self.chosen))
-            else:
+            word = WORDS.get(statement.word)
+            if word is None or word.read is None:
                 getattr(self, f"read_{statement.word}")(statement.body)
+            else:
+                read = word.read(statement.body, self)
+                self.said[word.field] += read if isinstance(read, list) else [read]
 
     def check_statement(self, word: str) -> None:
         """Refuse a first word that is a statement misspelt: a plain word that no stored tensor is called by."""
@@ -256,16 +158,10 @@ class _Reader:
                 "correct it, or put `? ` before the name of a tensor that may be missing"
             )
 
-    def read_model(self, rest: str) -> None:
-        self.models += rest.split()
-
     def read_prefix(self, rest: str) -> None:
-        self.prefixes += rest.split()
-        for prefix in self.prefixes:
+        self.said["prefixes"] += rest.split()
+        for prefix in self.said["prefixes"]:
             self.tensors |= {n.removeprefix(prefix): s for n, s in self.shapes.items() if n.startswith(prefix)}
-
-    def read_config(self, rest: str) -> None:
-        self.config_keys += rest.split()
 
     def read_default(self, rest: str) -> None:
         name, sign, expression = rest.partition("=")
@@ -282,15 +178,15 @@ class _Reader:
         part = included(inclusion, parse_spec(text, config, name, self.texts, inclusion.stored(self.tensors)))
         check_apart(inclusion, part, self.sizes)
         if inclusion.name is None and "vocab" in part.sizes:
-            self.language = inclusion.at, {key: value for key, value in config.items() if key != "whole"}
+            self.said["language"] = inclusion.at, {key: value for key, value in config.items() if key != "whole"}
         self.parts.append(part.origin)
         self.families.append(part.family)
-        for name in (field.name for field in fields(Spec) if field.name not in NOT_OF_PARTS):
-            mine, theirs = getattr(self, name), getattr(part, name)
+        for name in _OF_PARTS:
+            mine, theirs = self.said[name], getattr(part, name)
             mine.update(theirs) if isinstance(mine, dict) else mine.extend(theirs)
         if inclusion.stands_in(self.config):
             # what transformers reads may be flat as well (DPT), or have the group (Qwen2-VL)
-            self.config_keys += tuple(key.removeprefix(f"{inclusion.group}.") for key in part.config_keys)
+            self.said["config_keys"] += (key.removeprefix(f"{inclusion.group}.") for key in part.config_keys)
         self.theirs += [(stream, {*part.gains}, {*part.lines}) for stream in part.streams]
 
     def read_size(self, rest: str) -> None:
@@ -312,13 +208,10 @@ class _Reader:
         for text, value in ((least, first), (most, last)):
             if type(value) is not int or not 0 <= value <= MOST_LAYERS:
                 raise IsomergeError(f"config.json: {text.strip()} is {value!r:.80}, not a number of layers")
-        self.depths[stack.strip()] = (first, last)
-
-    def read_together(self, rest: str) -> None:
-        self.together.append(tuple(rest.split()))
+        self.said["depths"][stack.strip()] = (first, last)
 
     def read_layers(self, rest: str) -> None:
-        name, layers = read_layers(rest, self.value)
+        name, layers = read_layers(rest, self)
         self.layers[name], self.sizes[name] = layers, len(layers)
 
     def read_require(self, rest: str) -> None:
@@ -328,8 +221,8 @@ class _Reader:
 
     def read_numbered(self, rest: str) -> None:
         expression, _, reason = rest.rpartition(" : ")
-        depth = max((most for _, most in self.depths.values()), default=0)
-        self.numbered[reason.strip()] = [self.value(expression, {"l": layer}) for layer in range(depth)]
+        depth = max((most for _, most in self.said["depths"].values()), default=0)
+        self.said["numbered"][reason.strip()] = [self.value(expression, {"l": layer}) for layer in range(depth)]
 
     def read_space(self, statement: Statement) -> None:
         name, role, group, index, folded = _SPACE.read(statement.body).groups()
@@ -362,26 +255,18 @@ class _Reader:
         bias, _, block = bias.partition("#")
         into, _, into_block = (into or "").partition("#")
         via, _, reads = (via or "").partition("#")
-        names = (part and chosen(part, self.value, self.layers) for part in (bias, into, via or None, *more))
+        names = (part and self.named(part) for part in (bias, into, via or None, *more))
         bias, into, via, beside, against = names
         assert bias is not None
         block, into_block = (int(number) if number else None for number in (block, into_block))
         trade = (into_block, into_along, rows, into_rows, against)
         parts = tuple(map(int, reads.split(","))) if reads else (0,)
         shift = Shift(name, bias, block, into or None, via, along, *trade, parts, beside)
-        (self.shifts if against is None else self.tied_trades).append(shift)
+        self.said["shifts" if against is None else "tied_trades"].append(shift)
 
-    def chosen(self, name: str) -> str:
+    def named(self, name: str) -> str:
         """The name of a line with its layers written into it."""
         return chosen(name, self.value, self.layers)
-
-    def read_carry(self, rest: str) -> None:
-        self.carries.append(read_carry(rest, self.chosen, self.rows))
-
-    def read_biased(self, rest: str) -> None:
-        weight, number, biases = _BIASED.read(rest).groups()
-        part = None if number is None else int(number)
-        self.biased += [(weight, part, name) for name in biases.split()]
 
     def rows(self, first: str | None, last: str | None) -> Rows | None:
         """The rows between two expressions; an empty one is the end."""
@@ -390,21 +275,21 @@ class _Reader:
     def read_prenorm(self, rest: str) -> None:
         rest = self.asides(rest)
         if rest.endswith(RAW):
-            self.seen_raw.append(self.stream("prenorm", rest.removesuffix(RAW)))
+            self.said["seen_raw"].append(self.stream("prenorm", rest.removesuffix(RAW)))
             return
         words = rest.removesuffix(RETURNED).removesuffix(WITHIN)
         name = self.stream("prenorm", words.removesuffix(PLAIN))
-        self.within += [name] if rest.endswith(WITHIN) else []
         self.read_behind_norms.add(name)
-        self.prenorm.append(name)
-        self.plain += [name] if words.endswith(PLAIN) else []
-        self.normed_out += [name] if rest.endswith(RETURNED) else []
+        self.said["prenorm"].append(name)
+        self.said["plain"] += [name] if words.endswith(PLAIN) else []
+        self.said["within"] += [name] if rest.endswith(WITHIN) else []
+        self.said["normed_out"] += [name] if rest.endswith(RETURNED) else []
 
     def read_postnorm(self, rest: str) -> None:
         rest = self.asides(rest)
         name = self.stream("postnorm", rest.removesuffix(AGAIN))
-        self.postnorm.append(name)
-        self.again += [name] if rest.endswith(AGAIN) else []
+        self.said["postnorm"].append(name)
+        self.said["again"] += [name] if rest.endswith(AGAIN) else []
 
     def asides(self, rest: str) -> str:
         """Keep what lines a statement of norms says are no common ones, and give the rest of it."""
@@ -414,7 +299,7 @@ class _Reader:
             if misplaced := {*names.split()} & {*BESIDE}:
                 order = ", ".join(f"`{each}`" for each in reversed(BESIDE))
                 raise IsomergeError(f"{misplaced.pop()!r} stands behind {word!r}: write {order} in this order")
-            self.beside += [(stream, word, self.chosen(name)) for name in names.split()]
+            self.said["beside"] += [(stream, word, self.named(name)) for name in names.split()]
         return rest
 
     def stream(self, word: str, name: str) -> str:
@@ -426,21 +311,8 @@ class _Reader:
             )
         return name
 
-    def read_headed(self, rest: str) -> None:
-        self.headed += rest.split()
-
-    def read_returns(self, rest: str) -> None:
-        self.returned.append(read_returned(rest))
-
     def read_tied(self, rest: str) -> None:
-        self.tied = rest
-
-    def read_positions(self, rest: str) -> None:
-        if rest != BEHIND_PADDING:
-            raise IsomergeError(f"positions {rest!r} is not understood: write `positions {BEHIND_PADDING}`")
-
-    def read_fixed(self, rest: str) -> None:
-        self.fixed.append(read_fixed(chosen(rest, self.value, self.layers)))
+        self.said["tied"] = rest
 
     def read_line(self, line: str) -> None:
         optional = line.startswith("?")
@@ -460,13 +332,13 @@ class _Reader:
         missing = [s.name for s in self.spaces.values() if not self.sizes[s.name]]
         if missing:
             raise IsomergeError(f"{self.origin}: space {missing[0]} has no size: add `size {missing[0]} = ...`")
-        model = str(self.config.get("model_type") or (self.models or ["model"])[0])
-        self.seen_raw += self.read_by_the_whole()
-        said: Json = {field.name: vars(self).get(field.name) for field in fields(Spec)}
+        models = [*self.said["models"], "model"]
+        self.said["seen_raw"] += self.read_by_the_whole()
+        said = {field.name: self.said[field.name] for field in fields(Spec)}
         said |= {name: tuple(values) for name, values in said.items() if isinstance(values, list)}
+        model = str(self.config.get("model_type") or models[0])
         origin = f"{self.origin} with {', '.join(dict.fromkeys(self.parts))}" if self.parts else self.origin
-        said |= {"model_type": model, "origin": origin, "family": " with ".join(self.families)}
-        spec = Spec(**said)
+        family = " with ".join(self.families)
+        spec = Spec(**{**said, "model_type": model, "origin": origin, "family": family})
         check_legality(spec)
-        check_fixed(spec)
         return spec if "whole" in self.config else without_returned(spec, self.config)

@@ -38,19 +38,17 @@ of what each LINE writes: what it writes along the ones of them is free.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from typing import Any
 
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.language.expansion import Form
+from isomerge.symmetry.language.forms import Form, LineName, OwnName, Reading
 from isomerge.symmetry.language.names import expression
 
 NOTHING = "nothing"
-NameOf = Callable[[str], str]
-"""Writes layers into a name."""
 Rows = tuple[int, int | None]
 """Rows of an axis from one up to another, or to the last."""
 
@@ -60,6 +58,11 @@ _READER = re.compile(rf"{_MAP}$")
 _NORMED = re.compile(r"(\S+?)(?:#(\d+(?:,\d+)*))?$")
 _HOLDER = re.compile(
     r"(?:(-?\d+(?:\.\d+)?)\s+)?(\S+?)(?:#(\d+))?(?:\s+along\s+(\w+)(?:\[(\S*?):(\S*?)\])?)?(?:\s+over\s+(\w+)\[(\S*?):(\S*?)\])?(?:\s+at\s+(\w+))?(?:\s+via\s+(\S+?)(?:#(\d+))?)?$"
+)
+_BIASED = Form(
+    "biased",
+    re.compile(r"([^\s#]+)(?:#(\d+))?\s+by\s+(\S.*)$"),
+    "WEIGHT#PART by BIAS, or WEIGHT by BIAS ...",
 )
 _RETURNS = Form(
     "returns",
@@ -108,7 +111,7 @@ class FixedPart:
     """A part whose tensors no symmetry of a block moves; what they share with a residual stream follows the
     stream."""
 
-    beginnings: tuple[str, ...]
+    beginnings: tuple[LineName, ...]
     """What the names of its lines begin with."""
     reason: str
 
@@ -140,7 +143,7 @@ def numbered(pattern: str, name: str) -> dict[str, int] | None:
 class NamedLine:
     """What a statement says of one line, by its name; layers are written into it."""
 
-    name: str
+    name: LineName
 
     def layer(self, name: str) -> dict[str, int] | None:
         """The numbers of a canonical name, where it is this line's."""
@@ -155,21 +158,21 @@ class NamedLine:
 class Holder(NamedLine):
     """A tensor that may hold a vector that is carried, or what a weight makes of it."""
 
-    name: str
-    along: str | None = None
+    name: LineName
+    along: OwnName | None = None
     rows: Rows | None = None
     """The rows of that axis that hold it; None: all."""
-    via: str | None = None
+    via: LineName | None = None
     via_part: int | None = None
     """The part of a concatenation that reads it."""
     factor: float = 1.0
     part: int | None = None
     """The part of a concatenation that holds it; None: all."""
-    over: str | None = None
+    over: OwnName | None = None
     """The axis of which some coordinates hold it, where it is longer than the vector."""
     coordinates: Rows | None = None
     """Which of them."""
-    at: str | None = None
+    at: OwnName | None = None
     """The axis of layers of which one holds it."""
     row: int | None = None
     """Which of them, where that is known."""
@@ -183,7 +186,7 @@ class Holder(NamedLine):
 class Carry:
     """A vector that may stand in the first tensor or in all others."""
 
-    name: str
+    name: OwnName
     first: Holder
     others: tuple[Holder, ...]
 
@@ -192,7 +195,7 @@ class Carry:
 class Part(NamedLine):
     """A line, or a part of a concatenation in it."""
 
-    name: str
+    name: LineName
     number: int = 0
 
     @property
@@ -205,7 +208,7 @@ class Part(NamedLine):
 class Normed(NamedLine):
     """A line, and the parts of it that are normed together."""
 
-    name: str
+    name: LineName
     parts: tuple[int, ...] = (0,)
 
 
@@ -226,11 +229,11 @@ class Map:
 class Probe:
     """A constant that asks, and the keys that it asks."""
 
-    name: str
+    name: OwnName
     token: Part
     query: Map
     key: Map
-    along: str
+    along: OwnName
     """The axis over which queries and keys are multiplied."""
 
     @property
@@ -243,7 +246,7 @@ class Probe:
 class Reach:
     """What a map reaches of a stream, and who reads nothing else."""
 
-    name: str
+    name: OwnName
     bias: Part
     through: Part
     gain: Part | None
@@ -262,7 +265,7 @@ class Reach:
 class Mute:
     """Values, and the output that they go through, of which constants may be unheard."""
 
-    name: str
+    name: OwnName
     values: Map
     gain: Part | None
     """None: the norm that the values read by the order of lines."""
@@ -274,10 +277,10 @@ class Length:
     """A weight of which the directions of slices count, and what has their lengths; or one of which the direction of
     the whole counts, as what it writes is scaled afterwards."""
 
-    name: str
+    name: OwnName
     weight: Part
     stored: Part | None = None
-    along: str | None = None
+    along: OwnName | None = None
     """The axis that numbers the slices."""
     least: float = 0.0
     """By what mean squares of what the weight reads must be multiplied that its length is free."""
@@ -292,9 +295,9 @@ class Length:
 class TableBasis:
     """A table, the axis of its columns, and all that reads it."""
 
-    name: str
+    name: OwnName
     table: Part
-    along: str
+    along: OwnName
     readers: tuple[Part, ...]
 
 
@@ -302,17 +305,17 @@ class TableBasis:
 class HeadNorm:
     """A LayerNorm over some axes, and what it reads."""
 
-    name: str
+    name: OwnName
     lines: tuple[Normed, ...]
-    over: frozenset[str]
+    over: frozenset[OwnName]
 
 
 # Each of these reads what follows its word, and raises IsomergeError where it is not understood.
 
 
-def read_fixed(rest: str) -> FixedPart:
+def read_fixed(rest: str, text: Reading) -> FixedPart:
     """Read what follows the word ``fixed``."""
-    names, _, reason = rest.partition(": ")
+    names, _, reason = text.named(rest).partition(": ")
     if not names.split() or not reason.strip():
         raise IsomergeError(f"fixed {rest!r} is not understood: write NAME ... : REASON")
     written = [name for name in names.split() if name != ":"]
@@ -326,66 +329,74 @@ def alternatives(name: str) -> list[str]:
     return list(dict.fromkeys([name, *map("".join, product(*choices))]))
 
 
-def read_returned(rest: str) -> Returned:
+def read_returned(rest: str, text: Reading) -> Returned:
     """Read what follows the word ``returns``."""
     names, classes = _RETURNS.read(rest).groups()
     return Returned(frozenset(names.split()) - {NOTHING}, tuple(classes.split()))
 
 
-def read_carry(rest: str, name_of: NameOf, rows_of: Callable[[str | None, str | None], Rows | None]) -> Carry:
-    """Read what follows the word ``carry``; ``rows_of`` is what two expressions come to as rows."""
+def read_biased(rest: str, text: Reading) -> list[tuple[str, int | None, str]]:
+    """Read what follows the word ``biased``: a statement for each bias."""
+    weight, number, biases = _BIASED.read(rest).groups()
+    return [(weight, None if number is None else int(number), name) for name in biases.split()]
+
+
+def read_carry(rest: str, text: Reading) -> Carry:
+    """Read what follows the word ``carry``."""
     name, first, others = _CARRY.read(rest).groups()
     holders = []
     for part in _CARRY.each(_HOLDER, [first, *others.split(", ")], rest):
         factor, line, own, along, begin, end, over, low, high, layers, via, number = part
-        at, reading = (int(text) if text else None for text in (own, number))
-        more = (via and name_of(via), reading, float(factor or 1), at, over, rows_of(low, high), layers)
-        holders.append(Holder(name_of(line), along, rows_of(begin, end), *more))
+        at, reading = (int(digits) if digits else None for digits in (own, number))
+        more = (via and text.named(via), reading, float(factor or 1), at, over, text.rows(low, high), layers)
+        holders.append(Holder(text.named(line), along, text.rows(begin, end), *more))
     return Carry(name, holders[0], tuple(holders[1:]))
 
 
-def read_probe(rest: str, name_of: NameOf) -> Probe:
+def read_probe(rest: str, text: Reading) -> Probe:
     """Read what follows the word ``probe``."""
     name, token, *pieces, along = _PROBE.read(rest).groups()
-    return Probe(name, Part(name_of(token)), _map(pieces[:4], name_of), _map(pieces[4:], name_of), along)
+    return Probe(name, Part(text.named(token)), _map(pieces[:4], text), _map(pieces[4:], text), along)
 
 
-def read_reached(rest: str, name_of: NameOf) -> Reach:
+def read_reached(rest: str, text: Reading) -> Reach:
     """Read what follows the word ``reached``."""
     name, bias, through, gain, then, readers = _REACHED.read(rest).groups()
-    maps = tuple(_map(part, name_of) for part in _REACHED.each(_READER, readers.split(", "), rest))
-    gain, then = (None if line is None else Part(name_of(line)) for line in (gain, then))
-    return Reach(name, Part(name_of(bias)), Part(name_of(through)), gain, maps, then)
+    maps = tuple(_map(part, text) for part in _REACHED.each(_READER, readers.split(", "), rest))
+    gain, then = (None if line is None else Part(text.named(line)) for line in (gain, then))
+    return Reach(name, Part(text.named(bias)), Part(text.named(through)), gain, maps, then)
 
 
-def read_unheard(rest: str, name_of: NameOf) -> Mute:
+def read_unheard(rest: str, text: Reading) -> Mute:
     """Read what follows the word ``unheard``."""
     name, *pieces, gain, out = _UNHEARD.read(rest).groups()
-    return Mute(name, _map(pieces, name_of), None if gain is None else Part(name_of(gain)), Part(name_of(out)))
+    return Mute(name, _map(pieces, text), None if gain is None else Part(text.named(gain)), Part(text.named(out)))
 
 
-def read_length(rest: str, name_of: NameOf) -> Length:
+def read_length(rest: str, text: Reading) -> Length:
     """Read what follows the word ``length``."""
     name, weight, stored, along, least = _LENGTH.read(rest).groups()
     if least is not None:
-        return Length(name, Part(name_of(weight)), least=float(least))
-    return Length(name, Part(name_of(weight)), Part(name_of(stored)), along)
+        return Length(name, Part(text.named(weight)), least=float(least))
+    return Length(name, Part(text.named(weight)), Part(text.named(stored)), along)
 
 
-def read_basis(rest: str, name_of: NameOf) -> TableBasis:
+def read_basis(rest: str, text: Reading) -> TableBasis:
     """Read what follows the word ``basis``."""
     name, table, along, readers = _BASIS.read(rest).groups()
-    return TableBasis(name, Part(name_of(table)), along, tuple(Part(name_of(each)) for each in readers.split(", ")))
+    return TableBasis(
+        name, Part(text.named(table)), along, tuple(Part(text.named(each)) for each in readers.split(", "))
+    )
 
 
-def read_centred(rest: str, name_of: NameOf) -> HeadNorm:
+def read_centred(rest: str, text: Reading) -> HeadNorm:
     """Read what follows the word ``centred``."""
     name, listed, over = _CENTRED.read(rest).groups()
     lines = _CENTRED.each(_NORMED, listed.split(", "), rest)
-    normed = tuple(Normed(name_of(line), tuple(map(int, (parts or "0").split(",")))) for line, parts in lines)
+    normed = tuple(Normed(text.named(line), tuple(map(int, (parts or "0").split(",")))) for line, parts in lines)
     return HeadNorm(name, normed, frozenset(over.split()))
 
 
-def _map(pieces: Sequence[str | Any], name_of: NameOf) -> Map:
+def _map(pieces: Sequence[str | Any], text: Reading) -> Map:
     weight, number, bias, other = pieces
-    return Map(Part(name_of(weight), int(number or 0)), Part(name_of(bias), int(other or 0)))
+    return Map(Part(text.named(weight), int(number or 0)), Part(text.named(bias), int(other or 0)))
