@@ -31,19 +31,11 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from isomerge.errors import IsomergeError
 from isomerge.records import Json
 from isomerge.symmetry.axes import renamed
-from isomerge.symmetry.language.forms import Form
 from isomerge.symmetry.language.spec import Line, Spec
-
-_INCLUDE = Form(
-    "include",
-    re.compile(
-        r"(\w+)(\s+or\s+whole)?(?:\s+as\s+(\w+))?(?:\s+at\s+(\S+))?(?:\s+of\s+(\S+))?(?:\s+with\s+(\w+=.+?))?(?:\s+without\s+(\w+(?:\s+\w+)*))?$"
-    ),
-    "GROUP [as NAME] [at PREFIX] [of MODEL] [with KEY=EXPR, ...] [without SPACE ...] [if E]",
-)
+from isomerge.symmetry.language.words import WORDS
 
 Names = Mapping[str, Callable[[Any], Any]]
-"""From what names are of (`isomerge.symmetry.language.forms`) to what gives them those of the whole."""
+"""From what names are of (`isomerge.symmetry.language.names`) to what gives them those of the whole."""
 _LEFT_OUT = object()
 """Stands for a name that the whole leaves out."""
 
@@ -124,7 +116,7 @@ def read_inclusion(rest: str) -> Inclusion:
     Raises:
         IsomergeError: it is not understood.
     """
-    group, whole, name, at, model, assigned, without = _INCLUDE.read(rest).groups()
+    group, whole, name, at, model, assigned, without = WORDS["include"].apart(rest)
     keys = re.split(r",\s+(?=\w+=[^=])", assigned) if assigned else []
     more = tuple((key, expression) for key, _, expression in (key_value.partition("=") for key_value in keys))
     return Inclusion(group, name, at or "", model, tuple((without or "").split()), bool(whole), more)

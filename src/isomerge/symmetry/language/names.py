@@ -18,21 +18,52 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from types import MappingProxyType
+from typing import Annotated, Any, Protocol, TypeVar
 
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.language.forms import Form, Reading
 
 _NUMBER = re.compile(r"\{(\w+)(?:\*(\d+)\+(\w+))?(?:([=!])([\d|]*))?(?:,(\w+)=([\d|]*))?\}")
-_LAYERS = Form(
-    "layers",
-    re.compile(r"([A-Za-z_]\w*)\s*=\s*(.+?)\.\.(.+?)(?:\s+where\s+(.+))?$"),
-    "NAME = FIRST..LAST [where E]",
-)
 MOST_LAYERS = 10_000
 """What a model or a range of layers in a name may have: they are written out, and configs are not to be trusted."""
 Evaluate = Callable[[str], Any]
 """What an expression of a text comes to."""
+T = TypeVar("T")
+LineName = Annotated[str, "line"]
+"""What a string in a record of a spec is the name of says how it changes where another model has this one as a part
+(`isomerge.symmetry.language.inclusion`). This one is of a line."""
+OwnName = Annotated[str, "own"]
+"""Of an axis, or of a statement."""
+IndexName = Annotated[str, "index"]
+"""Of an axis, or else of a number of layers, which the whole calls as it is."""
+SpaceName = Annotated[str, "space"]
+"""Of a space that the whole may leave out: what is said of it goes as well."""
+KeyName = Annotated[str, "key"]
+"""Of a key of ``config.json``."""
+Reason = Annotated[str, "reason"]
+"""A sentence, which tells what parts say apart."""
+Alone = Annotated[T, "alone"]
+"""What a model says of itself alone, whatever its parts say."""
+
+
+Groups = tuple[Any, ...]
+"""What follows a word, taken apart by its pattern: texts, and None for what is left out."""
+
+
+class Reading(Protocol):
+    """A text that is read: what statements ask of it."""
+
+    def value(self, expression: str, more: Mapping[str, Any] = MappingProxyType({})) -> Any:
+        """What an expression comes to, with more names than the text knows."""
+        ...
+
+    def named(self, name: str) -> str:
+        """The name of a line with its layers written into it."""
+        ...
+
+    def rows(self, first: str | None, last: str | None) -> tuple[int, int | None] | None:
+        """The rows of an axis between two expressions, of which an empty one is the end; None where there is none."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -187,13 +218,13 @@ def span(text: str, first: Any, last: Any) -> list[int]:
     return list(range(first, last))
 
 
-def read_layers(rest: str, text: Reading) -> tuple[str, tuple[int, ...]]:
+def read_layers(groups: Groups, text: Reading) -> tuple[str, tuple[int, ...]]:
     """Read what follows the word ``layers``: a name and the layers of which E holds, where ``l`` is the layer.
 
     Raises:
-        IsomergeError: it is not understood, or names no layers.
+        IsomergeError: it names no layers.
     """
-    name, first, last, condition = _LAYERS.read(rest).groups()
+    name, first, last, condition = groups
     every = span(f"{first}..{last}", text.value(first), text.value(last))
     if every and every[0] < 0:
         raise IsomergeError(f"config.json: {first} is {every[0]}, not the number of a layer")

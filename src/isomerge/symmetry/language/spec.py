@@ -17,8 +17,19 @@ from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Atom, Axis, TypedAxes, atoms, shape, show
 from isomerge.symmetry.element_key import SHIFT, ElementKey
 from isomerge.symmetry.groups import GROUPS, Group
-from isomerge.symmetry.language.forms import Alone, IndexName, KeyName, LineName, OwnName, Reason, SpaceName
-from isomerge.symmetry.language.names import Number, expression, filled, numbers
+from isomerge.symmetry.language.names import (
+    Alone,
+    IndexName,
+    KeyName,
+    LineName,
+    Number,
+    OwnName,
+    Reason,
+    SpaceName,
+    expression,
+    filled,
+    numbers,
+)
 from isomerge.symmetry.language.statements import (
     Carry,
     FixedPart,

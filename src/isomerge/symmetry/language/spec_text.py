@@ -37,7 +37,6 @@ from isomerge.symmetry.axes import atoms, parse
 from isomerge.symmetry.groups import GROUPS, SCALES
 from isomerge.symmetry.language.expansion import LINE, Statement, Texts, expanded, family_of
 from isomerge.symmetry.language.expressions import evaluate
-from isomerge.symmetry.language.forms import Form
 from isomerge.symmetry.language.inclusion import check_apart, included, read_inclusion
 from isomerge.symmetry.language.names import MOST_LAYERS, bound, chosen, first_alternatives, read_layers
 from isomerge.symmetry.language.spec import BESIDE, Line, Shift, Space, Spec
@@ -46,20 +45,6 @@ from isomerge.symmetry.language.words import WORDS
 from isomerge.symmetry.legality import check_legality
 from isomerge.symmetry.returned import task_of, without_returned
 
-_SPACE = Form(
-    "space",
-    re.compile(r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\s*(?:folded\s+(\w+))?$"),
-    "NAME: GROUP[index, ...]",
-)
-_ALONG = r"(?:\s+along\s+(\w+)(?:\[(\S*?):(\S*?)\])?)?"
-_SHIFT = Form(
-    "shift",
-    re.compile(
-        rf"(\w+)\s*:\s*(\S+){_ALONG}(?:\s*->\s*(\S+)(?:\s+via\s+([^\s#]+(?:#\d+(?:,\d+)*)?)|{_ALONG}))?"
-        r"(?:\s+with\s+(\S+))?(?:\s+against\s+(\S+))?$"
-    ),
-    "NAME: BIAS [along AXIS] [-> OUT via WEIGHT | -> OUT [along AXIS]]",
-)
 _INFINITE = " infinite"
 RETURNED, PLAIN, WITHIN, AGAIN, RAW = " returned", " plain", " within", " again", " raw"
 _OFFSET = re.compile(r"(.*[)\]]'?)\s+-\s*(\d+)$")
@@ -139,11 +124,10 @@ class _Reader:
             self.read_space(statement)
         elif self.holds(statement.condition):
             word = WORDS.get(statement.word)
-            if word is None or word.read is None:
+            if word is None or (said := word.said(statement.body, self)) is None:
                 getattr(self, f"read_{statement.word}")(statement.body)
             else:
-                read = word.read(statement.body, self)
-                self.said[word.field] += read if isinstance(read, list) else [read]
+                self.said[word.field] += said
 
     def check_statement(self, word: str) -> None:
         """Refuse a first word that is a statement misspelt: a plain word that no stored tensor is called by."""
@@ -164,9 +148,7 @@ class _Reader:
             self.tensors |= {n.removeprefix(prefix): s for n, s in self.shapes.items() if n.startswith(prefix)}
 
     def read_default(self, rest: str) -> None:
-        name, sign, expression = rest.partition("=")
-        if not sign:
-            raise IsomergeError(f"default {rest!r} is not understood: write KEY = EXPR")
+        name, expression = WORDS["default"].apart(rest)
         if self.config.get(name.strip()) is None:
             self.config[name.strip()] = self.value(expression)
 
@@ -197,9 +179,7 @@ class _Reader:
         self.sizes[name.strip()] = value
 
     def read_depth(self, rest: str) -> None:
-        stack, sign, expression = rest.partition("=")
-        if not sign:
-            raise IsomergeError(f"depth {rest!r} is not understood: write STACK = EXPR, or STACK = EXPR .. EXPR")
+        stack, expression = WORDS["depth"].apart(rest)
         least, upto, most = expression.partition(" .. ")
         first = self.value(least)
         if first is None:
@@ -211,7 +191,7 @@ class _Reader:
         self.said["depths"][stack.strip()] = (first, last)
 
     def read_layers(self, rest: str) -> None:
-        name, layers = read_layers(rest, self)
+        name, layers = read_layers(WORDS["layers"].apart(rest), self)
         self.layers[name], self.sizes[name] = layers, len(layers)
 
     def read_require(self, rest: str) -> None:
@@ -225,7 +205,7 @@ class _Reader:
         self.said["numbered"][reason.strip()] = [self.value(expression, {"l": layer}) for layer in range(depth)]
 
     def read_space(self, statement: Statement) -> None:
-        name, role, group, index, folded = _SPACE.read(statement.body).groups()
+        name, role, group, index, folded = WORDS["space"].apart(statement.body)
         for wanted in filter(None, (group, folded)):
             if wanted not in GROUPS:
                 raise IsomergeError(f"space {name}: no group {wanted!r}; there are {', '.join(GROUPS)}")
@@ -249,7 +229,7 @@ class _Reader:
         return streams
 
     def read_shift(self, rest: str) -> None:
-        name, bias, along, first, last, into, via, into_along, *ends = _SHIFT.read(rest).groups()
+        name, bias, along, first, last, into, via, into_along, *ends = WORDS["shift"].apart(rest)
         into_first, into_last, *more = ends
         rows, into_rows = self.rows(first, last), self.rows(into_first, into_last)
         bias, _, block = bias.partition("#")
@@ -310,6 +290,9 @@ class _Reader:
                 f"prenorm a latent that folds"
             )
         return name
+
+    def read_positions(self, rest: str) -> None:
+        WORDS["positions"].apart(rest)
 
     def read_tied(self, rest: str) -> None:
         self.said["tied"] = rest

@@ -44,65 +44,19 @@ from functools import lru_cache
 from itertools import product
 from typing import Any
 
-from isomerge.errors import IsomergeError
-from isomerge.symmetry.language.forms import Form, LineName, OwnName, Reading
-from isomerge.symmetry.language.names import expression
+from isomerge.symmetry.language.names import Groups, LineName, OwnName, Reading, expression
 
 NOTHING = "nothing"
 Rows = tuple[int, int | None]
 """Rows of an axis from one up to another, or to the last."""
 
-_PART = r"(\S+?)(?:#(\d+))?"
-_MAP = rf"{_PART}\s+by\s+{_PART}"
-_READER = re.compile(rf"{_MAP}$")
+PART = r"(\S+?)(?:#(\d+))?"
+MAP = rf"{PART}\s+by\s+{PART}"
+"""A line or a part of it, and a weight's with its bias's, in the patterns of words."""
+_READER = re.compile(rf"{MAP}$")
 _NORMED = re.compile(r"(\S+?)(?:#(\d+(?:,\d+)*))?$")
 _HOLDER = re.compile(
     r"(?:(-?\d+(?:\.\d+)?)\s+)?(\S+?)(?:#(\d+))?(?:\s+along\s+(\w+)(?:\[(\S*?):(\S*?)\])?)?(?:\s+over\s+(\w+)\[(\S*?):(\S*?)\])?(?:\s+at\s+(\w+))?(?:\s+via\s+(\S+?)(?:#(\d+))?)?$"
-)
-_BIASED = Form(
-    "biased",
-    re.compile(r"([^\s#]+)(?:#(\d+))?\s+by\s+(\S.*)$"),
-    "WEIGHT#PART by BIAS, or WEIGHT by BIAS ...",
-)
-_RETURNS = Form(
-    "returns",
-    re.compile(r"([\w\s]+?)\s*:\s*([\w*?\s]+)$"),
-    "`returns SPACE ... : CLASS ...`, or `returns nothing : CLASS ...`",
-)
-_CARRY = Form(
-    "carry",
-    re.compile(r"(\w+)\s*:\s*(.+?)\s*->\s*(.+)$"),
-    "NAME: LINE [along AXIS] -> [FACTOR] LINE [along AXIS] [over AXIS[a:b]] [at LAYERS] [via WEIGHT], ...",
-)
-_PROBE = Form(
-    "probe",
-    re.compile(rf"(\w+)\s*:\s*(\S+)\s+through\s+{_MAP}\s*->\s*{_MAP}\s+along\s+(\w+)$"),
-    "NAME: PROBE through WEIGHT#PART by BIAS#PART -> KEY#PART by BIAS#PART along AXIS",
-)
-_REACHED = Form(
-    "reached",
-    re.compile(r"(\w+)\s*:\s*(\S+)\s+over\s+(\S+)(?:\s+behind\s+(\S+))?(?:\s+then\s+(\S+))?\s*->\s*(.+)$"),
-    "NAME: BIAS over MAP [behind GAIN] [then NORM] -> WEIGHT by BIAS, ...",
-)
-_UNHEARD = Form(
-    "unheard",
-    re.compile(rf"(\w+)\s*:\s*{_MAP}(?:\s+behind\s+(\S+))?\s+through\s+(\S+)$"),
-    "NAME: WEIGHT by BIAS [behind GAIN] through OUT",
-)
-_LENGTH = Form(
-    "length",
-    re.compile(r"(\w+)\s*:\s*(\S+)\s+(?:by\s+(\S+)\s+along\s+(\w+)|above\s+([\d.]+(?:e-?\d+)?))$"),
-    "NAME: WEIGHT by LENGTHS along AXIS, or NAME: WEIGHT above LEAST",
-)
-_BASIS = Form(
-    "basis",
-    re.compile(r"(\w+)\s*:\s*(\S+)\s+along\s+(\w+)\s*->\s*(\S.*)$"),
-    "NAME: TABLE along AXIS -> WEIGHT, ...",
-)
-_CENTRED = Form(
-    "centred",
-    re.compile(r"(\w+)\s*:\s*(\S.*?)\s+over\s+(\w[\w\s]*)$"),
-    "NAME: LINE#PART,PART, ... over AXIS ...",
 )
 
 
@@ -310,14 +264,14 @@ class HeadNorm:
     over: frozenset[OwnName]
 
 
-# Each of these reads what follows its word, and raises IsomergeError where it is not understood.
+# Each of these gives what a word's pattern took apart its meaning; None, where some of it is not understood.
 
 
-def read_fixed(rest: str, text: Reading) -> FixedPart:
-    """Read what follows the word ``fixed``."""
-    names, _, reason = text.named(rest).partition(": ")
+def read_fixed(groups: Groups, text: Reading) -> FixedPart | None:
+    """Of the word ``fixed``."""
+    names, _, reason = text.named(groups[0]).partition(": ")
     if not names.split() or not reason.strip():
-        raise IsomergeError(f"fixed {rest!r} is not understood: write NAME ... : REASON")
+        return None
     written = [name for name in names.split() if name != ":"]
     return FixedPart(tuple(alternative for name in written for alternative in alternatives(name)), reason.strip())
 
@@ -329,74 +283,81 @@ def alternatives(name: str) -> list[str]:
     return list(dict.fromkeys([name, *map("".join, product(*choices))]))
 
 
-def read_returned(rest: str, text: Reading) -> Returned:
-    """Read what follows the word ``returns``."""
-    names, classes = _RETURNS.read(rest).groups()
-    return Returned(frozenset(names.split()) - {NOTHING}, tuple(classes.split()))
+def read_returned(groups: Groups, text: Reading) -> Returned:
+    """Of the word ``returns``."""
+    return Returned(frozenset(groups[0].split()) - {NOTHING}, tuple(groups[1].split()))
 
 
-def read_biased(rest: str, text: Reading) -> list[tuple[str, int | None, str]]:
-    """Read what follows the word ``biased``: a statement for each bias."""
-    weight, number, biases = _BIASED.read(rest).groups()
+def read_biased(groups: Groups, text: Reading) -> list[tuple[str, int | None, str]]:
+    """Of the word ``biased``: a statement for each bias."""
+    weight, number, biases = groups
     return [(weight, None if number is None else int(number), name) for name in biases.split()]
 
 
-def read_carry(rest: str, text: Reading) -> Carry:
-    """Read what follows the word ``carry``."""
-    name, first, others = _CARRY.read(rest).groups()
+def read_carry(groups: Groups, text: Reading) -> Carry | None:
+    """Of the word ``carry``."""
+    name, first, others = groups
+    if (parts := _each(_HOLDER, [first, *others.split(", ")])) is None:
+        return None
     holders = []
-    for part in _CARRY.each(_HOLDER, [first, *others.split(", ")], rest):
-        factor, line, own, along, begin, end, over, low, high, layers, via, number = part
+    for factor, line, own, along, begin, end, over, low, high, layers, via, number in parts:
         at, reading = (int(digits) if digits else None for digits in (own, number))
         more = (via and text.named(via), reading, float(factor or 1), at, over, text.rows(low, high), layers)
         holders.append(Holder(text.named(line), along, text.rows(begin, end), *more))
     return Carry(name, holders[0], tuple(holders[1:]))
 
 
-def read_probe(rest: str, text: Reading) -> Probe:
-    """Read what follows the word ``probe``."""
-    name, token, *pieces, along = _PROBE.read(rest).groups()
+def read_probe(groups: Groups, text: Reading) -> Probe:
+    """Of the word ``probe``."""
+    name, token, *pieces, along = groups
     return Probe(name, Part(text.named(token)), _map(pieces[:4], text), _map(pieces[4:], text), along)
 
 
-def read_reached(rest: str, text: Reading) -> Reach:
-    """Read what follows the word ``reached``."""
-    name, bias, through, gain, then, readers = _REACHED.read(rest).groups()
-    maps = tuple(_map(part, text) for part in _REACHED.each(_READER, readers.split(", "), rest))
+def read_reached(groups: Groups, text: Reading) -> Reach | None:
+    """Of the word ``reached``."""
+    name, bias, through, gain, then, readers = groups
+    if (parts := _each(_READER, readers.split(", "))) is None:
+        return None
     gain, then = (None if line is None else Part(text.named(line)) for line in (gain, then))
+    maps = tuple(_map(part, text) for part in parts)
     return Reach(name, Part(text.named(bias)), Part(text.named(through)), gain, maps, then)
 
 
-def read_unheard(rest: str, text: Reading) -> Mute:
-    """Read what follows the word ``unheard``."""
-    name, *pieces, gain, out = _UNHEARD.read(rest).groups()
+def read_unheard(groups: Groups, text: Reading) -> Mute:
+    """Of the word ``unheard``."""
+    name, *pieces, gain, out = groups
     return Mute(name, _map(pieces, text), None if gain is None else Part(text.named(gain)), Part(text.named(out)))
 
 
-def read_length(rest: str, text: Reading) -> Length:
-    """Read what follows the word ``length``."""
-    name, weight, stored, along, least = _LENGTH.read(rest).groups()
+def read_length(groups: Groups, text: Reading) -> Length:
+    """Of the word ``length``."""
+    name, weight, stored, along, least = groups
     if least is not None:
         return Length(name, Part(text.named(weight)), least=float(least))
     return Length(name, Part(text.named(weight)), Part(text.named(stored)), along)
 
 
-def read_basis(rest: str, text: Reading) -> TableBasis:
-    """Read what follows the word ``basis``."""
-    name, table, along, readers = _BASIS.read(rest).groups()
-    return TableBasis(
-        name, Part(text.named(table)), along, tuple(Part(text.named(each)) for each in readers.split(", "))
-    )
+def read_basis(groups: Groups, text: Reading) -> TableBasis:
+    """Of the word ``basis``."""
+    name, table, along, readers = groups
+    return TableBasis(name, Part(text.named(table)), along, tuple(Part(text.named(r)) for r in readers.split(", ")))
 
 
-def read_centred(rest: str, text: Reading) -> HeadNorm:
-    """Read what follows the word ``centred``."""
-    name, listed, over = _CENTRED.read(rest).groups()
-    lines = _CENTRED.each(_NORMED, listed.split(", "), rest)
+def read_centred(groups: Groups, text: Reading) -> HeadNorm | None:
+    """Of the word ``centred``."""
+    name, listed, over = groups
+    if (lines := _each(_NORMED, listed.split(", "))) is None:
+        return None
     normed = tuple(Normed(text.named(line), tuple(map(int, (parts or "0").split(",")))) for line, parts in lines)
     return HeadNorm(name, normed, frozenset(over.split()))
 
 
-def _map(pieces: Sequence[str | Any], text: Reading) -> Map:
+def _each(pattern: re.Pattern[str], texts: Sequence[str]) -> list[Groups] | None:
+    """Some texts, each taken apart; None where one of them is not understood."""
+    matches = [match for text in texts if (match := pattern.match(text))]
+    return [match.groups() for match in matches] if len(matches) == len(texts) else None
+
+
+def _map(pieces: Sequence[Any], text: Reading) -> Map:
     weight, number, bias, other = pieces
     return Map(Part(text.named(weight), int(number or 0)), Part(text.named(bias), int(other or 0)))
