@@ -37,6 +37,8 @@ FAINT = 1e-3
 neurons)."""
 NOTHING, SLIGHT = 1e-4, 1e-2
 """Of the norm: distances of a unit, and of what one element acts on, that are below are rounding."""
+REACHED = 1e-6
+"""Of the squared distance: steps that promise less lead nowhere."""
 STEPS = 4
 """Steps towards the best general linear element: enough to see most of what it gains."""
 SUSPECTS = 1024
@@ -232,7 +234,8 @@ def _linear_gain(space: Space, sides: Sides, least: Tensor) -> Tensor:
     begin, value = squared_distance(flat, stay), squared_distance(flat, element)
     for _ in range(STEPS):
         step, promise = newton(flat, element, narrow=True, gauss=True)
-        if bool((begin - value + 2 * promise < least.flatten()).all()):
+        little = (begin - value + 2 * promise < least.flatten()) | (promise <= REACHED * begin)
+        if bool(little.all()):
             break
         element, value = shortened(flat, element, value, step, promise)
     return (begin - value).reshape(least.shape)
