@@ -39,6 +39,14 @@ def parents(*names: str, **cards: dict[str, Any]) -> list[Parent]:
     return [Parent(name, tuple(filter(None, [hub_name(name)])), cards.get(name, {})) for name in names]
 
 
+def test_one_part_alone_is_no_row_beside_all() -> None:
+    """Where nothing is matched, all tensors are of one part."""
+    for parts, rows in (({"rest": FIGURES}, 1), ({"rest": FIGURES, "heads": FIGURES}, 3)):
+        given = {"command": "merge", "distance": {**FIGURES, "parts": parts, "spaces": parts, "layers": {}}}
+        _, table = model_card("T", [], "x", given).split("## Distance to the first model")
+        assert table.count("\n| ") - 1 == rows
+
+
 @pytest.mark.parametrize("command", ["merge", "align", "apply"])
 def test_front_matter(command: str) -> None:
     """Library and tags; the hub ids among the models are base models, without their revisions."""

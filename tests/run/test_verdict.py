@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from dataclasses import replace
 from math import isnan, nan
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 import depth
 import isomerge
+from evidence.runs import folder_of, run
 from isomerge.evidence.barrier import LineReport
 from isomerge.evidence.line import Line
 from isomerge.evidence.relation import Pair
@@ -409,6 +411,28 @@ def test_what_nothing_runs_is_not_advised_to_run(name: str, learned: bool, toy: 
     assert verdict is not None
     assert any("--learn" in step.command for step in verdict.next) == learned
     assert any("barrier" in step.command for step in verdict.next) == learned
+
+
+@pytest.mark.parametrize(("rise", "level"), [(0.05, "good"), (2.0, "poor")])
+def test_a_copy_that_learning_has_moved_is_judged_by_what_learning_measured(
+    rise: float, level: str, toy: Any, tmp_path: Path
+) -> None:
+    """Its distance, which learning does not lessen, says nothing of a merge; of a copy that another way moved, or
+    that was moved onto another model, it does."""
+    models = [recognise(toy("bert", seed).folder) for seed in (0, 1)]
+    matched = {"learned": {"barrier": rise, "examples": 64, "held_out": 16, "unit": "nats", "history": []}}
+    for onto, taught in ((models[0].ref, True), (models[0].ref, False), (models[1].ref, True)):
+        report = run(1.4, 1.4, command="align", paths=[str(onto), "b"], streams=[matched] if taught else [])
+        moved = folder_of(tmp_path / f"{Path(onto).name}{taught}", report)
+        refs = [models[0].ref, str(moved)]
+        facts = replace(planned_facts("merge", refs), aligned=False)
+        verdict = verdict_on([Pair(*refs, 1.4, kin=False, align=False)], facts)
+        assert verdict is not None
+        if taught and onto == models[0].ref:
+            assert (verdict.level, verdict.code) == (level, "unrelated")
+            assert verdict.sentence.startswith("On 16 examples that the match was not learned from")
+        else:
+            assert verdict.is_poor
 
 
 @pytest.mark.parametrize(("rise", "drop", "advised"), [(0.5, 0.0, True), (0.0, 0.5, True), (0.05, 0.01, False)])

@@ -139,6 +139,7 @@ def distance_table(voice: Voice, distance: Spread) -> None:
     """Distances before and after, in all, per part of the models, and (verbose) per space and layer; where nothing
     moved, one distance."""
     parts = distance.parts or {}
+    parts = parts if len(parts) > 1 else {}  # one part alone is all
     moved = any(gap.after != gap.before for gap in (distance.total, *parts.values()))
 
     def row(name: str, gap: Gap) -> list[str]:

@@ -173,7 +173,8 @@ def _measured(report: Json) -> list[str]:
 def _figures(report: Json) -> list[str]:
     if (distance := report.get("distance")) is None:  # nothing was moved
         return []
-    parts = {"all tensors": distance, **(distance.get("parts") or distance["spaces"])}
+    parts = distance.get("parts") or distance["spaces"]
+    parts = {"all tensors": distance, **(parts if len(parts) > 1 else {})}  # one part alone is all
     columns = {"before": "before alignment", "after": "after"} if is_moved(report) else {"before": "as stored"}
     lines = ["## Distance to the first model", "", f"| | {' | '.join(columns.values())} |"]
     lines += ["|---" * (1 + len(columns)) + "|"]

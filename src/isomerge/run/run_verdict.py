@@ -13,7 +13,7 @@ from isomerge.evidence.distance import FIXED, SAME, Gap, Spread
 from isomerge.evidence.relation import Level, Pair, PairVerdict, Proof, Relation, code_of
 from isomerge.evidence.report.advice import Advice, next_steps
 from isomerge.evidence.report.facts import Facts, short_names
-from isomerge.evidence.report.folder import Written
+from isomerge.evidence.report.folder import Written, earlier_alignment
 from isomerge.evidence.report.spaces import Wording, wording_for
 from isomerge.evidence.report.verdict import by_learning, learned_in_nats
 from isomerge.models.recognised import Model, coarsest_dtype
@@ -127,10 +127,12 @@ def verdict_on(
     level, sentence = worst.level, "; ".join(dict.fromkeys(each.sentence for each in verdicts))
     code, left = code_of(worst.relation), tuple(pair.model for pair in pairs if pair.left)
     facts = replace(facts, relation=code, left_alone=left, left=len(left) == len(pairs))
-    if learned_in_nats(facts.taught) and worst.relation is not Relation.SAME:
-        level, _, sentence = by_learning(facts.taught)
+    earlier = earlier_alignment(facts)
+    taught = facts.taught if earlier is None else earlier.taught
+    if learned_in_nats(taught) and worst.relation is not Relation.SAME:
+        level, _, sentence = by_learning(taught)
     apart = any(pair.doubt and pair.proof is Proof.OTHER for pair in pairs)  # no merge takes them
-    steps = [] if apart else _steps(facts, worst.relation, level, models)
+    steps = [] if apart else _steps(facts, earlier, worst.relation, level, models)
     if say is not None:
         steps = [_in_recipe(step, say) if step.options else step for step in steps]
     return RunVerdict(code, verdicts, level.name.lower(), sentence, steps)
@@ -141,11 +143,13 @@ def _in_recipe(step: Advice, say: Callable[[str], str]) -> Advice:
     return Advice(f"{step.text} In the recipe: {say(' and '.join(step.options))}.")
 
 
-def _steps(facts: Facts, relation: Relation | None, level: Level, models: Sequence[Model]) -> Sequence[Advice]:
+def _steps(
+    facts: Facts, earlier: Facts | None, relation: Relation | None, level: Level, models: Sequence[Model]
+) -> Sequence[Advice]:
     """What to try where something is amiss; all is well: nothing."""
     if level is Level.GOOD:
         return []
-    written = Written(facts, wording=wording_for(models) if models else Wording())
+    written = Written(facts, wording=wording_for(models) if models else Wording(), earlier=earlier)
     return next_steps(written, relation, level, measured=False)
 
 
