@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 import isomerge
 from isomerge.errors import IsomergeError
-from isomerge.run.report_file import report_state, signed
+from isomerge.run.report_file import is_as_written, signed
 from solve.disguises import single
 
 
@@ -194,25 +194,29 @@ def test_damage_is_told(kind: str, out: Path) -> None:
 
 
 def test_a_report_that_was_edited(out: Path) -> None:
-    """By a byte, or by a text that looks like its digest; one of an earlier version says nothing of itself."""
+    """By a byte, a text that looks like its digest, another layout; or its digest was taken out."""
     file = out / "isomerge.json"
     raw = file.read_bytes()
     assert isomerge.fsck(out)["report"] == "ok"
     line = next(line for line in raw.splitlines(keepends=True) if line.startswith(b'  "digest": "'))
-    for edited in (
+    report = json.loads(raw)
+    edits = (
         raw.replace(b'"command": "merge"', b'"command": "align"'),
         raw + b"\n",
         raw.replace(line, line * 2),
         raw.replace(line, b'  "digest": "0",\n'),
-    ):
+        raw.replace(line, b""),
+        json.dumps({**report, "models": ["meta/one", "meta/two"]}).encode(),
+        json.dumps({**report, "models": ["meta/one", "meta/two"]}, indent=4, sort_keys=True).encode(),
+    )
+    for edited in edits:
         assert edited != raw
         file.write_bytes(edited)
-        if edited.count(b'"digest"') == 1:
-            assert [p["file"] for p in isomerge.fsck(out)["problems"]] == ["isomerge.json"]
-        assert report_state(edited) == "changed"
-    file.write_bytes(raw.replace(line, b""))
-    found = isomerge.fsck(out)
-    assert (found["sound"], found["report"]) == (True, "unknown")
+        assert not is_as_written(edited)
+        if edited.count(b'"digest"') <= 1:
+            checked = isomerge.fsck(out)
+            assert [p["file"] for p in checked["problems"]] == ["isomerge.json"]
+            assert (checked["sound"], checked["report"]) == (False, "changed")
 
 
 def test_weights_of_diffusers_are_looked_into(toy: Callable, tmp_path: Path) -> None:

@@ -25,11 +25,10 @@ def tell_fsck(voice: Voice, asked: asked_for.Fsck, report: Checkup) -> int | Non
         voice.say(f"{problem.file}: {problem.problem}")
     nbytes = size_text(sum(each.checksum.nbytes for each in files))
     state = "Sound" if report.sound else "Damaged"
-    voice.say(f"{state}: {len(files)} files, {nbytes}, {len(problems)} problems.", "bold")
+    wrong = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    voice.say(f"{state}: {len(files)} files, {nbytes}, {wrong}.", "bold")
     if report.strangers and report.sound:
         voice.say(f"Beside them, without checksums in the report: {', '.join(report.strangers[:8])}.")
-    if report.report == "unknown":
-        voice.say("Note: an earlier version wrote the report, without a digest of it: edits of it are not noticed.")
     _say_inputs(voice, report.inputs)
     return None if report.sound else 1
 

@@ -30,7 +30,7 @@ from isomerge.pieces import all_finite
 from isomerge.progress import Observer
 from isomerge.records import Record, inline
 from isomerge.run.provenance import InputFile, input_states
-from isomerge.run.report_file import PIPELINE_REPORT, REPORTS, report_state
+from isomerge.run.report_file import PIPELINE_REPORT, REPORTS, is_as_written
 
 PIECE = 1 << 22
 """Bytes that are in memory at a time; a multiple of every element size."""
@@ -64,7 +64,7 @@ class Checkup(Record):
     sound: bool
     problems: Sequence[Problem]
     report: str
-    """Whether it is ``ok``, ``changed`` (a problem), or ``unknown``: an earlier version gave it no digest."""
+    """Whether it is ``ok`` or ``changed``, a problem."""
     files: Sequence[FileState]
     strangers: Sequence[str]
     """Files that the run did not write."""
@@ -226,8 +226,11 @@ def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer)
     if spec is None and isinstance(own_spec, str) and os.path.isfile(own_spec):
         spec = own_spec  # by which the output was written
     check = _Check(folder, observer, spec, _written(report, folder / REPORT))
-    if (state := report_state((folder / REPORT).read_bytes())) == "changed":
-        check.problem(REPORT, "it is not the report that was written: it was edited since")
+    if not (as_written := is_as_written((folder / REPORT).read_bytes())):
+        check.problem(
+            REPORT, "it is not the report that was written: it was edited since, or an early version wrote it"
+        )
+    state = "ok" if as_written else "changed"
     for name in sorted(check.files):
         check.file(name)
     check.structure()

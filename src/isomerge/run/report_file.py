@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 
 from isomerge.records import Json
 
@@ -13,8 +12,6 @@ PIPELINE_REPORT = "isomerge_pipeline.json"
 REPORTS = "reports"
 """Where the reports on the parts of a single file are, whose weights are in one file."""
 KEY = "digest"
-_LINE = re.compile(rb'(?m)^  "%s": "([0-9a-f]*)"' % KEY.encode())
-"""At the depth of the report's own keys: no line within a text or an object of it begins so."""
 
 
 def signed(report: Json) -> tuple[bytes, str]:
@@ -27,10 +24,10 @@ def _written(report: Json) -> bytes:
     return (json.dumps(report, indent=2, sort_keys=True) + "\n").encode()
 
 
-def report_state(raw: bytes) -> str:
-    """Whether a file is what `signed` gave: ``ok``, ``changed``, or ``unknown`` where it says no digest."""
-    digests = _LINE.findall(raw)
-    if not digests:
-        return "unknown"
-    digest = hashlib.sha256(_LINE.sub(b'  "%s": ""' % KEY.encode(), raw)).hexdigest()
-    return "ok" if digests == [digest.encode()] else "changed"
+def is_as_written(raw: bytes) -> bool:
+    """Whether a file is, to the byte, what `signed` gives of what stands in it."""
+    try:
+        report = json.loads(raw)
+    except ValueError:
+        return False
+    return isinstance(report, dict) and KEY in report and signed(report)[0] == raw
