@@ -64,8 +64,8 @@ def tell_verify(voice: Voice, asked: asked_for.Verify, report: Any) -> int | Non
     prints = verified.weighed
     if verified.refuted and prints is not None:
         how = (
-            f"their fingerprints are {prints.fingerprints.verdict} and differ, the relation in "
-            f"{residual.tensor} by {residual.largest:.2g}, {allows}"
+            f"their fingerprints ({prints.fingerprints.verdict}) differ, the relation in {residual.tensor} by "
+            f"{residual.largest:.2g}, {allows}"
         )
     for note in verified.notes:
         voice.say(f"Note: {note}.")

@@ -134,14 +134,14 @@ def _way_out(difference: Difference) -> str:
 
 
 def _lacking(whole: Model, part: Model, canonical: str) -> str:
-    """Why one model has a tensor that the other lacks: more layers, or a lost file."""
+    """Why one model has a tensor that the other lacks: more layers, as its config says, or a lost file."""
     mine, theirs = stacks_of(whole.blocks), stacks_of(part.blocks)
     for stack, depth in mine.items():
         if theirs.get(stack, depth) < depth:
             return (
                 f"{whole.ref} and {part.ref} have different numbers of layers ({stack.rstrip('.')}: {depth} and "
-                f"{theirs[stack]}): is a shard lost? "
-                "Models of different depth are merged with the `slices` of a recipe"
+                f"{theirs[stack]}): they are not compared; they are merged with the `slices` of a recipe, or after "
+                "isomerge widen has given the smaller one as many"
             )
     return f"{part.ref}: tensor {canonical} is missing, but {whole.ref} has it: is a shard lost?"
 

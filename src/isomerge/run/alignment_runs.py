@@ -226,7 +226,7 @@ def run_planned(planned: AlignPlan) -> tuple[Alignment, AlignReport]:
         verdict = planned.verdict(report)
         report = replace(report, verdict=verdict, notes=[*report.notes, *noted(verdict)])
         if not output.dropped:
-            check_rounding(report.rounding, source.ref)
+            check_rounding(report.rounding, source.ref, chosen=True)
         text = AS_IT_IS if solver.left else MATCHED
         parents = parents_of([anchor.checkpoint, source.checkpoint])
         card = model_card("Aligned checkpoint", [anchor.ref, source.ref], text, report.document(), parents=parents)

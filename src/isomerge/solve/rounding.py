@@ -259,8 +259,11 @@ class Rounded(Record):
         return max(rounded, key=lambda each: each.error / each.tolerance, default=None)
 
 
-def check_rounding(rounded: Rounded | None, ref: str) -> None:
+def check_rounding(rounded: Rounded | None, ref: str, *, chosen: bool = False) -> None:
     """Refuse to write what rounding has made another function.
+
+    Args:
+        chosen: whether the run was told in which spaces to match.
 
     Raises:
         IsomergeError: naming the tensor.
@@ -269,6 +272,6 @@ def check_rounding(rounded: Rounded | None, ref: str) -> None:
         raise IsomergeError(
             f"{ref}: rounding to the output's dtype would change tensor {rounded.tensor} by "
             f"{100 * rounded.error:.2g} % once the alignment is undone, and {100 * rounded.tolerance:.2g} % is "
-            "the most that leaves the function as it was: write it with --dtype float32, or choose spaces that "
-            "stretch less (--spaces default, or permutations alone)"
+            "the most that leaves the function as it was: write it in a wider dtype (--dtype float32 or float64)"
+            + (", or choose spaces that stretch less (--spaces default, or permutations alone)" if chosen else "")
         )
