@@ -356,7 +356,7 @@ def test_diff(stored: Callable, twin: Path, tuned: Path, isomerge: Callable, tmp
     verdicts = {
         a: ("same", "has the weights of gpt2-0: all 40 tensors are equal"),
         twin: ("same", "is the same function as gpt2-0 in other weights"),
-        tuned: ("aligned", "are fine-tunes of one base"),
+        tuned: ("aligned", "are aligned already, as fine-tunes of one base are"),
     }
     for model, (code, words) in verdicts.items():
         said = isomerge("diff", a, model, "--json", tmp_path / "report.json")

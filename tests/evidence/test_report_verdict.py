@@ -11,6 +11,7 @@ import pytest
 
 from evidence.runs import POSSIBLE, barrier, folder_of, line, run, written
 from isomerge.errors import IsomergeError
+from isomerge.evidence.distance import SAME
 from isomerge.evidence.relation import Level, Pair, Proof, Relation
 from isomerge.evidence.report.advice import next_steps
 from isomerge.evidence.report.facts import facts_of
@@ -38,6 +39,8 @@ def seen(*, lost: int = 0, unequal: int = 10) -> Look:
         ({"look": seen(unequal=0), "proof": Proof.OPEN, "doubt": "rope"}, None, "cannot tell whether b and a are one function: rope"),
         ({"after": 1e-7, "proof": Proof.SAME}, Relation.SAME, "b is the same function as a in other weights"),
         ({"after": 1e-7}, Relation.SAME, "b is the same function as a in other weights"),
+        ({"after": 1e-3, "tolerance": SAME["BF16"]}, Relation.SAME, "b is a within what rounding to half precision explains"),
+        ({"after": 1e-3, "tolerance": SAME["BF16"], "proof": Proof.SAME}, Relation.SAME, "b is the same function as a in other"),
         ({"after": 1e-7, "proof": Proof.OTHER}, Relation.RELATED, "b and a are related"),
         ({"after": 1e-7, "fixed": 0.1}, Relation.RELATED, "b and a are related"),
         ({"before": 0.05, "look": seen(unequal=1), "settled": True}, Relation.NEAR, "same weights but for w0 (1 tensor)"),

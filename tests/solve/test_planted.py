@@ -98,7 +98,7 @@ def test_verdicts(name: str, tmp_path: Path) -> None:
     words = {
         a: ("same", "has the weights of"),
         twin: ("same", "is the same function as"),
-        tuned: ("aligned", "are fine-tunes of one base"),
+        tuned: ("aligned", "are aligned already, as fine-tunes of one base are"),
         moved_tuned: ("related", "are related"),
     }
     for model, (code, said) in words.items():

@@ -275,7 +275,10 @@ def _apart(pair: Pair) -> str:
 def _same(pair: Pair, a: str, b: str) -> str:
     if pair.look.same:
         return _equal(pair, a, b)
-    return f"{b} is the same function as {a} in other weights ({_share(pair.before)} of the norm apart as stored)"
+    stored = f"({_share(pair.before)} of the norm apart as stored)"
+    if pair.proof is None and pair.after is not None and pair.after > SAME["F32"]:
+        return f"{b} is {a} within what rounding to half precision explains {stored}"
+    return f"{b} is the same function as {a} in other weights {stored}"
 
 
 def _near(pair: Pair, a: str, b: str) -> str:
@@ -284,13 +287,13 @@ def _near(pair: Pair, a: str, b: str) -> str:
         if pair.look.same
         else f"{b} and {a} have the same weights but for {but} ({_share(_stored(pair))} of the norm apart)"
         if (but := pair.look.but)
-        else f"{b} and {a} are fine-tunes of one base, or one of the other, and aligned already "
-        f"({_share(_stored(pair))} of the norm apart)"
+        else f"{b} and {a} are aligned already, as fine-tunes of one base are: most rows lie near their "
+        f"counterparts ({_share(_stored(pair))} of the norm apart)"
     )
     if not pair.align:
         return said
     if pair.left:
-        return f"{said}: left as they are (--align matches them all the same)"
+        return f"{said}; left as they are (--align matches them all the same)"
     return said if pair.settled else f"{said}, but for some parts, which were out of place"
 
 
