@@ -42,11 +42,12 @@ def fisher(
     fishers: Sequence[Tensor | None],
     floor: float = 1e-6,
 ) -> Tensor:
-    """The average weighted by the diagonal Fisher information: ``sum_k w_k F_k theta_k / sum_k w_k F_k``.
+    """The average weighted by each model's diagonal Fisher information over its norm: ``sum_k w_k F_k theta_k /
+    sum_k w_k F_k``.
 
     Matena & Raffel 2022, "Merging Models with Fisher-Weighted Averaging", Eq. 4: the mode of the product of the
-    models' Gaussian posteriors. As in their code, Fishers are comparable when each model's is divided by its norm
-    over all parameters, which `isomerge.merging.fusion_statistics` does. The floor differs: theirs is absolute and
+    models' Gaussian posteriors. As in their code, each model's F is divided by its norm over all parameters, so that
+    they are comparable (`isomerge.merging.fusion_statistics` does that). The floor differs: theirs is absolute and
     raises the first model's alone; here it is relative, so that it means the same for every size of model and loss.
 
     Args:
