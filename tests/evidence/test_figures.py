@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -126,3 +127,27 @@ def test_pictures_are_the_same_under_all_settings(tmp_path: Path) -> None:
         written.append([(tmp_path / name).read_bytes() for name in ("x.png", "y.png")])
     assert written[0] == written[1]
     assert all(picture.startswith(b"\x89PNG") for picture in written[0])
+
+
+def test_titles_of_planes_stay_in_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of planes of different proportions; where axes of one scale are laid out as free ones are, a title is cut off."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    drawn: list[Figure] = []
+
+    def draw_it(draw: Any, size: tuple[float, float], _path: Path) -> None:
+        drawn.append(figure := Figure(figsize=size, dpi=130, layout="constrained"))
+        FigureCanvasAgg(figure)
+        draw(figure)
+        figure.savefig(BytesIO(), format="png")
+
+    monkeypatch.setattr("isomerge.evidence.plane.write_picture", draw_it)
+    grid, ones = ((0.2, 1.0), (2.0, 3.0)), (1.0, 1.0, 1.0)
+    planes = []
+    for name, wide, high in (("as stored", 14.1, 12.0), ("aligned", 9.25, 8.55)):
+        corners = ((0.0, 0.0), (wide - 4, 0.0), (wide / 3, high - 4))
+        planes.append((name, Plane((-2.0, wide - 2), (-2.0, high - 2), grid, grid, corners, ones, ones, ones[:2])))
+    draw_planes(planes, "abc", Path("x.png"), "loss (nats)")
+    (figure,) = drawn
+    assert [axes.get_title() for axes in figure.axes if axes.title.get_window_extent().y1 > figure.bbox.y1] == []

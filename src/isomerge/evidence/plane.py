@@ -166,6 +166,7 @@ def draw_planes(planes: Sequence[tuple[str, Plane]], names: Sequence[str], path:
     def draw(figure: Any) -> None:
         from matplotlib import colors
 
+        figure.set_layout_engine("compressed")  # made for axes of a fixed aspect, whose titles it keeps inside
         grid = figure.subplots(1, len(planes), squeeze=False)
         filled: Any = None
         for axes, (name, plane) in zip(grid[0], planes, strict=True):

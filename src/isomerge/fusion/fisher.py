@@ -46,9 +46,10 @@ def fisher(
     sum_k w_k F_k``.
 
     Matena & Raffel 2022, "Merging Models with Fisher-Weighted Averaging", Eq. 4: the mode of the product of the
-    models' Gaussian posteriors. As in their code, each model's F is divided by its norm over all parameters, so that
-    they are comparable (`isomerge.merging.fusion_statistics` does that). The floor differs: theirs is absolute and
-    raises the first model's alone; here it is relative, so that it means the same for every size of model and loss.
+    models' Gaussian posteriors. As in their code, each model's F is divided by its norm over all parameters, so
+    that they are comparable (`isomerge.merging.fusion_statistics` does that). The floor differs: theirs is absolute
+    and raises the first model's alone; here it is relative, so that it means the same for every size of model and
+    loss.
 
     Args:
         tensors: one per model, of one shape, float32 or float64, aligned.
