@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import isomerge as api
 from cli.test_bad_input import refuses
@@ -134,6 +134,62 @@ def test_merged_is_the_middle(
     (found,) = api.report(tmp_path / "out", data=seen, points=3).measured
     assert found["merged"]["loss"] == pytest.approx(found["lines"][1]["midpoint"]["loss"], rel=gauge)
     assert found["merged"]["loss"] != pytest.approx(found["lines"][0]["midpoint"]["loss"], rel=5 * gauge)
+
+
+def _other_weights(out: Path) -> None:
+    file = out / "model.safetensors"
+    save_file({name: 2 * tensor for name, tensor in load_file(file).items()}, file, {"format": "pt"})
+
+
+def _no_number(out: Path) -> None:
+    file = out / "model.safetensors"
+    tensors = load_file(file)
+    next(iter(tensors.values())).view(-1)[0] = torch.nan
+    save_file(tensors, file, {"format": "pt"})
+
+
+def _edited(name: str, old: str, new: str) -> Callable[[Path], object]:
+    return lambda out: (out / name).write_text((out / name).read_text().replace(old, new, 1))
+
+
+NOT_WRITTEN: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "other weights": ("model.safetensors", _other_weights),
+    "a number that is none": ("model.safetensors", _no_number),
+    "lost weights": ("model.safetensors", lambda out: (out / "model.safetensors").unlink()),
+    "another config": ("config.json", _edited("config.json", "{", '{"hidden_act": "relu",')),
+    "a report in another layout": ("isomerge.json", _edited("isomerge.json", '"models": [', '"models":  [')),
+    "a report without a digest": ("isomerge.json", _edited("isomerge.json", '  "digest": ', '  "was": ')),
+    "weights beside them": (
+        "model-00001.safetensors",
+        lambda out: shutil.copy(out / "model.safetensors", out / "model-00001.safetensors"),
+    ),
+}
+
+
+def test_what_is_not_what_was_written_is_no_good_news(
+    pair: tuple[Path, Path], seen: Path, isomerge: Callable, tmp_path: Path
+) -> None:
+    """Whatever was changed, the terminal, the page and JSON say so first, and how to see what; a card that was edited
+    is no news. (Without `changes_of` all of them read "Good".)"""
+    a, _ = pair
+    written, out = tmp_path / "written", tmp_path / "out"
+    api.merge([a, a], out=written)
+    for what, (file, change) in {"nothing": ("", _edited("README.md", "e", "E")), **NOT_WRITTEN}.items():
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(written, out)
+        change(out)
+        said = isomerge("report", out, "--json", tmp_path / "x.json")
+        report, page = json.loads((tmp_path / "x.json").read_text()), (out / "report.html").read_text()
+        assert (report["level"] == "good") is (not file), what
+        assert ("is not what the run wrote" in report["text"]) is bool(file), what
+        if file:
+            assert f"({file}: " in report["text"], what
+            assert report["verdict"] == "The output is not what was written"
+            assert report["next"][0]["command"] == f"isomerge fsck {out}"
+        assert report["verdict"] in said.out
+        assert report["verdict"] in page
+        assert " ".join(report["text"].split()[:4]) in said.out.replace("\n", " ")
+        assert ("> Good</p>" in page) is (not file), what
 
 
 def test_measured_later(pair: tuple[Path, Path], seen: Path, isomerge: Callable, tmp_path: Path) -> None:

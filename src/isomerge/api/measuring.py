@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from isomerge.api.live_inputs import own_models, with_data
@@ -19,6 +20,7 @@ from isomerge.records import Json
 from isomerge.run.arguments import checked
 from isomerge.run.barrier_options import BarrierOptions
 from isomerge.run.connectivity import BarrierReport
+from isomerge.run.fsck import changes_of
 from isomerge.run.measured_output import measure
 
 
@@ -51,7 +53,8 @@ def barrier(asked: asked_for.Barrier, observer: Observer) -> BarrierReport:
 
 @checked(asked_for.Report)
 def report(asked: asked_for.Report, observer: Observer) -> Page:
-    """The page for people on what `merge` or `align` wrote; nothing is matched anew.
+    """The page for people on what `merge` or `align` wrote; nothing is matched anew. Its verdict says so where what
+    lies there is not what was written, as `fsck` finds it: all files are read for that.
 
     Args:
         out: the folder that was written.
@@ -69,6 +72,8 @@ def report(asked: asked_for.Report, observer: Observer) -> Page:
 
     opening, barrier = asked.opening, asked.barrier
     written = read_output(asked.out, spec=opening.spec)
+    changed = changes_of(asked.out, spec=opening.spec, observer=observer)
+    written = replace(written, changed=tuple(changed))
     sources = [barrier] if isinstance(barrier, (str, Path, Mapping)) else barrier
     losses = [losses_of(source) if isinstance(source, Mapping) else read_losses(source) for source in sources]
     measured: list[Json] = []

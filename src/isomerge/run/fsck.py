@@ -24,6 +24,7 @@ from isomerge.checkpoint.opening import CONFIG
 from isomerge.checkpoint.weights import PICKLE, STEMS, is_plain_name
 from isomerge.errors import IsomergeError
 from isomerge.evidence.card import REPORT
+from isomerge.evidence.parents import CARD
 from isomerge.files import disk_errors
 from isomerge.models.recognised import recognise
 from isomerge.pieces import all_finite
@@ -34,6 +35,7 @@ from isomerge.run.report_file import PIPELINE_REPORT, REPORTS, is_as_written
 
 PIECE = 1 << 22
 """Bytes that are in memory at a time; a multiple of every element size."""
+EDITED = "it is not the report that was written: it was edited since, or an early version wrote it"
 _REMEDY = "give a folder that isomerge merge, align, apply or canon wrote"
 _STEMS = "|".join(
     (*STEMS, PICKLE.removesuffix(".bin"), ADAPTER_WEIGHTS.removesuffix(".safetensors"), "consolidated")
@@ -227,9 +229,7 @@ def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer)
         spec = own_spec  # by which the output was written
     check = _Check(folder, observer, spec, _written(report, folder / REPORT))
     if not (as_written := is_as_written((folder / REPORT).read_bytes())):
-        check.problem(
-            REPORT, "it is not the report that was written: it was edited since, or an early version wrote it"
-        )
+        check.problem(REPORT, EDITED)
     state = "ok" if as_written else "changed"
     for name in sorted(check.files):
         check.file(name)
@@ -238,6 +238,21 @@ def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer)
     inputs = input_states(report, folder / REPORT)
     observer("", check.total, check.total)
     return Checkup(str(out), not check.problems, check.problems, state, check.states, strangers, inputs)
+
+
+def changes_of(out: str | Path, *, spec: str | Path | None = None, observer: Observer) -> list[str]:
+    """What of an output is not, or not any more, what its run wrote, but for the card, which people edit: what
+    `fsck` finds, in a sentence for each file. Where that has nothing to check by (a part of a single file) the
+    report tells of itself alone.
+
+    Args: as of `fsck`; a folder with a readable report.
+    """
+    try:
+        problems = fsck(out, spec=spec, observer=observer).problems
+    except IsomergeError:
+        raw = (Path(os.path.expanduser(out)) / REPORT).read_bytes()
+        problems = [] if is_as_written(raw) else [Problem(REPORT, EDITED)]
+    return [f"{each.file}: {each.problem}" for each in problems if PurePosixPath(each.file).name != CARD]
 
 
 def _written(report: Mapping[str, Any], path: Path) -> dict[str, Checksum]:

@@ -41,6 +41,8 @@ class Written:
     earlier: Facts | None = None
     """Of the alignment that made the second model, where the run itself aligned nothing: that model was aligned
     before."""
+    changed: tuple[str, ...] = ()
+    """What of the folder is not what the run wrote, in sentences."""
 
     @property
     def matched(self) -> Facts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
@@ -36,7 +37,8 @@ def verdict_of(written: Written, losses: Sequence[Losses] = ()) -> Verdict:
     """The verdict on an output, by the best evidence there is.
 
     Losses on labelled examples count most, then what learning measured on examples that it held out, then what the
-    run said of its models (`isomerge.evidence.relation`).
+    run said of its models (`isomerge.evidence.relation`). None makes good news of an output that is not what was
+    written.
     """
     relation = RELATIONS.get(written.matched.relation)
     lines = [measured for measured in losses if measured.lines]
@@ -48,7 +50,17 @@ def verdict_of(written: Written, losses: Sequence[Losses] = ()) -> Verdict:
         level, title, text = _as_told(written.matched, relation)
     if not written.facts.exact:
         text += f" The match {written.facts.match} does not preserve functions: what was merged are other models."
-    return Verdict(level, title, text, next_steps(written, relation, level, measured=bool(lines)))
+    steps = next_steps(written, relation, level, measured=bool(lines))
+    if not written.changed:
+        return Verdict(level, title, text, steps)
+    first, *more = written.changed
+    others = f", and {len(more)} more" if more else ""
+    text = (
+        f"What lies in {written.folder} is not what the run wrote ({first}{others}). "
+        f"{'' if lines else 'Of what it wrote: '}{text}"
+    )
+    step = Advice("See what has changed.", shlex.join(["isomerge", "fsck", str(written.folder)]))
+    return Verdict(max(level, Level.OPEN), "The output is not what was written", text, (step, *steps[:2]))
 
 
 def _by_loss(written: Written, losses: Sequence[Losses]) -> tuple[Level, str, str]:
