@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import transformers as tf
+from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -21,9 +22,11 @@ from isomerge.checkpoint.reader import Checkpoint
 from isomerge.config.vocabulary_keys import counts
 from isomerge.errors import IsomergeError
 from isomerge.merging.merge_request import request_of_models
+from isomerge.merging.opened_models import by_token as decided
 from isomerge.merging.opened_models import opened
 from isomerge.models.compatible import check_compatible
 from isomerge.models.recognised import recognise
+from isomerge.models.references import open_model_ref
 from isomerge.models.vocabulary_views import with_vocabulary
 from isomerge.observe.live.modules import materialise
 from isomerge.observe.stats.statistics import weights_digest
@@ -477,6 +480,70 @@ def test_refusals(tmp_path: Path) -> None:
         with pytest.raises(IsomergeError) as error:
             with_vocabulary(arguments.pop("models"), **arguments)
         one_sentence(error.value, *names)
+
+
+def test_tables_that_are_computed_stay_as_they_are_computed(tmp_path: Path) -> None:
+    """Embeddings that an adapter has saved in float32 are not rounded to the base's dtype on their way into another
+    vocabulary; stored, they are."""
+    one, two = llama(tmp_path / "one", words(ONE), dtype=torch.bfloat16), llama(tmp_path / "two", words(TWO))
+    table = torch.randn(5, 12, generator=torch.Generator().manual_seed(4))
+    (tmp_path / "lora").mkdir()
+    key = "base_model.model.model.embed_tokens.modules_to_save.weight"
+    save_file({key: table}, tmp_path / "lora/adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "modules_to_save": ["embed_tokens"]}
+    (tmp_path / "lora/adapter_config.json").write_text(json.dumps(config))
+    tuned = open_model_ref(f"{one.folder}+{tmp_path / 'lora'}")
+    (view, _), vocabulary = with_vocabulary([tuned, two])
+    rows = [vocabulary.tokens[token] for token in ONE]
+    assert torch.equal(view.read(TABLES[0], exact=True)[rows], table)
+    assert torch.equal(view.read(TABLES[0])[rows], table.bfloat16())
+
+
+TEMPLATE = "chat_template.jinja"
+
+
+@pytest.mark.parametrize("how", ["decided", "union", "stacked"])
+def test_the_most_frequent_chat_template_of_models_of_several_vocabularies(how: str, tmp_path: Path) -> None:
+    """It is that of most models as they are named: the views of one vocabulary all have the files of one, so that
+    looking at them finds the first one's alone."""
+    one, two = pair(tmp_path)
+    three = llama(tmp_path / "three", words(TWO), seed=2)
+    for model, text in ((one, "{{ 1 }}"), (two, "{{ 2 }}"), (three, "{{ 2 }}")):
+        (model.folder / TEMPLATE).write_text(text)
+    refs = [str(model.folder) for model in (one, two, three)]
+    job = replace(
+        request_of_models(refs, tokenizer_source="union" if how == "union" else None), chat_template=("auto", "")
+    )
+    if how == "stacked":
+        job = replace(job, models=(refs[0],), stacks=(tuple((ref, (0, 1)) for ref in refs),))
+    views = opened(decided(job).request)
+    assert views[0].companions()[TEMPLATE] == b"{{ 2 }}"
+    (two.folder / TEMPLATE).unlink()
+    (one.folder / TEMPLATE).unlink()
+    assert opened(decided(job).request)[0].companions()[TEMPLATE] == b"{{ 2 }}"  # of those that have one
+
+
+def test_chat_templates_that_are_not_written_are_told(tmp_path: Path) -> None:
+    """In one sentence, where nothing says which is to be; not where the output has that of all that have one."""
+    one, two = pair(tmp_path)
+    (two.folder / TEMPLATE).write_text("{{ 2 }}")
+    told_by = merge([one.folder, two.folder], out=tmp_path / "out", align=False)
+    assert (
+        sum(f"{two.folder} has a chat template, and the output has none" in text for text in told_by["notes"]) == 1
+    )
+    refs = [str(model.folder) for model in (one, two)]
+
+    def told(job: Any) -> list[str]:
+        tokens = decided(job)
+        return tokens.template_notes(opened(tokens.request)[0])
+
+    (one.folder / TEMPLATE).write_text("{{ 1 }}")
+    assert "another one" in told(request_of_models(refs))[0]
+    assert told(replace(request_of_models(refs), chat_template=("auto", ""))) == []
+    (one.folder / TEMPLATE).write_text("{{ 2 }}")
+    assert told(request_of_models(refs)) == []
+    (one.folder / TEMPLATE).unlink()
+    assert told(request_of_models(refs, tokenizer_source=str(two.folder))) == []  # whose files are written
 
 
 def test_models_in_memory(tmp_path: Path) -> None:

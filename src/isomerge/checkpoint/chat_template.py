@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -91,17 +91,21 @@ def _short(template: str) -> str:
 
 
 def own_template(checkpoint: Checkpoint) -> str | None:
-    """The template that a checkpoint comes with, in a file of its own or in tokenizer_config.json; None: it has
-    none."""
-    companions = checkpoint.companions()
-    if FILE in companions:
-        return _text(companions[FILE])
-    if "tokenizer_config.json" not in companions:
-        return None
+    """The template that a checkpoint comes with; None: it has none."""
+    return template_among(checkpoint.companions())
+
+
+def template_among(companions: Mapping[str, bytes | Path]) -> str | None:
+    """The template among the files beside weights, in a file of its own or in tokenizer_config.json; None: there is
+    none that can be read, which whoever loads the tokenizer tells."""
     try:
+        if FILE in companions:
+            return _text(companions[FILE])
+        if "tokenizer_config.json" not in companions:
+            return None
         template = json.loads(_text(companions["tokenizer_config.json"])).get("chat_template")
-    except (ValueError, AttributeError):
-        return None  # whoever loads the tokenizer says what is wrong with the file
+    except (ValueError, AttributeError, OSError):
+        return None
     if isinstance(template, list):  # several with names, of which one is the default
         named = {x.get("name"): x.get("template") for x in template if isinstance(x, dict)}
         template = named.get("default")

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +28,22 @@ from isomerge.records import Json
 if TYPE_CHECKING:
     import torch
 
+VOCABULARY = "vocabulary "
+"""Begins what `Checkpoint.origin` says of a view in another vocabulary."""
 Recipe = Callable[[], "torch.Tensor"]
 """Computes one tensor: on the CPU, in memory of its own, of the dtype and shape that its `TensorInfo` says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """A recipe of a tensor that is computed more finely than it is stored."""
+
+    exact: Recipe
+    """As it is computed, of another dtype than its `TensorInfo` says."""
+    rounded: Callable[[torch.Tensor], torch.Tensor]
+
+    def __call__(self) -> torch.Tensor:
+        return self.rounded(self.exact())
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +56,10 @@ class Derived:
 
     info: TensorInfo
     read: Recipe
+
+    def exact(self) -> torch.Tensor:
+        """The tensor as it is computed, which may be more finely than it is stored."""
+        return self.read.exact() if isinstance(self.read, Rounded) else self.read()
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,23 +231,42 @@ class Checkpoint:
         """The files that travel with the weights (see `companion_files`): name to content or path."""
         return dict(companion_files(self.folder) if self._companions is None else self._companions)
 
-    def read(self, name: str, *, mapped: bool = False) -> torch.Tensor:
+    def read(self, name: str, *, mapped: bool = False, exact: bool = False) -> torch.Tensor:
         """The tensor ``name``: stored dtype and shape, contiguous, on the CPU, in memory of its own.
 
         With ``mapped``, in pages of its file where that can be, which are copied only when they are written to:
-        nothing is read twice or copied. The caller must call `check_unchanged` after its last use.
+        nothing is read twice or copied. The caller must call `check_unchanged` after its last use. With ``exact``,
+        one that is computed more finely than it is stored (`is_finer`) is not rounded.
 
         Raises IsomergeError when there is no such tensor, when its file changed since it was opened, when
         it cannot be read, or when torch has no such dtype.
         """
         info = self._info(name)
-        if name in self.recipes:
-            return as_described(self.recipes[name](), info)
+        if (recipe := self.recipes.get(name)) is not None:
+            if exact and isinstance(recipe, Rounded):
+                return recipe.exact().contiguous()
+            return as_described(recipe(), info)
         pages = self.pages(name) if mapped else None
         if pages is None:
             return self._read(info)
         self._sum(info, pages)
         return as_tensor(pages, info)
+
+    def is_finer(self, name: str) -> bool:
+        """Whether a tensor is computed more finely than it is stored."""
+        return isinstance(self.recipes.get(name), Rounded)
+
+    def made_of(self, name: str, make: Callable[[torch.Tensor], torch.Tensor]) -> Derived:
+        """A tensor of a view that ``make`` makes of one of this checkpoint, in the dtype in which it is given it;
+        as finely as that is computed."""
+        info, recipe = self.tensors[name], self.recipes.get(name)
+        if isinstance(recipe, Rounded):
+            return Derived(info, replace(recipe, exact=partial(_made, recipe.exact, make)))
+        return Derived(info, partial(_made, partial(self.read, name), make))
+
+    def as_it_is(self, name: str) -> Derived:
+        """A tensor of a view that has it as this checkpoint does."""
+        return Derived(self.tensors[name], self.recipes[name] if self.is_finer(name) else partial(self.read, name))
 
     def pages(self, name: str) -> memoryview | None:
         """The stored bytes of the tensor ``name`` in pages of its file, which are copied only when they are written
@@ -348,3 +386,7 @@ class Checkpoint:
     def _check_unchanged(self, info: TensorInfo, now: os.stat_result) -> None:
         if Stamp.of(now) != self._stamps[info.file]:
             raise changed(info)
+
+
+def _made(read: Recipe, make: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    return make(read())

@@ -111,7 +111,7 @@ def planned_merge(
                 lasting_ref(m) if isinstance(m, (str, Path)) else f.ref
                 for m, f in zip(request.models, opened, strict=True)
             ]
-            notes = (*tokens.notes, *_channels(opened))
+            notes = (*tokens.notes, *tokens.template_notes(opened[0].checkpoint), *_channels(opened))
             yield plan_merge(
                 request,
                 opened,

@@ -3,7 +3,8 @@ template."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from isomerge.checkpoint.chat_template import AUTO, common_template, own_template
@@ -34,12 +35,19 @@ def opened(request: MergeRequest, *, allow_pickle: bool = False) -> list[Any]:
     template, text = request.chat_template
     donor = _open(refs[0], allow_pickle)
     if template == AUTO:
-        common = common_template([donor, *(_open(model, allow_pickle) for model in refs[1:])])
+        # of the models as they are named: views of one vocabulary all have the files of one of them
+        common = common_template(_saved(request, allow_pickle))
         if common is None or common == own_template(donor):
             return refs
         text = common
     files = {**donor.companions(), CHAT_TEMPLATE: text.encode()}
     return [donor.derive({}, origin=f"chat template {template}", companions=files), *refs[1:]]
+
+
+def _saved(request: MergeRequest, allow_pickle: bool) -> list[Checkpoint]:
+    """All models that a request names, opened, each once, but for modules in memory."""
+    checkpoints = [_open(model, allow_pickle) for model in request.every if not hasattr(model, "save_pretrained")]
+    return list({checkpoint.ref: checkpoint for checkpoint in checkpoints}.values())
 
 
 def _of_one_input(refs: list[Any], allow_pickle: bool) -> list[Any]:
@@ -119,22 +127,41 @@ class ByToken:
     """What was decided; empty: nothing had to be."""
     notes: tuple[str, ...] = ()
     """What cannot be told, or is not done."""
+    templates: Mapping[str, str] = field(default_factory=dict)
+    """The chat templates of the models that have one, by their names."""
+
+    def template_notes(self, written: Checkpoint) -> list[str]:
+        """That chat templates of models are not in the output, which has the files of ``written``, where nothing
+        says which is to be."""
+        own = own_template(written)
+        lost = [ref for ref, template in self.templates.items() if template != own]
+        if not lost or self.request.chat_template is not None:
+            return []
+        has = f"{' and '.join(lost)} {'has a chat template' if len(lost) == 1 else 'have chat templates'}"
+        instead = "none" if own is None else "another one"
+        return [
+            f"{has}, and the output has {instead}: a recipe's `chat_template: auto` takes the most frequent one"
+        ]
 
 
 def by_token(request: MergeRequest, *, allow_pickle: bool = False) -> ByToken:
     """The request with the union of its models' tokens, where they have different numbers of them, or rows of one
-    number are of different tokens.
+    number are of different tokens; and the models' chat templates.
 
     Raises:
         IsomergeError: a model that cannot be opened, or rows of different tokens that cannot be brought together.
     """
+    models = _saved(request, allow_pickle)
+    templates = {model.ref: text for model in models if (text := own_template(model)) is not None}
+    return replace(_by_token(request, models, allow_pickle), templates=templates)
+
+
+def _by_token(request: MergeRequest, models: Sequence[Checkpoint], allow_pickle: bool) -> ByToken:
     if request.tokenizer is not None:
         return ByToken(request)
     refs, bases = request.every, any(base is not None for base in request.source_bases)
-    checkpoints = [_open(ref, allow_pickle) for ref in refs if not hasattr(ref, "save_pretrained")]
-    models = list({checkpoint.ref: checkpoint for checkpoint in checkpoints}.values())
+    whole = not any(hasattr(ref, "save_pretrained") for ref in refs)
     sizes = [Inputs(checkpoint.config).vocabulary for checkpoint in models]
-    whole = len(checkpoints) == len(refs)
     union = ByToken(replace(request, tokenizer={"source": "union"}))
     if len(set(sizes)) > 1:
         have_tokenizers = all("tokenizer.json" in checkpoint.companions() for checkpoint in models)

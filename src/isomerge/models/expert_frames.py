@@ -38,10 +38,12 @@ class ExpertFrame:
     """The layer that was moved last, as its tensors are asked for one after the other."""
 
     def read(self, name: str) -> Tensor:
-        """A tensor by its canonical name: as stored, or in the working dtype where it is moved."""
+        """A tensor by its canonical name: as stored, or in the working dtype where it is moved or computed."""
         if self.alignment is None:
-            stored = self.model.names[name]
-            return self.model.read(stored, torch_dtype(self.model.checkpoint.tensors[stored].dtype))
+            stored, checkpoint = self.model.names[name], self.model.checkpoint
+            finer = checkpoint.is_finer(stored)
+            dtype = working_dtype([self.model]) if finer else torch_dtype(checkpoint.tensors[stored].dtype)
+            return self.model.read(stored, dtype)
         together = self._together[name]
         if self._held is None or self._held[0] != together:
             self._held = together, self._moved(together, self.alignment)

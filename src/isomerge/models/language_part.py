@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from isomerge.archs import spec_for
 from isomerge.checkpoint.companions import tokenizer_files
-from isomerge.checkpoint.reader import Checkpoint, Derived
+from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.single_file import LANGUAGE
 from isomerge.config.keys import TIE
 from isomerge.config.tied_head import is_tied
@@ -83,7 +82,7 @@ class LanguagePart:
                     f"{list(info.shape)}, so that the language model cannot be put back: merge with the tokens of "
                     f"{self.whole.ref} (--tokenizer-source)"
                 )
-            derived[stored] = Derived(other.tensors[name], partial(other.read, name))
+            derived[stored] = other.as_it_is(name)
         return self.whole.derive(derived, sources=[other], origin=f"with the language model {other.ref}")
 
 

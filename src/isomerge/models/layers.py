@@ -17,13 +17,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from isomerge.archs import spec_for
-from isomerge.checkpoint.reader import Checkpoint, Derived
+from isomerge.checkpoint.reader import Checkpoint
 from isomerge.config.agreement import disagreement, read_by_transformers
 from isomerge.config.config_parts import group_of, groups
 from isomerge.config.keys import DEPTHS, PARTS
@@ -452,7 +452,7 @@ def _stacked(giver: Stack, slices: list[tuple[Stack, range]]) -> Checkpoint:
         for name in stack.layers[layer]:
             sources[giver.renumbered(giver.own(stack, name), number)] = (stack.checkpoint, name)
     derived = {
-        name: Derived(replace(source.tensors[stored], name=name, offset=-1), partial(source.read, stored))
+        name: source.as_it_is(stored)
         for name, (source, stored) in sources.items()
         if not (source is donor and stored == name)
     }

@@ -1,8 +1,9 @@
 """Checkpoints with a LoRA adapter merged in: ``W + s B A``, computed when a tensor is read.
 
-The result is what peft's ``merge_and_unload`` gives. Products and sums are float32 (float64 for float64 bases) and
-the result is rounded once, to the base tensor's dtype, as peft does for the float32 halves that it loads (its
-``safe_merge`` rounds the product before the sum as well).
+Products and sums are float32 (float64 for float64 bases), and whoever computes with the result has it so
+(`isomerge.checkpoint.reader.Rounded`): an update is often smaller than a half's rounding. What is stored or run as
+it is read is rounded once, to the base tensor's dtype: that is what peft's ``merge_and_unload`` gives for the
+float32 halves that it loads (its ``safe_merge`` rounds the product before the sum as well).
 
 LoRA: Hu et al. 2021. DoRA: Liu et al. 2024, eq. 5, ``m (W + s B A) / ||W + s B A||`` with a norm for every output.
 """
@@ -21,12 +22,14 @@ import torch
 from torch import Tensor
 
 from isomerge.checkpoint.adapter import BASE, Adapter, Update
+from isomerge.checkpoint.chat_template import FILE as CHAT_TEMPLATE
+from isomerge.checkpoint.chat_template import own_template, template_among
 from isomerge.checkpoint.companions import companion_files
 from isomerge.checkpoint.dtypes import FLOATS, byte_size, torch_dtype
 from isomerge.checkpoint.header import TensorInfo
 from isomerge.checkpoint.image_lora import open_lora
 from isomerge.checkpoint.opening import open_checkpoint
-from isomerge.checkpoint.reader import Checkpoint, Derived
+from isomerge.checkpoint.reader import Checkpoint, Derived, Recipe, Rounded
 from isomerge.checkpoint.single_file import SUFFIX
 from isomerge.checkpoint.weights import of_diffusers
 from isomerge.config.classes import with_classes
@@ -54,7 +57,7 @@ def with_adapter(base: Checkpoint, ref: str | Path, *, allow_pickle: bool = Fals
     over tokens is left out. A head that is tied to the embeddings and that the adapter changes becomes a tensor of
     its own, and ``tie_word_embeddings`` false. Where the adapter changes the embeddings of a tied model, their
     stored tensor changes, so the head does too. Saved embeddings may have another number of rows: ``vocab_size``
-    and the tokenizer are then the adapter's.
+    and the tokenizer are then the adapter's. A chat template beside the adapter is the model's.
 
     Raises:
         IsomergeError: the adapter cannot be opened (see `open_lora`), changes modules that the base does not
@@ -121,9 +124,13 @@ class _Merger:
             self.update(update)
         for module, (key, numbers) in self.adapter.tokens.items():
             self.replace_rows(module, key, numbers)
-        companions = None
+        folder = self.adapter.tensors.folder
+        beside = companion_files(folder) if folder.is_dir() else {}
+        companions, template = None, template_among(beside)
         if self.grown:
-            companions = {**self.base.companions(), **companion_files(self.adapter.tensors.folder)}
+            companions = {**self.base.companions(), **beside}
+        elif template is not None and template != own_template(self.base):  # what it was tuned with
+            companions = {**self.base.companions(), CHAT_TEMPLATE: template.encode()}
         base, gone = self.copied(), list[str]()
         if self.classes:
             self.config = with_classes(self.config, self.adapter.config, self.classes)
@@ -159,7 +166,7 @@ class _Merger:
         elif replacement.shape != stored.shape and not self.resized(replacement, stored):
             raise self.misfit(key, replacement, target, stored)
         info = self.described(replacement.shape, stored, name=target)
-        self.derived[target] = Derived(info, lambda: _cast(self.adapter.tensors.read(key), info, self.adapter))
+        self.put(target, info, lambda: self.adapter.tensors.read(key).to(_working(info)))
 
     def resized(self, replacement: TensorInfo, stored: TensorInfo) -> bool:
         """Whether a table of all tokens got another number of rows; the config follows."""
@@ -189,10 +196,9 @@ class _Merger:
             self.update_live(update)
             return
         target, before = changed
-        read, stored = before.read, before.info
-        layout = self.layout(update, target, stored)
-        info = self.described(stored.shape, stored, name=target)
-        self.derived[target] = Derived(info, lambda: _merged(read(), update, layout, info, self.adapter))
+        layout = self.layout(update, target, before.info)
+        info = self.described(before.info.shape, before.info, name=target)
+        self.put(target, info, lambda: _merged(before.exact(), update, layout, _working(info), self.adapter))
         if "bias" in update.parts:
             self.update_bias(update, target)
 
@@ -212,7 +218,7 @@ class _Merger:
         """A tensor of the result, as far as it is known: of floating point."""
         before = self.derived.get(target)
         if before is None:
-            before = Derived(self.base.tensors[source], partial(self.base.read, source))
+            before = self.base.as_it_is(source)
         if before.info.dtype not in FLOATS.values():
             raise IsomergeError(
                 f"{before.info.file}: tensor {target!r} is {before.info.dtype} (quantised), so {self.adapter.ref} "
@@ -238,11 +244,11 @@ class _Merger:
         info = self.described(before.info.shape, before.info, name=target)
 
         def replaced() -> Tensor:
-            table = before.read()
-            table[torch.tensor(numbers)] = _cast(self.adapter.tensors.read(key), info, self.adapter)
+            table = before.exact().to(_working(info))
+            table[torch.tensor(numbers)] = self.adapter.tensors.read(key).to(table.dtype)
             return table
 
-        self.derived[target] = Derived(info, replaced)
+        self.put(target, info, replaced)
 
     def update_live(self, update: Update) -> None:
         """The update of a parameter of the class that transformers builds, which files may store otherwise: in one
@@ -253,16 +259,14 @@ class _Merger:
         for target, piece in parameter.stored:
             before = self.so_far(target, target)
             info = self.described(before.info.shape, before.info)
-            add = partial(self.live_moved, before, parameter, piece, info)
-            self.derived[target] = Derived(info, add)
+            self.put(target, info, partial(self.live_moved, before, parameter, piece, _working(info)))
 
     def live_moved(
-        self, before: Derived, parameter: LiveParameter, piece: Piece | None, info: TensorInfo
+        self, before: Derived, parameter: LiveParameter, piece: Piece | None, work: torch.dtype
     ) -> Tensor:
         """A stored tensor with its part of a parameter's update."""
-        work = _working(info)
         a, b = (self.adapter.tensors.read(parameter.update.parts[part]).to(work) for part in "AB")
-        return _cast(parameter.add(before.read().to(work), a, b, piece), info, self.adapter)
+        return parameter.add(before.exact().to(work), a, b, piece)
 
     @cached_property
     def live(self) -> LiveParameters:
@@ -273,8 +277,7 @@ class _Merger:
         target, key = weight.removesuffix("weight") + "bias", update.parts["bias"]
         if target not in self.base.tensors:
             raise self.names.missing(f"{update.module}.bias", key)
-        before = self.derived.get(target)
-        read = before.read if before else partial(self.base.read, target)
+        before = self.so_far(target, target)
         bias, stored = self.adapter.tensors.tensors[key], self.base.tensors[target]
         if bias.shape != stored.shape:
             raise self.misfit(key, bias, target, stored)
@@ -282,11 +285,9 @@ class _Merger:
 
         def moved() -> Tensor:
             work = _working(info)
-            return _cast(
-                read().to(work) + update.scaling * self.adapter.tensors.read(key).to(work), info, self.adapter
-            )
+            return before.exact().to(work) + update.scaling * self.adapter.tensors.read(key).to(work)
 
-        self.derived[target] = Derived(info, moved)
+        self.put(target, info, moved)
 
     def layout(self, update: Update, target: str, stored: TensorInfo) -> Layout:
         """How the base stores the weight, from the shapes; for square ones from the spec, else the adapter's
@@ -350,6 +351,10 @@ class _Merger:
                 plain[name] = stored
         return self.base.with_copies(plain)
 
+    def put(self, target: str, info: TensorInfo, exact: Recipe) -> None:
+        """A tensor of the result, computed in the working dtype."""
+        self.derived[target] = Derived(info, Rounded(exact, partial(_cast, info, self.adapter)))
+
     def described(self, shape: tuple[int, ...], stored: TensorInfo, name: str | None = None) -> TensorInfo:
         """A tensor of the base as it will be: its dtype, and the adapter's file."""
         size = byte_size(stored.dtype, shape)
@@ -365,9 +370,8 @@ class _Merger:
         )
 
 
-def _merged(weight: Tensor, update: Update, layout: Layout, info: TensorInfo, adapter: Adapter) -> Tensor:
-    """``W + s B A``, and with a magnitude the DoRA form of it; ``weight`` as stored, result like ``info``."""
-    work = _working(info)
+def _merged(weight: Tensor, update: Update, layout: Layout, work: torch.dtype, adapter: Adapter) -> Tensor:
+    """``W + s B A``, and with a magnitude the DoRA form of it, in the working dtype; ``weight`` in any."""
     a, b = (adapter.tensors.read(update.parts[part]).to(work) for part in "AB")
     moved = weight.to(work)  # memory of its own or the caller's own: either may be written to
     flat = moved.mT if layout == "columns" else moved.flatten(1)
@@ -375,7 +379,7 @@ def _merged(weight: Tensor, update: Update, layout: Layout, info: TensorInfo, ad
     if "magnitude" in update.parts:
         magnitude = adapter.tensors.read(update.parts["magnitude"]).to(work).reshape(-1, 1)
         flat.mul_(magnitude / torch.linalg.vector_norm(flat, dim=1, keepdim=True))
-    return _cast(moved, info, adapter)
+    return moved
 
 
 def _matrix(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -383,11 +387,11 @@ def _matrix(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape[:2] if set(shape[2:]) <= {1} else shape
 
 
-def _working(info: TensorInfo) -> Any:
+def _working(info: TensorInfo) -> torch.dtype:
     return torch.float64 if info.dtype == "F64" else torch.float32
 
 
-def _cast(tensor: Tensor, info: TensorInfo, adapter: Adapter) -> Tensor:
+def _cast(info: TensorInfo, adapter: Adapter, tensor: Tensor) -> Tensor:
     converted = tensor.to(torch_dtype(info.dtype))
     if converted.is_floating_point() and not bool(converted.isfinite().all()):
         raise IsomergeError(

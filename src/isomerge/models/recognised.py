@@ -138,14 +138,15 @@ class Model:
         return None
 
     def read(self, name: str, dtype: torch.dtype | None, *, mapped: bool = False) -> Tensor:
-        """One stored tensor; floating point is converted to ``dtype`` (None: in its stored dtype) and must be
-        finite. With ``mapped``, or without a dtype, in pages of its file where that can be (see `Checkpoint.read`).
+        """One stored tensor; floating point is converted to ``dtype`` from that which it is computed in (None: in
+        its stored dtype) and must be finite. With ``mapped``, or without a dtype, in pages of its file where that
+        can be (see `Checkpoint.read`).
 
         Raises:
             IsomergeError: NaN or infinite values (but for infinities that the spec says are meant), naming file and
                 tensor.
         """
-        tensor = self.checkpoint.read(name, mapped=mapped or dtype is None)
+        tensor = self.checkpoint.read(name, mapped=mapped or dtype is None, exact=dtype is not None)
         if not tensor.is_floating_point():
             return tensor
         if not all_finite(tensor) and not meant(self.spec, name, tensor):
@@ -179,6 +180,12 @@ class Model:
         models of a run (`check_compatible`), and are there again in what is written (`with_infinities`).
         """
         return self._seen(len(self.views), block, dtype=dtype, mapped=mapped)
+
+    def unrounded(self, block: Block) -> Tensor:
+        """A block as it is stored, in pages of its files where that can be; in the working dtype where it is
+        computed more finely than that."""
+        finer = any(map(self.checkpoint.is_finer, self.stored_names(block)))
+        return self.assemble(block, working_dtype([self]) if finer else None, mapped=True)
 
     def unit(self, blocks: Iterable[Block], dtype: torch.dtype | None, *, mapped: bool = False) -> Blocks:
         """The blocks of a unit, or others that are worked on at once; see `assemble`."""

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from isomerge.archs import spec_for
 from isomerge.checkpoint.companions import VOCABULARY_FILES, ids_of_tokens, tokenizer_files
-from isomerge.checkpoint.reader import Checkpoint, Derived
+from isomerge.checkpoint.reader import Checkpoint
 from isomerge.config.keys import LABELS as LABEL_KEYS
 from isomerge.errors import IsomergeError
 from isomerge.models.model_inputs import Inputs
@@ -214,6 +214,26 @@ def of_all_tokens(models: Sequence[Model]) -> InOrder:
     return replace(made, notes=[*made.notes, *notes])
 
 
+def with_tokens_of(output: Model, models: Sequence[Model]) -> list[Model]:
+    """Models as they read the texts of another one: in its vocabulary, where theirs has other tokens or another
+    number of rows.
+
+    Raises:
+        IsomergeError: rows of different tokens that cannot be brought together.
+    """
+    from isomerge.models.vocabulary_views import with_vocabulary
+
+    every = [output, *models]
+    sizes = {model.spec.sizes.get(VOCABULARY) for model in every}
+    if len(sizes) == 1 and not unlike_tokens({f"{k}": _token_rows(model) for k, model in enumerate(every)}):
+        return list(models)
+    views, _ = with_vocabulary([m.checkpoint for m in every], source="first", spec_file=output.spec_file)
+    return [
+        replace(recognise(view, spec_file=model.spec_file), unties=model.unties)
+        for view, model in zip(views[1:], models, strict=True)
+    ]
+
+
 @dataclass(frozen=True)
 class Unlike:
     """A model whose tokens have other rows than those of the first one that has a tokenizer."""
@@ -319,10 +339,7 @@ def _reordered(
 ) -> Checkpoint:
     """A view with rows in the order of another checkpoint, with its labels or its tokenizer."""
     checkpoint, config = model.checkpoint, dict(model.config)
-    derived = {
-        name: Derived(replace(checkpoint.tensors[name], offset=-1), partial(_rows_of, checkpoint, name, *order))
-        for name, order in orders.items()
-    }
+    derived = {name: checkpoint.made_of(name, partial(_rows_of, *order)) for name, order in orders.items()}
     companions = None
     if axis == VOCABULARY or Inputs(config).architecture.endswith(CTC):
         companions = {**checkpoint.companions(), **tokenizer_files(like.companions())}
@@ -339,5 +356,5 @@ def _reordered(
     return checkpoint.derive(derived, origin=f"rows {digest.hexdigest()}", config=config, companions=companions)
 
 
-def _rows_of(checkpoint: Checkpoint, name: str, axis: int, rows: list[int]) -> Tensor:
-    return checkpoint.read(name).index_select(axis, torch.tensor(rows))
+def _rows_of(axis: int, rows: list[int], tensor: Tensor) -> Tensor:
+    return tensor.index_select(axis, torch.tensor(rows))

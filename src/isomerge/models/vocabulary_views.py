@@ -26,7 +26,8 @@ from isomerge.archs import spec_for
 from isomerge.checkpoint.companions import tokenizer_files
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.dtypes import byte_size, torch_dtype
-from isomerge.checkpoint.reader import Checkpoint, Derived, Lent
+from isomerge.checkpoint.reader import VOCABULARY as IN_VOCABULARY
+from isomerge.checkpoint.reader import Checkpoint, Derived, Lent, Rounded
 from isomerge.checkpoint.vocabulary import AVERAGE, NEIGHBOURS, Row, Vocabulary, decide_vocabulary, digest
 from isomerge.config.tied_head import is_tied
 from isomerge.config.vocabulary_keys import KeyPath, counts, renumbered, with_values
@@ -195,7 +196,7 @@ def _view(model: int, every: Sequence[_Tables], vocabulary: Vocabulary, own_file
     return checkpoint.derive(
         derived,
         lenders=[other.checkpoint for other in every],
-        origin=f"vocabulary {digest(vocabulary, model)} of {[other.checkpoint.identity() for other in every]}",
+        origin=f"{IN_VOCABULARY}{digest(vocabulary, model)} of {[other.checkpoint.identity() for other in every]}",
         config=config,
         companions={**companions, **vocabulary.files},
         lent=_lent(model, every, vocabulary),
@@ -225,7 +226,7 @@ def of_common_tokens(models: Sequence[Model]) -> list[Model]:
 def _without(model: Model, rows: Sequence[int]) -> Model:
     checkpoint, at = model.checkpoint, torch.tensor(rows)
     derived = {
-        name: Derived(replace(checkpoint.tensors[name], offset=-1), partial(_evened, checkpoint, name, axis, at))
+        name: checkpoint.made_of(name, partial(_evened, axis, at))
         for name, match in model.matches.items()
         if (axis := match.line.axis_over(VOCABULARY)) is not None
     }
@@ -234,8 +235,8 @@ def _without(model: Model, rows: Sequence[int]) -> Model:
     return replace(model, checkpoint=checkpoint.derive(derived, origin=origin, lent=lent))
 
 
-def _evened(checkpoint: Checkpoint, name: str, axis: int, rows: Tensor) -> Tensor:
-    table = checkpoint.read(name).movedim(axis, 0).clone()
+def _evened(axis: int, rows: Tensor, table: Tensor) -> Tensor:
+    table = table.movedim(axis, 0).clone()
     common = torch.ones(len(table), dtype=torch.bool).index_fill(0, rows, False)
     work = torch.float64 if table.dtype == torch.float64 else torch.float32
     table[rows] = table[common].to(work).sum(0).div(common.sum().clamp_min(1)).to(table.dtype)
@@ -356,11 +357,12 @@ def _derived(model: int, table: _Table, every: Sequence[_Tables], vocabulary: Vo
     assert size is not None
     info = replace(stored, shape=shape, nbytes=size, offset=-1)
     reads = {m: (every[m].checkpoint, t) for m, t in {**sources, model: table}.items()}
-    across = _across(shape, table.axis)
-    return Derived(
-        info,
-        partial(_gathered, reads, rows, table.axis, info.dtype, across, _sums(model, table, every, vocabulary)),
-    )
+    made = _sums(model, table, every, vocabulary)
+    gather = partial(_gathered, reads, rows, table.axis, _across(shape, table.axis), made)
+    if not any(source.is_finer(theirs.name) for source, theirs in reads.values()):
+        return Derived(info, partial(gather, info.dtype))
+    work = "F64" if info.dtype == "F64" else "F32"
+    return Derived(info, Rounded(partial(gather, work), partial(Tensor.to, dtype=torch_dtype(info.dtype))))
 
 
 @dataclass(frozen=True)
@@ -390,7 +392,7 @@ class Sum:
 
 def _table_of(checkpoint: Checkpoint, table: _Table) -> Tensor:
     """A table, tokens first."""
-    return checkpoint.read(table.name).movedim(table.axis, 0)
+    return checkpoint.read(table.name, exact=True).movedim(table.axis, 0)
 
 
 def _sums(model: int, table: _Table, every: Sequence[_Tables], vocabulary: Vocabulary) -> list[Sum]:
@@ -418,13 +420,13 @@ def _gathered(
     reads: Mapping[int, tuple[Checkpoint, _Table]],
     rows: list[list[Row]],
     axis: int,
-    code: str,
     across: tuple[int, ...],
-    made: Sequence[Sum] = (),
+    made: Sequence[Sum],
+    code: str,
 ) -> Tensor:
     """Rows of several tables in a new order, tables one by one; means in float32 (float64 where that is stored).
 
-    ``across`` is the shape of one row; ``made`` are sums of rows of the table itself.
+    ``across`` is the shape of one row; ``made`` are sums of rows of the table itself; ``code`` is of the result.
     """
     dtype = torch_dtype(code)
     work = torch.float64 if dtype == torch.float64 else torch.float32
@@ -432,7 +434,7 @@ def _gathered(
     place = {at: k for k, at in enumerate(k for k, mean in enumerate(shared) if mean)}
     gathered, sums = torch.zeros(len(rows), *across, dtype=dtype), torch.zeros(len(place), *across, dtype=work)
     for model, (checkpoint, table) in sorted(reads.items()):
-        tensor = checkpoint.read(table.name).movedim(table.axis, 0)
+        tensor = checkpoint.read(table.name, exact=True).movedim(table.axis, 0)
         single = [(k, at[0][1]) for k, at in enumerate(rows) if len(at) == 1 and at[0][0] == model]
         if single:
             to, take = torch.tensor(single).T

@@ -195,8 +195,8 @@ def _made(
     code: str,
     behind: str | None,
 ) -> Tensor:
-    gain = None if behind is None else checkpoint.read(behind)
-    return cast(plan.applied(checkpoint.read(name), match, shape, gain), code, name)
+    gain = None if behind is None else checkpoint.read(behind, exact=True)
+    return cast(plan.applied(checkpoint.read(name, exact=True), match, shape, gain), code, name)
 
 
 def _layer_scales(narrow: Narrow, plan: Widening) -> dict[str, str]:

@@ -186,7 +186,7 @@ class UnitWork:
         models = self.models
         first = first_readings(unit, models)
         blocks = [
-            {b: first[b].tensors[k] if b in first else model.assemble(b, None) for b in unit.blocks}
+            {b: first[b].tensors[k] if b in first else model.unrounded(b) for b in unit.blocks}
             for k, model in enumerate(models)
         ]
         by = [None, *(solver.alignment({}) for solver in self.solvers)]

@@ -48,5 +48,5 @@ def write_blocks(stream: StreamWriter, model: Model) -> None:
     for number, block in enumerate(model.blocks):
         stream.observer(block.key, number * total // len(model.blocks), total)
         if stream.done(block.key) is None:
-            stream.put(block, model.assemble(block, None))
+            stream.put(block, model.unrounded(block))
             stream.commit(block.key, {})

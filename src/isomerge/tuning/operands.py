@@ -81,7 +81,7 @@ class Operands:
                 {block: aligned(tensors[f"{k}-{n}"]) for n, block in enumerate(part)}
                 for k, part in enumerate(names)
             ]
-        return [model.unit(unit.blocks, None, mapped=True) for model in self.models]
+        return [{block: model.unrounded(block) for block in unit.blocks} for model in self.models]
 
     def moved_by(self, unit: Unit) -> list[Alignment | None]:
         """What has moved a unit, model by model; None for the anchor."""

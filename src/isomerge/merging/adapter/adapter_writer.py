@@ -127,13 +127,13 @@ class AdapterWriter:
 
     def _difference(self, pair: Pair) -> Tensor | None:
         """What the base's tensor lacks, or the whole where the base has none; None where they are equal."""
-        tuned = self.finetuned.read(pair.tuned, None)
-        work = torch.float64 if tuned.dtype == torch.float64 else torch.float32
+        work = torch.float64 if self.finetuned.checkpoint.tensors[pair.tuned].dtype == "F64" else torch.float32
+        tuned = self.finetuned.read(pair.tuned, work)
         if pair.stored is None:
-            return tuned.to(work)
-        stored = self.base.read(pair.stored, None)
+            return tuned
+        stored = self.base.read(pair.stored, work)
         if not pair.resized:
-            return None if torch.equal(tuned, stored) else tuned.to(work) - stored.to(work)
+            return None if torch.equal(tuned, stored) else tuned - stored
         difference = tuned.new_zeros((max(len(tuned), len(stored)), *tuned.shape[1:]), dtype=work)
         difference[: len(tuned)] += tuned
         difference[: len(stored)] -= stored

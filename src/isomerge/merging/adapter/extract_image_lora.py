@@ -135,7 +135,7 @@ def _differences(parts: list[Part]) -> Iterator[tuple[Part, str, Tensor]]:
     for part in parts:
         for name, info in part.base.tensors.items():
             if {info.dtype, part.finetuned.tensors[name].dtype} <= {*FLOATS.values()}:
-                tuned, stored = part.finetuned.read(name), part.base.read(name)
+                tuned, stored = (model.read(name, exact=True) for model in (part.finetuned, part.base))
                 work = torch.float64 if tuned.dtype == torch.float64 else torch.float32
                 difference = tuned.to(work) - stored.to(work)
                 if difference.any():
