@@ -3,8 +3,11 @@ trips it."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 
 from isomerge.matching.frame import folded_gains
 from isomerge.matching.selection import select_spaces
@@ -17,6 +20,7 @@ from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import find_shifts, shift_shape
 from isomerge.symmetry.units import Unit, elements_of, plan_units
 from toys import Toy, load_toy, save_toy
+from unet_models import UNETS
 
 TOYS = ("llama", "gpt2", "bert", "mixtral", "vit", "t5-gated", "deepseek_v3")
 KINDS = ("tuned", "one matrix", "pruned", "half precision", "quantised")
@@ -67,6 +71,28 @@ def test_training_moves_nothing(toys: dict[str, Toy], name: str, kind: str) -> N
     for unit in units:
         anchor = {block: fresh[block].double() for block in unit.blocks}
         assert settled(spec, anchor, trained(anchor, kind)), (unit.key, kind)
+
+
+def test_norms_over_one_channel_tell_nothing(tmp_path: Path) -> None:
+    """What a norm takes away of a group is all of a bias where the group is one channel: that a fine-tune's differs there
+    is no sign that somebody moved it, unless it differs far more than all else. Fails where every difference of it
+    counts as added."""
+    UNet2DConditionModel(
+        **{**UNETS["unet"], "norm_num_groups": 16, "block_out_channels": (16, 16)}
+    ).save_pretrained(tmp_path)
+    model = recognise(tmp_path)
+    spec, moved = select_spaces(model.spec, "default").spec, set()
+    for unit in [unit for unit in plan_units(spec, model.blocks) if unit.elements]:
+        anchor = model.unit(unit.blocks, torch.float64)
+        tuned = trained(anchor, "tuned")
+        assert settled(spec, anchor, tuned), unit.key
+        for shift, key, _ in find_shifts(spec, list(unit.blocks)):
+            added, shape = {block: t.clone() for block, t in tuned.items()}, shift_shape(spec, shift)
+            rng = torch.Generator().manual_seed(2)
+            Alignment(spec, {key: 10 * torch.randn(shape, generator=rng, dtype=torch.float64)}).act(added)
+            assert not settled(spec, anchor, added), (unit.key, key)
+            moved.add(shift.name)
+    assert moved
 
 
 @pytest.mark.parametrize("name", TOYS)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from isomerge.matching.distances import squared_distance
 from isomerge.matching.refine import matched_shifts
-from isomerge.matching.worth import by_chance, takes_away
+from isomerge.matching.worth import SHARE, by_chance, much_of_all, takes_away
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.spec import Shift, Spec
@@ -35,13 +35,18 @@ def are_added(spec: Spec, anchor: Blocks, source: Blocks) -> bool:
         return False
     anchor, source = (_thinned([shift for shift, _, _ in shifts], blocks) for blocks in (anchor, source))
     whole = sum(squared_distance(anchor[block], t) for block, t in source.items())
+    all_entries = sum(t.numel() for t in source.values())
     brought = source
     for step in matched_shifts(spec, anchor, source):
         brought = step.applied(brought)
     for blocks, dimensions in _groups(spec, shifts):
         before, after = (sum(squared_distance(anchor[b], t[b]) for b in blocks) for t in (source, brought))
         entries = sum(anchor[b].numel() for b in blocks)
-        if takes_away(before, after, whole, by_chance(dimensions, entries) if dimensions < entries else 0.0):
+        counts = dimensions < entries
+        chance, share = (
+            (by_chance(dimensions, entries), SHARE) if counts else (0.0, much_of_all(entries / all_entries))
+        )
+        if takes_away(before, after, whole, chance, share):
             return True
     return False
 

@@ -34,7 +34,17 @@ def least(before: float, entries: float = float("inf")) -> float:
     return before * max(WORTH, min(PARTS / entries, 0.5))
 
 
-def takes_away(before: float, after: float, whole: float, chance: float = 0.0) -> bool:
+def much_of_all(part: float) -> float:
+    """The part of a squared distance that is much for tensors of which nothing counts, so that they cannot tell by
+    themselves whether somebody moved them: their entries differ by `PARTS` times as much as others.
+
+    Args:
+        part: the part of all entries that they have.
+    """
+    return max(SHARE, PARTS * part / (1 + (PARTS - 1) * part))
+
+
+def takes_away(before: float, after: float, whole: float, chance: float = 0.0, share: float = SHARE) -> bool:
     """Whether what was added takes away most of a squared distance, more than chance would have it, and much of
     what is between two units.
 
@@ -42,8 +52,9 @@ def takes_away(before: float, after: float, whole: float, chance: float = 0.0) -
         before, after: squared distances of the tensors that it changes.
         whole: that of all tensors.
         chance: the part that a difference without meaning has in it (`by_chance`).
+        share: the part of that of all tensors that is much.
     """
-    return before - after > max(SHARE * whole, max(GAINED, chance) * before)
+    return before - after > max(share * whole, max(GAINED, chance) * before)
 
 
 def by_chance(dimensions: float, entries: float) -> float:
