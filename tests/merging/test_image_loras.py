@@ -146,16 +146,21 @@ def test_into_a_single_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "other"), [("sd-kohya", "sd-kohya"), ("sd-peft", "sd-lora.down"), ("sd-kohya", "sd-peft")]
+    ("kind", "other"),
+    [("sd-kohya", "sd-kohya"), ("sd-peft", "sd-lora.down"), ("sd-kohya", "sd-peft"), ("sd-metadata", "sd-kohya")],
 )
 def test_merged_with_each_other(kind: str, other: str, pipelines: Callable, tmp_path: Path) -> None:
     """`merge-lora --method cat` gives the weighted sum of what both do, of one form or two; peft's adapters are another
-    kind. Fails where an alpha does not count."""
+    kind. A layer is one whatever the file calls it: fails where ``text_model`` makes two of it, or an alpha does not
+    count."""
     pipeline, folder = pipelines(kind)
     files = [saved(tmp_path / f"{k}.safetensors", name, pipeline, seed=k) for k, name in enumerate((kind, other))]
     report = door.merge_lora(files, out=tmp_path / "out", weights=[0.5, 2.0], method="cat")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["pytorch_lora_weights.safetensors"]
     assert report["share"] < 1e-6
+    if "sd-kohya" in (kind, other):
+        flat = {name.rpartition(".lora_")[0] for name in load_file(files[(kind, other).index("sd-kohya")])} - {""}
+        assert len(report["modules"]) == len(flat)
     before, one, two, both = (
         views(ref, "unet", "text_encoder")
         for ref in (str(folder), *(f"{folder}+{x}" for x in (*files, tmp_path / "out")))
@@ -235,6 +240,26 @@ def test_extracted_from_two_pipelines(name: str, pipelines: Callable, tmp_path: 
     for part, stored in one.items():
         for key, x in stored.items():
             assert torch.allclose(two[part][key], x, atol=2e-5), (part, key)
+
+
+def test_extracted_from_names_of_two_versions(pipelines: Callable, tmp_path: Path) -> None:
+    """A text encoder whose tensors have ``text_model`` before their names, and numbers of places beside them, minus one
+    without: what merges can be extracted. Fails where stored names are compared."""
+    _, folder = pipelines("sd-kohya")
+    other = shutil.copytree(folder, tmp_path / "other")
+    stored = {name.removeprefix("text_model."): tensor for name, tensor in tensors(other / "text_encoder").items()}
+    for start in ("text_model.", ""):
+        own = {f"{start}{name}": tensor for name, tensor in stored.items()}
+        tuned = f"{start}encoder.layers.0.mlp.fc1.weight"
+        own[tuned] = own[tuned] + 0.1
+        own[f"{start}embeddings.position_ids"] = torch.arange(8)[None]
+        (other / "text_encoder" / "model.safetensors").unlink()
+        save_file(own, other / "text_encoder" / "model.safetensors", metadata={"format": "pt"})
+        for one, two in ((other, folder), (folder, other)):
+            report = door.extract_lora(one, two, out=tmp_path / "out", overwrite=True)
+            assert [row["kept"] for row in report["tensors"].values()] == ["lora"]
+        before, after = (views(ref, "text_encoder") for ref in (str(other), f"{other}+{tmp_path}/out"))
+        assert torch.allclose(after["text_encoder"][tuned], before["text_encoder"][tuned] - 0.1, atol=1e-5)
 
 
 def test_extracted_from_two_unets(pipelines: Callable, tmp_path: Path) -> None:

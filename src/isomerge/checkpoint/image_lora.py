@@ -63,6 +63,8 @@ OLD = (
     (re.compile(r"\.to_out$"), ".to_out.0"),
 )
 """Names of layers in diffusers' first files, ``to_out_lora.down``, and those of the layers."""
+BODY = re.compile(r"encoder([._])layers[._]\d")
+"""Names of CLIP's layers where ``text_model`` is not before them, as of transformers' newer versions."""
 BLOCK = re.compile(r"blocks?[._]\d")
 ORIGINAL = re.compile(r"(input_blocks|middle_block|output_blocks|double_blocks|single_blocks|joint_blocks)[._]\d")
 """Names of layers in the layouts of those who trained the models, which are not those of diffusers."""
@@ -126,13 +128,18 @@ def open_image_lora(ref: str | Path, file: Path, part: str = "") -> Adapter:
         module = whole[len(start) :].replace(".processor.", ".")
         for old, new in OLD if fits["dash"] == "_" else ():
             module = old.sub(new, module)
+        if kind != MAIN and (body := BODY.match(module)):  # one name, whatever the version that wrote the file
+            module = f"text_model{body[1]}{module}"
         starts.setdefault(kind, start)
         layer = layers.setdefault(f"{kind}.{module.replace('.', '_')}", Update(module, 1.0, 0, part=kind))
         what = "bias" if fits["what"] == "bias" else PARTS[fits["letter"] or fits["half"] or fits["own"]]
         if layer.parts.setdefault(what, key) != key:
             raise IsomergeError(f"{file}: tensors {layer.parts[what]!r} and {key!r} are the same part of one layer")
     if part and part not in starts:
-        raise IsomergeError(f"{file} has no part {part!r:.100}: there are {', '.join(starts)}")
+        is_strength = re.fullmatch(r"-?[\d.]+", part)
+        way = f"merge MODEL+{file} --base-model MODEL --method task_arithmetic --weights {part}"
+        hint = f"; a strength is a weight of a merge, isomerge {way} -o OUT" if is_strength else ""
+        raise IsomergeError(f"{file} has no part {part!r:.100}: there are {', '.join(starts)}{hint}")
     layers = {key: layer for key, layer in layers.items() if part in ("", layer.part)}
     starts = {kind: start for kind, start in starts.items() if part in ("", kind)}
     if not layers:

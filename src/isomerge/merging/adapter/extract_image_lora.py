@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from isomerge.checkpoint.weights import of_diffusers
 from isomerge.errors import IsomergeError
 from isomerge.fusion.low_rank import factors, norm
 from isomerge.merging.adapter.adapter_writer import Choice, Extracted, Extraction
+from isomerge.models.recognised import recognise
 from isomerge.models.references import is_assembled, open_assembled, open_model_ref
 
 TEXT_LAYERS = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
@@ -27,17 +29,20 @@ TEXT_LAYERS = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
 
 @dataclass(frozen=True)
 class Part:
-    """A model of a pipeline, tuned and not: both have the same tensors."""
+    """A model of a pipeline, tuned and not: both have the same weights."""
 
     start: str
     """How the names of its layers begin in the file."""
     finetuned: Checkpoint
     base: Checkpoint
+    names: Mapping[str, str]
+    """From the base's names of its weights to the fine-tune's, which other versions of a library may call
+    otherwise."""
 
     def layer(self, name: str) -> str | None:
         """What the layer of a weight is called in the file; None where diffusers takes no LoRA of it."""
         module = name.removesuffix(".weight")
-        if module == name or len(self.finetuned.tensors[name].shape) < 2:
+        if module == name or len(self.base.tensors[name].shape) < 2:
             return None
         if self.start in ("unet.", "transformer."):
             return self.start + module
@@ -68,7 +73,7 @@ def parts_of_two(finetuned: Any, base: Any, *, allow_pickle: bool = False) -> li
     if not any(whole):
         finetuned, base = (open_model_ref(ref, allow_pickle=allow_pickle) for ref in (finetuned, base))
         start = "transformer." if "Transformer" in str(base.config["_class_name"]) else "unet."
-        return [_checked(Part(start, finetuned, base))]
+        return [_paired(start, finetuned, base)]
     if not all(whole):
         raise IsomergeError(
             f"{finetuned if whole[0] else base} is a pipeline, and the other is none: give two of a kind"
@@ -80,21 +85,35 @@ def parts_of_two(finetuned: Any, base: Any, *, allow_pickle: bool = False) -> li
         if not component.has_weights or other is None or component.equals(other, allow_pickle=allow_pickle):
             continue
         models = (open_model_ref(each.ref, allow_pickle=allow_pickle) for each in (other, component))
-        parts.append(_checked(Part(f"{name}.", *models)))
+        parts.append(_paired(f"{name}.", *models))
     if not parts:
         raise IsomergeError(f"{tuned.ref} and {plain.ref}: no model differs: there is nothing to extract")
     return parts
 
 
-def _checked(part: Part) -> Part:
-    mine, theirs = part.finetuned.shapes, part.base.shapes
-    if (name := next((n for n in {**theirs, **mine} if mine.get(n) != theirs.get(n)), None)) is not None:
-        shapes = [list(shapes[name]) if name in shapes else "none" for shapes in (mine, theirs)]
+def _paired(start: str, finetuned: Checkpoint, base: Checkpoint) -> Part:
+    """A part, once both models have weights of the same names and shapes; buffers are no weights."""
+    named = [_weights(model) for model in (finetuned, base)]
+    if named[0].keys() != named[1].keys():
+        with suppress(IsomergeError):  # of an architecture that no spec describes, or with a tensor that none has
+            named = [
+                {key: name for key, name in recognise(model, unmoved=True).names.items() if name in own}
+                for model, own in zip((finetuned, base), named, strict=True)
+            ]
+    shapes = [{key: model.shapes[name] for key, name in names.items()} for names, model in
+              zip(named, (finetuned, base), strict=True)]  # fmt: skip
+    differing = (key for key in {**shapes[1], **shapes[0]} if shapes[0].get(key) != shapes[1].get(key))
+    if (key := next(differing, None)) is not None:
+        said = [list(each[key]) if key in each else "none" for each in shapes]
         raise IsomergeError(
-            f"tensor {name} has shape {shapes[0]} in {part.finetuned.ref} and {shapes[1]} in {part.base.ref}: a "
-            "LoRA needs equal shapes"
+            f"tensor {key} has shape {said[0]} in {finetuned.ref} and {said[1]} in {base.ref}: a LoRA needs equal "
+            "shapes"
         )
-    return part
+    return Part(start, finetuned, base, {name: named[0][key] for key, name in named[1].items()})
+
+
+def _weights(model: Checkpoint) -> dict[str, str]:
+    return {name: name for name, info in model.tensors.items() if info.dtype in FLOATS.values()}
 
 
 def extract_image_lora(parts: list[Part], choice: Choice, out: Path, *, overwrite: bool = False) -> Extraction:
@@ -133,9 +152,9 @@ def extract_image_lora(parts: list[Part], choice: Choice, out: Path, *, overwrit
 def _differences(parts: list[Part]) -> Iterator[tuple[Part, str, Tensor]]:
     """What is not equal, one tensor at a time."""
     for part in parts:
-        for name, info in part.base.tensors.items():
-            if {info.dtype, part.finetuned.tensors[name].dtype} <= {*FLOATS.values()}:
-                tuned, stored = (model.read(name, exact=True) for model in (part.finetuned, part.base))
+        for name, own in part.names.items():
+            if {part.base.tensors[name].dtype, part.finetuned.tensors[own].dtype} <= {*FLOATS.values()}:
+                tuned, stored = part.finetuned.read(own, exact=True), part.base.read(name, exact=True)
                 work = torch.float64 if tuned.dtype == torch.float64 else torch.float32
                 difference = tuned.to(work) - stored.to(work)
                 if difference.any():
