@@ -212,16 +212,16 @@ def test_as_a_step_of_a_recipe_of_several(two: tuple[Path, Path], tmp_path: Path
 def test_later_steps_are_checked_before_the_first_is_written(
     two: tuple[Path, Path], pipelines: Callable, tmp_path: Path
 ) -> None:
-    """Pipelines of another class, and such without a component, beside the output of an earlier step. (It was seen
+    """Pipelines of another class, and such with a component of another class, beside the output of an earlier step. (It was seen
     when that was there.)"""
     a, b = map(str, two)
     xl, _ = pipelines("sdxl")
     shutil.copytree(b, tmp_path / "other")
     index = json.loads((tmp_path / "other" / "model_index.json").read_text())
-    del index["vae"]
+    index["vae"] = ["diffusers", "AutoencoderTiny"]
     (tmp_path / "other" / "model_index.json").write_text(json.dumps(index))
     first = {"name": "mean", "merge_method": "linear", "models": [{"model": a}, {"model": b}]}
-    for bad, said in ((xl, "only pipelines of one class"), (tmp_path / "other", "has no vae")):
+    for bad, said in ((xl, "only pipelines of one class"), (tmp_path / "other", "a AutoencoderTiny")):
         second = {"merge_method": "linear", "models": [{"model": "mean"}, {"model": str(bad)}]}
         (tmp_path / "recipe.yml").write_text(yaml.safe_dump_all([first, second]))
         with pytest.raises(IsomergeError) as error:
@@ -293,8 +293,6 @@ def test_what_does_not_fit_is_refused(
 
     with_index(unet=["diffusers", "UNet3DConditionModel"])
     refuses([a, other], "unet of", "UNet2DConditionModel", "UNet3DConditionModel")
-    with_index(vae=[None, None])
-    refuses([a, other], "no vae", "vae: keep")
     with_index(unet=["diffusers"])
     refuses([a, other], "model_index.json", "a library and a class")
     with_index(extra=["diffusers", "AutoencoderKL"])
@@ -360,17 +358,17 @@ def test_recipes_that_are_wrong(
     refuses(recipe(tmp_path, content), says)
 
 
-def test_what_a_pipeline_lacks_may_be_lacking(two: tuple[Path, Path], refuses: Refuses, tmp_path: Path) -> None:
-    """Without a safety checker first, the other's is left out, and that is said; `keep` takes what others lack."""
+def test_what_a_pipeline_lacks_is_kept_from_another(two: tuple[Path, Path], tmp_path: Path) -> None:
+    """A safety checker that one of two has is in the output, whichever is first, and that is said; so is what a recipe
+    keeps. Fails where the first pipeline alone says which components there are."""
     bare = save(stable_diffusion(20, checked=False), tmp_path / "bare")
-    merge = planned([bare, two[0]], tmp_path)
-    assert merge.left_out == tuple(
-        f"{name}: left out, as {bare} has none." for name in ("feature_extractor", "safety_checker")
-    )
-    content = {"merge_method": "linear", "models": [{"model": str(two[0])}, {"model": str(bare)}]}
-    refuses(recipe(tmp_path, content), "no safety_checker")
-    kept = planned(recipe(tmp_path, {**content, "safety_checker": "keep"}), tmp_path)
-    assert f"safety_checker: kept from {two[0]}." in kept.lines()
+    for models in ([bare, two[0]], [two[0], bare]):
+        merge = planned(models, tmp_path)
+        assert {"feature_extractor", "safety_checker"} <= {part.name for part in merge.components}
+        assert f"safety_checker: kept from {two[0]}, as {bare} has none." in merge.lines()
+        content = {"merge_method": "linear", "models": [{"model": str(model)} for model in models]}
+        kept = planned(recipe(tmp_path, {**content, "safety_checker": "keep"}), tmp_path)
+        assert f"safety_checker: kept from {two[0]}." in kept.lines()
 
 
 def planned(models: Any, tmp_path: Path) -> pipeline_merges.PipelineMerge:

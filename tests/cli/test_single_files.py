@@ -43,6 +43,7 @@ def test_names_and_config_are_those_of_diffusers(kind: str, tmp_path: Path) -> N
     assert {name: one.kind for name, one in parts_of(path).items()} == {
         "unet": "UNet2DConditionModel",
         "text_encoder": "CLIPTextModel",
+        "schedule": "schedule",
         "rest": "rest",
     }
     assert recognise(f"{path}:text_encoder").spec.sizes["ff"] == 24
@@ -73,7 +74,7 @@ def test_a_moved_file_comes_back(tmp_path: Path) -> None:
     assert max(float((second[name] - tensor).abs().max()) for name, tensor in first.items()) > 0.1
     assert max(float((merged[name] - tensor).abs().max()) for name, tensor in first.items()) < 1e-4
     how = {name: row["how"] for name, row in report["components"].items()}
-    assert how == {"unet": "merged", "text_encoder": "copied", "rest": "copied"}
+    assert how == {"unet": "merged", "text_encoder": "copied", "schedule": "copied", "rest": "copied"}
     assert (tmp_path / "out" / "reports" / "unet" / "isomerge.json").is_file()
     for folder in ("out", "out/reports/unet"):  # whose weights are elsewhere, which is no damage
         with pytest.raises(IsomergeError, match="no report has the checksum of what is in one file"):
@@ -96,7 +97,7 @@ def test_parts_by_methods_of_their_own(isomerge: Callable, tmp_path: Path) -> No
     told = " ".join(f"{said.out} {said.err}".split())
     assert f"text_encoder: kept from {b}." in told
     assert "rest: merged as stored" in told
-    assert "1 of alphas_cumprod, 2 of first_stage_model" in told
+    assert "not aligned, as there is no spec for its class: 2 of first_stage_model" in told
     one, two, merged = map(load_file, (a, b, tmp_path / "out" / a.name))
     for name, tensor in one.items():
         share = 0.25 if "diffusion_model" in name else 1.0 if TEXT["xl"] in name else 0.5
@@ -116,7 +117,7 @@ def test_files_that_do_not_fit(isomerge: Callable, tmp_path: Path) -> None:
     newer = tmp_path / "newer.safetensors"
     save_file({"model.diffusion_model.joint_blocks.0.x_block.attn.qkv.weight": torch.ones(3)}, newer)
     assert list(parts_of(newer)) == ["rest"]  # of Stable Diffusion 3 one tensor: merged as it is stored
-    with pytest.raises(IsomergeError, match=r"no part 'vae': there are unet, text_encoder, rest"):
+    with pytest.raises(IsomergeError, match=r"no part 'vae': there are unet, text_encoder, schedule, rest"):
         open_part(f"{a}:vae")
 
 

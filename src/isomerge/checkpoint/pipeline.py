@@ -14,7 +14,7 @@ from isomerge.checkpoint.companions import WEIGHTS, check_link
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.opening import CONFIG, PIPELINE, open_checkpoint, read_config
 from isomerge.checkpoint.reader import Checkpoint
-from isomerge.checkpoint.weights import find_weights, is_plain_name
+from isomerge.checkpoint.weights import VARIANT, find_weights, is_plain_name, is_weights
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors
 from isomerge.records import Json
@@ -66,11 +66,22 @@ class Component:
         files = sorted(path for path in self.folder.iterdir() if path.is_file() and path.name.endswith(BESIDE))
         if self.has_weights:
             weights = find_weights(self.folder, allow_pickle=allow_pickle)
-            files = [path for path in files if not path.name.endswith(".index.json")]
+            files = [path for path in files if not is_weights(path.name)]
             files += dict.fromkeys((*weights.files, weights.source))
         for path in files:
             check_link(self.folder.parent, path)
         return files
+
+    @property
+    def is_variant(self) -> bool:
+        """Whether its weights have the names of a variant, which are not loaded unless that is asked for."""
+        files = self.files(allow_pickle=True) if self.has_weights else []
+        return any(VARIANT.fullmatch(path.name) for path in files)
+
+    def companions(self, *, allow_pickle: bool = False) -> dict[str, Path]:
+        """Its files beside the weights, by name; see `files`."""
+        files = {path.name: path for path in self.files(allow_pickle=allow_pickle)}
+        return {name: path for name, path in files.items() if not is_weights(name)}
 
     def equals(self, other: Component, *, allow_pickle: bool = False) -> bool:
         """Whether weights and configs are the same bytes under the same names, and no adapter changes them."""
@@ -133,8 +144,9 @@ class Pipeline:
 
     @property
     def models(self) -> dict[str, str]:
-        """The classes of those components that hold weights."""
-        return {name: part.kind for name, part in self.components.items() if part.has_weights}
+        """The classes of those components that are merged: they hold weights, and are no pipeline's own."""
+        parts = self.components.items()
+        return {name: part.kind for name, part in parts if part.library in LIBRARIES and part.has_weights}
 
 
 def is_pipeline(ref: Any) -> bool:

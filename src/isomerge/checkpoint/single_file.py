@@ -2,9 +2,10 @@
 ``FILE.safetensors:PART``.
 
 The UNet of Stable Diffusion 1, 2 and XL, the transformers of Stable Diffusion 3 and FLUX.1, text towers of CLIP,
-T5's encoder and the autoencoder have the names and the config that diffusers and transformers give them; ``rest``
-is everything else, by the names of the file. What no tensor tells of the config is known from the width of the
-text: the number of heads (8 in Stable Diffusion 1, heads of 64 coordinates elsewhere).
+T5's encoder and the autoencoder have the names and the config that diffusers and transformers give them;
+``schedule`` are the constants of the steps, and ``rest`` is everything else, by the names of the file. What no
+tensor tells of the config is known from the width of the text: the number of heads (8 in Stable Diffusion 1, heads
+of 64 coordinates elsewhere).
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.checkpoint.companion_folder import write_companions
-from isomerge.checkpoint.companions import WEIGHTS
 from isomerge.checkpoint.file_piece import Part, Piece, together, wholes
 from isomerge.checkpoint.header import TensorInfo, read_header
 from isomerge.checkpoint.hub import local_folder
@@ -33,6 +33,9 @@ from isomerge.files import disk_errors, write_tensors
 from isomerge.records import Json
 
 REST = "rest"
+SCHEDULE = "schedule"
+CONSTANTS = ("denoiser.", "edm_vpred.", "edm_mean.")
+"""How names begin of constants that are not beside the models, with names without dots, as ``alphas_cumprod``."""
 SUFFIX = ".safetensors"
 LANGUAGE = ":language_model"
 """What stands behind a model where its language model alone is meant."""
@@ -70,7 +73,7 @@ def whole_of_language(ref: Any) -> str | None:
 
 def parts_of(path: Path) -> dict[str, Part]:
     """The parts of a file, by name: ``unet``, ``transformer``, ``text_encoder`` (``_2``, ``_3``), ``vae``,
-    ``rest``; those that there are."""
+    ``schedule``, ``rest``; those that there are."""
     from isomerge.checkpoint.single_file_text import text_encoders
     from isomerge.checkpoint.single_file_transformers import transformer
     from isomerge.checkpoint.single_file_unet import unet
@@ -87,8 +90,11 @@ def parts_of(path: Path) -> dict[str, Part]:
         with suppress(KeyError, IndexError, ZeroDivisionError):  # names of such a model, and shapes that none has
             parts |= dict(known(shapes))
     taken = {old for part in parts.values() for old in part.names.values()}
-    if left := {name: name for name in shapes if name not in taken}:
-        parts[REST] = Part(REST, {"_class_name": REST}, wholes(left, shapes))
+    left = [name for name in shapes if name not in taken]
+    steps = [name for name in left if ("." not in name or name.startswith(CONSTANTS)) and len(shapes[name]) < 2]
+    for word, names in ((SCHEDULE, steps), (REST, [name for name in left if name not in steps])):
+        if names:
+            parts[word] = Part(word, {"_class_name": word}, wholes({name: name for name in names}, shapes))
     return parts
 
 
@@ -142,8 +148,13 @@ class FilePart(Component):
 
     @property
     def has_weights(self) -> bool:
-        """All do."""
-        return True
+        """All do but constants."""
+        return self.part.kind != SCHEDULE
+
+    @property
+    def is_variant(self) -> bool:
+        """A file has one name."""
+        return False
 
     @property
     def place(self) -> str:
@@ -157,6 +168,10 @@ class FilePart(Component):
     def files(self, *, allow_pickle: bool = False) -> list[Path]:
         """The file."""
         return [self.folder]
+
+    def companions(self, *, allow_pickle: bool = False) -> dict[str, Path]:
+        """Those of what it takes the place of; none in a single file."""
+        return {} if self.beside is None else self.beside.companions(allow_pickle=allow_pickle)
 
     def equals(self, other: Component, *, allow_pickle: bool = False) -> bool:
         """Whether all tensors are equal under the same names, and no adapter changes them."""
@@ -178,10 +193,9 @@ class FilePart(Component):
         takes its tensors from here."""
         if self.beside is None or isinstance(self.beside, FilePart):
             return
-        files = {path.name: path for path in self.beside.files(allow_pickle=allow_pickle)}
         with disk_errors(out):
             out.mkdir()
-            write_companions(out, {n: p for n, p in files.items() if not n.endswith((*WEIGHTS, ".index.json"))})
+            write_companions(out, self.companions(allow_pickle=allow_pickle))
         source = self.opened()
         tensors = {name: source.read(name, mapped=True) for name in source.tensors}
         write_tensors(out / weights_name(self.beside.config()), tensors, metadata={"format": "pt"})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from isomerge.checkpoint.companions import WEIGHTS
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.header import TensorInfo, read_header
 from isomerge.errors import IsomergeError
@@ -22,6 +24,8 @@ STEMS = tuple(name.removesuffix(".safetensors") for name in (SAFETENSORS, DIFFUS
 
 OTHERS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".onnx", ".msgpack", ".h5", ".npz", ".gguf")
 """Endings of files of weights, which are named where none of those is there that are read."""
+VARIANT = re.compile(rf"({'|'.join(STEMS)})\.(?:safetensors\.index\.(\w+)\.json|(\w+)\.safetensors)")
+"""The file of weights, or the index, of a variant such as ``fp16``."""
 MAX_NAME = 255
 """Longest file name, in bytes of UTF-8: what the usual file systems take."""
 _REMEDY = "download or save the checkpoint again"
@@ -53,7 +57,8 @@ def find_weights(folder: Path, *, allow_pickle: bool, explicit: Any = None) -> W
 
     The order is: ``explicit`` (the config's ``transformers_weights``), model.safetensors, its index,
     diffusers' names of these, pytorch_model.bin, its index; so a single file wins over an index, and safetensors
-    over pickles. Raises IsomergeError when there are none, when only pickles are there without ``allow_pickle``,
+    over pickles. Where there are none of these, a variant (``model.fp16.safetensors``) is read, if there is one
+    alone. Raises IsomergeError when there are none, when only pickles are there without ``allow_pickle``,
     and when an index is malformed or names a file that is missing or outside the folder.
     """
     if explicit is not None:
@@ -71,12 +76,28 @@ def find_weights(folder: Path, *, allow_pickle: bool, explicit: Any = None) -> W
         return _sharded(path, pickled) if name.endswith(".json") else WeightFiles(path, (path,), None, pickled)
     if files := sorted(folder.glob("*.gguf")):
         raise gguf_error(files[0])
+    named = [
+        (fits, path) for path in sorted(folder.iterdir(), reverse=True) if (fits := VARIANT.fullmatch(path.name))
+    ]
+    variants = {fits[2] or fits[3]: path for fits, path in named if path.is_file()}
+    if len(variants) > 1:
+        raise IsomergeError(
+            f"{folder} has weights of the variants {', '.join(sorted(variants))} alone: leave those of one of them "
+            "there"
+        )
+    for path in variants.values():
+        return _sharded(path, False) if path.name.endswith(".json") else WeightFiles(path, (path,), None, False)
     others = sorted(path.name for path in folder.iterdir() if path.suffix in OTHERS and path.is_file())
     hint = f" (it holds {', '.join(others[:3])})" if others else ""
     raise IsomergeError(
         f"{folder} has no weights: expected {SAFETENSORS} or {SAFETENSORS_INDEX}{hint}; "
         f"name a folder written by save_pretrained, or pass --allow-pickle if there is only a {PICKLE}"
     )
+
+
+def is_weights(name: str) -> bool:
+    """Whether a file of this name holds weights, or is an index of such files."""
+    return name.endswith(WEIGHTS) or (name.endswith(".json") and ".index." in name)
 
 
 def gguf_error(path: Path) -> IsomergeError:

@@ -157,6 +157,8 @@ class _Teller:
     asked: asked_for.Merge
     page: Path | IsomergeError | None = None
     """The page of what was merged last, or why there is none."""
+    part: bool = False
+    """Whether that was a part of a pipeline, which stands nowhere before all parts do."""
 
     def observed(self, what: str) -> AbstractContextManager[Observer]:
         """A progress bar."""
@@ -186,7 +188,7 @@ class _Teller:
             raise IsomergeError("--spec describes one model: merge that component's folders by themselves")
         tell_lines(self.voice, pipeline.lines())
 
-    def run(self, merge: MergeRequest, plan: MergePlan, out: Path) -> MergeReport:
+    def run(self, merge: MergeRequest, plan: MergePlan, out: Path, shown: Path) -> MergeReport:
         """What was decided, and the page, before the folder is pushed."""
         from isomerge.merging.merge_run import run_plan
 
@@ -194,7 +196,8 @@ class _Teller:
         if self.voice.is_watched:  # else with the result
             tell_lines(self.voice, decided)
         report = run_plan(plan)
-        self.page = _page(out, merge.spec) if self.asked.report else None
+        self.page = _page(out, merge.spec, shown) if self.asked.report else None
+        self.part = shown != out
         if not self.voice.is_watched:
             tell_lines(self.voice, decided)
         return report
@@ -202,7 +205,7 @@ class _Teller:
     def after(self, merge: MergeRequest, report: MergeReport, out: Path, writing: OutputOptions) -> None:
         """What was merged, how far apart the models are, and what that means."""
         tell_files(self.voice, _matching(self.asked, merge))
-        _tell(self.voice, merge, report, out)
+        _tell(self.voice, merge, report, out.name if self.part else f"Wrote {out}")
         if isinstance(self.page, IsomergeError):
             self.voice.warn(f"no report was written: {self.page}")
         elif self.page is not None:
@@ -229,13 +232,13 @@ def _matching(asked: asked_for.Merge, merge: MergeRequest) -> MatchingOptions:
     return replace(asked.matching, **merge.said)
 
 
-def _page(out: Path, spec: str | Path | None) -> Path | IsomergeError:
+def _page(out: Path, spec: str | Path | None, shown: Path) -> Path | IsomergeError:
     """Writes the page on a merge; what stood in the way, as the merge itself is complete."""
     from isomerge.evidence.report.folder import read_output
     from isomerge.evidence.report.page import PAGE, page_of
 
     try:
-        return page_of(read_output(out, spec=spec)).save(out / PAGE)
+        return page_of(replace(read_output(out, spec=spec), folder=shown)).save(out / PAGE)
     except IsomergeError as error:
         return error
 
@@ -288,7 +291,7 @@ def _parameters_of(texts: Any) -> dict[str, object]:
     return values
 
 
-def _tell(voice: Voice, merge: MergeRequest, report: MergeReport, out: Path) -> None:
+def _tell(voice: Voice, merge: MergeRequest, report: MergeReport, made: str) -> None:
     from isomerge.run.provenance import other_models
 
     warned = [*merge.fusion.notes, *other_models(report.checksums)]
@@ -314,7 +317,7 @@ def _tell(voice: Voice, merge: MergeRequest, report: MergeReport, out: Path) -> 
     if kept:
         voice.say(f"Kept from {names[0]}, as not all models have them: {', '.join(kept[:6])}.")
     how = "" if report.align else ", not aligned"
-    voice.say(f"Wrote {out}: {report.fusion.method} merge of {', '.join(names)}{how}.")
+    voice.say(f"{made}: {report.fusion.method} merge of {', '.join(names)}{how}.")
 
 
 def _tell_experts(voice: Voice, about: Mixture, notes: Sequence[str]) -> None:

@@ -52,8 +52,8 @@ class Teller:
     def pipeline(self, pipeline: PipelineMerge) -> None:
         """What becomes of the components."""
 
-    def run(self, merge: MergeRequest, plan: MergePlan, out: Path) -> MergeReport:
-        """Runs a planned merge; its report."""
+    def run(self, merge: MergeRequest, plan: MergePlan, out: Path, shown: Path) -> MergeReport:
+        """Runs a planned merge into ``out``, which will stand in ``shown``; its report."""
         return run_plan(plan)
 
     def after(self, merge: MergeRequest, report: MergeReport, out: Path, writing: OutputOptions) -> None:
@@ -214,7 +214,7 @@ class MergeDoor:
             self.teller.observed("merging") as observer,
             planned_merge(merge, folder, self.means(writing, observer)) as plan,
         ):
-            report = self.teller.run(merge, plan, folder)
+            report = self.teller.run(merge, plan, folder, shown or folder)
         self.teller.after(merge, report, shown or folder, writing)
         return report
 

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge import __version__
 from isomerge.archs import without_spec
+from isomerge.checkpoint.header import read_header
 from isomerge.checkpoint.image_lora import lora_file
+from isomerge.checkpoint.opening import is_state_dict
 from isomerge.checkpoint.output_folder import check_out
 from isomerge.checkpoint.pipeline import LIBRARIES, Component, Pipeline
-from isomerge.checkpoint.single_file import LANGUAGE, FilePart, alone
+from isomerge.checkpoint.single_file import LANGUAGE, REST, SCHEDULE, SUFFIX, FilePart, alone, parts_of
 from isomerge.checkpoint.stamps import stamps_of
 from isomerge.checkpoint.tokenizer import tokenizer_alone
 from isomerge.checkpoint.weights import of_diffusers
@@ -52,6 +54,8 @@ class ComponentMerge:
     fusing: FusingOptions | None = None
     """How models are merged; None: a recipe says so."""
     moving: SpacesOptions | None = None
+    channels: int | None = None
+    """How many input channels it has where it is merged; None where that is not known."""
 
     @property
     def line(self) -> str:
@@ -61,13 +65,15 @@ class ComponentMerge:
 
 @dataclass(frozen=True)
 class PipelineMerge:
-    """Pipelines to be merged; the first is the base: it gives all that is not merged."""
+    """Pipelines to be merged, the base first."""
 
     pipelines: tuple[Pipeline, ...]
+    whole: Pipeline
+    """What the output is like: it gives the class, the layout and all that is not merged."""
     out: Path
     components: tuple[ComponentMerge, ...]
-    left_out: tuple[str, ...]
-    """What is told of components that the base does not have."""
+    notes: tuple[str, ...]
+    """What is told of the whole, and of components that it has no place for."""
     asked: str
     """What the output depends on beside the files of the pipelines."""
     recipe: str = ""
@@ -75,18 +81,18 @@ class PipelineMerge:
 
     def lines(self) -> list[str]:
         """What was decided, in a line for each component that is not merged as asked."""
-        return [*(component.line for component in self.components if component.said), *self.left_out]
+        return [*(component.line for component in self.components if component.said), *self.notes]
 
     @property
     def summary(self) -> str:
         """What it is, in a line."""
         names = [component.name for component in self.components if component.source is not None]
         merged = f"{', '.join(names)} merged" if names else "nothing merged"
-        return f"a {self.pipelines[0].kind} of {', '.join(pipeline.ref for pipeline in self.pipelines)} ({merged})."
+        return f"a {self.whole.kind} of {', '.join(pipeline.ref for pipeline in self.pipelines)} ({merged})."
 
     def place(self, name: str) -> Path:
         """Where what is told of a component stands."""
-        return self.out / REPORTS / name if self.pipelines[0].is_whole else self.out / name
+        return self.out / REPORTS / name if self.whole.is_whole else self.out / name
 
     def key(self) -> str:
         """A digest of what determines the output."""
@@ -127,24 +133,84 @@ def pipeline_merge(
         return None
     if out is None:
         raise IsomergeError("pipelines are merged into a folder: name it with --out")
-    pipelines, components, said = decided
+    pipelines, whole = decided.pipelines, decided.whole
     place = Path(os.path.expanduser(out))
     check_out(
         place, overwrite=writing.overwrite, reads=[place for pipeline in pipelines for place in pipeline.reads]
     )
-    left = [
-        f"{name}: left out, as {pipelines[0].ref} has none."
-        for name in sorted(
-            {n for pipeline in pipelines for n in pipeline.components} - pipelines[0].components.keys()
-        )
+    every = {name: each.ref for each in reversed(pipelines) for name in each.components}
+    notes = [
+        f"{name}: left out, as {whole.ref} has none, and that of {every[name]} is in another form."
+        for name in sorted(every.keys() - whole.components.keys())
     ]
+    if whole.ref != pipelines[0].ref:
+        notes.append(f"The output is a {whole.kind}, as {whole.ref} is, whose input channels it has.")
     asked = json.dumps(
-        [said, repr((fusing, moving, writing.dtype, writing.out_shard_size, dict(more)))], default=str
+        [decided.said, repr((fusing, moving, writing.dtype, writing.out_shard_size, dict(more)))], default=str
     )
-    return PipelineMerge(tuple(pipelines), place, tuple(components), tuple(left), asked)
+    return PipelineMerge(tuple(pipelines), whole, place, tuple(decided.components), tuple(notes), asked)
 
 
-Found = tuple[list[Pipeline], list[ComponentMerge], Any]
+@dataclass(frozen=True)
+class Decided:
+    """What becomes of pipelines, the base first."""
+
+    pipelines: list[Pipeline]
+    whole: Pipeline
+    """See `PipelineMerge`."""
+    components: list[ComponentMerge]
+    said: Any
+    """What was asked for."""
+
+
+def _decided_all(
+    pipelines: list[Pipeline], decide: Callable[[Pipeline, str], ComponentMerge], said: Any
+) -> Decided:
+    """The output is like the first pipeline, or that whose further input channels it has.
+
+    Args:
+        decide: what becomes of a component where the output is like this pipeline.
+
+    Raises:
+        IsomergeError: no pipeline has as many input channels as what is kept in its place.
+    """
+    whole = _with_others(pipelines[0], pipelines)
+    components = [decide(whole, name) for name in whole.components]
+    wide = _of_channels(whole, components, pipelines)
+    if wide is not whole:
+        whole = _with_others(wide, pipelines)
+        components = [decide(whole, name) for name in whole.components]
+    return Decided(pipelines, whole, components, said)
+
+
+def _with_others(first: Pipeline, pipelines: Sequence[Pipeline]) -> Pipeline:
+    """A pipeline with those components that only others of its form have."""
+    every = dict(first.components)
+    for other in pipelines:
+        every |= {n: c for n, c in other.components.items() if n not in every and other.is_whole == first.is_whole}
+    return replace(first, components=every)
+
+
+def _of_channels(whole: Pipeline, components: Sequence[ComponentMerge], pipelines: Sequence[Pipeline]) -> Pipeline:
+    """The pipeline that has as many input channels as the output: the whole, or the first such one."""
+    from isomerge.models.input_channels import KEY
+
+    def channels(part: Component | None) -> int | None:
+        counts = part is not None and part.has_weights and part.library in LIBRARIES
+        return part.config().get(KEY) if part is not None and counts else None
+
+    for each in components:
+        count = each.channels if each.copied is None else channels(each.copied)
+        if count in (None, channels(whole.components[each.name])):
+            continue
+        for pipeline in pipelines:
+            if channels(pipeline.components.get(each.name)) == count:
+                return pipeline
+        raise IsomergeError(
+            f"{each.name} of {whole.ref} has {channels(whole.components[each.name])} input channels and what is "
+            f"kept in its place {count}, which are a pipeline's of another class: name the pipeline that it is of"
+        )
+    return whole
 
 
 def _by_options(
@@ -153,7 +219,7 @@ def _by_options(
     moving: SpacesOptions,
     opening: OpeningOptions,
     writing: OutputOptions,
-) -> Found | None:
+) -> Decided | None:
     """Pipelines that are listed, the base first, and what becomes of their components."""
     named = [fusing.base_model] if fusing.base_model is not None else []
     refs = list(dict.fromkeys(map(str, [*named, *models]))) if all(map(_is_ref, [*named, *models])) else []
@@ -162,7 +228,7 @@ def _by_options(
             return None
         sources = [inner.within(model) for model in models]
         part = ComponentMerge(LANGUAGE[1:], sources, None, inner.said, inner.fusing(fusing), moving)
-        return list(inner.pipelines), [part], refs
+        return Decided([*inner.pipelines], inner.pipelines[0], [part], refs)
     pipelines = _opened(refs)
     role_of_base(method(fusing.method), fusing.base_model is not None)  # told before any component is merged
     if option := next((name for name in ONLY_ONE if getattr(fusing, name)), None):
@@ -192,10 +258,10 @@ def _by_options(
             SpacesOptions() if stored else moving,
         )  # fmt: skip
 
-    def decide(name: str) -> ComponentMerge:
-        return _decided(name, pipelines, opening, aligned=fusing.align is not False, merge=of)
+    def decide(whole: Pipeline, name: str) -> ComponentMerge:
+        return _decided(name, pipelines, opening, aligned=fusing.align is not False, merge=of, whole=whole)
 
-    return pipelines, [decide(name) for name in pipelines[0].components], [str(model) for model in models]
+    return _decided_all(pipelines, decide, [str(model) for model in models])
 
 
 def _inside(refs: Sequence[str], first: str, opening: OpeningOptions, writing: OutputOptions) -> Inside | None:
@@ -208,7 +274,9 @@ def _inside(refs: Sequence[str], first: str, opening: OpeningOptions, writing: O
     return inside(refs, first, opening, writing)
 
 
-def pipelines_of_recipe(source: str | Path | Step, opening: OpeningOptions, writing: OutputOptions) -> Found | None:
+def pipelines_of_recipe(
+    source: str | Path | Step, opening: OpeningOptions, writing: OutputOptions
+) -> Decided | None:
     """The pipelines that a recipe names, the base first, and what becomes of their components."""
     path = str(source)
     if not isinstance(source, Step) and os.path.isdir(os.path.expanduser(source)):
@@ -229,21 +297,21 @@ def pipelines_of_recipe(source: str | Path | Step, opening: OpeningOptions, writ
         if not listed or (inner := _inside(models, listed[0], opening, writing)) is None:
             return None
         step = component_step(path, content, LANGUAGE[1:], {}, {inner.whole: inner.within(inner.whole)})
-        return list(inner.pipelines), [ComponentMerge(LANGUAGE[1:], step, None, inner.said)], content
+        part = ComponentMerge(LANGUAGE[1:], step, None, inner.said)
+        return Decided([*inner.pipelines], inner.pipelines[0], [part], content)
     pipelines = {ref: open_assembled(ref) for ref in refs}
     _check_classes(list(pipelines.values()))
     every = {name for pipeline in pipelines.values() for name in pipeline.components}
+    if any(pipeline.is_whole for pipeline in pipelines.values()):
+        every |= {REST, SCHEDULE}  # which a file may be without
     said = own_words(path, content, every)
 
-    def decide(name: str) -> ComponentMerge:
+    def decide(whole: Pipeline, name: str) -> ComponentMerge:
         word = said.get(name)
         if isinstance(word, str):
-            ref = word.partition(":")[2] or refs[0]
-            part = _kept(pipelines[refs[0]], name, pipelines.get(ref), ref, f"{path}: `{name}` is {word}")
-            if part.adapters:
-                baked = FusingOptions(method="passthrough")
-                return ComponentMerge(name, [part.ref], None, f"kept from {ref}", baked, SpacesOptions())
-            return ComponentMerge(name, None, part, f"kept from {ref}")
+            ref = word.partition(":")[2] or next(ref for ref in refs if name in pipelines[ref].components)
+            part = _kept(whole, name, pipelines.get(ref), ref, f"{path}: `{name}` is {word}")
+            return _as_it_is(name, part, f"kept from {ref}")
         folders = {
             ref: pipeline.components[name].ref for ref, pipeline in pipelines.items() if name in pipeline.components
         }
@@ -262,10 +330,19 @@ def pipelines_of_recipe(source: str | Path | Step, opening: OpeningOptions, writ
             return ComponentMerge(name, changed_step, None, STORED if stored and align else "")
 
         in_order = [pipelines[ref] for ref in named]
-        return _decided(name, in_order, opening, aligned=bool(align), merge=merge, base=pipelines[refs[0]])
+        return _decided(name, in_order, opening, aligned=bool(align), merge=merge, whole=whole)
 
-    components = [decide(name) for name in pipelines[refs[0]].components]
-    return list(pipelines.values()), components, content
+    return _decided_all(list(pipelines.values()), decide, content)
+
+
+def _as_it_is(name: str, part: Component, said: str) -> ComponentMerge:
+    """A component that is not merged, with its adapters in it where it has some."""
+    if not part.adapters:
+        return ComponentMerge(name, None, part, said)
+    from isomerge.models.input_channels import KEY
+
+    baked = FusingOptions(method="passthrough")
+    return ComponentMerge(name, [part.ref], None, said, baked, SpacesOptions(), part.config().get(KEY))
 
 
 def _kept(base: Pipeline, name: str, other: Pipeline | None, ref: str, place: str) -> Component:
@@ -309,37 +386,55 @@ def _opened(refs: Sequence[str]) -> list[Pipeline]:
     for ref in refs:
         if not is_assembled(ref):
             other = next((name for name in refs if is_assembled(name)), "another model")
-            if os.path.exists(os.path.expanduser(ref)) and lora_file(ref) is not None:
-                raise IsomergeError(f"{ref} is a LoRA and no model: write it behind its model, {other}+{ref}")
-            raise IsomergeError(
-                f"{ref} is no folder of a pipeline (with model_index.json) and no single file, and {other} is one: "
-                f"give pipelines alone, or the folders of one component"
-            )
+            raise _no_pipeline(ref, other)
     pipelines = [open_assembled(ref) for ref in refs]
     _check_classes(pipelines)
     return pipelines
+
+
+def _no_pipeline(ref: str, other: str) -> IsomergeError:
+    """What is said of a model beside pipelines that is none."""
+    path = Path(os.path.expanduser(ref))
+    if is_state_dict(path):
+        return IsomergeError(
+            f"{ref} is a pickle, and {other} is merged with pipelines and safetensors alone: save its tensors by "
+            f"safetensors.torch.save_file (torch.load with weights_only=True gives them), and name that file"
+        )
+    is_file = path.suffix == SUFFIX and path.is_file()
+    if path.exists() and (any("lora" in name for name in read_header(path)[0]) if is_file else lora_file(ref)):
+        return IsomergeError(f"{ref} is a LoRA and no model: write it behind its model, {other}+{ref}")
+    if is_file and (name := next((name for name in parts_of(path) if name not in (REST, SCHEDULE)), None)):
+        return IsomergeError(
+            f"{ref} has a {name} alone, and {other} is a whole model: put it there by a recipe that says `{name}: "
+            f"keep:{ref}`"
+        )
+    return IsomergeError(
+        f"{ref} is no folder of a pipeline (with model_index.json) and no single file, and {other} is one: give "
+        f"pipelines alone, or the folders of one component"
+    )
 
 
 def _check_classes(pipelines: Sequence[Pipeline]) -> None:
     """Refuse pipelines of different classes, but for those that have the same parts: what is merged are parts."""
     first = pipelines[0]
     for other in pipelines[1:]:
-        if other.kind != first.kind and other.models != first.models:
-            mine, theirs = (dict(sorted(each.models.items() - peer.items())) for each, peer in
-                        ((first, other.models), (other, first.models)))  # fmt: skip
+        mine, theirs = ({n: k for n, k in each.models.items() if n != REST} for each in (first, other))
+        if other.kind != first.kind and mine != theirs:
+            apart = [dict(sorted(one.items() - peer.items())) for one, peer in ((mine, theirs), (theirs, mine))]
             way = (
                 ""
                 if first.is_whole == other.is_whole
                 else "; of a single file diffusers' from_single_file makes one"
             )
             raise IsomergeError(
-                f"{first.ref} is a {first.kind} and {other.ref} a {other.kind}, whose parts differ ({_said(mine)}; "
-                f"{_said(theirs)}): only pipelines of one class or of equal parts can be merged{way}"
+                f"{first.ref} is a {first.kind} and {other.ref} a {other.kind}, whose parts differ "
+                f"({'; '.join(map(_said, apart))}): only pipelines of one class or of equal parts can be "
+                f"merged{way}"
             )
 
 
 def _said(parts: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} is a {kind}" for name, kind in parts.items() if name != kind) or "none"
+    return ", ".join(f"{name} is a {kind}" for name, kind in parts.items()) or "none"
 
 
 def _decided(
@@ -349,26 +444,23 @@ def _decided(
     *,
     aligned: bool,
     merge: Callable[[str, bool], ComponentMerge],
-    base: Pipeline | None = None,
+    whole: Pipeline,
 ) -> ComponentMerge:
-    """What becomes of a component of these pipelines, the base first.
+    """What becomes of a component of these pipelines, the base first; ``whole`` is what the output is like.
 
     Raises:
-        IsomergeError: a pipeline lacks it, or its models do not fit together.
+        IsomergeError: its models do not fit together.
     """
-    base = base or pipelines[0]
-    part = base.components[name]
-    others = [pipeline for pipeline in pipelines if pipeline is not base]
+    part = whole.components[name]
+    base = next((each for each in pipelines if each.components.get(name) is part), whole)
+    others = [each for each in pipelines if each is not base and name in each.components]
+    if lacking := [each.ref for each in pipelines if name not in each.components]:
+        return _as_it_is(name, part, f"kept from {base.ref}, as {lacking[0]} has none")
     if not part.has_weights:
-        differs = [o.ref for o in others if name in o.components and not part.equals(o.components[name])]
+        differs = [other.ref for other in others if not part.equals(other.components[name])]
         words = f"copied from {base.ref}, that of {differs[0]} is another one" if differs else ""
         return ComponentMerge(name, None, part, words)
     for other in others:
-        if name not in other.components:
-            raise IsomergeError(
-                f"{other.folder}: the pipeline has no {name}, and {base.ref} has one: keep that with `{name}: "
-                f"keep` in a recipe"
-            )
         if (kind := other.components[name].kind) != part.kind:
             raise IsomergeError(
                 f"{name} of {base.ref} is a {part.kind} and that of {other.ref} a {kind} (model_index.json): only "
@@ -385,15 +477,17 @@ def _decided(
         )
     stored = without_spec(part.config())
     models: list[Any] = [open_model_ref(part.ref, allow_pickle=opening.allow_pickle) for part in parts]
+    channels = None
     if of_diffusers(models[0].config):
-        from isomerge.models.input_channels import of_equal_channels
+        from isomerge.models.input_channels import KEY, of_equal_channels
 
         models = of_equal_channels(models)
+        channels = models[0].config.get(KEY)
     unmoved = stored or not aligned
     with recognised(models, replace(opening, spec=None), unmoved=unmoved) as models:
         check_compatible(models[0], models[1:], stored=unmoved)
     _check_tokens(name, pipelines)
-    decision = merge(name, stored)
+    decision = replace(merge(name, stored), channels=channels)
     return (
         replace(decision, said=f"{STORED}: {part.described()}")
         if stored and isinstance(part, FilePart)

@@ -12,15 +12,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from isomerge.checkpoint.companion_folder import write_companions
+from isomerge.checkpoint.companions import config_bytes
 from isomerge.checkpoint.document import read_object
+from isomerge.checkpoint.growing_file import GrowingFile
+from isomerge.checkpoint.opening import CONFIG
 from isomerge.checkpoint.output_folder import PartialFolder
+from isomerge.checkpoint.pipeline import Component
 from isomerge.checkpoint.pushing import check_push, push
-from isomerge.checkpoint.weights import find_weights
+from isomerge.checkpoint.weights import find_weights, weights_name
+from isomerge.commands.opening import dtype_name
 from isomerge.commands.pipeline_merges import ComponentMerge, PipelineMerge
 from isomerge.errors import IsomergeError, UnfinishedError
 from isomerge.evidence.card import RECIPE, model_card
 from isomerge.evidence.parents import CARD, parent_of
 from isomerge.files import disk_errors, write_whole
+from isomerge.models.references import open_model_ref
+from isomerge.models.stored_form import cast, out_code
 from isomerge.options import OutputOptions
 from isomerge.records import Json, Record, as_json
 from isomerge.run.report_file import PIPELINE_REPORT, REPORTS, signed
@@ -59,7 +67,7 @@ def run_pipeline(
                 row["report"] = as_json(run(component, place, own))
             elif component.copied is not None:
                 shutil.rmtree(place, ignore_errors=True)
-                component.copied.copy(place, allow_pickle=True)
+                _copy(component.copied, place, dtype_name(writing.dtype))
                 row["from"] = component.copied.ref
             with disk_errors(record):
                 write_whole(record, json.dumps(row, default=str).encode())
@@ -78,18 +86,48 @@ def run_pipeline(
     return report
 
 
+def _copy(part: Component, place: Path, dtype: str | None) -> None:
+    """Put a component into a folder of its own, its weights in the dtype that is asked for; one that goes from a
+    single file into another as it is stays where it is.
+
+    Raises:
+        IsomergeError: a weight does not fit into the dtype.
+    """
+    renamed = part.is_variant
+    source = open_model_ref(part.place, allow_pickle=True) if renamed or (dtype and part.has_weights) else None
+    codes = {} if source is None else {name: out_code(info.dtype, dtype) for name, info in source.tensors.items()}
+    stays = all(source is None or code == source.tensors[name].dtype for name, code in codes.items())
+    if source is None or (stays and not renamed):
+        part.copy(place, allow_pickle=True)
+        return
+    with disk_errors(place):
+        place.mkdir()
+        write_companions(place, {CONFIG: config_bytes(source.config), **part.companions(allow_pickle=True)})
+    file = GrowingFile(place / "tensors")
+    for name, code in codes.items():
+        file.add(name, cast(source.read(name), code, name))
+    file.finish(place / weights_name(source.config))
+
+
 def _assemble(merge: PipelineMerge, partial: PartialFolder) -> None:
     """Put the components where the whole has them. Raises OSError."""
-    whole = merge.pipelines[0]
+    whole = merge.whole
     if not whole.is_whole:
         for component in merge.components:
             os.rename(partial.blobs / component.name, partial.model / component.name)
-        shutil.copyfile(whole.index, partial.model / whole.index.name)
+        index = partial.model / whole.index.name
+        shutil.copyfile(whole.index, index)
+        content = json.loads(index.read_bytes())
+        others = {n: [c.library, c.kind] for n, c in whole.components.items() if c.folder.parent != whole.folder}
+        if others:  # which only other pipelines have
+            index.write_text(json.dumps({**content, **others}, indent=2) + "\n")
         return
-    merged = {part.name: partial.blobs / part.name for part in merge.components if part.source is not None}
+    folders = {part.name: partial.blobs / part.name for part in merge.components}
+    made = {name: folder for name, folder in folders.items() if folder.is_dir()}
     copied = {part.name: part.copied for part in merge.components if part.copied is not None}
-    whole.write(partial.model / whole.index.name, merged, copied)
-    for name, folder in merged.items():  # how they were merged; the weights are in the file
+    whole.write(partial.model / whole.index.name, made, copied)
+    merged = [part.name for part in merge.components if part.source is not None]
+    for name, folder in ((name, made[name]) for name in merged):  # how; the weights are in the file
         weights = find_weights(folder, allow_pickle=False)
         for path in {*weights.files, weights.source, folder / "config.json"}:
             path.unlink()
@@ -119,7 +157,7 @@ def _report(merge: PipelineMerge, rows: Mapping[str, Any]) -> Json:
     """What is told of the whole."""
     return {
         "command": "merge",
-        "pipeline": merge.pipelines[0].kind,
+        "pipeline": merge.whole.kind,
         "models": [pipeline.ref for pipeline in merge.pipelines],
         "components": dict(rows),
         "notes": list(merge.lines()),

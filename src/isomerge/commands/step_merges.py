@@ -147,7 +147,7 @@ def _checked_pipelines(step: Step, opening: OpeningOptions) -> str:
         decided = pipelines_of_recipe(step, opening, OutputOptions())
     except IsomergeError as error:
         raise IsomergeError(f"{step}: {error.sentence}") from None
-    return "" if decided is None else decided[0][0].ref
+    return "" if decided is None else decided.whole.ref
 
 
 def _checked(step: Step, request: MergeRequest, stand_ins: Mapping[str, Model], opening: OpeningOptions) -> Model:
