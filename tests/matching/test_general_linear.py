@@ -22,7 +22,7 @@ from isomerge.matching.general_linear_orbit import (
     squared_distance,
 )
 from isomerge.matching.joint import joint_optimum
-from isomerge.matching.local import match_unit
+from isomerge.matching.local import move_unit
 from isomerge.matching.refine import refine
 from isomerge.matching.rescale import quartic_scale
 from isomerge.matching.selection import select_spaces
@@ -246,12 +246,12 @@ def test_refine_solves_general_linear_spaces(seed: int, spread: float) -> None:
 
 @pytest.mark.parametrize("noise", [0.1, None])
 def test_the_guarded_path_uses_it(noise: float | None) -> None:
-    """No small linear map of any head brings what `match_unit` gives any closer."""
+    """No small linear map of any head brings what `move_unit` gives any closer."""
     selection = select_spaces(small_spec("bert", **PLAIN), "qk,ov")
     a, other = (draw(selection.spec, s, "attention.self", "attention.output.dense") for s in (0, 1))
     b = other if noise is None else {k: t + noise * other[k] for k, t in a.items()}
     b = moved(random_alignment(selection.spec, list(a), torch.Generator().manual_seed(3), condition=20.0), b)
-    found = moved(match_unit(selection, a, b, guard=True)[0], b)
+    found = moved(move_unit(selection, a, b, guard=True).alignment, b)
     assert distance(a, found) < distance(a, b) * 0.7
     eye = torch.eye(4, dtype=torch.float64)
     for seed in range(20):

@@ -16,7 +16,7 @@ from torch import Tensor
 from isomerge.matching.certified import certified_scale
 from isomerge.matching.distances import distance
 from isomerge.matching.joint import JointOptimum, joint_optimum
-from isomerge.matching.local import match_unit
+from isomerge.matching.local import move_unit
 from isomerge.matching.selection import select_spaces
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.groups import GROUPS
@@ -247,7 +247,7 @@ def aligned(kind: str, preset: str, anchor: Blocks, source: Blocks, guard: bool,
     elements: dict[str, Tensor] = {}
     for unit in plan_units(selection.spec, list(anchor)):
         pick = ({block: side[block] for block in unit.blocks} for side in (anchor, source))
-        elements |= match_unit(selection, *pick, guard=guard)[0].elements
+        elements |= move_unit(selection, *pick, guard=guard).alignment.elements
     return moved(Alignment(selection.spec, elements), source)
 
 

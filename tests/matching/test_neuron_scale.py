@@ -16,7 +16,7 @@ from torch import Tensor
 from isomerge.evidence.law import random_alignment
 from isomerge.matching import neuron_scale
 from isomerge.matching.distances import distance
-from isomerge.matching.local import match_unit
+from isomerge.matching.local import move_unit
 from isomerge.matching.neuron_scale import neuron_candidate, neuron_optimum, scaled_pairs
 from isomerge.matching.rescale import positive_root, quartic_scale, quartic_value
 from isomerge.matching.selection import select_spaces
@@ -155,15 +155,15 @@ def test_against_all_permutations(kind: str, seed: int) -> None:
 
 @pytest.mark.parametrize("kind", SMALL)
 def test_the_guard_takes_it(kind: str) -> None:
-    """`match_unit` reaches the same optimum, which neurons matched without factors miss at times."""
+    """`move_unit` reaches the same optimum, which neurons matched without factors miss at times."""
     missed = 0
     for seed in range(6):
         _, (a, b) = part(kind, seed, seed + 60)
         selection = select_spaces(small_spec(kind, **SMALL[kind][0]), "ffn")
         best = best_of_all(rows(kind, a), rows(kind, b), signed=kind != "bert") + rest_of(kind, a, b)
-        found, _ = match_unit(selection, a, b, guard=True)
+        found = move_unit(selection, a, b, guard=True).alignment
         assert distance(a, moved(found, b)) == pytest.approx(best, rel=1e-9)
-        canonical, _ = match_unit(selection, a, b, guard=False)
+        canonical = move_unit(selection, a, b, guard=False).alignment
         missed += distance(a, moved(canonical, b)) > best * (1 + 1e-6)
     assert missed
 

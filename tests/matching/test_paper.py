@@ -11,7 +11,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from isomerge.matching.distances import distance
-from isomerge.matching.local import match_unit
+from isomerge.matching.local import move_unit
 from isomerge.matching.selection import select_spaces
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.language.spec import Spec
@@ -110,7 +110,7 @@ def ours(spec: Spec, preset: str, anchor: Blocks, source: Blocks) -> Blocks:
     elements: dict[str, Tensor] = {}
     for unit in plan_units(selection.spec, list(anchor)):
         pick = ({block: side[block] for block in unit.blocks} for side in (anchor, source))
-        elements |= match_unit(selection, *pick, guard=False)[0].elements
+        elements |= move_unit(selection, *pick, guard=False).alignment.elements
     return moved(Alignment(selection.spec, elements), source)
 
 

@@ -12,7 +12,7 @@ from depth import more
 from isomerge.evidence.law import random_alignment
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.distances import distance
-from isomerge.matching.local import match_unit, vote
+from isomerge.matching.local import move_unit, vote
 from isomerge.matching.selection import Selection, select_spaces
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import Unit, plan_units, voted
@@ -50,9 +50,9 @@ def align(selection: Selection, anchor: Blocks, source: Blocks, *, guard: bool) 
     dead: list[str] = []
     for unit in units:
         own = {name: g for name, g in votes.items() if name in unit.votes}
-        found, flat = match_unit(selection, part(anchor, unit), part(source, unit), own, guard=guard)
-        elements |= found.elements
-        dead += flat
+        matched = move_unit(selection, part(anchor, unit), part(source, unit), own, guard=guard)
+        elements |= matched.alignment.elements
+        dead += matched.dead
     return Alignment(selection.spec, elements), dead
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from isomerge.matching import local, neuron_scale, sketch
 from isomerge.matching.distances import distance
 from isomerge.matching.factors import Factors
-from isomerge.matching.local import match_unit, move_unit
+from isomerge.matching.local import move_unit
 from isomerge.matching.neuron_scale import neuron_optimum
 from isomerge.matching.selection import select_spaces
 from isomerge.symmetry.alignment import Alignment
@@ -108,16 +108,16 @@ def test_related_neurons_are_proven(noise: float) -> None:
 
 
 def test_the_long_way_round_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`match_unit` takes the proven optimum, and reaches what gauges, candidates and their refinement reach without
+    """`move_unit` takes the proven optimum, and reaches what gauges, candidates and their refinement reach without
     it."""
     for seed in range(4):
         _, a, b = pair(seed, 0.03)
         selection = select_spaces(small_spec("llama", **CONFIG), "ffn")
         with monkeypatch.context() as without:
             without.setattr(local, "related_neurons", lambda *given: None)
-            long, _ = match_unit(selection, a, b, guard=True)
+            long = move_unit(selection, a, b, guard=True).alignment
             without.setattr(neuron_scale, "_proven", lambda *given: None)
-            longest, _ = match_unit(selection, a, b, guard=True)
+            longest = move_unit(selection, a, b, guard=True).alignment
         short = move_unit(selection, a, b, guard=True)
         assert short.gaps is not None
         least = distance(a, moved(longest, b))
@@ -155,10 +155,10 @@ def test_starts_that_refining_cannot_tell_apart_are_tried_once(monkeypatch: pyte
     tried = []
     refined = local._refined  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(local, "_refined", lambda *given, **how: tried.append(1) or refined(*given, **how))
-    few, _ = match_unit(selection, a, b, guard=True)
+    few = move_unit(selection, a, b, guard=True).alignment
     count = len(tried)
     monkeypatch.setattr(local, "_different", lambda spec, blocks, starts: list(starts))
-    many, _ = match_unit(selection, a, b, guard=True)
+    many = move_unit(selection, a, b, guard=True).alignment
     assert count < len(tried) - count
     assert distance(a, moved(few, b)) == pytest.approx(distance(a, moved(many, b)), rel=1e-12)
 

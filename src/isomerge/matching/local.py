@@ -45,27 +45,6 @@ GAIN = 1e-6
 Carries = Callable[[Alignment, Blocks], bool]
 
 
-def match_unit(
-    selection: Selection, anchor: Blocks, source: Blocks, votes: dict[str, Tensor] | None = None, *, guard: bool
-) -> tuple[Alignment, list[str]]:
-    """The element that moves the source's blocks of one unit onto the anchor's.
-
-    Args:
-        selection: the active spaces and how to solve them.
-        anchor, source: the unit's blocks by block, float32 or float64; not changed.
-        votes: elements already decided for the whole stack, by space name.
-        guard: measure in the anchor's own coordinates and take the best of the balanced solution, the plain
-            one, the one with neurons matched together with their scales, and the identity, so that the distance
-            never rises. Without it the result depends on the two orbits alone (merging is then a function of
-            orbits).
-
-    Returns:
-        The alignment, and the element keys of dead blocks that could not be balanced.
-    """
-    moved = move_unit(selection, anchor, source, votes, guard=guard)
-    return moved.alignment, moved.dead
-
-
 @dataclass(frozen=True)
 class Moved:
     """A unit matched and moved."""
@@ -89,9 +68,17 @@ def move_unit(
     apart: float | None = None,
     carries: Carries | None = None,
 ) -> Moved:
-    """`match_unit`, and the source's blocks moved, in new tensors.
+    """The element that moves the source's blocks of one unit onto the anchor's, and what it makes of them, in new
+    tensors.
 
     Args:
+        selection: the active spaces and how to solve them.
+        anchor, source: the unit's blocks by block, float32 or float64; not changed.
+        votes: elements already decided for the whole stack, by space name.
+        guard: measure in the anchor's own coordinates and take the best of the balanced solution, the plain
+            one, the one with neurons matched together with their scales, and the identity, so that the distance
+            never rises. Without it the result depends on the two orbits alone (merging is then a function of
+            orbits).
         apart: the squared distance of the blocks as they are, where it is known.
         carries: with ``guard``, whether an element may be taken, by what it makes of the source's blocks: of those
             that may, the nearest is.

@@ -30,8 +30,8 @@ from torch import Tensor
 
 from isomerge.matching.factors import Factors
 from isomerge.matching.gram import signature
-from isomerge.matching.points import Points, evenly, exact_distances, paired
-from isomerge.matching.sketch import DIRECTIONS, MARGIN, SAMPLE, SMALLEST, Sketch, directions_for
+from isomerge.matching.points import Points, paired
+from isomerge.matching.sketch import MARGIN, SMALLEST, telling_sketch
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Blocks, leaves, whole_leaves
 from isomerge.symmetry.groups import SCALES
@@ -281,18 +281,9 @@ def _nearest(rows: Neurons, kind: Factors) -> tuple[Tensor, Tensor] | None:
     """For every neuron of the source its place, int64 [n], and its factor, float64 [n]; None if not proven."""
 
     anchor, source = (Points(tuple(pair[side][0] for pair in rows.free)) for side in (0, 1))
-    n, width = len(anchor.fixed[0]), sum(x.shape[1] for x in anchor.fixed)
-    sketch = Sketch.of(anchor, source, min(DIRECTIONS, width))
-    some = evenly(n, min(SAMPLE, n), anchor.fixed[0].device)
-    best, _ = sketch.two_nearest(some)
-    if len(best.unique()) < len(some):
+    sketch, n = telling_sketch(anchor, source, lambda best, some: _costs(rows, best, some, kind).cost), _count(rows)
+    if sketch is None:
         return None
-    apart, _ = exact_distances(anchor, source.take(some), best.roll(1))
-    directions = directions_for(_costs(rows, best, some, kind).cost, apart, width)
-    if directions is None:
-        return None
-    if directions != DIRECTIONS:
-        sketch = Sketch.of(anchor, source, directions)
     best, other = sketch.two_nearest(torch.arange(n))
     if len(best.unique()) < n:
         return None

@@ -390,8 +390,9 @@ def additive_stages(
 
 def _at_most(free: LayerNorms, shares: Sequence[Share], gaps: Mapping[Block, float]) -> float:
     """What of a unit's squared distance moves of norms could take away, by a sample of every tensor."""
-    vectors = {b for norm in free.norms for b in (norm.bias, norm.carried, *norm.reader_biases) if b is not None}
-    vectors |= {block for norm in free.norms for trade in norm.trades for block in (trade.partner, trade.bias)}
+    vectors = free.biases | {
+        block for norm in free.norms for trade in norm.trades for block in (trade.partner, trade.bias)
+    }
     vectors |= {bias.into for norm in free.norms for bias in norm.made if bias.into is not None}
     vectors |= {b for norm in free.norms if norm.scales and norm.gain for b in (norm.gain, *norm.readers)}
     along = sum(share * gaps[block] for block, _, share in shares if block not in vectors)

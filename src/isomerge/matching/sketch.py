@@ -11,7 +11,7 @@ of a neuron (gated layers) are minimised over in every distance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -112,15 +112,11 @@ def nearest(anchor: Points, source: Points) -> tuple[Tensor, Tensor] | None:
         int64 [n] and float64 [n] by the source's own numbers.
     """
 
-    n, width = len(anchor.parts[0]), sum(x.shape[1] for x in anchor.parts)
-    sketches = Sketch.of(anchor, source, min(DIRECTIONS, width))
-    directions = _directions(anchor, source, sketches, width)
-    if directions is None:
+    sketch, n = telling_sketch(anchor, source), len(anchor.parts[0])
+    if sketch is None:
         return None
-    if directions != DIRECTIONS:
-        sketches = Sketch.of(anchor, source, directions)
     every = torch.arange(n)
-    best, sign, proven = sketches.neighbours(every, anchor, source)
+    best, sign, proven = sketch.neighbours(every, anchor, source)
     if len(left := every[~proven]) > ROWS:
         return None
     if len(left):  # a few are asked in all dimensions
@@ -186,33 +182,36 @@ class Sketch:
         return total if inner is None else total.sub_(inner.abs_(), alpha=2)
 
 
-def _directions(anchor: Points, source: Points, sketch: Sketch, width: int) -> int | None:
-    """How many directions will tell all neighbours, as some points of the source say; None where too many.
+def telling_sketch(
+    anchor: Points, source: Points, cost_of: Callable[[Tensor, Tensor], Tensor] | None = None
+) -> Sketch | None:
+    """A sketch of enough directions that it will tell all neighbours, as some points of the source say; None where
+    these are too many.
 
     A sketch in k of D dimensions has k / D of a squared distance on average. That of two neurons that do not belong
     together must be longer in the sketch than that of two that do is in all dimensions.
-    """
 
-    n = len(anchor.parts[0])
+    Args:
+        anchor, source: of as many points each.
+        cost_of: what pairs cost, by the numbers of anchors and of points of the source; None: their squared
+            distances.
+    """
+    n, width = len(anchor.parts[0]), sum(x.shape[1] for x in anchor.parts)
+    sketch = Sketch.of(anchor, source, min(DIRECTIONS, width))
     some = evenly(n, min(SAMPLE, n), anchor.parts[0].device)
     best, _ = sketch.two_nearest(some)
     if len(best.unique()) < len(some):
         return None
     points = source.take(some)
-    exact, _ = exact_distances(anchor, points, best)
+    cost = exact_distances(anchor, points, best)[0] if cost_of is None else cost_of(best, some)
     apart, _ = exact_distances(anchor, points, best.roll(1))
-    return directions_for(exact, apart, width)
-
-
-def directions_for(cost: Tensor, apart: Tensor, width: int) -> int | None:
-    """How many directions of ``width`` will tell pairs of these costs from others that lie ``apart``, squared; None
-    where too many."""
-
     ratio = float((cost / apart.clamp_min(torch.finfo(apart.dtype).tiny)).max())
     if not ratio <= 1:  # NaN as well
         return None
     directions = STEP * round(BESIDE + ENOUGH * ratio * width / STEP)
-    return directions if directions <= max(DIRECTIONS, WORTH * width) else None
+    if directions > max(DIRECTIONS, WORTH * width):
+        return None
+    return sketch if directions == DIRECTIONS else Sketch.of(anchor, source, directions)
 
 
 def _mapped(points: Points, directions: int) -> Points:

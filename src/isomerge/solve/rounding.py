@@ -31,7 +31,7 @@ from isomerge.matching.frame import folded_gains, is_folded_bias
 from isomerge.models.recognised import Model
 from isomerge.models.stored_form import StoredForm
 from isomerge.records import Record
-from isomerge.symmetry.alignment import Alignment, Stage, element_key
+from isomerge.symmetry.alignment import Alignment, element_key
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, Blocks, leaves
 from isomerge.symmetry.element_key import ElementKey
@@ -39,7 +39,7 @@ from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.moves import opened
 from isomerge.symmetry.norm_stage import NormStage
 from isomerge.symmetry.norms import gain_along
-from isomerge.symmetry.stage import MONOMIAL, find_shifts
+from isomerge.symmetry.stage import find_shifts
 from isomerge.symmetry.units import elements_of
 
 TOLERANCE = {"bfloat16": 2e-2, "float16": 2.5e-3, "float32": 1e-4, "float64": 1e-8}
@@ -128,7 +128,8 @@ class RoundingOf:
         half = all(dtype in (torch.bfloat16, torch.float16) for dtype in dtypes.values())
         wide = torch.float32 if half else torch.float64
         rounded = {block: moved[block].to(dtype).to(wide) for block, dtype in dtypes.items()}
-        return _acting(g, source).inverse().applied(rounded)
+        acting = Alignment.of([stage.only(source) for stage in g.stages], g.spec)  # no other need be inverted
+        return acting.inverse().applied(rounded)
 
     def _biases_read(self, g: Alignment, blocks: Iterable[Block]) -> dict[str, tuple[Tensor, Tensor]]:
         """The biases of the norms that some blocks read, folded, and their errors: by the gain's element key."""
@@ -174,33 +175,8 @@ def _without_what_is_open(g: Alignment, source: Blocks, there: Blocks) -> Blocks
 
 def rounded_by(g: Alignment, blocks: Blocks) -> set[Block]:
     """The blocks of a unit whose numbers an alignment changes: permutations and signs round nothing."""
-    rounded: set[Block] = set()
-    for stage in g.stages:
-        if isinstance(stage, NormStage):
-            rounded |= stage.changed(blocks)
-            continue
-        spec = stage.spec
-        for shift, key, parts in find_shifts(spec, list(blocks)):
-            if key in stage:
-                rounded |= {parts[name] for name in (shift.bias, shift.into, shift.beside) if name in parts}
-        for block in blocks:
-            keys = elements_of(spec, block).items()
-            if any(key in stage and space.group_name not in MONOMIAL for key, space in keys):
-                rounded.add(block)
+    rounded = {block for stage in g.stages for block in stage.changed(blocks)}
     return {block for block in rounded if blocks[block].is_floating_point()}
-
-
-def _acting(g: Alignment, blocks: Blocks) -> Alignment:
-    """The part of an alignment that acts on some blocks: the inverses of all others need not be made."""
-    stages = []
-    for stage in g.stages:
-        if isinstance(stage, NormStage):
-            stages.append(stage.only(blocks))
-            continue
-        keys = {key for block in blocks for key in elements_of(stage.spec, block)}
-        keys |= {key for _, key, _ in find_shifts(stage.spec, list(blocks))}
-        stages.append(Stage(stage.spec, {key: element for key, element in stage.items() if key in keys}))
-    return Alignment.of(stages, g.spec)
 
 
 def _size(spec: Spec, atoms: tuple[Atom, ...], x: Tensor, map_size: float, *, vector: bool) -> float:

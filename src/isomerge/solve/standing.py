@@ -200,8 +200,8 @@ def _misplaced(anchor: Model, model: Model, evidence: Look, dtype: torch.dtype) 
 
 def _may_be_added(plan: Plan, unit: Unit, seen: Mapping[str, Seen]) -> bool:
     """Whether much of what is between the units is in tensors to which shifts, or norms, may add something."""
-    vectors = {b for norm in plan.free(unit).norms for b in (norm.bias, norm.carried, *norm.reader_biases) if b}
-    added, gaps = added_blocks(plan.selection.spec, unit.blocks) | vectors, {True: 0.0, False: 0.0}
+    added = added_blocks(plan.selection.spec, unit.blocks) | plan.free(unit).biases
+    gaps = {True: 0.0, False: 0.0}
     for block in unit.blocks:
         gaps[block in added] += sum(seen[name].gap for name in block.canonical if name in seen)
     return gaps[True] > SHARE * sum(gaps.values())

@@ -261,6 +261,12 @@ class LayerNorms:
         """The groups of blocks that are matched at once."""
         return [each.blocks for each in (*self.norms, *self.reached)]
 
+    @property
+    def biases(self) -> set[Block]:
+        """Norms' biases, and those in which these may stand as well."""
+        each = (block for norm in self.norms for block in (norm.bias, norm.carried, *norm.reader_biases))
+        return {block for block in each if block is not None}
+
     def within(self, blocks: Collection[Block]) -> LayerNorms:
         """What of it is whole in some blocks, such as a unit's."""
         writers = {block: k for block, k in self.writers.items() if block in blocks}

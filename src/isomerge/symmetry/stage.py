@@ -13,7 +13,7 @@ is constant, in the source's own coordinates.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -145,6 +145,18 @@ class Stage(Mapping[str, "Tensor"]):
         scope, spaces = dict(block.scope), self.spec.spaces
         acting = (a.name for a in block.atoms if self.element(a.name, scope) is not None)
         return any(spaces[name].group_name not in MONOMIAL for name in acting)
+
+    def changed(self, blocks: Iterable[Block]) -> set[Block]:
+        """The blocks whose numbers it may change; renumbering and signs change none."""
+        every = list(blocks)
+        return shifted_blocks(self.spec, self.elements, every) | {b for b in every if self._rescales(b)}
+
+    def only(self, blocks: Iterable[Block]) -> Stage:
+        """The part that acts on some blocks."""
+        every, spaces = list(blocks), self.spec.spaces
+        keys = {key for _, key, _ in find_shifts(self.spec, every)}
+        keys |= {element_key(self.spec, spaces[n], dict(b.scope)) for b in every for n in b.names & spaces.keys()}
+        return Stage(self.spec, {key: g for key, g in self.elements.items() if key in keys})
 
     def act_on_view(self, view: Tensor, atoms: tuple[Atom, ...], scope: Mapping[str, int]) -> None:
         """Apply the spaces to one tensor whose axes are atoms, in place: fibres first, then their bases."""
