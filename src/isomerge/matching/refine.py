@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from isomerge.matching.balance import fold_biases
 from isomerge.matching.factors import Factors
 from isomerge.matching.general_linear_orbit import Sides, linear_optimum, sequential, space_sides
 from isomerge.matching.gram import side_widths
@@ -65,9 +66,9 @@ def refine(
     """
     applied = Alignment(spec)
     if shift:  # what is moved for nothing is brought close whatever the spaces do, so they need not keep it close
-        step = _dropped(spec, moved)
-        step.act(moved)
-        applied, target = step @ applied, _dropped(spec, anchor).applied(anchor)
+        dropped, target = spec.restrict([shift.name for shift in spec.shifts if shift.into is None]), dict(anchor)
+        applied = Alignment(spec, fold_biases(dropped, moved).elements)
+        fold_biases(dropped, target)
     else:
         target = anchor
     keys = {key: space for block in anchor for key, space in elements_of(spec, block).items()}
@@ -127,16 +128,6 @@ def scaling_step(
     factor = Factors.of(name).best(alpha, beta, *overlaps)
     identity = group.identity(tuple(factor.shape), plus.shape[-1])
     return identity * factor.reshape(*factor.shape, *([1] * (identity.ndim - factor.ndim)))
-
-
-def _dropped(spec: Spec, tensors: Blocks) -> Alignment:
-    """The shifts that leave nothing of the free biases, for which no output pays."""
-    elements = {}
-    for shift, key, blocks in find_shifts(spec, list(tensors)):
-        if shift.into is None:
-            bias = blocks[shift.bias]
-            elements[key] = -free_part(shift, *bias_view(spec, shift, bias, tensors[bias])).double()
-    return Alignment(spec, elements)
 
 
 def matched_shifts(spec: Spec, anchor: Blocks, moved: Blocks) -> list[Alignment]:
