@@ -6,7 +6,7 @@ What that takes away is solved with all else where it is, shifts that meet in a 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from math import prod
 
 from torch import Tensor
@@ -17,7 +17,7 @@ from isomerge.matching.worth import SHARE, by_chance, much_of_all, takes_away
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.spec import Shift, Spec
-from isomerge.symmetry.stage import find_shifts, shift_shape
+from isomerge.symmetry.stage import find_shifts, shift_ends, shift_shape
 
 ROWS = 4096
 """Rows of a table that tell the constant which all of them have."""
@@ -53,18 +53,14 @@ def are_added(spec: Spec, anchor: Blocks, source: Blocks) -> bool:
 
 def added_blocks(spec: Spec, blocks: Collection[Block]) -> set[Block]:
     """The blocks that shifts change."""
-    return {b for shift, _, parts in find_shifts(spec, list(blocks)) for b in _changed(shift, parts)}
-
-
-def _changed(shift: Shift, parts: Mapping[str, Block]) -> list[Block]:
-    return [block for name, block in parts.items() if name in shift.ends]
+    return {b for shift, _, parts in find_shifts(spec, list(blocks)) for b in shift_ends(shift, parts)}
 
 
 def _groups(spec: Spec, shifts: Collection[tuple[Shift, str, dict[str, Block]]]) -> list[tuple[set[Block], int]]:
     """The blocks of shifts that meet in one, and how many dimensions they have together."""
     groups: list[tuple[set[Block], int]] = []
     for shift, _, parts in shifts:
-        met = set(_changed(shift, parts))
+        met = set(shift_ends(shift, parts))
         own = [group for group in groups if group[0] & met]
         groups = [group for group in groups if not group[0] & met]
         dimensions = prod(shift_shape(spec, shift)) + sum(count for _, count in own)

@@ -21,6 +21,7 @@ from isomerge.symmetry.language.names import numbers
 from isomerge.symmetry.language.spec import Shift, Spec
 from isomerge.symmetry.language.statements import Carry, Holder
 from isomerge.symmetry.stage import bias_view, free_part, paid_through
+from isomerge.symmetry.stated import Named
 
 CARRY = "norm.carry."
 """What the keys of their elements begin with."""
@@ -145,13 +146,9 @@ class Carried:
 
 def carried(spec: Spec, blocks: Sequence[Block]) -> list[Carried]:
     """What may be carried among the blocks of a model: where the first one and others are there."""
-    vectors = []
-    for carry in spec.carries:
-        for block in (block for block in blocks if not block.lead):
-            at = carry.first.layer(block.canonical[0])
-            if at is not None and (vector := _carried(spec, carry, at, blocks)) is not None and vector.others:
-                vectors.append(vector)
-    return vectors
+    places = ((carry, at) for carry in spec.carries for at, _ in Named(blocks).every(carry.first))
+    vectors = (_carried(spec, carry, at, blocks) for carry, at in places)
+    return [vector for vector in vectors if vector is not None and vector.others]
 
 
 def carried_in_unit(spec: Spec, keys: Collection[str], blocks: Sequence[Block]) -> list[Carried]:
@@ -170,26 +167,25 @@ def carried_in_unit(spec: Spec, keys: Collection[str], blocks: Sequence[Block]) 
 
 def _carried(spec: Spec, carry: Carry, at: Mapping[str, int], blocks: Sequence[Block]) -> Carried | None:
     """A vector of one layer, or of none; None of a line that there is not."""
-    by_name = {block.canonical[0]: block for block in blocks if not block.lead}
+    named = Named(blocks)
     lines = ((line, line.canonical({i: at.get(i, 0) for i in line.indices})) for line in spec.lines)
     there = [(line, name) for line, name in lines if carry.first.layer(name) == at]
     line, name = there[0] if there else (None, "")
     if line is None or line.axes is None:
         return None
-    others = tuple(held for holder in carry.others for held in _held(holder, by_name, at))
+    others = tuple(held for holder in carry.others for held in _held(holder, named, at))
     key = ElementKey.at(CARRY + carry.name, at.values())
-    first = by_name.get(name)
+    first = named.get(name)
     traded = () if first is None else _traded(spec, first, blocks)
     return Carried(key, carry, spec, line.axes, first, others, traded)
 
 
-def _held(holder: Holder, by_name: Mapping[str, Block], at: Mapping[str, int]) -> list[Held]:
+def _held(holder: Holder, named: Named, at: Mapping[str, int]) -> list[Held]:
     """The blocks that one holder stands for, in a layer or in all."""
-    weights = {tuple(sorted(m.items())): b for n, b in by_name.items() if (m := holder.via_layer(n)) is not None}
+    weights = {tuple(sorted(m.items())): b for n, b in named.items() if (m := holder.via_layer(n)) is not None}
     holders = []
-    for name, block in by_name.items():
-        layer = holder.layer(name)
-        if layer is None or any(layer.get(k, v) != v for k, v in at.items()):
+    for layer, block in named.every(holder):
+        if any(layer.get(k, v) != v for k, v in at.items()):
             continue
         via = weights.get(tuple(sorted(layer.items())))
         if holder.via is None or via is not None:

@@ -373,9 +373,13 @@ def paid_through(
 
 def shifted_blocks(spec: Spec, elements: Mapping[str, Tensor], blocks: list[Block]) -> set[Block]:
     """The blocks that the shifts among ``elements`` change."""
-    shifts = [(shift, parts) for shift, key, parts in find_shifts(spec, blocks) if key in elements]
-    names = ((parts, (shift.bias, shift.into, shift.beside)) for shift, parts in shifts)
-    return {parts[name] for parts, moved in names for name in moved if name in parts}
+    acting = ((shift, parts) for shift, key, parts in find_shifts(spec, blocks) if key in elements)
+    return {block for shift, parts in acting for block in shift_ends(shift, parts)}
+
+
+def shift_ends(shift: Shift, parts: Mapping[str, Block]) -> list[Block]:
+    """Those of a shift's blocks, by name of line, that it changes."""
+    return [block for name, block in parts.items() if name in shift.ends]
 
 
 def add_shifts(spec: Spec, elements: Mapping[str, Tensor], tensors: dict[Block, Tensor]) -> None:
