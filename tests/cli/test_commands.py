@@ -467,6 +467,17 @@ def test_dry_run_without_an_anchor(stored: Callable, isomerge: Callable, tmp_pat
         assert "common point" not in isomerge(*words, *learned, *quiet).err
 
 
+def test_models_are_named_as_they_were_given(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """Matched onto their mean they have an order of their own, which is that of one of the two runs at most."""
+    models = [str(stored("llama", seed)) for seed in (0, 5, 6)]
+    for given in (models, models[::-1]):
+        said = isomerge(
+            "merge", *given, "-o", tmp_path / "out", "--anchor", "none", "--spaces", "ff", "--overwrite"
+        )
+        (wrote,) = [line for line in said.out.split("\n\n") if "Wrote" in line] or [said.out]
+        assert f"linear merge of {', '.join(given)}." in " ".join(wrote.split()).replace("- ", "-")
+
+
 def test_quiet_prints_nothing(stored: Callable, twin: Path, isomerge: Callable, tmp_path: Path) -> None:
     """-q of every command."""
     a = stored("gpt2", 0)

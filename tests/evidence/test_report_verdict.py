@@ -141,6 +141,14 @@ def test_streams_that_cannot_be_matched() -> None:
     assert not any("all" in words for words in commands(verdict_of(fixed)))
 
 
+def test_a_common_mean_is_asked_for_again() -> None:
+    """By every command that makes the merge anew; of a merge onto the first by none."""
+    for anchor in ("none", "first"):
+        anew = [words for words in commands(verdict_of(written(1.3, 1.1, anchor=anchor))) if words[1] == "merge"]
+        assert anew
+        assert all(("--anchor" in words) == (anchor == "none") for words in anew)
+
+
 def test_fixed_tensors_do_not_count() -> None:
     """The verdict is on what alignment can move; the fixed tensor of `runs` is 0.5 of its norm off."""
     assert verdict_of(written(1.3, 0.0)).title == "The models are the same function"

@@ -317,6 +317,8 @@ def _tell(voice: Voice, merge: MergeRequest, report: MergeReport, made: str) -> 
     if kept:
         voice.say(f"Kept from {names[0]}, as not all models have them: {', '.join(kept[:6])}.")
     how = "" if report.align else ", not aligned"
+    given = [part.model for part in report.roles]  # as they were given, which matching onto the mean is not told
+    names = sorted(names, key=lambda name: given.index(name) if name in given else len(given))
     voice.say(f"{made}: {report.fusion.method} merge of {', '.join(names)}{how}.")
 
 

@@ -134,6 +134,7 @@ def again(written: Written, *more: str) -> str:
         return ""
     models = facts.models[1:] if facts.base else facts.models
     base = ["--base-model", facts.models[0]] if facts.base else []
+    base += ["--anchor", "none"] if facts.common_mean else []
     return _command(facts, "merge", *models, *base, *_method(facts), *more, "-o", NEW)
 
 
