@@ -114,7 +114,7 @@ MISTAKES = {
         _merge("no base", "A B --method ties", "--base-model"),
         _merge("an option by half", "A B --method ties --base A", "did you mean --base-model?"),
         _merge("an option in the singular", "A B --weight 1,2", "did you mean --weights?"),
-        _merge("mergekit's --cuda", "A B --cuda", "--device cuda"),
+        _merge("mergekit's --multi-gpu", "A B --multi-gpu", "--device cuda"),
         _merge("a density in percent", "A B --method ties --base-model A -p density=50", "from 0 to 1"),
         _merge("a density with its sign", "A B --method ties --base-model A -p density=50%", "from 0 to 1"),
         _merge("weights apart", "A B --weights 0.5 0.5", "--weights 0.5,0.5"),

@@ -311,6 +311,26 @@ def test_different_architectures(stored: Callable, isomerge: Callable, tmp_path:
         against(tmp_path, isomerge, *pair, [str(a), str(c), *words])
 
 
+def test_model_types_of_one_family(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """Those whose tensors are of other kinds are refused by their types, whatever else their configs say, and not by
+    a tensor that is missing or a key that differs; those of one kind are merged."""
+    a, b = stored("llama", 0), tmp_path / "b"
+    shutil.copytree(a, b)
+    config, weights = config_of(a), load_file(a / "model.safetensors")
+    (b / "config.json").write_text(json.dumps({**config, "model_type": "mistral"}))
+    assert isomerge("merge", a, b, "-o", tmp_path / "kin", "--no-align").code == 0
+    for part in ("q", "k", "v"):
+        for layer in range(config["num_hidden_layers"]):
+            name = f"model.layers.{layer}.self_attn.{part}_proj"
+            weights[f"{name}.bias"] = torch.zeros(len(weights[f"{name}.weight"]))
+    save_file(weights, b / "model.safetensors")
+    own = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "rms_norm_eps": 0.1}
+    config = {key: value for key, value in config.items() if key not in ("attention_bias", "mlp_bias")}
+    (b / "config.json").write_text(json.dumps({**config, **own}))
+    for first, second, kinds in ((a, b, "(llama, qwen2)"), (b, a, "(qwen2, llama)")):
+        against(tmp_path, isomerge, first, second, [str(first), str(second), f"different architectures {kinds}"])
+
+
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [

@@ -18,7 +18,7 @@ from typer.main import get_command
 import isomerge as api
 from depth import more
 from isomerge.archs import spec_texts
-from isomerge.cli.mergekit_options import ALIKE, MERGEKITS, WITH_VALUE, without_harmless
+from isomerge.cli.mergekit_options import ALIKE, MERGEKITS, WITH_VALUE, in_own_words
 from isomerge.cli.program import app
 from progress_lines import without_progress
 from solve.disguises import but_for_advice, disguise, files_of, perturb
@@ -591,9 +591,9 @@ def test_canon(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (["--cuda"], "--device cuda"),
+        (["--multi-gpu"], "--device cuda"),
         (["--no-copy-tokenizer"], "the tokenizer is always written"),
-        (["--random-seed", "3"], "give --seed"),
+        (["--read-to-gpu"], "--device cuda"),
     ],
 )
 def test_mergekits_options(given: list[str], words: str, isomerge: Callable[..., Any]) -> None:
@@ -632,8 +632,25 @@ def test_mergekits_harmless_options_are_noted(
     for where in (said.err.splitlines(), json.loads((tmp_path / "x.json").read_text())["notes"]):
         text = "\n".join(where)
         assert [name for name in names if f"--{name} is not used: " not in text] == []
-    assert without_harmless(["a", "--", "--lazy-unpickle"]) == (["a", "--", "--lazy-unpickle"], {})
+    assert in_own_words(["a", "--", "--lazy-unpickle"]) == (["a", "--", "--lazy-unpickle"], {})
     assert isomerge("align", "a", "--onto", "b", "--lazy-unpickle").code == 2
+
+
+def test_mergekits_options_that_a_merge_has_too(
+    isomerge: Callable[..., Any], stored: Callable, tmp_path: Path
+) -> None:
+    """They are obeyed: the same seed gives the same bytes by both names."""
+    words = ["--random-seed", "3", "a", "--random-seed=4", "--cuda", "--", "--cuda"]
+    own = ["--seed", "3", "a", "--seed=4", "--device", "cuda", "--", "--cuda"]
+    assert in_own_words(words) == (own, {})
+    model = stored("llama")
+    how = ["--method", "dare_linear", "--base-model", model, "-p", "density=0.5", "--no-align", "--no-report"]
+    twin = perturb(model, tmp_path / "twin", 0.01)
+    for number, seed in enumerate((["--seed", "3"], ["--random-seed", "3"], ["--random-seed=4"])):
+        assert isomerge("merge", twin, "-o", tmp_path / str(number), *how, *seed).code == 0
+    first, second, third = (files_of(tmp_path / str(number)) for number in range(3))
+    name = "model.safetensors"
+    assert first[name] == second[name] != third[name]
 
 
 def test_json_on_standard_output(

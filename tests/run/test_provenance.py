@@ -111,14 +111,31 @@ def test_weights_are_those_that_were_fused(onto: str | None, models: dict[str, P
             torch.testing.assert_close(tensor, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_a_gradient_of_weights_is_told(models: dict[str, Path], tmp_path: Path) -> None:
-    """One number would not be what was fused."""
+@pytest.mark.parametrize(
+    ("first", "second", "common", "told"),
+    [
+        ("[0, 1]", "1", "", ["by layer", None]),
+        ("0.6", "[{filter: mlp, value: 0.5}, {value: 0.2}]", "", [None, "by tensor"]),
+        ("[{filter: mlp, value: [0, 1]}, {value: 0.2}]", "[1, 1]", "", ["by layer and by tensor", None]),
+        ("[{filter: mlp, value: 0.2}]", "0.2", "0.2", [None, None]),  # what no filter fits has the recipe's own
+        ("[{filter: mlp, value: 0.2}]", "0.2", "0.3", ["by tensor", None]),
+    ],
+)
+def test_weights_that_differ_are_told_of_each_model(
+    first: str, second: str, common: str, told: list[str | None], models: dict[str, Path], tmp_path: Path
+) -> None:
+    """One number would not be what was fused; and of a model that has one, nothing else is said, whatever another
+    has."""
     a, b, _ = models.values()
-    text = f"models: [{{model: {a}, parameters: {{weight: [0, 1]}}}}, {{model: {b}, parameters: {{weight: 1}}}}]\n"
-    (tmp_path / "r.yml").write_text(text + "merge_method: linear\n")
+    text = f"models:\n- {{model: {a}, parameters: {{weight: {first}}}}}\n"
+    text += f"- {{model: {b}, parameters: {{weight: {second}}}}}\nmerge_method: linear\n"
+    text += f"parameters: {{weight: {common}}}\n" if common else ""
+    (tmp_path / "r.yml").write_text(text)
     report = isomerge.merge(tmp_path / "r.yml", out=tmp_path / "out")
-    assert [row["varies"] for row in report["roles"]] == [True, True]
-    assert "changes from layer to layer" in (tmp_path / "out" / "README.md").read_text()
+    assert [row.get("varies") for row in report["roles"]] == told
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert card.count("with a weight that differs by ") == sum(each is not None for each in told)
+    assert card.count("merged, with weight ") == sum(each is None for each in told)
 
 
 REFUSED: dict[str, Callable[[dict[str, Path]], Any]] = {

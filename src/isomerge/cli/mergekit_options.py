@@ -1,5 +1,5 @@
-"""mergekit's options, of which recipes on the web tell: those that change nothing here, and what to give in place
-of the others."""
+"""mergekit's options, of which recipes on the web tell: those that an option here says, those that change nothing
+here, and what to give in place of the others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 _DEVICE = "give --device cuda for the device that units are matched on"
 _MEMORY = "tensors are read one by one, and --max-memory bounds a run"
-_ADAPTERS = "adapters are merged in as tensors are read, and nothing is cached"
+_ADAPTERS = "adapters are merged in as tensors are read, in float32 at least, and nothing is cached"
 _WRITER = "the writer has a thread of its own where that helps"
 MERGEKITS = {
     "cuda": _DEVICE,
@@ -23,6 +23,8 @@ MERGEKITS = {
     "transformers-cache": "set the environment variable HF_HUB_CACHE",
 }
 """By name, without dashes: those that would change a run or its output (some of them where they are off)."""
+SAME = {"cuda": ("--device", "cuda"), "random-seed": ("--seed",)}
+"""Those that are options of a merge under another name; a value may follow."""
 ALIKE = {
     "lazy-unpickle": _MEMORY,
     "low-cpu-memory": _MEMORY,
@@ -48,8 +50,9 @@ WITH_VALUE = {
 """Options with a value that change nothing in what is written."""
 
 
-def without_harmless(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """A command's words without mergekit's options that change nothing here, and why they do, by their names.
+def in_own_words(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """A merge's words with its own options in place of mergekit's that say the same, and without those that change
+    nothing here; why these do not, by their names.
 
     What stands behind ``--`` is left as it is.
     """
@@ -62,6 +65,9 @@ def without_harmless(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         off = name.removeprefix("no-")
         if not word.startswith("--"):
             kept.append(word)
+        elif name in SAME and not (equals and len(SAME[name]) > 1):
+            option, *value = SAME[name]
+            kept += [option + word.removeprefix(f"--{name}"), *value]
         elif not equals and (reason := ON.get(name) or ALIKE.get(off)):
             left[name] = reason
         elif reason := WITH_VALUE.get(name):

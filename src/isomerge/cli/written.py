@@ -13,7 +13,7 @@ from typing import Any
 from typer.core import TyperCommand
 
 from isomerge.cli.door import by_python_names
-from isomerge.cli.mergekit_options import without_harmless
+from isomerge.cli.mergekit_options import in_own_words
 from isomerge.doors import request_of
 from isomerge.errors import IsomergeError, visible
 from isomerge.options.option import FILE, FIRST, FOLDER, Request, spelled
@@ -43,9 +43,10 @@ class Writing(TyperCommand):
                     formatter.write_dl(records)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take mergekit's options that change nothing here from a merge; the run notes them."""
+        """Say mergekit's options of a merge as its own, and take those from it that change nothing here; the run
+        notes them."""
         if self.name == "merge":
-            args, ctx.meta[HARMLESS] = without_harmless(args)
+            args, ctx.meta[HARMLESS] = in_own_words(args)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:

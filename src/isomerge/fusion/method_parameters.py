@@ -181,6 +181,19 @@ class Parameters:
         """How many sources a layer has."""
         return len(self._place(layer, after, 1)[0].sources)
 
+    def spread(self, option: Option, source: int) -> tuple[bool, bool]:
+        """Whether a source's value of an option differs from layer to layer, and from tensor to tensor in one."""
+        slices = [part for part in self.slices if source < len(part.sources)]
+        known = [
+            [s[option.name] for s in (part.sources[source], part.own, self.common) if option.name in s]
+            for part in slices
+        ]
+        every = [setting for settings in known for setting in settings]
+        names = {name for setting in every for name in filter_names(setting)} | {""}
+        places = {t for setting in every for t in _breaks(setting)} | {0.0}
+        rows = [[_value(option, settings, name, t) for name in sorted(names)] for settings in known for t in places]
+        return any(row != rows[0] for row in rows), any(len(set(row)) > 1 for row in rows)
+
     def check(self, method: Method, where: str) -> list[str]:
         """Refuse unknown parameters, values that the method does not take, alone or together, and missing ones.
 

@@ -3,7 +3,7 @@ coordinates."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from isomerge.fusion.fusion import Fusion
 from isomerge.merging.merge_plan import MergePlan
@@ -24,8 +24,8 @@ class Part(Record):
     weight: float | None
     """The method's, None where the model or the method has none; of weights that change from layer to layer the one
     in the middle of the stack."""
-    varies: bool | None = optional()
-    """True of such weights."""
+    varies: str | None = optional()
+    """By what a weight differs that is not one number for the whole model: ``by layer``, ``by tensor`` or both."""
 
     @property
     def in_weights(self) -> bool:
@@ -35,14 +35,12 @@ class Part(Record):
     @property
     def sentence(self) -> str:
         """In words, for the model card."""
-        parts = [
-            f"{MERGED}, with weight {self.weight:g}" if role == MERGED and self.weight is not None else role
-            for role in self.roles
-        ]
+        weight = None if self.weight is None else f"weight {self.weight:g}"
+        weight = f"a weight that differs {self.varies} (see the recipe)" if self.varies else weight
+        parts = [f"{MERGED}, with {weight}" if role == MERGED and weight else role for role in self.roles]
         gifts = [role for role in parts if role in (CONFIG, TOKENIZER, REST)]
         parts = [role for role in parts if role not in gifts]
         parts += [f"gives {' and '.join(gifts)}"] if gifts else []
-        parts += ["its weight changes from layer to layer (see the recipe)"] if self.varies else []
         return "; ".join(parts)
 
 
@@ -64,7 +62,7 @@ def parts_of(plan: MergePlan, chosen: Collection[int] | None = None) -> list[Par
             roles += [CONFIG, *([TOKENIZER] if model.checkpoint.has_own_files else [])]
             roles += [REST] if plan.plan.alone and not fused else []
         roles += [ANCHOR] if request.align and request.anchor == "first" and number == request.onto else []
-        varies = True if weights[number] is not None and _varies(fusion) else None
+        varies = None if weights[number] is None else _varies(fusion, number - fusion.start)
         parts.append(Part(model.ref, roles, weights[number], varies=varies))
     for base in dict.fromkeys(base for base in plan.bases if base is not None):
         parts.append(Part(base.ref, [SOURCE_BASE], None))
@@ -79,8 +77,7 @@ def weights_of(fusion: Fusion, count: int) -> list[float | None]:
     return [w if number >= fusion.start else None for number, w in enumerate(fusion.weights(count))]
 
 
-def _varies(fusion: Fusion) -> bool:
-    """Whether some model's weight is not one number for the whole model."""
-    parts = fusion.parameters.slices
-    settings = [*(s for part in parts for s in (*part.sources, part.own)), fusion.parameters.common]
-    return len(parts) > 1 or any(isinstance(s.get("weight"), (list, tuple, Mapping)) for s in settings)
+def _varies(fusion: Fusion, source: int) -> str | None:
+    """By what the weight of one of the models that are fused differs; None where it is one number."""
+    layers, tensors = fusion.parameters.spread(fusion.method.options["weight"], source)
+    return " and ".join(["by layer"] * layers + ["by tensor"] * tensors) or None

@@ -46,7 +46,7 @@ def check_compatible(
         check_tie(model)
     for other in others:
         pair = f"{anchor.ref} and {other.ref}"
-        check_kin(anchor, other, but={LABELS} if apart else ())
+        check_kin(anchor, other, but={LABELS} if apart else (), apart=apart)
         every = disagreements(anchor.config, other.config, compared_keys(anchor)) if settings else []
         for difference in every:
             said = f"{pair} differ in config.json: {difference.sentence}"
@@ -64,10 +64,11 @@ def check_compatible(
     return notes
 
 
-def check_kin(anchor: Model, other: Model, *, but: Collection[str] = ()) -> None:
-    """Refuse models of other architectures or sizes; ``but``: sizes that are not compared."""
+def check_kin(anchor: Model, other: Model, *, but: Collection[str] = (), apart: Collection[str] = ()) -> None:
+    """Refuse models of other architectures or sizes; ``but``: sizes that are not compared; ``apart``: the names of
+    lines that are not."""
     pair = f"{anchor.ref} and {other.ref}"
-    if anchor.spec.kin != other.spec.kin or _differently_described(anchor, other):
+    if anchor.spec.kin != other.spec.kin or _differently_described(anchor, other, apart):
         raise unlike(pair, anchor.spec.model_type, other.spec.model_type)
     for size, value in anchor.spec.sizes.items():
         theirs = other.spec.sizes.get(size, value)
@@ -88,13 +89,20 @@ def unlike(pair: str, one: str, two: str) -> IsomergeError:
     )
 
 
-def _differently_described(first: Model, second: Model) -> bool:
-    """Whether the texts of two model types of a family give some tensor other axes, as halves and neighbours of
-    rotary pairs."""
-    if first.spec.origin == second.spec.origin:
+def _differently_described(first: Model, second: Model, apart: Collection[str]) -> bool:
+    """Whether of two model types of a family the texts give some tensor other axes, as halves and neighbours of
+    rotary pairs, or one has tensors of a kind of which the other has none, as biases."""
+    if first.spec.origin == second.spec.origin and first.spec.model_type == second.spec.model_type:
         return False
     mine, theirs = ({m.canonical: m.line.axes for m in model.matches.values()} for model in (first, second))
-    return any(axes != theirs[name] for name, axes in mine.items() if name in theirs)
+    if any(axes != theirs[name] for name, axes in mine.items() if name in theirs):
+        return True
+    lines = [{m.line.name for m in model.matches.values()} for model in (first, second)]
+    return any(
+        m.line.name not in (*there, *apart) and not m.line.optional and peer.source_of(m.canonical, m) is None
+        for model, peer, there in ((first, second, lines[1]), (second, first, lines[0]))
+        for m in model.matches.values()
+    )
 
 
 def compared_keys(model: Model) -> tuple[str, ...]:
