@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import fields, is_dataclass
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
@@ -183,3 +184,28 @@ def test_gains_stored_less_one() -> None:
     Alignment(spec, {"res": torch.tensor([2, 0, 1])}).act({block: moved})
     assert sorted(moved.tolist()) == sorted(stored.tolist())
     assert not torch.equal(moved, stored)
+
+
+UNNAMED = {"Space.group_name", "Space.role", "Space.folded", "Line.place", "FixedPart.reason", "Spec.beside"}
+"""Texts in specs that are no names of what a part has."""
+
+
+def unnamed(record: Any) -> set[str]:
+    """The fields of a record, and of those in it, with texts of which the type does not say what they are names of."""
+
+    def within(kind: Any, place: str) -> set[str]:
+        if kind is str:
+            return {place}
+        if is_dataclass(kind):
+            return unnamed(kind)
+        if get_origin(kind) is Annotated:
+            return set()
+        return set().union(*(within(part, place) for part in get_args(kind)))
+
+    kinds = get_type_hints(record, include_extras=True)
+    return set().union(*(within(kinds[each.name], f"{record.__name__}.{each.name}") for each in fields(record)))
+
+
+def test_names_say_what_they_are_of() -> None:
+    """Or else they would stay as the part has them: a statement's record with a plain text for a line's name."""
+    assert unnamed(Spec) == UNNAMED

@@ -131,7 +131,7 @@ def _under_pre_norms(
             key = element_key(spec, spec.spaces[scales[0].name], dict(block.scope))
             _add_to_layer_scale(layer_scales.setdefault(key, Norm()), block, k, atom)
             continue
-        aside = spec.stands_apart(stream, block.line)
+        aside = spec.says("except", block.line, stream)
         if plain and atom.dual:
             held = aside or (seen.normed and not block.layers)
             norms[block.key] = Norm(readers={} if held else {block: k}, plain=True)
@@ -213,11 +213,11 @@ def _add_biases(spec: Spec, norms: Sequence[Norm], blocks: Sequence[Block], writ
     """The biases of what reads norms."""
     by_name = {block.canonical[0]: block for block in blocks if not block.lead}
     for norm in norms:
-        paying = {block: k for block, k in norm.readers.items() if not spec.meets_zeros(block.line)}
+        paying = {block: k for block, k in norm.readers.items() if not spec.says("padded", block.line)}
         for block, k in paying.items():
             bias = by_name.get(bias_of(block.canonical[0]))
             rest = tuple(axis for i, axis in enumerate(block.axes or ()) if i != k)
-            tiled = spec.is_tiled(block.line)
+            tiled = spec.says("tiled", block.line)
             fits = bias is not None and bias.axes == (rest[: len(bias.axes or ())] if tiled else rest)
             if bias is not None and fits and not block.lead and bias not in writers:
                 norm.reader_biases[bias] = block
@@ -295,7 +295,7 @@ def _under_ordered_norms(
 
     for block, k, atom, scales in _places(spec, blocks, stream):
         at = (block.line.name, not any(block.layers))
-        aside = spec.stands_apart(stream, block.line)
+        aside = spec.says("except", block.line, stream)
         if at in order.writes and not atom.dual and scales == [] and not tied(block) and not aside:
             writers[block] = k
             if (norm := norm_at(order.adds.get(at), block.layers[0] if block.layers else None)) is not None:
@@ -310,7 +310,7 @@ def _under_ordered_norms(
             norm.readers[block] = k
         else:
             norm.carried = block
-    for block in (block for block in blocks if spec.reads_slices(stream, block.line)):
+    for block in (block for block in blocks if spec.says("sliced", block.line, stream)):
         place = order.reads.get((block.line.name, not any(block.layers)))
         norm = norm_at(place, block.layers[0] if block.layers else None)
         if norm is not None and len(block.axes or ()) > 1:
@@ -319,7 +319,7 @@ def _under_ordered_norms(
     stored, aliases = {block.line for block in blocks}, [line for line in spec.lines if line.tied]
     for line in aliases:
         norm = norm_at(order.reads.get((line.name, True)), None)
-        if norm is not None and spec.stands_apart(stream, line):
+        if norm is not None and spec.says("except", line, stream):
             norm.sealed = True
         elif line not in stored and norm is not None:
             _add_tied(norm, line, by_name, aliases)
@@ -389,7 +389,7 @@ Standing = tuple[Block, int, Atom, "list[Atom] | None"]
 def _places(spec: Spec, blocks: Sequence[Block], stream: str) -> Iterator[Standing]:
     """Where a stream stands: block, axis, its atom, and the scales beside it; None where that is not all."""
     gains = spec.gains_over(stream)
-    for block in (block for block in blocks if not spec.is_unrelated(stream, block.line)):
+    for block in (block for block in blocks if not spec.says("without", block.line, stream)):
         for k, axis in enumerate(block.axes or ()):
             wide = [a for a in atoms((axis,)) if a.name in spec.spaces or spec.sizes.get(a.name) != 1]
             mine = [a for a in wide if a.name == stream]

@@ -99,7 +99,7 @@ def order_of(spec: Spec, stream: str) -> Order:
         return spec.stack_of(line) if {*line.indices} - spec.sizes.keys() else ""
 
     walk = (_Walk if stream in spec.postnorm else _WalkBefore)(spec, stream)
-    lines = [line for line in spec.lines if walk.is_of(line) and not spec.is_unrelated(stream, line)]
+    lines = [line for line in spec.lines if walk.is_of(line) and not spec.says("without", line, stream)]
     for stack, part in groupby(lines, stack_of):
         if stack:
             walk.layers(stack, list(part))
@@ -136,7 +136,7 @@ class _Walk:
     def is_of(self, line: Line) -> bool:
         """Whether a line has the stream's axes, or reads what a norm gives without them."""
         spec, stream = self.spec, self.stream
-        return stream in line.names or spec.sees_otherwise(stream, line) or spec.reads_slices(stream, line)
+        return stream in line.names or spec.says("seen", line, stream) or spec.says("sliced", line, stream)
 
     def outside(self, lines: Iterable[Line]) -> None:
         """Lines before or behind layers."""
@@ -166,11 +166,11 @@ class _Walk:
         mine = [a for a in line.atoms if a.name == self.stream]
         stem, _, last = line.name.rpartition(".")
         norms = {place.line.name.rpartition(".")[0] for place in (self.norm, self.head) if place is not None}
-        if self.spec.sees_otherwise(self.stream, line):
+        if self.spec.says("seen", line, self.stream):
             self._see(at)
-        elif self.spec.reads_slices(self.stream, line):
+        elif self.spec.says("sliced", line, self.stream):
             self._read(at)
-        elif self.spec.reads_across(self.stream, line):
+        elif self.spec.says("across", line, self.stream):
             if self.before is not None:
                 self.order.reads[at] = self.before
         elif any(a.dual for a in mine) and not all(a.dual for a in mine):

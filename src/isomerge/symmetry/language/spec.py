@@ -138,7 +138,16 @@ class Line(TypedAxes):
 
 
 BESIDE = ("tiled", "padded", "seen", "sliced", "without", "except", "across")
-"""What statements of norms say of some lines, the last word first."""
+"""What statements of norms say of some lines, the last word first.
+
+- ``tiled``: a convolution whose windows tile what a norm gives: none of them meets a zero or leaves anything out;
+- ``padded``: it reads what a norm gives filled up with zeros: of these it gives its bias alone, which pays for nothing;
+- ``seen``: without the stream's axes, it reads what a norm gives: slices of it, or one coordinate each;
+- ``sliced``: without the stream's axes, a map in groups: the rows of each read their slice of a norm;
+- ``without``: it has the axes of a stream, and nothing to do with its norms;
+- ``except``: it is none of those that write before norms alone, or read a norm and nothing else;
+- ``across``: it reads what the stack of layers before its own gives.
+"""
 
 
 @dataclass(frozen=True)
@@ -292,47 +301,16 @@ class Spec:
         """The stack of layers that a line belongs to: the first of those that stand together."""
         return next((stacks[0] for stacks in self.together if line.stack in stacks), line.stack)
 
-    def is_unrelated(self, stream: str, line: Line) -> bool:
-        """Whether a line has the axes of a stream, and nothing to do with its norms."""
-        return self._is_beside(stream, "without", line)
-
-    def stands_apart(self, stream: str, line: Line) -> bool:
-        """Whether a line is none of those that write before norms alone, or read a norm and nothing else."""
-        return self._is_beside(stream, "except", line)
+    def says(self, word: str, line: Line, stream: str | None = None) -> bool:
+        """Whether statements of norms say a word of `BESIDE` of a line: of the norms of a stream, or of whatever
+        stream or latent."""
+        named = (*self.streams, *self.normed_latents) if stream is None else (stream,)
+        return any(w == word and s in named and fnmatchcase(line.name, f"*{name}") for s, w, name in self.beside)
 
     def parts_apart(self, stream: str, line: Line) -> set[int]:
         """The parts of a reader that read another thing."""
         asides = [name.partition("#") for s, word, name in self.beside if (s, word) == (stream, "except")]
         return {int(part) for name, _, part in asides if part and fnmatchcase(line.name, f"*{name}")}
-
-    def reads_across(self, stream: str, line: Line) -> bool:
-        """Whether a line reads what the stack of layers before its own gives."""
-        return self._is_beside(stream, "across", line)
-
-    def sees_otherwise(self, stream: str, line: Line) -> bool:
-        """Whether a line without the stream's axes reads what a norm gives: slices of it, or one coordinate each."""
-        return self._is_beside(stream, "seen", line)
-
-    def reads_slices(self, stream: str, line: Line) -> bool:
-        """Whether a line without the stream's axes is a map in groups: the rows of each read their slice of a norm."""
-        return self._is_beside(stream, "sliced", line)
-
-    def meets_zeros(self, line: Line) -> bool:
-        """Whether a line reads what a norm gives filled up with zeros: of these it gives its bias alone, which pays
-        for nothing."""
-        return self._is_under_any("padded", line)
-
-    def is_tiled(self, line: Line) -> bool:
-        """Whether a line is a convolution whose windows tile what a norm gives: none of them meets a zero or leaves
-        anything out."""
-        return self._is_under_any("tiled", line)
-
-    def _is_under_any(self, word: str, line: Line) -> bool:
-        """Whether a statement of whatever stream, or of a latent, says it of a line."""
-        return any(self._is_beside(name, word, line) for name in (*self.streams, *self.normed_latents))
-
-    def _is_beside(self, stream: str, word: str, line: Line) -> bool:
-        return any((s, w) == (stream, word) and fnmatchcase(line.name, f"*{name}") for s, w, name in self.beside)
 
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[str], Line]]:
