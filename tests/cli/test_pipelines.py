@@ -373,12 +373,11 @@ def test_what_a_pipeline_lacks_is_kept_from_another(two: tuple[Path, Path], tmp_
 
 def planned(models: Any, tmp_path: Path) -> pipeline_merges.PipelineMerge:
     """What becomes of the components."""
-    from isomerge.options import FusingOptions, OpeningOptions, OutputOptions, SpacesOptions
+    from isomerge.options import AligningOptions, FusingOptions, OpeningOptions, OutputOptions, SpacesOptions
 
     how: dict[str, Any] = {"moving": SpacesOptions(), "opening": OpeningOptions(), "writing": OutputOptions()}
-    found = pipeline_merges.pipeline_merge(
-        models, tmp_path / "out", fusing=FusingOptions(align=False), **how, more={}
-    )
+    fusing = FusingOptions(aligning=AligningOptions(align=False))
+    found = pipeline_merges.pipeline_merge(models, tmp_path / "out", fusing=fusing, **how, more={})
     assert found is not None
     return found
 

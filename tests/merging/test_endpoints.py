@@ -208,7 +208,10 @@ def test_what_a_merge_reads_is_part_of_its_key(found: dict[str, Path], tmp_path:
             ([models[1], anchor], {"onto": 1, "matching": Matching(data=str(file))}),
         ]
         output = Output(tmp_path / "out")
-        asked = [(MergeRequest((), fusion_of(2), spaces="default", **how), m) for m, how in ways]
+        asked = [
+            (MergeRequest(models=(), fusion=fusion_of(2), align=True, spaces="default", **how), m)
+            for m, how in ways
+        ]
         return [plan_merge(request, m, output).key() for request, m in asked]
 
     save_file({"input_ids": torch.ones(4, 5, dtype=torch.long)}, file)
@@ -222,6 +225,6 @@ def test_what_a_merge_reads_is_part_of_its_key(found: dict[str, Path], tmp_path:
     by_base = set()
     for bases in ([models[2], None], [None, models[2]]):
         fusion = fusion_of(2, method="task_arithmetic", base=True)
-        request = MergeRequest((), fusion, spaces="default")
+        request = MergeRequest(models=(), fusion=fusion, align=True, spaces="default")
         by_base.add(plan_merge(request, [anchor, *models[:2]], Output(tmp_path / "out"), bases=bases).key())
     assert len(by_base) == 2

@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 import isomerge
 from isomerge.errors import IsomergeError
-from isomerge.merging.merge_request import request_of_models
+from isomerge.merging.merge_request import MergeRequest, request_of_models
 from isomerge.merging.recipe.merge_recipe import recipe_text
 from isomerge.merging.recipe.recipe_request import request_of_recipe
 from solve.disguises import single
@@ -66,7 +67,7 @@ def test_functions_beside_a_recipe(here: Path) -> None:
 
 def test_a_kept_recipe_names_no_function_for_repair() -> None:
     """The same where it is not data of the match."""
-    text = recipe_text(replace(request_of_models(["a", "b"]), repair="m:f"), ["a", "b"])
+    text = recipe_text(replace(request_of_models(["a", "b"]), align=True, repair="m:f"), ["a", "b"])
     assert "run this one with --repair m:f." in text
     assert "\nalign: true" in text
 
@@ -76,3 +77,16 @@ def test_a_kept_recipe_says_how_many_rows_were_asked_for() -> None:
     request = replace(request_of_models(["a", "b"]), said={"data": "x.jsonl", "rows": 7})
     text = recipe_text(request, ["a", "b"])
     assert "rows: 7" in text
+
+
+@pytest.mark.parametrize("name", MergeRequest.recipe_keys())
+def test_an_option_that_a_request_has_as_it_is_said_is_a_key(name: str, tmp_path: Path) -> None:
+    """What a recipe says of it the request has, and the recipe that is kept says it again: an option without its
+    `Key` is none, and one that is left out of the request or of what is kept is lost."""
+    default = getattr(MergeRequest, name)
+    value = not default if isinstance(default, bool) else "none"
+    (tmp_path / "r.yml").write_text(f"{MODELS}align: {{{name}: {str(value).lower()}}}\n")
+    request = request_of_recipe(tmp_path / "r.yml")
+    assert getattr(request, name) == value
+    kept = yaml.safe_load(recipe_text(request, ["a", "b"], request.spaces, firm=True))
+    assert kept["align"][name] == value

@@ -51,7 +51,8 @@ def merge(folders: Sequence[Path], out: Path, *, anchor: str = "none", **how: An
     observer = how.pop("observer", lambda what, done, total: None)
     models = [recognise(folder) for folder in folders]
     fusion = fusion_of(len(models), weights=how.pop("weights", None))
-    request = MergeRequest(tuple(folders), fusion, anchor=anchor, **{"spaces": "default", **how})
+    how = {"align": True, "spaces": "default", **how}
+    request = MergeRequest(models=tuple(folders), fusion=fusion, anchor=anchor, **how)
     report = run_plan(plan_merge(request, models, Output(out, observer=observer)))
     for file in out.glob("alignment*"):  # `outputs` and `tensors` read every safetensors file of a folder
         beside = out.parent / f"{out.name}-alignments"

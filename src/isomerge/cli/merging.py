@@ -177,7 +177,7 @@ class _Teller:
             return
         for note in notes_before(merge):
             self.voice.warn(note)
-        if merge.select is not None:
+        if merge.select_layers is not None:
             from isomerge.commands.layer_selection import check_selection
 
             check_selection(merge)

@@ -11,6 +11,7 @@ from typing import Any
 from isomerge.commands.opening import dtype_name
 from isomerge.errors import IsomergeError
 from isomerge.merging.experts.expert_checks import check_experts_recipe
+from isomerge.merging.merge_request import MergeRequest
 from isomerge.merging.recipe.no_code import check_imports, check_no_code
 from isomerge.merging.recipe.recipe_words import told_in_keys
 from isomerge.merging.recipe.schema import ExpertsRecipe, read_experts_recipe
@@ -89,12 +90,8 @@ def note_idle_options(asked: ExpertsAsked, out: Any) -> None:
     recipe, match = asked.recipe, asked.match
     entries = recipe.entries()
     arguments = {name: getattr(match, name) for name in MatchingOptions.declared() if hasattr(match, name)}
-    arguments |= {
-        "align": recipe.align.enabled,
-        "spaces": recipe.align.spaces,
-        "layers": recipe.align.layers,
-        "out": out,
-    }
+    arguments |= {name: getattr(recipe.align, name) for name in MergeRequest.recipe_keys()}
+    arguments |= {"align": recipe.align.enabled, "out": out}
     arguments |= {"seed": asked.seed, "method": "moe", "method_reads": recipe.gate_mode in RUNS}
     arguments["random"] = recipe.gate_mode in DRAWS or any(entry.noise_scale for entry in entries)
     note_idle(asked_for.Merge, arguments, asked_for.Merge.defaults())

@@ -104,13 +104,13 @@ class Inside:
             IsomergeError: another anchor is asked for.
         """
         onto = fusing.onto
-        if fusing.anchor == "none" or (onto is not None and str(onto) != self.whole):
+        if fusing.aligning.anchor == "none" or (onto is not None and str(onto) != self.whole):
             raise IsomergeError(
                 f"{self.whole} keeps all but its language model, which the others are brought onto: leave --anchor "
                 f"and --onto out, or merge {self.whole}{LANGUAGE} as a language model"
             )
         base = fusing.base_model
-        if base is not None and str(base) != self.whole and fusing.align is not False:
+        if base is not None and str(base) != self.whole and fusing.aligning.align is not False:
             onto = self.whole
         return replace(
             fusing,

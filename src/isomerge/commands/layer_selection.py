@@ -34,9 +34,9 @@ def check_selection(merge: MergeRequest) -> None:
     Raises:
         IsomergeError: naming the option.
     """
-    if merge.select not in (None, VALIDATION):
-        raise IsomergeError(f"--select-layers {merge.select}: choose validation, or name --layers")
-    if merge.select is None:
+    if merge.select_layers not in (None, VALIDATION):
+        raise IsomergeError(f"--select-layers {merge.select_layers}: choose validation, or name --layers")
+    if merge.select_layers is None:
         return
     if merge.matching.data is None:
         raise IsomergeError("--select-layers validation needs validation data: add --data DATA")
@@ -54,10 +54,10 @@ def with_selected_layers(merge: MergeRequest, means: Means) -> MergeRequest:
         IsomergeError: see `check_selection`; or the models have no layers, or the data no labels.
     """
     check_selection(merge)
-    if merge.select is None:
+    if merge.select_layers is None:
         return merge
     plain = replace(merge.matching, decides=False, may_learn=False)
-    base = replace(merge, select=None, matching=plain, spaces=merge.spaces or "default", parents=False)
+    base = replace(merge, select_layers=None, matching=plain, spaces=merge.spaces or "default", parents=False)
     writing = replace(means.writing, overwrite=True, push_to_hub=None, private=False)
     scratch = replace(means, writing=writing, observer=quiet)
     tried: list[Candidate] = []

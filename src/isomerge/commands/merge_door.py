@@ -205,7 +205,7 @@ class MergeDoor:
     ) -> MergeReport:
         """A merge of models, not of pipelines, which will stand in ``shown``, where that is not ``out``."""
         merge, folder = self.merge_of(source, out, writing), place(out)
-        if merge.select is not None:
+        if merge.select_layers is not None:
             from isomerge.commands.layer_selection import with_selected_layers
 
             with self.teller.observed("selecting layers") as observer:

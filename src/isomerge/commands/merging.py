@@ -67,10 +67,9 @@ def merge_of(
         matching = MatchingOptions.of(said)
     else:
         own = fusing.given()
-        how = {"align": own.pop("align"), "anchor": own.pop("anchor"), "heads": own.pop("heads")}
-        onto, how["select"] = own.pop("onto"), own.pop("select_layers")
+        onto, aligning = own.pop("onto"), {name: own.pop(name) for name in fusing.aligning.given()}
         request = request_of_models(models, **own, seed=matching.seed or 0)
-        request = replace(request, onto=number_of(onto, request), **moving.given(), **how)
+        request = replace(request, onto=number_of(onto, request), **moving.given(), **aligning)
     request = replace(request, spec=spec, dtype=dtype, repair=repair)
     with told_in_keys(models, request.recipe, {**said, "repair": repair}):
         match = matching_of(matching, decides=request.spaces is None and request.layers is None)
@@ -145,14 +144,13 @@ def _asked(request: MergeRequest, out: Any) -> Given:
     """A merge's arguments by whatever door, and what decides whether they act: for `note_idle`."""
     match, method = request.matching, request.fusion.method
     arguments = {name: getattr(match, name) for name in MatchingOptions.declared() if hasattr(match, name)}
-    arguments |= {name: getattr(request, name) for name in ("align", "onto", "spaces", "layers", "repair")}
+    same = (*MergeRequest.declared(), "onto", "repair", "merge_base", "stats")
+    arguments |= {name: getattr(request, name) for name in same}
     seed = match.settings.seed if match.settings else 0
     return arguments | {
         "out": out,
         "may_learn": match.may_learn,
         "seed": seed or request.fusion.seed,
-        "merge_base": request.merge_base,
-        "stats": request.stats,
         "method": method.name,
         "base_model": request.base_named or None,
         "base_role": request.fusion.first if joins(method) else "model",

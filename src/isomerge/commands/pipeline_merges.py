@@ -231,7 +231,7 @@ def _by_options(
         return Decided([*inner.pipelines], inner.pipelines[0], [part], refs)
     pipelines = _opened(refs)
     role_of_base(method(fusing.method), fusing.base_model is not None)  # told before any component is merged
-    if option := next((name for name in ONLY_ONE if getattr(fusing, name)), None):
+    if option := next((name for name in ONLY_ONE if fusing.given()[name]), None):
         raise IsomergeError(
             f"--{option.replace('_', '-')} is about one model, and {refs[0]} is a pipeline of several: merge the "
             f"folders of one component by themselves"
@@ -251,7 +251,7 @@ def _by_options(
             base_model=within(fusing.base_model, name),
             onto=None if stored else within(fusing.onto, name),
             source_bases=[within(base, name) for base in fusing.source_bases],
-            align=False if stored else fusing.align,
+            aligning=replace(fusing.aligning, align=False) if stored else fusing.aligning,
         )
         return ComponentMerge(
             name, [within(ref, name) for ref in models], None, STORED if stored else "", how,
@@ -259,7 +259,8 @@ def _by_options(
         )  # fmt: skip
 
     def decide(whole: Pipeline, name: str) -> ComponentMerge:
-        return _decided(name, pipelines, opening, aligned=fusing.align is not False, merge=of, whole=whole)
+        aligned = fusing.aligning.align is not False
+        return _decided(name, pipelines, opening, aligned=aligned, merge=of, whole=whole)
 
     return _decided_all(pipelines, decide, [str(model) for model in models])
 

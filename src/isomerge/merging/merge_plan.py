@@ -55,6 +55,10 @@ if TYPE_CHECKING:
     from isomerge.merging.fusion_statistics import FusionStatistics
 
 
+DECIDED = ("align", "spaces")
+"""Options that are decided by how the models stand, where they are not said."""
+
+
 @dataclass(frozen=True)
 class Matched:
     """What passes over whole models found."""
@@ -235,16 +239,14 @@ class MergePlan:
         settings = (
             list(map(file_stamp, request.stats)),
             self.spaces,
-            request.layers,
+            [getattr(request, name) for name in MergeRequest.declared() if name not in DECIDED],
             self.output.dtype,
             self.output.out_shard_size,
             inputs_key(self.matching, self.donor),
             inputs_key(self.matching, self.target),
-            request.anchor,
             bearings.order,
             data_key(request.repair, self.donor, self.matching.limit),
             [k for k, base in enumerate(self.bases) if base is not None],
-            request.heads,
             None if self.recipe is None else plain_value(self.recipe),  # what it says, not how it is written
             bearings.left,
             None if self.first is None else bearings.spaces,

@@ -20,6 +20,7 @@ from isomerge.fusion.method_parameters import of_every_model
 from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
 from isomerge.merging.recipe.recipe_words import in_keys, told_in_keys
+from isomerge.options import AligningOptions, SpacesOptions
 from isomerge.records import Json, Record, inline
 from isomerge.solve.match_options import WEIGHTS, Matching
 
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 Layers = tuple[Any, tuple[int, int]]
 """A model, and some of its layers ``[first, last)``."""
-OF_ALIGN = ("merge_base", "anchor", "spaces", "layers", "heads", "untie", "repair")
-"""The fields that a recipe's `align` has by the same names (`isomerge.merging.recipe.schema.AlignBlock`)."""
 
 
 class Candidate(Record):
@@ -48,9 +47,14 @@ class LayerScan(Record):
     chosen: str
 
 
-@dataclass(frozen=True)
-class MergeRequest:
-    """A merge, before any model is opened: arguments and recipes give the same record."""
+@dataclass(frozen=True, kw_only=True)
+class MergeRequest(AligningOptions, SpacesOptions):
+    """A merge, before any model is opened: arguments and recipes give the same record. Options of how models are
+    aligned, and what may move, it has as they are said.
+
+    With ``anchor="none"`` all models are matched onto their common mean (`isomerge.solve.many.mean_solver`), which
+    is written in the coordinates of one of them, in any order the same (`isomerge.solve.standing.own_order`).
+    """
 
     models: tuple[Any, ...]
     """References, open checkpoints or modules, in the run's order; with slices, the first of every stack."""
@@ -82,19 +86,8 @@ class MergeRequest:
     known."""
     files: tuple[str, ...] = ()
     """What is read beside models, data and statistics: the recipe, and its chat template."""
-    align: bool | str = True
-    """Whether models are matched; ``auto``: those that are not aligned already."""
-    anchor: str = "first"
-    """With ``none`` all models are matched onto their common mean (`isomerge.solve.many.mean_solver`), which is
-    written in the coordinates of one of them, in any order the same (`isomerge.solve.standing.own_order`)."""
     onto: int = 0
     """The number of the model that the others are aligned onto."""
-    spaces: str | None = None
-    """What may move; None: what the models need (`isomerge.solve.standing`)."""
-    layers: str | None = None
-    heads: str = "average"
-    """Whose classifier heads are written (`isomerge.merging.heads`)."""
-    untie: bool = False
     repair: Any = None
     """Data for REPAIR (`isomerge.fusion.forward.repair`), which re-normalises the merged model's activations."""
     matching: Matching = WEIGHTS
@@ -102,8 +95,6 @@ class MergeRequest:
     """The options of the match that were said, for the recipe that is kept."""
     spec: str | Path | None = None
     dtype: str | None = None
-    select: str | None = None
-    """How the layers that are matched are selected (`isomerge.commands.layer_selection`)."""
     scan: LayerScan | None = None
     """What was tried, where they were."""
     parents: bool = True
@@ -217,14 +208,19 @@ def request_of_models(
     fusion = replace(fusion, notes=(*fusion.notes, *notes))
     tokenizer = None if tokenizer_source is None else {"source": str(tokenizer_source)}
     return MergeRequest(
-        tuple([base_model, *listed] if named else listed),
-        fusion,
+        models=tuple([base_model, *listed] if named else listed),
+        fusion=fusion,
         stats=tuple(files),
         tokenizer=tokenizer,
         source_bases=tuple(origins),
         merge_base=merge_base,
         base_named=base_model is not None,
     )
+
+
+def of_align() -> list[str]:
+    """The keys of a recipe's `align` that requests have as they are."""
+    return ["merge_base", "repair", *MergeRequest.recipe_keys()]
 
 
 def joins(method: Method) -> bool:

@@ -10,6 +10,7 @@ from isomerge.options.files import OutputOptions as OutputOptions
 from isomerge.options.files import ReportOptions as ReportOptions
 from isomerge.options.files import SpecOptions as SpecOptions
 from isomerge.options.files import TellingOptions as TellingOptions
+from isomerge.options.fusing import AligningOptions as AligningOptions
 from isomerge.options.fusing import FusingOptions as FusingOptions
 from isomerge.options.matching import MatchingOptions as MatchingOptions
 from isomerge.options.option import switches

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.files import check_file, is_device
-from isomerge.options.option import COMMAND_LINE, FILE, FOLDER, Asked, Options, needed, option
+from isomerge.options.option import COMMAND_LINE, FILE, FOLDER, Asked, Key, Options, needed, option
 
 OUTPUT = "Output"
 
@@ -57,7 +57,7 @@ class SpecOptions(ImportOptions):
 
     spec: str | Path | None = option(
         None, "A spec text for an architecture that isomerge does not know.", "--spec", kind=Path | None,
-        panel=OUTPUT, reads=True,
+        panel=OUTPUT, reads=True, recipe=Key(str | None, aligns=False),
     )  # fmt: skip
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from isomerge.errors import IsomergeError
-from isomerge.options.option import FIRST, LATE, REFUSED, Asked, Options, option, texts_of
+from isomerge.options.option import FIRST, LATE, REFUSED, Asked, Key, Options, group, option, texts_of
 from isomerge.options.spaces import aligned
 
 AUTO = "auto"
@@ -41,6 +41,33 @@ def _statistics(a: Asked) -> str | None:
 
 
 @dataclass(frozen=True)
+class AligningOptions(Options):
+    """How models are aligned, and whose heads they have then: what a request of a merge has as it is said."""
+
+    heads: str = option(
+        "average",
+        "Classifier heads: average, copy (the first model's), keep:MODEL, or separate (all, in folders of "
+        "their own).",
+        panel=MODELS, acts=LATE, recipe=Key(aligns=False, experts=False),
+    )  # fmt: skip
+    align: bool | str = option(
+        AUTO,
+        "Align all before fusing, or none; by default those that are not aligned already, as fine-tunes of one "
+        "base are.",
+        "--align/--no-align", kind=bool | None, read=_switch, default=None, panel=FIRST,
+    )  # fmt: skip
+    anchor: str = option(
+        "first", "What the models are aligned onto: the first model, or none of them (their common mean).",
+        panel=ALIGNMENT, acts=REFUSED, recipe=Key(Literal["first", "none"], experts=False),
+    )  # fmt: skip
+    select_layers: str | None = option(
+        None,
+        "validation: match each layer alone, and the first and last so many, and keep what is best on --data.",
+        panel=ALIGNMENT, acts=REFUSED,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class FusingOptions(Options):
     """The method, its parameters, and what the models are to it."""
 
@@ -59,7 +86,7 @@ class FusingOptions(Options):
         True,
         "Whether methods that know no base merge a --base-model that is not among the models; else it gives config "
         "and tokenizer alone.",
-        "--merge-base/--no-merge-base", panel=MODELS, acts=_merge_base,
+        "--merge-base/--no-merge-base", panel=MODELS, acts=_merge_base, recipe=Key(aligns=False, experts=False),
     )  # fmt: skip
     parameters: Mapping[str, Any] | None = option(
         None, "A parameter of the method, such as density=0.5, or density=0.5,0.3 per model.", "--parameter", "-p",
@@ -78,30 +105,10 @@ class FusingOptions(Options):
         "--source-base", kind=list[str] | None, read=lambda given: given or [], default=None, panel=MODELS,
         acts=REFUSED, reads=True,
     )  # fmt: skip
-    heads: str = option(
-        "average",
-        "Classifier heads: average, copy (the first model's), keep:MODEL, or separate (all, in folders of "
-        "their own).",
-        panel=MODELS, acts=LATE,
-    )  # fmt: skip
-    align: bool | str = option(
-        AUTO,
-        "Align all before fusing, or none; by default those that are not aligned already, as fine-tunes of one "
-        "base are.",
-        "--align/--no-align", kind=bool | None, read=_switch, default=None, panel=FIRST,
-    )  # fmt: skip
-    anchor: str = option(
-        "first", "What the models are aligned onto: the first model, or none of them (their common mean).",
-        panel=ALIGNMENT, acts=REFUSED,
-    )  # fmt: skip
-    select_layers: str | None = option(
-        None,
-        "validation: match each layer alone, and the first and last so many, and keep what is best on --data.",
-        panel=ALIGNMENT, acts=REFUSED,
-    )  # fmt: skip
+    aligning: AligningOptions = group(AligningOptions)
     onto: Any = option(
         None, "The model that all are aligned onto, where it is not the first.", "--onto", kind=str | None,
-        panel=ALIGNMENT, acts=aligned, reads=True,
+        panel=ALIGNMENT, acts=aligned, reads=True, recipe=Key(experts=False),
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.errors import IsomergeError
-from isomerge.options.option import FIRST, LATE, REFUSED, Asked, Options, option, texts_of
+from isomerge.options.option import FIRST, LATE, REFUSED, Asked, Key, Options, option, texts_of
 
 DATA = "Folder or file of images, text, JSON lines, parquet or safetensors, a data set, or module:function."
 BY_DATA = "Matching with data"
@@ -88,7 +88,7 @@ class MatchingOptions(Options):
         None,
         "Examples to match activations on, or generate: the models make their own. A merge learns the match on "
         f"them where models show no common base (--learn: in any case), and measures what came out. {DATA}",
-        kind=str | None, panel=FIRST, acts=_data, reads=True,
+        kind=str | None, panel=FIRST, acts=_data, reads=True, recipe=Key(aligns=False),
     )  # fmt: skip
     stats_src: str | Path | Sequence[str | Path] | None = option(
         None, "Activations from a file of `isomerge stats`, one per model that is moved.", kind=list[Path] | None,

@@ -36,6 +36,18 @@ class Asked:
         return self._given.get(name)
 
 
+@dataclass(frozen=True)
+class Key:
+    """A key of a recipe's ``align``, by the name of the option that it says."""
+
+    kind: Any = None
+    """What it takes, where that is not what the command line takes."""
+    aligns: bool = True
+    """Whether it says how models are aligned, so that a block of it alone aligns them."""
+    experts: bool = True
+    """Whether it has a place where experts are made, each of which is brought to the base's frame."""
+
+
 Acts = Callable[[Asked], str | None]
 """Why an option does nothing; None where it acts."""
 
@@ -76,6 +88,8 @@ class Option:
     """Whether it names models, files or folders that are read."""
     writes: str | None = None
     """What is written to the place that it names: `FILE` or `FOLDER`."""
+    recipe: Key | None = None
+    """What says it in a recipe, which a match's options need not tell: they all are such keys."""
     metavar: str | None = None
     """How the command line's help writes its value, where that is not its kind."""
 
@@ -127,6 +141,11 @@ class Options:
             within, acts = each.metadata["group"].declared(), each.metadata["acts"]
             rows |= {n: (f, replace(about, acts=acts.get(n, about.acts))) for n, (f, about) in within.items()}
         return rows
+
+    @classmethod
+    def recipe_keys(cls) -> dict[str, Key]:
+        """The keys of a recipe's ``align`` that the options tell, by name."""
+        return {name: about.recipe for name, (_, about) in cls.declared().items() if about.recipe is not None}
 
     @classmethod
     def defaults(cls) -> Given:

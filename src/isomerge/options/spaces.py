@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from isomerge.options.option import FIRST, LATE, Asked, Options, option
+from isomerge.options.option import FIRST, LATE, Asked, Key, Options, option
 
 PANEL = "Matching"
 _UNTIE = "Give a head that is tied to the embeddings weights of its own, where that frees a symmetry."
@@ -29,10 +29,10 @@ class LayersOptions(Options):
         "paper-joint, attention, ffn, none, or a list of roles and spaces such as qk,ov,ff or default,res:Perm "
         "(isomerge inspect shows them). Without it, what the models need: nothing where they are aligned already, "
         "inside the layers where their streams are in one basis, else all.",
-        shown=False, panel=FIRST, acts=aligned,
+        shown=False, panel=FIRST, acts=aligned, recipe=Key(),
     )  # fmt: skip
     layers: str | None = option(
-        None, "Match these layers only: 0-4, 0,2,5, head:5 or tail:3.", panel=PANEL, acts=_layers,
+        None, "Match these layers only: 0-4, 0,2,5, head:5 or tail:3.", panel=PANEL, acts=_layers, recipe=Key(),
     )  # fmt: skip
 
 
@@ -40,7 +40,7 @@ class LayersOptions(Options):
 class SpacesOptions(LayersOptions):
     """The same, and whether tied heads are given weights of their own."""
 
-    untie: bool = option(False, _UNTIE, "--untie", panel=PANEL, acts=LATE)
+    untie: bool = option(False, _UNTIE, "--untie", panel=PANEL, acts=LATE, recipe=Key(aligns=False, experts=False))
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ from isomerge.models.compatible import compared_keys
 from isomerge.models.experts_view import DenseMlps
 from isomerge.models.recognised import Model
 from isomerge.observe.prompt_rows import READS
+from isomerge.options.requests.merging import Merge
 from isomerge.symmetry.axes import LABELS
 
-NO_PLACE = ("onto", "repair", "heads", "merge_base", "untie", "stats", "anchor")
+NO_PLACE = (*(name for name, key in Merge.recipe_keys().items() if not key.experts), "stats")
 """Keys of `align` that say nothing of experts, which are brought to the base's frame one by one."""
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from isomerge.merging.merge_request import MergeRequest
 from isomerge.merging.recipe.schema import AlignBlock, ExpertsRecipe
 from isomerge.options import MatchingOptions
 from isomerge.records import Json
@@ -43,7 +44,8 @@ def _align(block: AlignBlock, said: Mapping[str, Any], seed: int) -> Json:
     """The block `align`: what is not what it is by default."""
     defaults = MatchingOptions().given()
     settings: Json = {"enabled": block.enabled}
-    settings |= {name: value for name in ("spaces", "layers") if (value := getattr(block, name)) is not None}
+    own = {name: getattr(block, name) for name, key in MergeRequest.recipe_keys().items() if key.experts}
+    settings |= {name: value for name, value in own.items() if value != getattr(MergeRequest, name)}
     if block.spec is not None:
         settings["spec"] = absolute_path(block.spec)
     for name, value in said.items():

@@ -15,7 +15,7 @@ from isomerge.checkpoint.chat_template import is_file_name
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.fusion.method_parameters import Settings, SliceParameters
 from isomerge.fusion.registry import Method, Option
-from isomerge.merging.merge_request import OF_ALIGN, MergeRequest
+from isomerge.merging.merge_request import MergeRequest, of_align
 from isomerge.observe.data.records import may_be_function
 from isomerge.options import MatchingOptions
 from isomerge.plug_ins.command import given_modules
@@ -176,7 +176,7 @@ def _spaces_said(request: MergeRequest, spaces: str | None, *, firm: bool) -> st
 def _align(request: MergeRequest, refs: Sequence[str], heads: str, spaces: str | None) -> tuple[Json, bool]:
     """The block ``align``, and whether it says all: data that are objects have no name."""
     defaults, said = MatchingOptions().given(), replace(request, spaces=spaces, heads=heads)
-    own = {n: getattr(said, n) for n in OF_ALIGN if n != "merge_base"}  # which `recipe_text` says
+    own = {n: getattr(said, n) for n in of_align() if n != "merge_base"}  # which `recipe_text` says
     settings: Json = {name: value for name, value in own.items() if value != getattr(MergeRequest, name)}
     settings |= {"onto": refs[request.onto] if request.onto else None}
     settings |= {"spec": None if request.spec is None else absolute_path(request.spec)}

@@ -16,7 +16,7 @@ from isomerge.fusion.method_options import check_count
 from isomerge.fusion.method_parameters import Parameters, SliceParameters
 from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
-from isomerge.merging.merge_request import OF_ALIGN, Layers, MergeRequest, joined, joins
+from isomerge.merging.merge_request import Layers, MergeRequest, joined, joins, of_align
 from isomerge.merging.recipe.no_code import check_imports, check_no_code
 from isomerge.merging.recipe.recipe_modules import check_known
 from isomerge.merging.recipe.recipe_steps import Step
@@ -78,8 +78,8 @@ def request_of_recipe(source: str | Path | Step, *, seed: int | None = None) -> 
     written = template is not None and is_file_name(template[0])
     block = recipe.align
     return MergeRequest(
-        names,
-        fusion,
+        models=names,
+        fusion=fusion,
         stacks=stacks if recipe.slices else (),
         module=recipe.sliced.module,
         kept_layers={module: tuple(layers) for module, layers in recipe.sliced.layers.items()},
@@ -96,7 +96,7 @@ def request_of_recipe(source: str | Path | Step, *, seed: int | None = None) -> 
         said=block.matching(),
         spec=_spec(block.spec, path),
         dtype=recipe.written_dtype,
-        **{name: getattr(block, name) for name in OF_ALIGN},
+        **{name: getattr(block, name) for name in of_align()},
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from isomerge.errors import NO_VALUES, OPTION, IsomergeError
 from isomerge.options import unused
+from isomerge.options.requests.merging import Merge
 
 if TYPE_CHECKING:
     from isomerge.merging.recipe.schema import AlignBlock, ExpertsRecipe, Recipe
@@ -18,7 +19,7 @@ KEYS = {"stats-src": "stats", "stats-anchor": "stats", "align": "enabled", "no-a
 """A key of ``align`` where it is not the option's name."""
 WHOLE = {"base-model": "base_model", "method": "merge_method", "tokenizer-source": "tokenizer_source"}
 """Keys of the recipe itself."""
-STILL = ("data", "heads", "merge_base", "repair", "spec", "untie")
+STILL = {name for name, key in Merge.recipe_keys().items() if not key.aligns}
 """Keys of ``align`` that say nothing of whether models are aligned, which a block of them alone would do."""
 ADVICE = {"leave --no-align out": "say --align"}
 """What a sentence tells to do that is said otherwise in a recipe, which may not have the key."""

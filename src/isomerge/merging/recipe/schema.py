@@ -31,6 +31,7 @@ from isomerge.merging.recipe.yaml_text import read_documents, read_yaml
 from isomerge.observe.prompt_rows import WAYS
 from isomerge.options import MatchingOptions
 from isomerge.options.option import kind_of
+from isomerge.options.requests.merging import Merge
 from isomerge.records import Json
 from isomerge.run.provenance import FORM
 
@@ -128,19 +129,21 @@ class TokenizerEntry(Strict):
     neighbours: int = NEIGHBOURS
 
 
-_Evidence: Any = create_model(  # pyright: ignore[reportCallIssue]
-    "_Evidence",
-    __base__=Strict,
-    **{  # pyright: ignore[reportArgumentType]
-        name: (kind_of(declared, about) | None, None)
-        for name, (declared, about) in MatchingOptions.declared().items()
-        if name not in ("stats_src", "stats_anchor")  # which a recipe lists as one, ``stats``
-    },
-)
-"""The keys of `align` that are options of a match: each is as on the command line, or left out."""
+_FILES = ("stats_src", "stats_anchor")
+"""Options of a match that a recipe lists as one, ``stats``."""
+_OF_MATCH = {name: row for name, row in MatchingOptions.declared().items() if name not in _FILES}
+_KEYS: dict[str, Any] = {name: (kind_of(*row) | None, None) for name, row in _OF_MATCH.items()}
+_KEYS |= {"enabled": (bool | Literal["auto"], "auto")}
+_KEYS |= {
+    name: (key.kind or kind_of(*Merge.declared()[name]), Merge.defaults()[name])
+    for name, key in Merge.recipe_keys().items()
+    if name not in _OF_MATCH
+}
+_Keys: Any = create_model("_Keys", __base__=Strict, **_KEYS)
+"""The keys of `align` that are options: those of a match are as on the command line, or left out."""
 
 
-class AlignBlock(_Evidence):
+class AlignBlock(_Keys):
     """What is aligned before merging and by what evidence; ``enabled: false`` is ``--no-align``,
     ``enabled: true`` is ``--align``; ``auto``, the default of a block, leaves models alone that are aligned
     already.
@@ -152,23 +155,11 @@ class AlignBlock(_Evidence):
     alone.
     """
 
-    enabled: bool | Literal["auto"] = "auto"
-    anchor: Literal["first", "none"] = "first"
-    onto: str | None = None
-    match: str | None = None
-    repair: str | None = None
-    heads: str = "average"
-    merge_base: bool = True
-    spaces: str | None = None
-    layers: str | None = None
-    untie: bool = False
-    spec: str | None = None
     stats: list[str] | None = None
 
     def matching(self) -> Json:
         """What is set of the evidence, by the names of `isomerge.align`'s arguments."""
-        own = AlignBlock.model_fields.keys() - _Evidence.model_fields.keys()
-        settings = self.model_dump(exclude=set(own), exclude_none=True)
+        settings = self.model_dump(include={*_OF_MATCH}, exclude_none=True)
         if self.stats:
             settings |= {"stats_anchor": self.stats[0], "stats_src": self.stats[1:]}
         return settings

@@ -10,7 +10,7 @@ from typing import Any
 from isomerge.options.files import OUTPUT, DryRunOptions, OpeningOptions, OutputOptions, TellingOptions, out_folder
 from isomerge.options.fusing import METHOD, FusingOptions, weights_of
 from isomerge.options.matching import MatchingOptions
-from isomerge.options.option import COMMAND_LINE, FILE, FIRST, FOLDER, LATE, Request, argument, group, option
+from isomerge.options.option import COMMAND_LINE, FILE, FIRST, FOLDER, LATE, Key, Request, argument, group, option
 from isomerge.options.running import LiveOptions, RunningOptions
 from isomerge.options.spaces import SpacesOptions
 
@@ -46,7 +46,7 @@ class Merge(Request):
     )  # fmt: skip
     repair: Any = option(
         None, "Re-normalise the merged model's activations on these examples (REPAIR).",
-        kind=str | None, panel=METHOD, reads=True,
+        kind=str | None, panel=METHOD, reads=True, recipe=Key(aligns=False, experts=False),
     )  # fmt: skip
     live: LiveOptions = group(LiveOptions)
     opening: OpeningOptions = group(OpeningOptions)
