@@ -20,13 +20,14 @@ from isomerge.checkpoint.in_memory import in_memory
 from isomerge.cli.program import app
 from isomerge.models.free_streams import given_out
 from isomerge.models.recognised import recognise
+from isomerge.quotient import stream_anchors
 from isomerge.quotient.fingerprint import Fingerprint, fingerprint, read_fingerprint
 from isomerge.quotient.relations import relations
 from isomerge.quotient.similarity import similarity
 from isomerge.quotient.stream_anchors import Anchors, fixed_streams
 from isomerge.symmetry.blocks import Block, leaves
 from solve.disguises import disguise, perturb, turn, write_like
-from toys import FEW, config_of, overwrite, save_toy, tensors
+from toys import FEW, config_of, outputs, overwrite, relative, save_toy, tensors
 from unet_models import UNETS
 
 pytestmark = pytest.mark.in_few_sweeps("how far streams of strangers settle does not matter here")
@@ -121,6 +122,67 @@ def test_every_tensor_counts(name: str, tmp_path: Path) -> None:
             assert isomerge.verify(a, b)["same"], tensor
         shutil.rmtree(b)
     assert kept < 3
+
+
+TIED = ("gpt2", "opt", *more("gpt_neo", "biogpt", "xglm", "mpt", "bloom", "cohere", "bert", "mbart", "whisper"))
+"""Toys whose head is a table of embeddings behind LayerNorm."""
+
+
+@pytest.mark.parametrize("name", TIED)
+def test_what_lies_along_the_ones_counts(name: str, tmp_path: Path) -> None:
+    """To one tensor of every kind something is added that is alike along one of its axes: the hash is another one,
+    or outputs are the same."""
+    a = save_toy(name, tmp_path / "a")
+    assert _blind_to_constants(a) == []
+
+
+@pytest.mark.parametrize("name", ["gpt2", "opt"])
+def test_rows_of_a_head_keep_their_means(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mutant whose anchors lose their means, whoever reads them, does not see the words nor what is added to the
+    last norm's bias."""
+    monkeypatch.setattr(stream_anchors, "tied_heads", lambda _: ([], set()))
+    blind = _blind_to_constants(
+        save_toy(name, tmp_path / "a"), only=r"wte|ln_f|embed_tokens|decoder\.final_layer_norm"
+    )
+    assert len(blind) == 2
+
+
+def _blind_to_constants(a: Path, only: str = "") -> list[str]:
+    """The tensors of one of every kind that may have something more, alike along one axis, under one hash, although
+    outputs are others."""
+    weights, config = tensors(a), config_of(a)
+    kinds = {re.sub(r"\d+", "N", n): n for n in reversed(weights) if weights[n].is_floating_point()}
+    first, before, blind = of(a).hash, outputs(a), []
+    for tensor in kinds.values():
+        for axis in range(weights[tensor].ndim if re.search(only, tensor) else 0):
+            shape = [1 if k == axis else n for k, n in enumerate(weights[tensor].shape)]
+            more = 0.5 * torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+            changed = {**weights, tensor: weights[tensor] + more}
+            if fingerprint(recognise(in_memory(changed, config))).hash == first:
+                b = write_like(
+                    a, a.parent / f"{tensor}-{axis}", lambda stored, changed=changed: stored.update(changed)
+                )
+                blind += [f"{tensor} along {axis}"] if relative(outputs(b), before) > 1e-9 else []
+    return blind
+
+
+def test_means_that_no_head_reads(tmp_path: Path) -> None:
+    """Behind a last norm with gains of one and no bias, what a tied head's rows have along the ones shows nowhere:
+    one function, one hash."""
+    a = save_toy("gpt2", tmp_path / "a")
+
+    def plain(stored: dict[str, torch.Tensor]) -> None:
+        stored["transformer.ln_f.weight"].fill_(1)
+        stored["transformer.ln_f.bias"].zero_()
+
+    def further(stored: dict[str, torch.Tensor]) -> None:
+        words = stored["transformer.wte.weight"]
+        words += torch.linspace(-1, 1, len(words), dtype=words.dtype)[:, None]
+
+    b = write_like(a, tmp_path / "b", plain)
+    c = write_like(b, tmp_path / "c", further)
+    assert relative(outputs(c), outputs(b)) < 1e-9
+    assert of(b).hash == of(c).hash
 
 
 def _is_side(block: Block, end: str, streams: set[str]) -> bool:
@@ -407,7 +469,7 @@ def test_a_fingerprint_goes_through_a_file(tmp_path: Path) -> None:
         isomerge.fingerprint(a, out=tmp_path / "nowhere" / "print.json")
 
 
-@pytest.mark.parametrize("version", [1, 3])
+@pytest.mark.parametrize("version", [1, 3, 4])
 def test_an_older_fingerprint_is_told(version: int, tmp_path: Path) -> None:
     """What older formats held cannot be compared: it says so, and what to do."""
     (tmp_path / "old.json").write_text(json.dumps({"format": f"isomerge-fingerprint-{version}", "hash": "x"}))

@@ -31,7 +31,7 @@ from isomerge.models.tied_tensors import has_language_head, is_body
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.bases import Basis
 from isomerge.symmetry.blocks import Block, Blocks
-from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.language.spec import Line, Spec
 from isomerge.symmetry.layer_norms import layer_norms, norm_spec
 from isomerge.symmetry.norm_stage import NormStage, norm_stages
 from isomerge.symmetry.norms import LayerNorms, Norm, gain_across, gain_along
@@ -308,15 +308,24 @@ def _identifiable_under_layer_norm(model: Model) -> LayerNorms:
     return free_under_layer_norm(model).identifiable(lambda blocks: model.unit(blocks, torch.float64))
 
 
+def tied_heads(model: Model) -> tuple[list[Line], set[str]]:
+    """The lines of heads that have no tensor of their own, and the tables of embeddings that are such a head, by
+    canonical name. What trades a constant with another table is no head."""
+    headed = has_language_head(model.config) and not is_body(model.config)
+    own = {block.line for block in model.blocks} - {block.line for block in _stored_twice(model)}
+    tied = [line for line in model.declared.lines if line.tied and headed and line not in own]
+    traded = {name for shift in model.spec.shifts if shift.trades for name in (shift.bias, shift.into)}
+    return tied, {str(line.tied) for line in tied} - traded
+
+
+def _stored_twice(model: Model) -> set[Block]:
+    """The heads that are stored although they are the embeddings."""
+    return {b for b in model.blocks if b.line.tied and is_tied(model.config, stored=True)}
+
+
 def free_under_layer_norm(model: Model) -> LayerNorms:
     """What LayerNorm leaves free in a model; no weights are read."""
-    headed = has_language_head(model.config) and not is_body(model.config)
-    lines = [line for line in model.declared.lines if line.tied and headed]
-    twice = {b for b in model.blocks if b.line.tied and is_tied(model.config, stored=True)}
-    own = {block.line for block in model.blocks} - {block.line for block in twice}
-    tied = [line for line in lines if line not in own]
-    traded = {name for shift in model.spec.shifts if shift.trades for name in (shift.bias, shift.into)}
-    tables = {line.tied for line in tied} - traded  # what trades a constant is no head
+    tied, tables = tied_heads(model)
     free = layer_norms(
         model.declared,
         model.blocks,
@@ -328,7 +337,7 @@ def free_under_layer_norm(model: Model) -> LayerNorms:
     for norm in free.norms:
         if norm.gain is not None:
             norm.sealed |= not heads.isdisjoint(norm.gain.names)
-        _hold(norm, twice)
+        _hold(norm, _stored_twice(model))
     return free
 
 

@@ -24,10 +24,11 @@ from isomerge.quotient.storage import Storage
 from isomerge.quotient.stream_anchors import Table
 from isomerge.records import Json
 
-FORMAT = "isomerge-fingerprint-4"
+FORMAT = "isomerge-fingerprint-5"
 OLDER = {
     "isomerge-fingerprint-1": "saw a model from 32 rows alone",
     "isomerge-fingerprint-3": "told nothing of some tensors",
+    "isomerge-fingerprint-4": "told nothing of constants along the stream that a tied head reads",
 }
 """Formats before this one, and why they do not compare."""
 BASIS = "basis"

@@ -256,16 +256,20 @@ def _anchored(
             if atom.name in spec.streams:
                 return None
             continue
-        rows, ends = anchors[atom.name].rows, (*ends, atom.name)
+        side, ends = anchors[atom.name], (*ends, atom.name)
+        rows, means = side.rows, side.means
+        # the gain and the bias of a norm that is read by a table's own rows, with what these have along the ones
+        heard = means is not None and not atom.dual and any(a.name in side.heads for a in atoms)
+        read = rows + means if heard else rows
         if atom.diag:  # a gain that stays: the matrix that it is the diagonal of
             gains = (
                 (view + block.line.less).movedim(at, -1).reshape(-1, view.shape[at]).sum(0)
             )  # of layers along an axis
-            view = (rows * gains) @ rows.mT
+            view = (rows * gains) @ read.mT
             return _Leaf(block, view, (Atom("@1"), Atom("@2")), reads=False, streams=ends * 2)
-        view = torch.matmul(view.movedim(at, -1), rows.mT).movedim(-1, at)
+        view = torch.matmul(view.movedim(at, -1), read.mT).movedim(-1, at)
         atoms = (*atoms[:at], Atom(f"@{len(ends)}"), *atoms[at + 1 :])
-        reads = reads or atom.dual or (anchors[atom.name].unmarked and at > 0)
+        reads = reads or atom.dual or (side.unmarked and at > 0)
     # axes of length one: scales of gains, which are folded, and those that this model does not have
     gone = {*spec.gains, *(n for n, size in spec.sizes.items() if size == 1 and n not in spec.spaces)}
     kept = [at for at, a in enumerate(atoms) if a.name not in gone]

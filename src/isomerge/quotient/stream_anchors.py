@@ -18,7 +18,7 @@ from torch import Tensor
 
 from isomerge.matching.balance import fold_biases
 from isomerge.matching.frame import has_shared_meaning
-from isomerge.models.layer_norm_form import opened_streams
+from isomerge.models.layer_norm_form import opened_streams, tied_heads
 from isomerge.models.recognised import Model, Moved
 from isomerge.quotient.draws import by_norm, chosen, signs, sketch
 from isomerge.symmetry.alignment import Alignment
@@ -42,6 +42,11 @@ class Anchors:
     names: tuple[str, ...]
     rows: Tensor
     """[anchors, width]."""
+    means: Tensor | None = None
+    """[anchors, 1]: what rows of a table that is the head as well have along the ones, zero for all others. It
+    was taken off the rows, and the head reads it; None where nothing was taken off."""
+    heads: frozenset[str] = frozenset()
+    """The scales of norms that such a head reads."""
     unmarked: bool = False
     """Whether no text marks who reads the stream (nothing acts on it): tensors do that do not begin with it."""
 
@@ -154,7 +159,8 @@ def anchors_of(model: Model, dtype: torch.dtype, fold: Alignment, salt: str = ""
     """The anchors of every stream by draw, and the tables that they are from, by block.
 
     Where LayerNorm takes the mean away, so do they: a reader's part along the ones is idle. Where readers keep
-    there what they make of a norm's bias (`isomerge.symmetry.layer_norms`), they have a mean: their size.
+    there what they make of a norm's bias (`isomerge.symmetry.layer_norms`), they have a mean: their size. A table
+    that is the head is no reader: of its rows the head makes another thing where their means are others.
 
     Args:
         model: whose embeddings are read, and its gains.
@@ -175,23 +181,37 @@ def anchors_of(model: Model, dtype: torch.dtype, fold: Alignment, salt: str = ""
     draws = {draw: {s: _joined(of_tables) for s, of_tables in streams.items()} for draw, streams in parts.items()}
     if set(draws[TOKENS]) != set(spec.streams):
         _through_maps(model, dtype, fold, draws, salt)
-    opened = opened_streams(model)
+    opened, (heads, read) = opened_streams(model), tied_heads(model)
+    scales = frozenset(a.name for line in heads for a in line.atoms) & {*model.declared.gains}
+    keys = {block.key for block in shared if block.canonical[0] in read}
     for anchors in draws.values():
         for stream, seen in anchors.items():
-            if spec.spaces[stream].folded == "OFixingOnes":
-                anchors[stream] = replace(seen, rows=seen.rows - seen.rows.mean(-1, keepdim=True))
-            if stream in opened:
-                anchors[stream] = replace(seen, rows=_above_the_ones(seen.rows))
+            if (centring := spec.spaces[stream].folded == "OFixingOnes") or stream in opened:
+                anchors[stream] = _without_means(seen, keys, scales, centring=centring, opened=stream in opened)
     for name, unmarked in fixed_streams(spec, model.blocks).items():
         for draw, anchors in _coordinates(name, spec.sizes[name], dtype, salt).items():
             draws[draw][name] = replace(anchors, unmarked=unmarked)
     return {draw: anchors for draw, anchors in draws.items() if anchors}, tables
 
 
-def _above_the_ones(rows: Tensor) -> Tensor:
-    """Anchors with their own size, less their mean, as their mean."""
-    centred = rows - rows.mean(-1, keepdim=True)
-    return centred + centred.square().mean(-1, keepdim=True).sqrt()
+def _without_means(
+    anchors: Anchors, read: set[str], scales: frozenset[str], *, centring: bool, opened: bool
+) -> Anchors:
+    """Anchors of one stream without what they have along the ones, but for tables that are heads.
+
+    Args:
+        anchors: as they are.
+        read: the tables that are heads.
+        scales: of the norms that these heads read.
+        centring: whether every reader's part along the ones is idle; then heads alone are shown their means.
+        opened: whether readers keep something there, for which anchors have their own size.
+    """
+    means = anchors.rows.mean(-1, keepdim=True)
+    heard = means * torch.tensor([table_of(name) in read for name in anchors.names]).to(means).unsqueeze(-1)
+    rows = anchors.rows - means
+    if opened:
+        rows = rows + rows.square().mean(-1, keepdim=True).sqrt() + (0 if centring else heard)
+    return replace(anchors, rows=rows, means=heard if centring else None, heads=scales)
 
 
 def _settled(model: Model, shared: Sequence[Block]) -> Blocks:
