@@ -19,10 +19,12 @@ from isomerge.checkpoint.in_memory import in_memory
 from isomerge.cli.program import app
 from isomerge.evidence.law import random_alignment
 from isomerge.models.recognised import Model, recognise
+from isomerge.quotient import similarity as of_similarity
 from isomerge.quotient.draws import chosen, codes, salted
 from isomerge.quotient.fingerprint import fingerprint
 from isomerge.quotient.record import read_fingerprint
 from isomerge.quotient.similarity import TAMPERED, Similarity, similarity
+from isomerge.quotient.storage import shared_entries
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block
 from solve.disguises import turn
@@ -204,6 +206,72 @@ def test_spectra_that_are_strange_are_told(subject: Subject, tmp_path: Path) -> 
         subject.print, replace(other, spectra=subject.print.spectra)
     )  # as where a vocabulary is another one
     assert alike.verdict == "derived from one base"
+
+
+@pytest.mark.parametrize("how", ["attention", "vocabulary", "pruned"])
+def test_equal_numbers_are_not_independent(
+    how: str, subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger with the subject's attention, or with its vocabulary, and what one in twenty of its numbers is left
+    of: from files as well. Without a look at numbers (a mutant) one of them is independent."""
+    other = Subject(subject.config["model_type"], tmp_path / "b", seed=5)
+    assert similarity(subject.print, other.print).verdict == "independent"
+    changed = {
+        "attention": {n: t if "attn" in n else other.weights[n] for n, t in subject.weights.items()},
+        "vocabulary": {n: t if n in subject.tokens else other.weights[n] for n, t in subject.weights.items()},
+        "pruned": {
+            n: torch.where(t.abs() < t.abs().flatten().kthvalue(int(0.95 * t.numel())).values, 0.0, t)
+            if t.ndim > 1 and t.is_floating_point()
+            else t
+            for n, t in subject.weights.items()
+        },
+    }[how]
+    made = fingerprint(other.model(changed))
+    made.save(tmp_path / "made.json")
+    for told in (
+        similarity(subject.print, made),
+        similarity(read_fingerprint(tmp_path / "made.json"), subject.print),
+    ):
+        assert told.verdict != "independent"
+        assert told.shared
+        assert told.derived or "hold the same numbers" in told.doubt
+    monkeypatch.setattr(of_similarity, "shared_entries", lambda first, second: ())
+    blind = similarity(subject.print, made).verdict
+    assert blind in ("independent", "derived from one base", "cannot tell whether they have one base")
+    assert (blind == "independent") == (told.verdict == "cannot tell whether they have one base")
+
+
+@pytest.mark.parametrize("numbers", ["float32", "bfloat16", "levels", "signs", "constants"])
+def test_numbers_that_agree_by_chance(numbers: str) -> None:
+    """Strangers in few different numbers hold many that are equal, and are told nothing of it; copies are, but for
+    constants. What one kind of tensors alone has in common may be computed."""
+
+    def drawn(seed: int) -> dict[str, torch.Tensor]:
+        rng = torch.Generator().manual_seed(seed)
+        normal = {f"layers.{n}.{kind}": torch.randn(64, generator=rng) for n in range(12) for kind in "abcdef"}
+        change: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+            "float32": lambda x: x,
+            "bfloat16": lambda x: x.bfloat16().float(),
+            "levels": lambda x: (4 * x).round() / 4,
+            "signs": lambda x: x.sign() * (x.abs() > 0.4),
+            "constants": torch.ones_like,
+        }
+        return {key: change[numbers](x) for key, x in normal.items()}
+
+    pairs = [(drawn(2 * n), drawn(2 * n + 1)) for n in range(8)]
+    assert all(shared_entries(x, y) == () for x, y in pairs)
+    first, other = pairs[0]
+    assert len(shared_entries(first, first)) == (0 if numbers == "constants" else 6)
+    assert shared_entries(first, {k: first[k] if k.endswith("a") else x for k, x in other.items()}) == ()
+
+
+def test_one_draw_that_sees_nothing_is_not_enough(subject: Subject, tmp_path: Path) -> None:
+    """Strangers are strange to all draws: a score that no stranger has leaves it open, whatever another one says."""
+    other = similarity(subject.print, Subject(subject.config["model_type"], tmp_path / "b", seed=5).print)
+    assert other.verdict == "independent"
+    seen = replace(other, score=0.2, witnesses={**other.witnesses, "tokens": 0.1, "all rows": 0.2})
+    assert seen.verdict == "cannot tell whether they have one base"
+    assert seen.kin is None
 
 
 # ------------------------------------------------------------------- layers and numbers

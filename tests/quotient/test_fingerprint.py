@@ -457,6 +457,7 @@ def test_a_fingerprint_goes_through_a_file(tmp_path: Path) -> None:
         {"config": []},
         {"sizes": {"res": 1.5}},
         {"tables": {"x": 3}},
+        {"entries": {"x": 3}},
     ]
     for damage in damaged:
         (tmp_path / "bad.json").write_text(json.dumps({**made.document(), **damage}))

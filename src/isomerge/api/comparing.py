@@ -258,12 +258,13 @@ def similarity(asked: asked_for.Similarity, observer: Observer) -> OfModels[Simi
         salt: what models are fingerprinted with; fingerprints that are given must have been made with the same.
 
     Returns:
-        ``verdict`` (same function, derived from one base, independent, the witnesses disagree: tampered?, or
-        nothing to compare), ``score`` (the mean cosine of the circuits: 1 for one function, near 0 for independent
-        models; None where the models have nothing to compare), ``witnesses`` (what every draw of anchors and the
-        spectra say), ``changes`` (what was done, in sentences), ``source`` (0 or 1: the model that the other was
-        made from, where the data decide it), ``conflict`` (why witnesses disagree), ``difference`` (the largest
-        relative one of any relation), ``tensor``, ``tolerance``, ``hashes_equal``.
+        ``verdict`` (same function, derived from one base, independent, cannot tell whether they have one base, or
+        another one of docs/lab/fingerprint.md), ``score`` (the mean cosine of the circuits: 1 for one function,
+        near 0 for independent models; None where the models have nothing to compare), ``witnesses`` (what every
+        draw of anchors and the spectra say), ``changes`` (what was done, in sentences), ``source`` (0 or 1: the
+        model that the other was made from, where the data decide it), ``shared`` (kinds of tensors of which both
+        hold the same numbers), ``conflict`` (why witnesses disagree), ``difference`` (the largest relative one of
+        any relation), ``tensor``, ``tolerance``, ``hashes_equal``.
 
     Raises:
         IsomergeError: a model that cannot be read, a file that is no fingerprint, or another salt.

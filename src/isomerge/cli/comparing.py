@@ -258,6 +258,8 @@ def _tell_pair(voice: Voice, pair: OfModels[Similarity]) -> None:
         voice.say(f"{made}: {'; '.join(about.said)}.")
     if about.conflict:
         voice.warn(f"{other}: {about.conflict}.")
+    if about.doubt:
+        voice.say(f"{other}: {about.doubt}.")
     if voice.verbose:
         said = ", ".join(f"{name} {value:.2f}" for name, value in about.witnesses.items() if value is not None)
         voice.say(

@@ -64,6 +64,11 @@ def chosen(name: str, count: int, draw: int = 0, salt: str = "") -> list[int]:
     return sorted(order[draw * ROWS : (draw + 1) * ROWS].tolist())
 
 
+def drawn_places(name: str, count: int, size: int, salt: str = "") -> Tensor:
+    """int64: at most ``count`` different ones of ``size`` places, rising."""
+    return (_right(codes(name, count, salt), 1) % size).unique()
+
+
 def sketch(name: str, rows: Tensor, dtype: torch.dtype, salt: str = "") -> Tensor:
     """All rows in at most `ROWS` sums with random signs, [sums, *]: every row counts in one, and its place is told.
     Few are as they are.

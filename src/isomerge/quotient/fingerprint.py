@@ -113,7 +113,7 @@ def _made(model: Model, observer: Observer, dtype: torch.dtype, salt: str) -> Fi
     form, stored = form_of(model), model.without(LayerNormForm)
     by_draw: RelationsByDraw = {}
     spectra_by_key: dict[str, Spectrum] = {}
-    look = Look()
+    look = Look(salt)
     for unit in with_progress(model, local.units, observer):
         floats = {
             block: _moved(stored, form, block, dtype, fold, look) for block in unit.blocks if _counts(model, block)
@@ -161,6 +161,7 @@ def _made(model: Model, observer: Observer, dtype: torch.dtype, salt: str) -> Fi
             for (draw, _, kind), (block, x) in sorted(by_draw.items(), key=lambda r: r[0])
         ],
         spectra_by_key,
+        look.entries,
         model.ref,
     )
 

@@ -82,6 +82,8 @@ class Fingerprint:
     relations: list[Relation]
     spectra: dict[str, Spectrum] = field(default_factory=dict)
     """By element; float32."""
+    entries: dict[str, Tensor] = field(default_factory=dict)
+    """Some numbers of some tensors as they are stored, at places that are drawn; float32, by block."""
     ref: str = ""
     """What the user called the model."""
 
@@ -150,6 +152,7 @@ class Fingerprint:
                 key: {"role": x.role, "stack": x.stack, "layer": x.layer, **_packed(x.data)}
                 for key, x in self.spectra.items()
             },
+            "entries": {key: _packed(x) for key, x in self.entries.items()},
         }
 
     @staticmethod
@@ -186,6 +189,7 @@ class Fingerprint:
                 },
                 relations=[_relation(r) for r in record["relations"]],
                 spectra={key: _spectrum(x) for key, x in _object(record["spectra"]).items()},
+                entries={key: _unpacked(x).flatten() for key, x in _object(record["entries"]).items()},
                 ref=ref,
             )
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):

@@ -6,6 +6,7 @@ it. Same within rounding: they agree within what rounding of the stored dtypes m
 are equal and nothing tells what was done; a change as small as that looks the same. Derived: a witness
 (`isomerge.quotient.witnesses`) sees a common base, and what the others do not see is explained by what was done
 (`isomerge.quotient.changes`). Where nothing explains it, somebody may have changed just what a witness looks at.
+Independent: no draw of anchors sees more than strangers have in common, and both do not hold the same numbers.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from isomerge.quotient.changes import (
     other_settings,
 )
 from isomerge.quotient.record import BASIS, Fingerprint
+from isomerge.quotient.storage import shared_entries
 from isomerge.quotient.stream_anchors import DRAWS, EVERY, LENGTHS, OTHERS, TOKENS
 from isomerge.quotient.witnesses import KIN, by_table, layers_seen, score, spectral, spectral_distance
 from isomerge.records import Json, Record
@@ -43,6 +45,8 @@ BY_WEIGHTS = 1.5
 """Times how far weights moved: by less than that a returned stream's coordinates move with them, in one basis."""
 APART = 10.0
 """Times the tolerance: relations differ by less under the rounding of an ill-conditioned disguise."""
+KINDS = 3
+"""Kinds of tensors that a sentence names."""
 SPECTRA = "spectra"
 SAME_FUNCTION, ONE_BASE, INDEPENDENT = "same function", "derived from one base", "independent"
 WITHIN_ROUNDING = "same within rounding: run verify"
@@ -83,6 +87,9 @@ class Similarity(Record):
     """What every draw says from the anchors of each table alone."""
     changes: tuple[Change, ...] = ()
     """What was done, as far as the data tell."""
+    shared: tuple[str, ...] = ()
+    """Kinds of tensors of which both hold the same numbers at the same places, more of them than chance explains
+    (`isomerge.quotient.storage.shared_entries`)."""
 
     @property
     def equal(self) -> bool:
@@ -97,27 +104,20 @@ class Similarity(Record):
     @property
     def derived(self) -> bool:
         """Whether a witness sees a common base, or they are one function; others may disagree (see `conflict`)."""
-        return self.equal or any(vote is True for vote in self.votes.values())
+        bars = {SPECTRA: ALIKE, LENGTHS: BY_LENGTH}
+        said = self.witnesses.items()
+        return self.equal or any(value is not None and value >= bars.get(name, KIN) for name, value in said)
 
     @property
     def kin(self) -> bool | None:
         """Whether they have a common base, beyond doubt; None where that cannot be told."""
-        return True if self.derived else False if False in self.votes.values() else None
+        strange = self.score is not None and self.score < FOREIGN and not self.shared
+        return True if self.derived else False if strange else None
 
     @property
     def apart(self) -> bool:
         """Whether they differ as a whole, by far more than any rounding: most relations do."""
         return self.typical is not None and self.typical > APART * self.tolerance and not self.derived
-
-    @property
-    def votes(self) -> dict[str, bool | None]:
-        """Whether each witness sees a common base; None of one that cannot tell."""
-        votes: dict[str, bool | None] = {}
-        for name, said in self.witnesses.items():
-            high = {SPECTRA: ALIKE, LENGTHS: BY_LENGTH}.get(name, KIN)
-            alien = name not in (SPECTRA, LENGTHS) and said is not None and said < FOREIGN
-            votes[name] = True if said is not None and said >= high else False if alien else None
-        return votes
 
     @property
     def conflict(self) -> str:
@@ -154,7 +154,7 @@ class Similarity(Record):
             return WITHIN_ROUNDING if unseen else ONE_BASE
         if self.kin is False:
             return INDEPENDENT
-        return NOTHING if self.score is None else OPEN_SCORES
+        return NOTHING if self.score is None and not self.shared else OPEN_SCORES
 
     @property
     def source(self) -> int | None:
@@ -167,6 +167,15 @@ class Similarity(Record):
         """What was done, in sentences."""
         return [*self.settings, *(change.words for change in self.changes)] if self.derived else []
 
+    @property
+    def doubt(self) -> str:
+        """A sentence where no witness sees a common base and equal numbers speak for one; empty elsewhere."""
+        if self.derived or not self.shared:
+            return ""
+        more = len(self.shared) - KINDS
+        names = ", ".join(self.shared[:KINDS]) + (f" and {more} more kinds of tensors" if more > 0 else "")
+        return f"no witness sees a common base, but both hold the same numbers at the same places of {names}"
+
     def document(self) -> Json:
         """For a report."""
         return {
@@ -178,6 +187,7 @@ class Similarity(Record):
             "hashes_equal": self.hashes_equal,
             "witnesses": dict(self.witnesses),
             "changes": self.said,
+            "shared": list(self.shared),
             "unsure": list(self.unsure),
             "source": self.source,
             "conflict": self.conflict or None,
@@ -219,8 +229,9 @@ def similarity(first: Fingerprint, second: Fingerprint) -> Similarity:
     done = tuple(changes(first, second, evidence))
     equal = first.hash == second.hash
     return Similarity(
-        best, largest, typical, tensor, tolerance, equal, settings, unsure, spread, witnesses, tables, done
-    )
+        best, largest, typical, tensor, tolerance, equal, settings, unsure, spread, witnesses, tables, done,
+        shared_entries(first.entries, second.entries),
+    )  # fmt: skip
 
 
 def _differences(first: Fingerprint, second: Fingerprint) -> dict[str, float]:

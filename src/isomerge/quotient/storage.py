@@ -1,18 +1,23 @@
-"""How a checkpoint's numbers are stored: how many are zero, whether they lie on a few levels, and how precise they
-are.
+"""How a checkpoint's numbers are stored: how many are zero, whether they lie on a few levels, how precise they are,
+and what some of them are.
 
 Symmetries that mix coordinates hide all of it; permutations and signs, and people who do not disguise what they
 make, do not. So it decides nothing but what was done to a model that other evidence calls derived, and which of two
-was there first.
+was there first; and that models are not called independent which hold the same numbers.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from isomerge.quotient.draws import drawn_places
+from isomerge.symmetry.axes import VOCABULARY
 from isomerge.symmetry.blocks import Block
 
 WINDOW = 64
@@ -27,6 +32,10 @@ OFF_LEVEL = 0.06
 """How far, in steps, rounding may move a value from its level."""
 MOST = 0.75
 """The share of windows that must lie on levels."""
+ENTRIES, TENSORS = 64, 512
+"""Numbers of a tensor that are kept as they are, and tensors of which they are kept."""
+FEWEST, SIGMAS = 6, 6
+"""More equal numbers than this, and so many standard deviations more than chance makes equal, are no chance."""
 PRECISIONS = ("BF16", "F16", "F32", "F64")
 """From the coarsest to the finest."""
 
@@ -49,6 +58,10 @@ class Storage:
 class Look:
     """Looks at tensors one by one."""
 
+    salt: str
+    """What places are drawn with."""
+    entries: dict[str, Tensor] = field(default_factory=dict)
+    """Some numbers of matrices in layers and of what has a row for every token, float32, by block."""
     seen: int = 0
     zero: int = 0
     windows: int = 0
@@ -57,7 +70,13 @@ class Look:
 
     def at(self, block: Block, tensor: Tensor) -> None:
         """Look at some rows of a block as it is stored; blocks outside of layers and vectors do not count."""
-        if not block.scope or tensor.ndim < 2 or min(tensor.shape[-2:]) < 2:
+        if tensor.ndim < 2 or min(tensor.shape[-2:]) < 2:
+            return
+        named = block.axes is not None and (block.scope or VOCABULARY in block.names)
+        if named and len(self.entries) < TENSORS:
+            places = drawn_places(f"{block.key} entries", ENTRIES, tensor.numel(), self.salt)
+            self.entries[block.key] = tensor[torch.unravel_index(places, tensor.shape)].float().nan_to_num()
+        if not block.scope:
             return
         rows = tensor.flatten(0, -2)
         rows = rows[:: max(1, len(rows) // SAMPLES)][:SAMPLES]
@@ -74,6 +93,30 @@ class Look:
         bits = sorted(self.bits)[len(self.bits) // 2] if levelled else None
         precision = max(self.precise, key=PRECISIONS.index)
         return Storage(dtype, precision, self.zero / max(self.seen, 1), bits)
+
+
+def shared_entries(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """The kinds of tensors of which two models hold the same numbers at the same places, far more of them than are
+    the same at two places; zeros do not count.
+
+    Nothing where that is one kind inside of layers alone: what is computed and stored, such as decays, is the same
+    in strangers.
+
+    Args:
+        first, second: some numbers of each, by tensor.
+    """
+    same, chance = Counter[str](), Counter[str]()
+    for key in sorted(first.keys() & second.keys()):
+        x, y = first[key], second[key]
+        if x.shape != y.shape:
+            continue
+        some = (x != 0) & (y != 0)
+        equal = x[some][:, None] == y[some]
+        kind, in_place = re.sub(r"\d+", "*", key), int(equal.diagonal().sum())
+        same[kind] += in_place
+        chance[kind] += (int(equal.sum()) - in_place) / max(len(equal) - 1, 1)
+    kinds = [kind for kind, n in same.items() if n >= FEWEST + chance[kind] + SIGMAS * chance[kind] ** 0.5]
+    return tuple(kinds) if len(kinds) > 1 or not all("*" in kind for kind in kinds) else ()
 
 
 def _precision(x: Tensor) -> str:
