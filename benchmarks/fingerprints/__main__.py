@@ -37,7 +37,7 @@ from isomerge.quotient.similarity import ALIKE, KIN, TAMPERED, Similarity, simil
 PRINTS = TUNED / "prints"
 TEMPLATE = Path(__file__).with_name("page.md")
 TEXT = DATA / "paper" / "text" / "cpu"
-MADE = {**DERIVATIONS, "fine-tuned": Derivation(DERIVATIONS["as it is"].change, "weights moved")}
+MADE = {**DERIVATIONS, "fine-tuned": Derivation(DERIVATIONS["as it is"].change, "relations between weights differ")}
 """What models of the zoo are: what is made here, and what others trained."""
 MOST = 150
 """Pairs of strangers of one family, and of kin that are no roots, that are compared: drawn at random."""

@@ -93,7 +93,7 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def words(found: Similarity) -> str:
     """What was done, in one text."""
-    return "; ".join([*found.settings, *(change.words for change in found.changes)])
+    return "; ".join([*found.settings, *found.sizes, *(change.words for change in found.changes)])
 
 
 # ------------------------------------------------------------------- the vocabulary
@@ -287,6 +287,45 @@ def test_layers_in_another_order(subject: Subject) -> None:
     assert not found.same
 
 
+def test_a_layer_that_was_put_in(tmp_path: Path) -> None:
+    """A copy of a layer that writes nothing is the same function in more layers: nothing tells that the other was not
+    made by taking it out."""
+    a = save_toy("llama", tmp_path / "a", dtype=torch.float32)
+    weights, config = tensors(a), config_of(a)
+    depth = config["num_hidden_layers"]
+    more = {
+        n.replace(f".{depth - 1}.", f".{depth}."): t.clone().zero_() if "o_proj" in n or "down_proj" in n else t
+        for n, t in weights.items()
+        if f"layers.{depth - 1}." in n
+    }
+    deeper = fingerprint(recognise(in_memory({**weights, **more}, {**config, "num_hidden_layers": depth + 1})))
+    mine = fingerprint(recognise(a))
+    for found in (similarity(mine, deeper), similarity(deeper, mine)):
+        assert found.verdict == "derived from one base"
+        assert "that the deeper model has and the other lacks" in words(found)
+        assert found.source is None
+
+
+@pytest.mark.parametrize("how", ["neurons", "heads"])
+def test_parts_that_do_nothing_are_no_tampering(how: str, tmp_path: Path) -> None:
+    """What `widen` makes has all the relations of its model, and spectra of more values: whether it is one function
+    is left open, and nobody is accused."""
+    a = save_toy("llama-mha", tmp_path / "a", dtype=torch.float32)
+    config = config_of(a)
+    wide = {"neurons": {"intermediate_size": 8}, "heads": {"num_attention_heads": 2, "num_key_value_heads": 2}}[how]
+    like = {**config, **{key: config[key] + more for key, more in wide.items()}}
+    (tmp_path / "like").mkdir()
+    (tmp_path / "like" / "config.json").write_text(json.dumps(like))
+    isomerge.widen(a, like=tmp_path / "like", out=tmp_path / "wide")
+    mine, theirs = (fingerprint(recognise(tmp_path / name)) for name in ("a", "wide"))
+    for found in (similarity(mine, theirs), similarity(theirs, mine)):
+        assert found.equal
+        assert found.conflict == ""
+        assert found.verdict == "cannot tell: equal relations, other sizes"
+        assert "compare what both give" in found.doubt
+        assert any("size" in said for said in found.said)
+
+
 @pytest.mark.parametrize(
     ("name", "moved"),
     [
@@ -367,7 +406,7 @@ def test_what_was_done_and_which_way(subject: Subject) -> None:
 
 
 def test_a_body_is_no_fine_tune(tmp_path: Path) -> None:
-    """Of a language model and its own body nothing says that weights moved: their relations are of other forms."""
+    """Of a language model and its own body nothing says how far relations differ: these are of other forms."""
     import transformers as tf
 
     torch.manual_seed(0)
@@ -380,8 +419,36 @@ def test_a_body_is_no_fine_tune(tmp_path: Path) -> None:
     mine, theirs = (fingerprint(recognise(tmp_path / name)) for name in ("model", "body"))
     for found in (similarity(mine, theirs), similarity(theirs, mine)):
         assert found.verdict == "derived from one base"
-        assert "weights moved (" not in words(found)
+        assert "relations between weights" not in words(found)
         assert "one of them returns a stream as it is" in words(found)
+
+
+def test_neurons_that_were_taken_away(subject: Subject) -> None:
+    """Fewer neurons are told as a size and as relations that differ, and no row of the vocabulary is accused."""
+    model = subject.model()
+    ff, kept = model.spec.sizes["ff"], model.spec.sizes["ff"] - 8
+    weights = {
+        n: t[tuple(slice(kept if size == ff else None) for size in t.shape)].contiguous() if ".mlp." in n else t
+        for n, t in subject.weights.items()
+    }
+    fewer: dict[str, Any] = {"n_inner" if "n_inner" in subject.config else "intermediate_size": kept}
+    found = subject.compared(weights, **fewer)
+    assert found.verdict == "derived from one base"
+    assert f"size ff is {ff} and {kept}" in words(found)
+    assert "rows changed" not in words(found)
+    assert "relations between weights differ" in words(found)
+
+
+def test_the_order_of_two_models_does_not_matter(subject: Subject, tmp_path: Path) -> None:
+    """Scores and verdicts are the same numbers in both orders: of layers in another order, and of strangers."""
+    number = {".0.": ".1.", ".1.": ".0."}
+    moved = {next((n.replace(a, b) for a, b in number.items() if a in n), n): t for n, t in subject.weights.items()}
+    stranger = Subject(subject.config["model_type"], tmp_path / "b", seed=5).print
+    for other in (fingerprint(subject.model(moved)), stranger):
+        one, two = similarity(subject.print, other), similarity(other, subject.print)
+        assert one.score == two.score
+        assert one.witnesses == two.witnesses
+        assert one.verdict == two.verdict
 
 
 def test_noise_has_no_direction(subject: Subject) -> None:
@@ -394,7 +461,7 @@ def test_noise_has_no_direction(subject: Subject) -> None:
         }
     )
     assert found.verdict == "derived from one base"
-    assert "weights moved" in words(found)
+    assert "relations between weights differ, half of" in words(found)
     assert found.source is None
 
 
@@ -427,7 +494,7 @@ def test_a_config_that_changes_the_function_changes_the_hash(
     found = similarity(first, changed)
     assert first.hash != changed.hash
     assert found.verdict == "derived from one base"
-    assert any(key in said or "rope" in said or "size" in said for said in found.settings)
+    assert any(key in said or "rope" in said or "size" in said for said in found.said)
 
 
 def test_what_changes_no_output_changes_no_hash(tmp_path: Path) -> None:

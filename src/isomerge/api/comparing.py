@@ -263,8 +263,8 @@ def similarity(asked: asked_for.Similarity, observer: Observer) -> OfModels[Simi
         near 0 for independent models; None where the models have nothing to compare), ``witnesses`` (what every
         draw of anchors and the spectra say), ``changes`` (what was done, in sentences), ``source`` (0 or 1: the
         model that the other was made from, where the data decide it), ``shared`` (kinds of tensors of which both
-        hold the same numbers), ``conflict`` (why witnesses disagree), ``difference`` (the largest relative one of
-        any relation), ``tensor``, ``tolerance``, ``hashes_equal``.
+        hold the same numbers), ``conflict`` (why witnesses disagree), ``doubt`` (what leaves the verdict open),
+        ``difference`` (the largest relative one of any relation), ``tensor``, ``tolerance``, ``hashes_equal``.
 
     Raises:
         IsomergeError: a model that cannot be read, a file that is no fingerprint, or another salt.

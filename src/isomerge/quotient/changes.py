@@ -27,16 +27,16 @@ SEEN, UNSEEN = 0.2, 0.15
 SAME_LENGTHS = 1e-3
 """Relative distance of the lengths of two tables' rows that are the same ones in another order, rounded or not."""
 MOVED = 10.0
-"""Times the tolerance: what weights moved by more than rounding."""
+"""Times the tolerance: what differs by more than rounding."""
 UNMOVED = 0.98
-"""What circuits of weights that did not move agree to, where vocabularies or depths are others."""
+"""What circuits that are the same ones agree to, where vocabularies or depths are others."""
 OTHER_OUTPUTS = (
     "one of them returns a stream as it is, the other what a head makes of it: whether weights moved as well does "
     "not show here (isomerge diff tells)"
 )
-"""What is said instead of how far weights moved."""
+"""What is said instead of how far relations differ."""
 MOST = 0.9
-"""The share of relations that changed where weights moved everywhere."""
+"""The share of relations that differ where nearly all do."""
 ROUNDED_AWAY = 0.3
 """A share of zeros that rounding to few levels leaves by itself."""
 
@@ -74,8 +74,14 @@ def other_settings(first: Fingerprint, second: Fingerprint) -> Iterator[str]:
         return
     for setting in decisive_differences(first.config, second.config, _keys(first, second)):
         yield f"config: {setting.sentence}"
-    if first.depths() == second.depths() and all(
-        t.rows == second.tables[k].rows for k, t in first.tables.items() if k in second.tables
+
+
+def other_sizes(first: Fingerprint, second: Fingerprint) -> Iterator[str]:
+    """Sentences about sizes of two models of one architecture that differ, where depths and tables do not."""
+    if (
+        first.model_type == second.model_type
+        and first.depths() == second.depths()
+        and all(t.rows == second.tables[k].rows for k, t in first.tables.items() if k in second.tables)
     ):
         for name in sorted({*first.sizes, *second.sizes}):
             mine, theirs = first.sizes.get(name), second.sizes.get(name)
@@ -114,7 +120,8 @@ def changes(first: Fingerprint, second: Fingerprint, evidence: Evidence) -> Iter
     yield from stored
     if not stored:
         deep = first.depths() != second.depths()
-        moved = list(_moved(evidence, deep=deep, layers=bool(layers), tables=bool(tables)))
+        sized = any(other_sizes(first, second))
+        moved = list(_moved(evidence, deep=deep, sized=sized, layers=bool(layers), tables=bool(tables)))
         # A body's stream has coordinates of its own, a head's reader folds its norm: relations are of other forms.
         yield from [Change(OTHER_OUTPUTS)] if moved and _given_out(first) != _given_out(second) else moved
 
@@ -124,30 +131,34 @@ def _given_out(model: Fingerprint) -> set[str]:
     return {r.kind for r in model.relations if r.draw == BASIS}
 
 
-def _moved(evidence: Evidence, *, deep: bool, layers: bool, tables: bool) -> Iterator[Change]:
-    """Weights that moved by more than rounding; a vocabulary that changed shows in relations, and in no spectrum.
+def _moved(evidence: Evidence, *, deep: bool, sized: bool, layers: bool, tables: bool) -> Iterator[Change]:
+    """What differs by more than rounding, where nothing that is known explains it; a vocabulary that changed shows
+    in relations, and in no spectrum. How far weights themselves moved is not known: relations are their products.
 
     Args:
         evidence: what was compared.
         deep: whether depths differ.
+        sized: whether sizes inside of layers do, so that spectra of neurons do not compare.
         layers: whether layers differ.
         tables: whether the vocabulary was.
     """
-    what = "weights moved (fine-tuned, merged, rounded or noise)"
     least, spread = MOVED * evidence.tolerance, evidence.spread or 0.0
     if deep or not evidence.differences:
         best = max((s for draw in DRAWS if (s := evidence.witnesses.get(draw)) is not None), default=1.0)
         if best < UNMOVED and not tables:
-            yield Change(f"{what} by some {(2 * (1 - best)) ** 0.5:.2g} of their size")
+            yield Change(f"circuits of the layers that both have differ: their mean cosine is {best:.2g}")
     elif tables or layers:
         if tables and spread > least and not layers:
-            yield Change(f"{what}: spectra by up to {spread:.2g}")
-    elif spread <= evidence.tolerance and (changed := _rows_changed(evidence)):
+            yield Change(f"spectra of circuits differ by up to {spread:.2g} of their size")
+    elif spread <= evidence.tolerance and not sized and (changed := _rows_changed(evidence)):
         yield from changed
     elif moved := sorted(x for x in evidence.differences.values() if x > least):
         share = len(moved) / len(evidence.differences)
-        place = "" if share > MOST else f", in {share:.0%} of the relations"
-        yield Change(f"{what} by some {moved[len(moved) // 2]:.2g} of their size{place}")
+        which, those = ("the", "them") if share > MOST else (f"{share:.0%} of the", "those")
+        yield Change(
+            f"{which} relations between weights differ, half of {those} by {moved[len(moved) // 2]:.2g} of their "
+            "size or more"
+        )
 
 
 def _rows_changed(evidence: Evidence) -> list[Change]:
@@ -172,7 +183,7 @@ def _architecture(first: Fingerprint, second: Fingerprint) -> Iterator[Change]:
 
 
 def _layers(first: Fingerprint, second: Fingerprint, evidence: Evidence) -> Iterator[Change]:
-    """Layers that were removed, repeated, reordered or replaced, stack by stack."""
+    """Layers that one of them lacks, or that were repeated, reordered or replaced, stack by stack."""
 
     best = max((EVERY, TOKENS, LENGTHS), key=lambda draw: evidence.witnesses.get(draw) or -1.0)
     stacks: dict[str, list[Tensor]] = {}
@@ -190,7 +201,8 @@ def _layers(first: Fingerprint, second: Fingerprint, evidence: Evidence) -> Iter
 
 
 def _other_depth(table: Tensor, place: str) -> Iterator[Change]:
-    """Layers of the deeper model that the other lacks, or has once."""
+    """Layers of the deeper model that the other lacks, or has once. A layer that is there twice was copied; of one
+    that the other lacks nothing tells whether it was put in or taken out."""
     deep = int(table.shape[1] > table.shape[0])
     table = table.mT if deep else table  # deeper first
     pairs, _ = partners(table)
@@ -201,7 +213,7 @@ def _other_depth(table: Tensor, place: str) -> Iterator[Change]:
     if all(float(table[n].max()) >= 0.9 for n in left):
         yield Change(f"layers{place} repeated ({names} of the deeper model)", deep)
     else:
-        yield Change(f"layers{place} removed ({names} of the deeper model)", 1 - deep)
+        yield Change(f"layers{place} that the deeper model has and the other lacks ({names})")
 
 
 def _reordered(table: Tensor, place: str) -> Iterator[Change]:

@@ -83,22 +83,15 @@ def fingerprint(model: Model, observer: Observer = quiet, *, salt: str = "") -> 
         raise IsomergeError(
             f"{model.ref} has no tensors, so there is nothing to tell it by: is its file of weights lost?"
         )
-    exact = working_dtype([model]) == torch.float64 or not _halves(model)
-    try:
-        return _made(model, observer, torch.float64 if exact else torch.float32, salt)
-    except OverflowError as error:
-        if exact:
-            raise _too_large(model, error) from None
-    try:
-        return _made(model, observer, torch.float64, salt)
-    except OverflowError as error:
-        raise _too_large(model, error) from None
-
-
-def _too_large(model: Model, error: OverflowError) -> IsomergeError:
-    return IsomergeError(
-        f"{model.ref}: products of tensor {error} overflow even in float64, so that nothing can be told of "
-        f"them: is the checkpoint damaged?"
+    exact, name = working_dtype([model]) == torch.float64 or not _halves(model), ""
+    for dtype in (torch.float64,) if exact else (torch.float32, torch.float64):
+        try:
+            return _made(model, observer, dtype, salt)
+        except OverflowError as error:
+            name = str(error)
+    raise IsomergeError(
+        f"{model.ref}: products of tensor {name} overflow even in float64, so that nothing can be told of them: is "
+        "the checkpoint damaged?"
     )
 
 
@@ -247,11 +240,9 @@ def _keeps_lengths(spec: Spec, block: Block) -> bool:
 
 def _check_finite(by_draw: RelationsByDraw, spectra: dict[str, Spectrum]) -> None:
     """Raises OverflowError with the name of the first block whose relations are not finite."""
-    for (_, key, _), (_, x) in by_draw.items():
-        if not bool(x.data.isfinite().all()):
-            raise OverflowError(key)
-    for key, x in spectra.items():
-        if not bool(x.data.isfinite().all()):
+    related = ((key, x.data) for (_, key, _), (_, x) in by_draw.items())
+    for key, data in (*related, *((key, x.data) for key, x in spectra.items())):
+        if not bool(data.isfinite().all()):
             raise OverflowError(key)
 
 

@@ -149,7 +149,7 @@ class Fingerprint:
                 for r in self.relations
             ],
             "spectra": {
-                key: {"role": x.role, "stack": x.stack, "layer": x.layer, **_packed(x.data)}
+                key: {"role": x.role, "stack": x.stack, "layer": x.layer, "count": x.count, **_packed(x.data)}
                 for key, x in self.spectra.items()
             },
             "entries": {key: _packed(x) for key, x in self.entries.items()},
@@ -236,7 +236,8 @@ def _spectrum(record: Mapping[str, Any]) -> Spectrum:
     data = _unpacked(record)
     if data.ndim != 2 or not data.numel():
         raise ValueError(data.shape)
-    return Spectrum(_word(record["role"]), _word(record["stack"]), _layer(record["layer"]), data)
+    role, stack = _word(record["role"]), _word(record["stack"])
+    return Spectrum(role, stack, _layer(record["layer"]), data, _number(record["count"]))
 
 
 def _view(record: Mapping[str, Any]) -> View:

@@ -257,10 +257,10 @@ def _anchored(
                 return None
             continue
         side, ends = anchors[atom.name], (*ends, atom.name)
-        rows, means = side.rows, side.means
+        rows = side.rows
         # the gain and the bias of a norm that is read by a table's own rows, with what these have along the ones
-        heard = means is not None and not atom.dual and any(a.name in side.heads for a in atoms)
-        read = rows + means if heard else rows
+        heard = not atom.dual and any(a.name in side.heads for a in atoms)
+        read = rows + side.means if heard and side.means is not None else rows
         if atom.diag:  # a gain that stays: the matrix that it is the diagonal of
             gains = (
                 (view + block.line.less).movedim(at, -1).reshape(-1, view.shape[at]).sum(0)

@@ -24,6 +24,7 @@ from isomerge.quotient.changes import (
     open_settings,
     other_bases,
     other_settings,
+    other_sizes,
 )
 from isomerge.quotient.record import BASIS, Fingerprint
 from isomerge.quotient.storage import shared_entries
@@ -52,10 +53,11 @@ SAME_FUNCTION, ONE_BASE, INDEPENDENT = "same function", "derived from one base",
 WITHIN_ROUNDING = "same within rounding: run verify"
 TAMPERED = "the witnesses disagree: tampered?"
 OPEN_CONFIGS = "cannot tell: equal weights, other configs"
+OPEN_SIZES = "cannot tell: equal relations, other sizes"
 OPEN_SCORES = "cannot tell whether they have one base"
 NOTHING = "nothing to compare"
 VERDICTS = (
-    SAME_FUNCTION, WITHIN_ROUNDING, ONE_BASE, INDEPENDENT, TAMPERED, OPEN_CONFIGS, OPEN_SCORES, NOTHING,
+    SAME_FUNCTION, WITHIN_ROUNDING, ONE_BASE, INDEPENDENT, TAMPERED, OPEN_CONFIGS, OPEN_SIZES, OPEN_SCORES, NOTHING,
 )  # fmt: skip
 
 
@@ -76,6 +78,8 @@ class Similarity(Record):
     hashes_equal: bool
     settings: tuple[str, ...] = ()
     """What the configs say otherwise of the function, in sentences."""
+    sizes: tuple[str, ...] = ()
+    """Sizes that differ inside of layers, in sentences."""
     unsure: tuple[str, ...] = ()
     """Keys in which the configs differ, and of which nobody knows whether the function depends on them."""
     spread: float | None = None
@@ -99,7 +103,7 @@ class Similarity(Record):
     @property
     def same(self) -> bool:
         """Whether rounding explains every difference of weights, and the configs say the same of the function."""
-        return self.equal and not self.settings and not self.conflict
+        return self.equal and not self.settings and not self.sizes and not self.conflict
 
     @property
     def derived(self) -> bool:
@@ -148,9 +152,11 @@ class Similarity(Record):
         if self.same:
             exact = self.hashes_equal and (self.difference or 0.0) <= SAME["F32"]
             return SAME_FUNCTION if exact else WITHIN_ROUNDING
+        if self.equal and not self.settings:
+            return OPEN_SIZES
         if self.derived:
             # the rounding of a disguise of high condition exceeds the tolerance, and nothing tells it from a change
-            unseen = self.hashes_equal and not (self.settings or self.unsure or self.changes)
+            unseen = self.hashes_equal and not (self.settings or self.sizes or self.unsure or self.changes)
             return WITHIN_ROUNDING if unseen else ONE_BASE
         if self.kin is False:
             return INDEPENDENT
@@ -165,11 +171,18 @@ class Similarity(Record):
     @property
     def said(self) -> list[str]:
         """What was done, in sentences."""
-        return [*self.settings, *(change.words for change in self.changes)] if self.derived else []
+        changes = [change.words for change in self.changes]
+        return [*self.settings, *self.sizes, *changes] if self.derived else []
 
     @property
     def doubt(self) -> str:
-        """A sentence where no witness sees a common base and equal numbers speak for one; empty elsewhere."""
+        """A sentence where the verdict is open, and something is known that speaks for the one or the other; empty
+        elsewhere."""
+        if self.verdict == OPEN_SIZES:
+            return (
+                "what one of them has more may do nothing, or be another part split in two, and then they are one "
+                "function: compare what both give for the same inputs"
+            )
         if self.derived or not self.shared:
             return ""
         more = len(self.shared) - KINDS
@@ -191,6 +204,7 @@ class Similarity(Record):
             "unsure": list(self.unsure),
             "source": self.source,
             "conflict": self.conflict or None,
+            "doubt": self.doubt or None,
         }
 
 
@@ -218,6 +232,7 @@ def similarity(first: Fingerprint, second: Fingerprint) -> Similarity:
     best = max(known, default=None)
     moved = (2 * (1 - min(best, 1.0))) ** 0.5 if best is not None else 0.0
     settings = (*other_settings(first, second), *other_bases(first, second, max(tolerance, BY_WEIGHTS * moved)))
+    sizes = tuple(other_sizes(first, second))
     unsure = tuple(open_settings(first, second))
     spread = spectral_distance(first, second)
     alike = witnesses[SPECTRA]
@@ -229,7 +244,7 @@ def similarity(first: Fingerprint, second: Fingerprint) -> Similarity:
     done = tuple(changes(first, second, evidence))
     equal = first.hash == second.hash
     return Similarity(
-        best, largest, typical, tensor, tolerance, equal, settings, unsure, spread, witnesses, tables, done,
+        best, largest, typical, tensor, tolerance, equal, settings, sizes, unsure, spread, witnesses, tables, done,
         shared_entries(first.entries, second.entries),
     )  # fmt: skip
 

@@ -39,6 +39,9 @@ class Spectrum:
     data: Tensor
     """float64 [heads, points], every row falling, and the rows by their sizes; [1, points] where there are no
     heads."""
+    count: int = 0
+    """How many values it tells of: quantiles of more or fewer (neurons that were added, or taken away) are other
+    ones."""
 
 
 def spectra(spec: Spec, tensors: Mapping[Block, Tensor]) -> dict[str, Spectrum]:
@@ -58,7 +61,7 @@ def spectra(spec: Spec, tensors: Mapping[Block, Tensor]) -> dict[str, Spectrum]:
             moments = list(_second_moments(spec, space.name, tensors))
             values = sum(moments[1:], moments[0]).sqrt() if moments else None
         if values is not None:
-            by_key[key] = Spectrum(space.role or space.name, *layer_of(block), _told(values))
+            by_key[key] = Spectrum(space.role or space.name, *layer_of(block), _told(values), values.numel())
     return by_key
 
 

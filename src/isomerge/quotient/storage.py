@@ -9,7 +9,7 @@ was there first; and that models are not called independent which hold the same 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -105,7 +105,7 @@ def shared_entries(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) ->
     Args:
         first, second: some numbers of each, by tensor.
     """
-    same, chance = Counter[str](), Counter[str]()
+    same, chance = Counter[str](), defaultdict[str, float](float)
     for key in sorted(first.keys() & second.keys()):
         x, y = first[key], second[key]
         if x.shape != y.shape:

@@ -10,6 +10,7 @@ those of other layers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import fsum
 
 import torch
 from torch import Tensor
@@ -50,7 +51,8 @@ def layers_seen(
     common = {s: names for s, names in common.items() if len(names) >= FEWEST}
     left, right = (_circuits(f, draw, common) for f in (first, second))
     return {
-        key: torch.stack([x for _, x in left[key]]) @ torch.stack([x for _, x in right[key]]).mT
+        # sums of products in one order, whichever model is the first
+        key: torch.stack([(torch.stack([y for _, y in right[key]]) * x).sum(-1) for _, x in left[key]])
         for key in sorted(left.keys() & right.keys())
     }
 
@@ -81,7 +83,7 @@ def _mean(seen: Mapping[tuple[str, ...], Tensor], *, ordered: bool) -> float | N
     means = []
     for kind in CIRCUITS:
         cosines = [c for key, table in seen.items() if key[0] == kind for c in partners(table, ordered=ordered)[1]]
-        means += [sum(cosines) / len(cosines)] if cosines else []
+        means += [fsum(cosines) / len(cosines)] if cosines else []
     return sum(means) / len(means) if means else None
 
 
@@ -157,20 +159,17 @@ def spectral(first: Fingerprint, second: Fingerprint) -> float | None:
             continue
         apart = _table(mine, theirs)
         within = [_table(layers, layers) for layers in (mine, theirs)]
-        usual = sum(float(t.sum()) / (len(t) * (len(t) - 1)) for t in within) / 2
+        usual = fsum(float(t.sum()) / (len(t) * (len(t) - 1)) for t in within) / 2
         near = [-c for c in partners(-apart)[1]]
-        likenesses.append(1 - sum(near) / len(near) / max(usual, 1e-300))
+        likenesses.append(1 - fsum(near) / len(near) / max(usual, 1e-300))
     return sum(likenesses) / len(likenesses) if likenesses else None
 
 
 def spectral_distance(first: Fingerprint, second: Fingerprint) -> float | None:
-    """The largest relative distance of any spectrum that both have, as they are; None where there is none."""
-    both = [
-        (x.data.double(), second.spectra[key].data.double())
-        for key, x in first.spectra.items()
-        if key in second.spectra
-    ]
-    return max((_apart(x, y) for x, y in both), default=None)
+    """The largest relative distance of any spectrum that both have, of as many values, as they are; None where
+    there is none."""
+    both = [(x, second.spectra[key]) for key, x in first.spectra.items() if key in second.spectra]
+    return max((_apart(x.data.double(), y.data.double()) for x, y in both if x.count == y.count), default=None)
 
 
 def _table(mine: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
@@ -180,12 +179,13 @@ def _table(mine: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
 
 
 def _spectra(f: Fingerprint) -> Places:
-    """The spectra of every layer, by role, stack and which of a role they are; all of one kind divided by their
-    size."""
+    """The spectra of every layer, by role, stack, which of a role they are and how many values they tell of; all of
+    one kind divided by their size."""
     by_role: Places = {}
     for key, x in f.spectra.items():
         if x.layer is not None:
-            by_role.setdefault((x.role, x.stack, ElementKey.of(key).name), []).append((x.layer, x.data.double()))
+            place = (x.role, x.stack, ElementKey.of(key).name, str(x.count))
+            by_role.setdefault(place, []).append((x.layer, x.data.double()))
     return {key: _scaled(sorted(layers, key=lambda p: p[0])) for key, layers in by_role.items()}
 
 
@@ -203,4 +203,4 @@ def _apart(x: Tensor, y: Tensor) -> float:
     cost = torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist").square()
     rows, columns = linear_sum_assignment(cost.numpy())
     size = float(x.square().sum() + y.square().sum()) / 2
-    return float(cost[rows, columns].sum()) ** 0.5 / max(size, 1e-300) ** 0.5
+    return fsum(cost[rows, columns].tolist()) ** 0.5 / max(size, 1e-300) ** 0.5
