@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from solve.disguises import perturb, turn
 
@@ -52,6 +55,39 @@ def test_dry_runs(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
             assert report["verdict"]["code"] == code, (command[0], code)
             assert ("res" in report["streams"]) == (code != "aligned")
             assert not (tmp_path / "out").exists()
+
+
+def test_diff_says_of_what_strangers_have_so_much(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """Gains of about one make strangers alike, and a match brings them nearer: 1.41 stands beside matrices as they
+    are stored, alone."""
+    said = isomerge("diff", stored("llama", 0), stored("llama", 5), "--json", tmp_path / "x.json")
+    out = " ".join(said.out.split())
+    (as_stored,) = re.findall(
+        r"Matrices among them: (\S+) apart as stored \(1\.41 is uncorrelated\), \S+ modulo", out
+    )
+    report = json.loads((tmp_path / "x.json").read_text())
+    assert float(as_stored) == pytest.approx(report["matrices"]["before"], rel=0.01)
+    assert float(as_stored) > 1.3 > report["relative"]["after"]
+    assert all(re.search(r"as stored(,| \(|, where) ?$", part) for part in re.split(r"1\.41 is", out)[:-1])
+
+
+def test_diff_does_not_contradict_its_fingerprints(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """Layers that changed places have no counterpart where they stand: what fingerprints say of them is the verdict,
+    and no match is advised. (The verdict was "unrelated" where fingerprints said one base, as it asked them of
+    models in other bases alone.)"""
+    a, swapped = stored("llama", 0), tmp_path / "swapped"
+    shutil.copytree(a, swapped)
+    number = {".0.": ".1.", ".1.": ".0."}
+    tensors = load_file(a / "model.safetensors")
+    moved = {next((n.replace(x, y) for x, y in number.items() if x in n), n): t for n, t in tensors.items()}
+    save_file(moved, swapped / "model.safetensors", {"format": "pt"})
+    said = isomerge("diff", a, swapped, "--json", tmp_path / "x.json")
+    report = json.loads((tmp_path / "x.json").read_text())
+    assert report["fingerprints"]["verdict"] == "derived from one base"
+    assert report["verdict"]["code"] == "far"
+    assert "layers in another order (0, 1)" in report["verdict"]["sentence"]
+    assert report["verdict"]["next"] == []
+    assert "has a common base" in said.out + said.err
 
 
 def test_align(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:

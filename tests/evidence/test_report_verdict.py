@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -61,6 +62,10 @@ def seen(*, lost: int = 0, unequal: int = 10) -> Look:
         ({"same_basis": True}, Relation.RELATED, "has a common base with a, but lies in other coordinates"),
         ({}, None, "whether they are related is not known"),
         ({"after": 0.3, "first": Relation.UNRELATED}, Relation.RELATED, "matched they seemed unrelated"),
+        ({"after": 1.2, "matrices": (1.4, 1.3)}, Relation.UNRELATED, "their matrices are 1.30 of their norm apart after alignment (1.40 as stored, where 1.41"),
+        ({"kin": False, "before": 1.4}, Relation.UNRELATED, "unrelated: 1.40 of the norm apart as stored (1.41 is"),
+        ({"after": 1.2, "way": "--spaces all"}, Relation.UNRELATED, "1.20 of the norm apart after alignment with --spaces all"),
+        ({"after": 0.3, "way": "--spaces all"}, Relation.RELATED, "0.30 after alignment with --spaces all"),
         # gains of about one are most of a small model's norm: strangers are told by their matrices
         ({"before": 0.35, "after": 0.29, "matrices": (1.42, 1.17)}, Relation.UNRELATED, "unrelated: their matrices are 1.17"),
         ({"after": 0.29, "matrices": (1.42, 1.17), "kin": True}, Relation.DERIVED, "but their matrices are 1.17 of"),
@@ -72,10 +77,13 @@ def seen(*, lost: int = 0, unequal: int = 10) -> Look:
     ],
 )  # fmt: skip
 def test_the_table(how: dict[str, Any], relation: Relation | None, words: str) -> None:
-    """What follows from which evidence, and in which words."""
+    """What follows from which evidence, and in which words. What strangers have is said of what is stored alone: a
+    match in many dimensions brings them to 0.99 and less."""
     pair = Pair("a", "b", **{"before": 1.4, **how})
     assert pair.relation is relation
     assert words in pair.sentence({})
+    for beside in re.findall(r"(.{0,20})1\.41 is", pair.sentence({})):
+        assert beside.endswith(("as stored (", "as stored, where "))
     if pair.is_mutual:
         assert pair.sentence({}) == replace(pair, anchor="b", model="a").sentence({})
 

@@ -13,7 +13,7 @@ from isomerge.commands.pipeline_parts import PartsReport, by_parts
 from isomerge.errors import IsomergeError
 from isomerge.evidence.inspection import Inspection, inspection
 from isomerge.evidence.outputs import compare_outputs, predictions
-from isomerge.evidence.relation import Proof
+from isomerge.evidence.relation import Proof, Relation
 from isomerge.evidence.report.facts import facts_of
 from isomerge.evidence.verify import (
     Compared,
@@ -57,6 +57,8 @@ class DiffReport(Record):
     spaces: str
     relative: Change
     """Of the tensors that symmetry moves, in parts of their norm."""
+    matrices: Change | None
+    """Of the matrices among them: gains of about one make strangers alike."""
     fingerprints: Similarity
     verdict: RunVerdict | None = None
     command: str = "diff"
@@ -91,12 +93,19 @@ def diff(asked: asked_for.Diff, observer: Observer) -> DiffReport | PartsReport[
         notes = [*plan.selection.notes, *said, *notes]
         solver = replace(solver, plan=replace(plan, selection=replace(plan.selection, notes=tuple(notes))))
         about = compare(solver, observer)
-        (measured_pair,) = measured(pairs_of(standing, pair), [about.distance])
+        known = [
+            replace(each, kin=prints.kin if each.kin is None else each.kin) for each in pairs_of(standing, pair)
+        ]
+        (stand,) = measured(known, [about.distance])
         found = about.compared.proof
         proof = {True: Proof.SAME, False: Proof.OTHER, None: Proof.OPEN}[found.same]
-        stand = replace(measured_pair, proof=proof, doubt=found.reason or "")
-        relative = Change(stand.before, stand.after)
-        report = DiffReport([m.ref for m in pair], chosen, relative, prints, about=about)
+        stand = replace(stand, proof=proof, doubt=found.reason or "")
+        if stand.relation is Relation.DERIVED and stand.same_basis:  # no match explains it: what was done may
+            doubts = [stand.doubt, *(change.words for change in prints.changes)]
+            stand = replace(stand, doubt="; ".join(filter(None, doubts)))
+        alone = None if stand.matrices is None else Change(*stand.matrices)
+        relative, refs = Change(stand.before, stand.after), [m.ref for m in pair]
+        report = DiffReport(refs, chosen, relative, alone, prints, about=about)
         return replace(report, verdict=verdict_on([stand], facts_of(report.document()), pair))
 
 

@@ -41,7 +41,12 @@ def tell_diff(voice: Voice, asked: asked_for.Diff, report: Any) -> None:
     if relative.after is not None:
         voice.say(
             f"Tensors that symmetry moves: {relative.before:.3g} of their norm apart as stored, "
-            f"{relative.after:.3g} modulo {modulo} (1.41 is uncorrelated)."
+            f"{relative.after:.3g} modulo {modulo}."
+        )
+    if (alone := diff.matrices) is not None:
+        voice.say(
+            f"Matrices among them: {alone.before:.3g} apart as stored (1.41 is uncorrelated), {alone.after:.3g} "
+            f"modulo {modulo}."
         )
     _tell_alone(voice, about.compared.only_in_one)
     if prints.score is not None:

@@ -100,7 +100,7 @@ def relation_of(
     """What distances in parts of the norm say of two models; None where they leave open what fingerprints do.
 
     Args:
-        before, after: alignment, over the tensors that it can move; sqrt(2) is uncorrelated.
+        before, after: alignment, over the tensors that it can move, or the matrices of them.
         tolerance: what rounding explains.
         kin: whether fingerprints, which no basis hides from, have a common base. Where they have none, only a
             distance that relatives have, and that a match has halved, says otherwise: a match in many dimensions
@@ -172,6 +172,8 @@ class Pair:
     """Why the proof is open, or what else than weights makes them two functions."""
     first: Relation | None = None
     """What they seemed to be before they were matched; None where that was not known."""
+    way: str = ""
+    """Of several ways to match that were tried, as options: the one whose distances these are."""
 
     @property
     def relation(self) -> Relation | None:
@@ -246,6 +248,8 @@ def code_of(relation: Relation | None) -> str:
 
 
 NOTHING_IN_COMMON = "1.41 is what models have that have nothing in common"
+"""Matrices as they are stored, and vectors less their mean: a match brings strangers nearer, and gains of about one
+make them alike."""
 
 
 def _share(x: float | None) -> str:
@@ -262,14 +266,18 @@ def _equal(pair: Pair, a: str, b: str) -> str:
 
 
 def _apart(pair: Pair) -> str:
-    """How far apart they are after what was matched: by their matrices, where gains bring them nearer."""
-    far, when = (pair.before, "as stored") if pair.after is None else (pair.after, "after alignment")
-    near, beside = far is not None and far < NEAR, NOTHING_IN_COMMON
-    if near and pair.matrices is not None and pair.matrices[1] >= NEAR:
-        return f"their matrices are {_share(pair.matrices[1])} of their norm apart {when} ({beside})"
-    if near and pair.after is not None:
-        beside = f"{_share(pair.before)} as stored"
-    return f"they are {_share(far)} of the norm apart {when} ({beside})"
+    """How far apart they are after what was matched: their matrices, where it is known."""
+    if pair.after is None:
+        return f"they are {_share(pair.before)} of the norm apart as stored ({NOTHING_IN_COMMON})"
+    when = _matched(pair)
+    if pair.matrices is None:
+        return f"they are {_share(pair.after)} of the norm apart {when} ({_share(pair.before)} as stored)"
+    before, after = map(_share, pair.matrices)
+    return f"their matrices are {after} of their norm apart {when} ({before} as stored, where {NOTHING_IN_COMMON})"
+
+
+def _matched(pair: Pair) -> str:
+    return f"after alignment with {pair.way}" if pair.way else "after alignment"
 
 
 def _same(pair: Pair, a: str, b: str) -> str:
@@ -304,7 +312,7 @@ def _related(pair: Pair, a: str, b: str) -> str:
             f"other weights ({_share(pair.before or _stored(pair))} of the norm apart as stored"
         )
         return (
-            f"{said}, {_share(pair.after)} after alignment)"
+            f"{said}, {_share(pair.after)} {_matched(pair)})"
             if pair.before and pair.after is not None
             else f"{said})"
         )
@@ -322,7 +330,7 @@ def _related(pair: Pair, a: str, b: str) -> str:
         )
     return (
         f"{b} and {a} are related: {_share(pair.before)} of the norm apart as stored, {_share(pair.after)} "
-        "after alignment"
+        f"{_matched(pair)}"
     )
 
 

@@ -27,6 +27,11 @@ class Way(NamedTuple):
     spaces: str
     matching: Matching
 
+    @property
+    def option(self) -> str:
+        """As the command line says it."""
+        return f"--{'spaces' if self.matching is WEIGHTS else 'match'} {self.name}"
+
 
 @dataclass(frozen=True)
 class BarrierOptions:

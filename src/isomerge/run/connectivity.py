@@ -71,6 +71,12 @@ def barrier_verdict(
     return replace(verdict, next=[] if flat else steps)
 
 
+def _furthest(pairs: Sequence[Pair]) -> tuple[int, int, float]:
+    """How far from its anchor the model is that is furthest, by its relation, then by its distance."""
+    every = [(pair.level, -1 if pair.relation is None else pair.relation, pair.after or 0.0) for pair in pairs]
+    return max(every, default=(0, -1, 0.0))
+
+
 def _is_flat(line: Line, unit: str) -> bool:
     drop = line.accuracy_drops["entezari"]
     return graded(line.barrier, 0.0 if isnan(drop) else drop, slight(unit, line.losses)) is Level.GOOD
@@ -145,10 +151,12 @@ def run_barrier(
     shapes = [(STORED, between(STORED, others))]
     del others  # before the next modules are read
     distances: list[Sequence[Change] | None] = [None]
+    by_way: list[list[Pair]] = []
     for way, name in zip(options.ways, names[1:], strict=False):
         with _aligned(models, way, options.max_memory) as (folders, reports):
             spreads = [report.moves.distance for report in reports]
-            pairs = [measured([pair], [spread])[0] for pair, spread in zip(pairs, spreads, strict=False)]
+            named = way.option if len(options.ways) > 1 else ""
+            by_way.append([replace(pair, way=named) for pair in measured(pairs, spreads)])
             distance = [Change(spread.total.before, spread.total.after) for spread in spreads]
             own = models[0].checkpoint.own
             moved = [load_module(folder, device=options.device, own=own) for folder in folders]
@@ -173,7 +181,7 @@ def run_barrier(
         notes=notes,
         lines=line_reports or None,
         planes=plane_reports or None,
-        verdict=barrier_verdict(pairs, models, line_reports, together.unit),
+        verdict=barrier_verdict(min(by_way, key=_furthest, default=pairs), models, line_reports, together.unit),
     )
 
 

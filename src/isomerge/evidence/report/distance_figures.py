@@ -16,7 +16,7 @@ from isomerge.evidence.report.svg import round_up
 TALL = 12
 """Layers: with more of them, maps stand beside each other, and not below."""
 SHOWN_LIMIT = 1.5
-"""Distances in parts of the norm beyond this are coloured alike: 1.41 is two models that have nothing in common."""
+"""Distances in parts of the norm beyond this are coloured alike: matrices of strangers are 1.41 apart."""
 
 
 def distance_figure(written: Written) -> Figure | None:

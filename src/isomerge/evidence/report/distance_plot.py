@@ -10,7 +10,7 @@ from isomerge.evidence.report.svg import Plot, clipped, drawing, mark, short, ta
 
 WIDTH, LEFT, RIGHT, ROW, HEAD = 380.0, 6.0, 12.0, 36.0, 26.0
 UNRELATED = 2**0.5
-"""The distance of two equally large, uncorrelated models in parts of the norm."""
+"""The distance of two equally large, uncorrelated matrices in parts of the norm."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def legend(moves: Sequence[Move], moved: bool) -> list[tuple[Plot, str]]:
     entries = [(dot, "before alignment"), (full, "after")] if moved else [(dot, "distance (not aligned)")]
     if _top(moves) >= UNRELATED:
         dash = tag("line", x1=8, x2=8, y1=1, y2=15, class_="limit")
-        entries.append((dash, "1.41: models that have nothing in common"))
+        entries.append((dash, "1.41: matrices that have nothing in common, as stored"))
     return [(swatch(shape), words) for shape, words in entries]
 
 

@@ -176,6 +176,6 @@ def _as_told(matched: Facts, relation: Relation | None) -> tuple[Level, str, str
     before, after = (ratio(x) for x in matched.distance.movable.share or (inf, inf))
     text = (
         f"The run has left no verdict. Over the weights that symmetries act on, the models were {before} of their "
-        f"norm apart and are {after} after it (1.41 is what models have that have nothing in common)."
+        f"norm apart and are {after} after it."
     )
     return Level.OPEN, title_of(None), text
