@@ -167,6 +167,30 @@ def test_small_gains_do_not_change_which_entries_survive(method: str, tmp_path: 
     assert relative(merged[1], merged[0]) < 1e-4
 
 
+@pytest.mark.parametrize("spaces", ["all", "default"])
+def test_a_merge_says_that_the_first_model_takes_on_other_gains(spaces: str, tmp_path: Path) -> None:
+    """Where streams are turned: what is measured, and where the alignment leads, is a copy of the first model with
+    the gains that all have in common; the JSON, the notes, the card and the page say so, and of no other merge."""
+    a, b, out = shallow("llama", tmp_path / "a"), shallow("llama", tmp_path / "b", 5), tmp_path / "out"
+    a = changed(a, tmp_path / "spread", lambda n, t: t * torch.linspace(0.5, 2, len(t)) if "norm" in n else t)
+    report = isomerge.merge([a, b], out=out, spaces=spaces, align=True)
+    isomerge.apply(out / "alignment.safetensors", b, out=tmp_path / "moved")
+    merged, moved, stored = (tensors(folder) for folder in (out, tmp_path / "moved", a))
+    met = changed(a, tmp_path / "met", lambda n, t: 2 * merged[n] - moved[n])
+    apart = {
+        name: sum(float((there[n] - moved[n]).double().square().sum()) for n in moved) ** 0.5
+        for name, there in (("met", tensors(met)), ("stored", stored))
+    }
+    assert apart["met"] == pytest.approx(report["distance"]["after"], rel=1e-3)
+    assert relative(outputs(met), outputs(a)) < 1e-3
+    is_other = apart["stored"] > 1.01 * apart["met"]
+    assert is_other is (spaces == "all")
+    card, page = (out / "README.md").read_text(), isomerge.report(out).html
+    said = [report.get("gains") == "common", any("gains of norms" in note for note in report["notes"])]
+    said += ["not to the first one as it is stored" in card, "it stays as it is, but for" in page]
+    assert said == [is_other] * 4
+
+
 def test_gains_inside_layers_where_the_stream_is_given_out(tmp_path: Path) -> None:
     """A model without a head keeps its stream; other gains inside its layers are matched all the same, in chosen
     layers alone if asked."""

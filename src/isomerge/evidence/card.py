@@ -181,11 +181,18 @@ def _figures(report: Json) -> list[str]:
     lines += [f"| {name} | {' | '.join(f'{d[key]:.4f}' for key in columns)} |" for name, d in parts.items()]
     if layer_distances(report):
         lines += ["", f"![Distance per layer, before and after alignment]({PICTURE})"]
+    applied = "the elements that were applied."
+    if report.get("gains"):
+        applied = (
+            "the elements that were applied to all models but the first. That one as well has taken on the norms' "
+            "gains that all models have in common, which changes no function: the distances after alignment are "
+            "between models with these gains, and not to the first one as it is stored."
+        )
     return [
         *lines,
         "",
         "Frobenius norms; a row per part covers the tensors on which its symmetries act, so rows overlap. "
-        "`isomerge.json` has the same per layer, `alignment*.safetensors` the elements that were applied.",
+        f"`isomerge.json` has the same per layer, `alignment*.safetensors` {applied}",
     ]
 
 

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from isomerge.merging.measured import Measured
 
 
+COMMON = "common"
+"""What reports say of gains that all models of a merge take on, the first among them."""
+
+
 class MergeReport(RunReport, kw_only=True):
     """What is said of a merge."""
 
@@ -48,6 +52,8 @@ class MergeReport(RunReport, kw_only=True):
     anchor: str | None = optional()
     mean: Json | None = optional()
     """Of a common mean, where the ``anchor`` is none."""
+    gains: str | None = optional()
+    """``common`` where streams were turned, and distances after alignment are between models with common gains."""
     heads: str | None = optional()
     tune: Record | None = optional()
     """Of a search for parameters (`isomerge.tuning.tuner.Tuned`)."""

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from isomerge.evidence.distance import why_risen
 from isomerge.fusion.fusion import Fusion
-from isomerge.merging.finishing import MergeReport, finish
+from isomerge.merging.finishing import COMMON, MergeReport, finish
 from isomerge.merging.fusing import Fuser, said_of
 from isomerge.merging.head_folders import apart_names
 from isomerge.merging.merge_plan import Matched, MergePlan
@@ -125,8 +125,9 @@ def _report(
     why = why_risen([*(matched.streams if ours else ()), mean or {}], "" if ours else plan.matching.match)
     return MergeReport(
         run=run_of("merge", read, results, beside),
-        notes=run_notes(fuser.every_note(said), moves.risen(why)),
+        notes=run_notes([*fuser.every_note(said), *_of_gains(plan)], moves.risen(why)),
         moves=moves,
+        gains=None if plan.gains is None else COMMON,
         fusion=fusion,
         align=plan.aligns,
         spaces=plan.spaces,
@@ -141,6 +142,18 @@ def _report(
         forward=forward,
         roles=parts_of(plan, (forward or {}).get("chosen")),
     )
+
+
+def _of_gains(plan: MergePlan) -> list[str]:
+    """That the first model is written with other gains as well, where streams were turned."""
+    if plan.gains is None:
+        return []
+    first = plan.target.ref
+    return [
+        f"all models, {first} too, take on gains of norms that they have in common, which changes no function: "
+        f"distances after alignment are between models with these, to which alignments lead, and not to {first} as "
+        "it is stored"
+    ]
 
 
 def donor_moved(plan: MergePlan, results: Sequence[Sequence[UnitResult]]) -> Alignment | None:

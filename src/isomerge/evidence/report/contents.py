@@ -105,7 +105,8 @@ def _role(facts: Facts, earlier: Facts | None, number: int) -> str:
     if number == 0:
         if facts.base:
             return "base of the task vectors; anchor"
-        return "first model" if facts.common_mean or not facts.aligned else "anchor: it stays as it is"
+        stays = "anchor: it stays as it is" + (", but for norms' gains" if facts.common_gains else "")
+        return "first model" if facts.common_mean or not facts.aligned else stays
     if facts.command == "diff":
         return "second model"
     if earlier is not None:

@@ -101,6 +101,8 @@ class Facts:
     """Whether the first model is the base of task vectors, and not merged itself."""
     common_mean: bool = False
     """Whether all models were matched onto their mean, and not onto the first."""
+    common_gains: bool = False
+    """Whether all models, the first among them, were given gains that they have in common."""
     match: str = ""
     """The matcher, where it is a published baseline."""
     exact: bool = True
@@ -226,6 +228,7 @@ def _facts(command: str, report: Mapping[str, Any]) -> Facts:
         parameters=dict(report.get("parameters") or {}),
         base=bool(report.get("base")),
         common_mean=report.get("anchor") == "none",
+        common_gains=bool(report.get("gains")),
         match=str(match.get("name") or ""),
         exact=all(match_of.get("preserves_function", True) for match_of in match.get("sources", [])),
         streams=bool(match) or any(match_of.get("groups") for match_of in solved),
