@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
+import re
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from transformers import AutoConfig
 from isomerge.archs import spec_for
 from isomerge.config import agreement
 from isomerge.config.agreement import (
+    SUMMARISING,
     Difference,
     as_transformers_reads,
     config_value,
@@ -117,6 +121,29 @@ def test_what_transformers_cannot_read_is_compared_as_it_stands() -> None:
     assert disagreement(one, {**one, "act": "gelu"}, ["act"]) == ("act", "relu", "gelu")
     assert disagreement(one, {"model_type": "nobody's", "rope_theta": 5}, ["act", "rope"]) is None
     assert disagreement(one, {"model_type": "nobody's"}, ["act", "rope"]) is not None
+
+
+def test_a_summary_counts_where_one_is_read() -> None:
+    """Of transformers' classes those that `SUMMARISING` names, and of no others do its keys decide."""
+    for kind in ("convbert", "electra", "flaubert", "gpt2", "openai", "roformer", "xlm", "xlnet"):
+        source = inspect.getsource(importlib.import_module(f"transformers.models.{kind}.modeling_{kind}"))
+        parts = [part.partition("(")[::2] for part in source.split("\nclass ")[1:]]
+        reading = [name for name, body in parts if re.search(r"SequenceSummary\(config\)", body)]
+        assert reading
+        assert all(name.endswith(SUMMARISING) for name in reading)
+    for names, is_told in ((["GPT2LMHeadModel"], False), (["GPT2DoubleHeadsModel"], True), ([], True)):
+        one = {"model_type": "gpt2", "architectures": names, "summary_type": "mean"}
+        found = disagreement(one, {**one, "summary_type": "first"}, ["summary_type"])
+        assert (found is not None) is is_told
+
+
+def test_what_one_of_two_types_does_not_know_is_told() -> None:
+    """A window, of a type of models that has one, beside one that has none; rotary positions are always compared."""
+    plain = {"model_type": "llama", **BODY}
+    other = {**plain, "model_type": "mistral", "sliding_window": 4}
+    told = {each.key: each.theirs for each in undeclared_differences(plain, other, ["sliding_window", "rope"])}
+    assert (told["model_type"], told["sliding_window"]) == ("mistral", 4)
+    assert undeclared_differences(plain, {**plain, "sliding_window": 4}, ["sliding_window", "rope"]) == []
 
 
 def test_names_of_classes_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

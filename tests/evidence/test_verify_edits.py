@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import isomerge
+from isomerge.cli.program import app
 from isomerge.evidence.law import random_alignment
 from isomerge.evidence.verify import Comparison, Residual, reconsidered
 from isomerge.matching.selection import select_spaces
@@ -37,6 +40,24 @@ def test_one_exchanged_row_is_seen(dtype: torch.dtype, tmp_path: Path) -> None:
     found[name][7] = found[name][8]
     overwrite(b, found)
     assert not isomerge.verify(a, b)["same"]
+
+
+def test_a_small_entry_is_measured_by_itself(tmp_path: Path) -> None:
+    """Where nothing had to move, half precision excuses one rounding of every entry: a sign that changed is two of
+    it, though nothing of its tensor, and that is how it is told."""
+    a, b = (save_toy("llama", tmp_path / name, dtype=torch.bfloat16) for name in "ab")
+    found = tensors(b)
+    table = found["model.embed_tokens.weight"]
+    at = table.abs().view(-1).argmin()
+    table.view(-1)[at] *= -1
+    overwrite(b, found)
+    got = CliRunner().invoke(app, ["verify", str(a), str(b), "--json", str(tmp_path / "r.json")])
+    residual = json.loads((tmp_path / "r.json").read_text())["residual"]
+    assert (got.exit_code, residual["of_entry"]) == (1, True)
+    assert "largest relative residual of an entry 2 in embed_tokens.weight" in got.output
+    found["model.embed_tokens.weight"] = 1.5 * table.float()
+    overwrite(b, {name: x.to(torch.bfloat16) for name, x in found.items()})
+    assert not isomerge.verify(a, b)["residual"]["of_entry"]
 
 
 def test_a_coarse_norm_does_not_excuse_others(tmp_path: Path) -> None:

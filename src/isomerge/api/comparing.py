@@ -188,12 +188,12 @@ def verify(asked: asked_for.Verify, observer: Observer) -> VerifyReport | PartsR
         counted = (predictions(apart) if proof.turned else apart) or {"": 0.0}
         output = max(counted, key=counted.__getitem__)
         kinds = unlike_kinds(solver.anchor, solver.source)
-        contradicted = contradiction(proof, counted[output]) if asked.run and kinds is None else None
-        outcome = doubted(proof, doubt_of_configs(solver.anchor, solver.source) if proof.same else None)
+        doubt = doubt_of_configs(solver.anchor, solver.source) if proof.same else None
+        contradicted = contradiction(proof, counted[output], doubt) if asked.run and kinds is None else None
         return VerifyReport(
             models=refs,
             model_type=kind,
-            about=doubted(outcome, contradicted).of(solver),
+            about=doubted(doubted(proof, doubt), contradicted).of(solver),
             algebra=proof.same,
             notes=notes,
             refuted=prints.apart,

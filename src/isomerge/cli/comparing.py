@@ -65,7 +65,8 @@ def tell_verify(voice: Voice, asked: asked_for.Verify, report: Any) -> int | Non
     verified: VerifyReport = report
     about, proof, residual = verified.about, verified.about.proof, verified.about.proof.residual
     allows = f"rounding allows {residual.tolerance:.0e}"
-    how = f"largest relative residual {residual.largest:.2g} in {residual.tensor}, {allows}"
+    one = "of an entry " if residual.of_entry else ""
+    how = f"largest relative residual {one}{residual.largest:.2g} in {residual.tensor}, {allows}"
     prints = verified.weighed
     if verified.refuted and prints is not None:
         how = (
@@ -85,8 +86,9 @@ def tell_verify(voice: Voice, asked: asked_for.Verify, report: Any) -> int | Non
     elif proof.reason:
         voice.say(f"Not the same: {proof.reason}. The weights were not compared.")
     else:
-        voice.say(f"Not the same by the symmetries declared for {verified.model_type}: {how}.")
-    if voice.verbose:
+        unseen = "" if asked.run else " Outputs were not compared."
+        voice.say(f"Not the same by the symmetries declared for {verified.model_type}: {how}.{unseen}")
+    if voice.verbose and residual.layers:
         rows = [[f"layer {n}" if n != "outside" else n, f"{r:.2g}"] for n, r in residual.layers.items()]
         voice.table("", ["largest relative residual", ""], rows)
     _tell_alone(voice, about.only_in_one)

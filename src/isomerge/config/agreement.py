@@ -37,6 +37,8 @@ TURNED = ("partial_rotary_factor", "mrope_section")
 """Rotary parameters that say which coordinates turn, and by what."""
 
 
+SUMMARISING = ("ForSequenceClassification", "ForMultipleChoice", "DoubleHeadsModel")
+"""How the names of classes end that may read a summary of the stream: to all others ``summary_*`` says nothing."""
 LONGEST = 120
 """Characters of a value that are told."""
 
@@ -78,6 +80,7 @@ def disagreements(a: Config, b: Config, keys: Iterable[str]) -> list[Difference]
     not used became none), and what is a default may be left out. So what counts is what transformers reads in each
     of the two; where it cannot read one, keys that either leaves out are not compared.
     """
+    keys = [key for key in keys if not key.startswith("summary_") or any(map(_may_summarise, (a, b)))]
     a, b, _ = _both(a, b)
     differences = []
     for key in keys:
@@ -92,12 +95,21 @@ def undeclared_differences(a: Config, b: Config, keys: Iterable[str]) -> list[Di
     """Where two configs disagree beside ``keys``, in what a function may depend on.
 
     Both are taken as transformers reads them; where it cannot read one, keys that either leaves out are not
-    compared. Keys of `ASIDE` and `UNSEEN` are left out.
+    compared. Of ``keys`` those count that one of two types of models does not know, which `disagreements` leaves
+    out. Keys of `ASIDE` and `UNSEEN` are left out.
     """
     a, b, are_read = _both(a, b)
     mine, theirs = dict(_leaves(a)), dict(_leaves(b))
     both = mine.keys() | theirs.keys() if are_read else mine.keys() & theirs.keys()
+    if are_read and a.get("model_type") != b.get("model_type"):
+        keys = [key for key in keys if key == "rope" or has_key(a, key) == has_key(b, key)]
     return _unlike(mine, theirs, both, tuple(keys))
+
+
+def _may_summarise(config: Config) -> bool:
+    """Whether a class may read a summary of the stream: one that a config does not name may."""
+    names = config.get("architectures") or [""]
+    return any(not name or str(name).endswith(SUMMARISING) for name in names)
 
 
 def _both(a: Config, b: Config) -> tuple[Config, Config, bool]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.observe.live.modules import eager_experts
+from isomerge.progress import silent
 
 
 def compare_outputs(
@@ -27,9 +28,6 @@ def compare_outputs(
         IsomergeError: transformers cannot load a checkpoint, its class does not run on tokens and pixels alone, or
             what it gives is not a number.
     """
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
     configs = [_config(folder) for folder in (first, second)]
     inputs = _inputs(configs[0], torch.Generator().manual_seed(seed), batch, length)
     names = [config.architectures or [""] for config in configs]
@@ -92,7 +90,7 @@ def _run(folder: str | Path, name: str, inputs: Mapping[str, Tensor], seed: int)
     kind: Any = getattr(transformers, name, transformers.AutoModel) if name else transformers.AutoModel
     try:
         experts = eager_experts(_config(folder).to_dict())
-        with torch.random.fork_rng(devices=[]):
+        with silent(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = kind.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False, **experts).eval()
     except Exception as error:  # OSError, ValueError, RuntimeError, KeyError, ImportError: whatever does not fit

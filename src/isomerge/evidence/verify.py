@@ -45,6 +45,8 @@ SUBNORMAL = 2.0**-24
 """The least distance of numbers in float16."""
 SETTLING = 1e-4
 """Relative distance that a search for a stream's basis may leave between equal functions when it ends too early."""
+NAMED = 4
+"""Keys that a sentence names."""
 AGREEING = 1e-6
 """Outputs of float32 that are this near are equal but for the order of sums."""
 
@@ -61,6 +63,9 @@ class Residual(Record):
     """What rounding explains of products, where these decide."""
     layers: Mapping[str, float] = field(default_factory=dict)
     """The largest of every layer, and of what is ``outside``."""
+    of_entry: bool = False
+    """Whether ``largest`` is of one entry, in parts of itself, where nothing had to move. Else it is of a tensor,
+    in parts of its norm or of its largest entry, whichever is more."""
 
     @property
     def share(self) -> float:
@@ -214,24 +219,27 @@ def _untold(model: Model) -> set[str]:
     return {name for name, count in rows.items() if count < spec.sizes[name]}
 
 
-def contradiction(proof: Comparison, outputs: float) -> str | None:
-    """A sentence where outputs on random inputs speak against the verdict of algebra; None where they do not.
+def contradiction(proof: Comparison, outputs: float, doubt: str | None = None) -> str | None:
+    """A sentence where outputs on random inputs speak against what weights say; None where they do not.
 
     Args:
         proof: what `prove` or `refute` returns.
         outputs: their largest difference, as a share of the largest output; of predictions alone where a stream
             that is returned was ``turned``.
+        doubt: why equal weights are no equal functions for certain, which explains outputs.
     """
     residual = proof.residual
     if proof.same and outputs > max(OUTPUTS_APART * residual.tolerance, ROUNDED_OUTPUTS):
+        apart = f"outputs on random inputs differ by {outputs:.2g} of the largest, more than rounding explains"
+        if doubt is not None:
+            return apart
         return (
-            f"algebra says that the functions are the same, but outputs on random inputs differ by {outputs:.2g} "
-            "of the largest, more than rounding explains: one of the models may not be what its config.json and "
-            "the spec say, or its weights amplify rounding"
+            f"the weights are the same modulo symmetry, but {apart}: one of the models may not be what its "
+            "config.json and the spec say, or its weights amplify rounding"
         )
     if proof.same is False and outputs <= AGREEING:
         return (
-            f"algebra says that {residual.tensor} differs by {residual.largest:.2g}, but outputs on random "
+            f"{residual.tensor} differs by {residual.largest:.2g} modulo symmetry, but outputs on random "
             "inputs agree: the difference may lie where these inputs do not reach, such as in rare tokens, or be a "
             "symmetry that the spec does not declare"
         )
@@ -239,8 +247,10 @@ def contradiction(proof: Comparison, outputs: float) -> str | None:
 
 
 def doubted(proof: Comparison, reason: str | None) -> Comparison:
-    """What `prove` found, with a ``reason`` why it cannot be told after all; unchanged where there is none."""
-    return proof if reason is None else replace(proof, same=None, reason=reason)
+    """What `prove` found, with a ``reason`` more why it cannot be told after all; unchanged where there is none."""
+    if reason is None:
+        return proof
+    return replace(proof, same=None, reason="; ".join(filter(None, [proof.reason, reason])))
 
 
 def unlike_settings(first: Model, second: Model) -> Comparison | None:
@@ -275,10 +285,13 @@ def doubt_of_configs(first: Model, second: Model) -> str | None:
         return f"the weights that both hold are the same, but {kinds}"
     unlike = open_differences(first.config, second.config, first.spec.config_keys)
     if unlike:
-        more = f" and {len(unlike) - 1} more keys" if len(unlike) > 1 else ""
+        unlike.sort(key=lambda d: (d.key not in first.spec.config_keys, d.key != "model_type"))
+        each = [f"{d.key} ({d.said})" for d in unlike[:NAMED]]
+        each += [f"{more} more key{'s' if more > 1 else ''}"] if (more := len(unlike) - NAMED) > 0 else []
+        named = " and ".join(filter(None, [", ".join(each[:-1]), each[-1]]))
         return (
-            f"the weights are the same, but config.json differs in {unlike[0].key} ({unlike[0].said}){more}, of "
-            f"which the spec for {first.spec.model_type} does not say whether the function depends on it"
+            f"the weights are the same, but config.json differs in {named}, and it is not known whether the "
+            "function depends on that"
         )
     for model in (first, second):
         refusal = refusal_of(model.config, model.checkpoint.shapes)
@@ -340,12 +353,13 @@ def _residual(solver: PairSolver, observer: Observer) -> Comparison:
             # where gauges hold, the tensor that is furthest between them tells more than a product
             if same is not False or dead_here:
                 largest, tensor = judgement.residual, judgement.place
+        of_entry = False
         if same and largest and roundoff > HALF and (change := _unmoved_change(solver, unit, largest, roundoff)):
-            (largest, tensor), tolerance, same, difference = change, roundoff, False, change[0]
+            (largest, tensor, of_entry), tolerance, same, difference = change, roundoff, False, change[0]
         certain = max(certain, difference) if same is False else certain
         layer = "outside" if unit_layer(unit) is None else str(unit_layer(unit))
         layers[layer] = max(largest, layers.get(layer, 0.0))
-        worst = Residual(largest, tensor, tolerance, rounding)
+        worst = Residual(largest, tensor, tolerance, rounding, of_entry=of_entry)
         if same not in worst_of or worst.share >= worst_of[same].share:
             worst_of[same] = worst
     open_too = turned and None in worst_of and certain <= left_open
@@ -353,10 +367,12 @@ def _residual(solver: PairSolver, observer: Observer) -> Comparison:
     return Comparison(same, dead_blocks=dead, residual=replace(worst_of[same], layers=layers))
 
 
-def _unmoved_change(solver: PairSolver, unit: Unit, largest: float, roundoff: float) -> tuple[float, str] | None:
+def _unmoved_change(
+    solver: PairSolver, unit: Unit, largest: float, roundoff: float
+) -> tuple[float, str, bool] | None:
     """Of a unit in half precision that is as far apart as it is stored, so that nothing had to move: a relative
-    difference of entries that is more than one rounding, and its tensor; None where there is none, or something
-    moved.
+    difference that is more than one rounding, its tensor, and whether it is of an entry; None where there is none,
+    or something moved.
 
     Args:
         largest: what is left of the unit after all that may move.
@@ -377,7 +393,7 @@ def _unmoved_change(solver: PairSolver, unit: Unit, largest: float, roundoff: fl
     before, tensor = relative_residuals(rows)
     if largest <= MOVED * before:
         return None
-    return change if change[1] else (largest, tensor) if largest > 2 * roundoff else None
+    return (*change, True) if change[1] else (largest, tensor, False) if largest > 2 * roundoff else None
 
 
 def _against_rounding(solver: PairSolver, unit: Unit, rows: list[BlockResidual]) -> tuple[float, str, float, float]:
