@@ -18,7 +18,7 @@ from isomerge.cli.program import app
 from isomerge.doors import ALONE, FUNCTIONS
 from isomerge.fusion import registry
 from isomerge.merging.recipe import schema
-from isomerge.merging.recipe.mistakes import keys_of
+from isomerge.merging.recipe.schema import keys_of
 
 FOLDER = Path(__file__).with_name("reference")
 NOTE = "*Written by `python docs/make_reference.py` from {}; do not edit by hand.*\n"

@@ -19,7 +19,7 @@ def matched(patch: pytest.MonkeyPatch) -> None:
     from isomerge.solve import standing
 
     def misplaced(anchor: Any, models: Any, *_: object, **__: object) -> list[standing.Standing]:
-        return [standing.Standing(anchor.ref, model.ref, 1.0, False, "", same_basis=True) for model in models]
+        return [standing.Standing(anchor.ref, model.ref, 1.0, False, same_basis=True) for model in models]
 
     for home in (alignment_runs, merge_plan, standing):
         patch.setattr(home, "standings", misplaced)

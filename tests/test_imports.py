@@ -57,7 +57,7 @@ ON_DEMAND = {
     "isomerge.merging.fusion_statistics": "a method asks for statistics",
     "isomerge.merging.matched_models": "models are matched",
     "isomerge.merging.measured": "there are data",
-    "isomerge.merging.recipe.module_steps": "there is a recipe",
+    "isomerge.merging.recipe.recipe_modules": "there is a recipe",
     "isomerge.merging.recipe.recipe_components": "there is a recipe",
     "isomerge.merging.recipe.recipe_request": "there is a recipe",
     "isomerge.merging.recipe.schema": "there is a recipe, or one that is kept says how models are aligned",
@@ -81,7 +81,7 @@ ON_DEMAND = {
     "isomerge.observe.stats.statistics": "there are files of statistics",
     "isomerge.quotient.kinship": "models are in different bases",
     "isomerge.run.cluster.ray_engine": "--engine names Ray",
-    "isomerge.solve.many.effort": "there is no anchor",
+    "isomerge.solve.many.mean_solver": "there is no anchor",
     "isomerge.solve.pairs.written_gains": "streams were turned",
 }
 """What of isomerge's own is imported inside functions, and when it is needed: the doors of parts that a plain merge

@@ -132,7 +132,10 @@ def visible(text: str, kept: str = "") -> str:
     line and paragraph separators, and surrogates. Names of tensors and files come from files that nobody vouches
     for.
     """
-    return "".join(c if c in kept or unicodedata.category(c) not in _STEERING else _escape(c) for c in text)
+    return "".join(
+        c if c in kept or unicodedata.category(c) not in _STEERING else c.encode("unicode_escape").decode()
+        for c in text
+    )
 
 
 def first_line(error: BaseException) -> str:
@@ -143,10 +146,6 @@ def first_line(error: BaseException) -> str:
 
 
 _STEERING = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-
-
-def _escape(c: str) -> str:
-    return c.encode("unicode_escape").decode()
 
 
 def is_overflow_error(error: BaseException) -> bool:

@@ -222,7 +222,7 @@ def write_whole(path: Path, content: bytes) -> None:
 @contextmanager
 def open_fd(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
     """A file descriptor, closed at the end. Raises OSError."""
-    fd = os.open(path, flags)
+    fd = os.open(path, flags, 0o666)
     try:
         yield fd
     finally:

@@ -37,10 +37,9 @@ class Record:
         return document
 
 
-def optional(key: str | None = None) -> Any:
-    """A field that is left out of the JSON where it is None, which it is by default; there it may have another
-    ``key``."""
-    return field(default=None, kw_only=True, metadata={"optional": True} | ({} if key is None else {"key": key}))
+def optional() -> Any:
+    """A field that is left out of the JSON where it is None, which it is by default."""
+    return field(default=None, kw_only=True, metadata={"optional": True})
 
 
 def inline(default: Any = MISSING) -> Any:

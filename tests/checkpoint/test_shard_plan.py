@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isomerge.checkpoint.shard_plan import index_bytes
-from isomerge.checkpoint.writer import OutTensor, parse_size, shard_plan
+from isomerge.checkpoint.shard_plan import OutTensor, index_bytes, parse_size, shard_plan
 from isomerge.errors import IsomergeError
 from raw_files import one_sentence
 

@@ -19,7 +19,7 @@ from depth import more
 from isomerge import merge
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
-from isomerge.config.vocabulary_keys import counts
+from isomerge.config.config_parts import counts
 from isomerge.errors import IsomergeError
 from isomerge.merging.merge_request import request_of_models
 from isomerge.merging.opened_models import by_token as decided

@@ -18,10 +18,10 @@ from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.commands.opening import pair_solver
 from isomerge.config.agreement import read_by_transformers
 from isomerge.config.keys import TIE
-from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
 from isomerge.models.layers import stack_layers
 from isomerge.models.recognised import recognise
+from isomerge.models.tied_tensors import is_tied
 from isomerge.observe.live.aligned_modules import state_of
 from isomerge.observe.live.modules import load_module, materialise
 from isomerge.options import OpeningOptions

@@ -40,8 +40,7 @@ def test_reference_leaves_nothing_out() -> None:
     """Every public name, command, recipe key and merge method has its place there."""
     from isomerge.cli.program import app
     from isomerge.fusion.registry import methods
-    from isomerge.merging.recipe.mistakes import keys_of
-    from isomerge.merging.recipe.schema import AlignBlock, Recipe
+    from isomerge.merging.recipe.schema import AlignBlock, Recipe, keys_of
 
     reference = DOCS / "reference"
     python, recipes = ((reference / f"{name}.md").read_text() for name in ("python", "recipes"))

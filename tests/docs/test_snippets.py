@@ -98,10 +98,10 @@ def check_recipe(fence: Fence, folder: Path) -> None:
     what it says of every component."""
     from isomerge.fusion.adapter_merges import KINDS
     from isomerge.fusion.registry import methods
-    from isomerge.merging.adapter.adapter_recipe import asked_of_recipe
+    from isomerge.merging.adapter.merge_lora import asked_of_recipe
     from isomerge.merging.experts.expert_checks import check_experts_recipe
-    from isomerge.merging.recipe.module_steps import module_steps
     from isomerge.merging.recipe.recipe_components import component_step
+    from isomerge.merging.recipe.recipe_modules import module_steps
     from isomerge.merging.recipe.recipe_request import request_of_recipe
     from isomerge.merging.recipe.schema import makes_experts, read_experts_recipe
     from isomerge.merging.recipe.searched import searched_recipe

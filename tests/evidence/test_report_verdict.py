@@ -30,7 +30,7 @@ def commands(found: Any) -> list[list[str]]:
 
 def seen(*, lost: int = 0, unequal: int = 10) -> Look:
     """A look at ten tensors of one kind, some of which differ, with rows that are out of place."""
-    return Look(tuple(Seen(f"w{n}", "w", 4, 4.0, 4.0, 3.0, 0.1, n < unequal, 2, 2 * (n < lost)) for n in range(10)))
+    return Look(tuple(Seen(f"w{n}", "w", 4, 4.0, 4.0, 0.1, n < unequal, 2, 2 * (n < lost)) for n in range(10)))
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isomerge.errors import IsomergeError
-from isomerge.fusion.bounds import Inputs, Size, size_of
+from isomerge.fusion.bounds import REACH, Inputs, Size, size_of
 from isomerge.fusion.fisher import KroneckerFactors, fisher_kfac
 from isomerge.fusion.method_options import Range
-from isomerge.fusion.near import REACH
-from isomerge.fusion.net import bound_of, check_explained
 from isomerge.fusion.registry import Method, describe, methods
 from isomerge.fusion.regmean import InputGram, regmean
+from isomerge.merging.fusing import bound_of, check_explained
 from isomerge.symmetry.groups.orthogonal import random_orthogonal
 
 ALONE = sorted(name for name, m in methods().items() if not (m.unit or m.forward))

@@ -18,8 +18,8 @@ from isomerge.errors import IsomergeError
 from isomerge.fusion import registry
 from isomerge.fusion.bounds import Inputs
 from isomerge.fusion.method_options import limited
-from isomerge.fusion.net import bound_of
 from isomerge.fusion.registry import describe
+from isomerge.merging.fusing import bound_of
 from solve.disguises import single
 
 

@@ -12,8 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import isomerge
 from isomerge.errors import IsomergeError
-from isomerge.fusion.forward.surgery import Correction, bias_of, learn
-from isomerge.merging.adapter.surgery import head_of
+from isomerge.merging.adapter.surgery import Correction, bias_of, head_of, learn
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.losses import logits_of
 from isomerge.observe.stats.taps import run_until

@@ -7,13 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 import isomerge
 from isomerge.errors import IsomergeError
+from isomerge.merging.experts.expert_checks import experts_recipe_text
 from isomerge.merging.merge_request import MergeRequest, request_of_models
-from isomerge.merging.recipe.merge_recipe import recipe_text
+from isomerge.merging.recipe.merge_recipe import FUNCTIONS, OBJECTS, recipe_text
+from isomerge.merging.recipe.recipe_components import kept_recipe
 from isomerge.merging.recipe.recipe_request import request_of_recipe
+from isomerge.merging.recipe.schema import AlignBlock, ExpertsRecipe
+from isomerge.observe.data.examples import Examples
 from solve.disguises import single
 
 MODELS = "models: [{model: a}, {model: b}]\nmerge_method: linear\n"
@@ -90,3 +95,27 @@ def test_an_option_that_a_request_has_as_it_is_said_is_a_key(name: str, tmp_path
     assert getattr(request, name) == value
     kept = yaml.safe_load(recipe_text(request, ["a", "b"], request.spaces, firm=True))
     assert kept["align"][name] == value
+
+
+@pytest.mark.parametrize(
+    ("data", "heading"),
+    [
+        ("evil_module:examples", FUNCTIONS.format("--data evil_module:examples")),
+        (Examples({"input_ids": torch.ones(1, 3, dtype=torch.int64)}, labelled=False), OBJECTS),
+    ],
+    ids=["function", "object"],
+)
+@pytest.mark.parametrize("kind", ["experts", "pipelines"])
+def test_recipes_of_other_kinds_name_no_function_and_no_object(
+    kind: str, data: object, heading: str, here: Path
+) -> None:
+    """They say how they can be run again: one that named the function would be refused, and YAML has no objects."""
+    (here / "r.yml").write_text(MODELS)
+    said = {"data": data, "rows": 7}
+    experts = ExpertsRecipe(base_model="a", experts=[{"source_model": "b"}], align=AlignBlock(enabled=True))  # pyright: ignore[reportArgumentType]
+    text = experts_recipe_text(experts, said, 0, None) if kind == "experts" else kept_recipe(here / "r.yml", said)
+    assert text.startswith(heading)
+    align = yaml.safe_load(text)["align"]
+    assert align["rows"] == 7
+    assert "data" not in align
+    assert not (here / "ran").exists()

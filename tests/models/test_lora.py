@@ -17,9 +17,9 @@ from safetensors.torch import load_file, save_file
 import isomerge
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
-from isomerge.config.classes import with_classes
 from isomerge.errors import IsomergeError
 from isomerge.models.layers import stack_layers
+from isomerge.models.lora import with_classes
 from isomerge.models.recognised import recognise
 from isomerge.models.references import ModelRef, open_model_ref, parse_model_ref
 from isomerge.observe.live.modules import load_module, materialise

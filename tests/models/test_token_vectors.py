@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 import isomerge
 from isomerge.checkpoint.opening import open_checkpoint
-from isomerge.checkpoint.token_texts import pieces_of, same_tokens, spelled
+from isomerge.checkpoint.vocabulary import pieces_of, same_tokens, spelled
 from isomerge.errors import IsomergeError
 from isomerge.merging.opened_models import opened
 from isomerge.merging.recipe.merge_recipe import _tokenizer

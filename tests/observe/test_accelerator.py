@@ -15,7 +15,7 @@ import isomerge
 from depth import EVERY
 from isomerge.errors import IsomergeError
 from isomerge.matching import neuron_scale, sketch
-from isomerge.solve.many import passes as many_passes
+from isomerge.solve.many import mean_solver
 from isomerge.solve.pairs import stream_descent as streams
 from observe.pretended_device import NAME, pretended
 from solve.disguises import disguise, files_of, perturb, single
@@ -37,7 +37,7 @@ RUNS: dict[str, dict[str, Any]] = {
 def few_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a number is computed is seen in one pass; nothing here needs to settle."""
     monkeypatch.setattr(streams, "SWEEPS", 1)
-    monkeypatch.setattr(many_passes, "ROUNDS_PER_PASS", 1)
+    monkeypatch.setattr(mean_solver, "ROUNDS_PER_PASS", 1)
 
 
 def pair(name: str, folder: Path) -> tuple[Path, Path]:

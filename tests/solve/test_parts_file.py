@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from isomerge.solve.parts_file import load_parts, save_parts
+from isomerge.solve.unfinished_run import load_parts, save_parts
 
 
 def test_tensors_that_share_memory(tmp_path: Path) -> None:

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from isomerge.config.tied_head import says_tied
 from isomerge.errors import IsomergeError
 from isomerge.matching.stream_groups import choose_frame
-from isomerge.models.tied_tensors import without_broken_ties
+from isomerge.models.tied_tensors import says_tied, without_broken_ties
 from isomerge.symmetry.axes import Atom, Product
 from isomerge.symmetry.blocks import gather_blocks, layer_of, stacks_of
 from isomerge.symmetry.language.spec import Spec, by_canonical, coverage

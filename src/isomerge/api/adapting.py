@@ -10,11 +10,9 @@ from pathlib import Path
 
 from isomerge.api.live_inputs import own_models, with_data
 from isomerge.commands.opening import recognised
-from isomerge.merging.adapter.adapter_recipe import asked_of_recipe
-from isomerge.merging.adapter.adapter_writer import Extraction
-from isomerge.merging.adapter.extract_image_lora import are_image_models
+from isomerge.merging.adapter.extract_lora import Extraction, are_image_models
 from isomerge.merging.adapter.extract_lora import extract_lora as extract
-from isomerge.merging.adapter.merge_lora import Asked, MergedLora
+from isomerge.merging.adapter.merge_lora import Asked, MergedLora, asked_of_recipe
 from isomerge.merging.adapter.merge_lora import merge_lora as merge_adapters
 from isomerge.merging.adapter.surgery import SurgeryReport, write_surgery
 from isomerge.merging.task_masks import MaskReport, MaskUse, read_task_mask, write_task_mask
@@ -153,7 +151,7 @@ def restore_task(asked: asked_for.RestoreTask) -> OfModels[MaskUse]:
 def surgery(asked: asked_for.Surgery, observer: Observer) -> OfModels[SurgeryReport]:
     """Correct what the head of a task reads in a merged model, and write the corrected head as an adapter on it in
     peft's format: ``merged+out`` is the model of the task (representation surgery, Yang et al. 2024, in the form
-    that is part of an ordinary checkpoint; see `isomerge.fusion.forward.surgery`).
+    that is part of an ordinary checkpoint; see `isomerge.merging.adapter.surgery`).
 
     Args:
         merged: the merged model.

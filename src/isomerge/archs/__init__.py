@@ -127,9 +127,7 @@ def _kind_of(config: Mapping[str, Any]) -> str:
 
 
 def spec_for(
-    config: Mapping[str, Any],
-    file: str | Path | None = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    config: Mapping[str, Any], file: str | Path | None = None, shapes: Mapping[str, tuple[int, ...]] | None = None
 ) -> Spec:
     """The spec of a checkpoint, bound to its config.
 

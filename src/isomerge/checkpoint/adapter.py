@@ -33,7 +33,6 @@ ADAPTER_PICKLE = "adapter_model.bin"
 PREFIX = "base_model.model."
 MAX_PATTERNS = 1000
 """Most patterns of ranks, or of alphas, that a configuration may have."""
-
 _REMEDY = "an adapter folder is what peft's save_pretrained writes"
 # An adapter's own name may stand after the kind of tensor: files of old peft versions have ".default".
 _PARTS = re.compile(

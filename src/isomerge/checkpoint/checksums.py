@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -22,13 +23,12 @@ from zlib_ng.zlib_ng import crc32
 
 from isomerge.checkpoint.header import TensorInfo, read_header
 from isomerge.errors import IsomergeError
-from isomerge.files import disk_errors
+from isomerge.files import disk_errors, open_fd
 from isomerge.records import Json
 
 _POLYNOMIAL = 0xEDB88320  # of CRC-32, the lowest degree in the highest bit
 _ONE = 1 << 31
 _PIECE = 1 << 22  # bytes read at a time
-
 Spans = Mapping[tuple[Path, int], "Checksum"]
 """Parts of files whose checksums are known: by file and byte offset."""
 Sums = list[tuple[str, int, int, int]]
@@ -110,12 +110,8 @@ def file_checksum(path: Path) -> Checksum:
 
     Raises IsomergeError when it is missing, cannot be read, or is a device, a pipe or a folder.
     """
-    with disk_errors(path, "reading"):
-        fd = open_regular(path)
-        try:
-            return _read_sum(fd, 0, os.fstat(fd).st_size, path)
-        finally:
-            os.close(fd)
+    with disk_errors(path, "reading"), open_regular(path) as fd:
+        return _read_sum(fd, 0, os.fstat(fd).st_size, path)
 
 
 def range_checksum(path: Path, offset: int, nbytes: int) -> Checksum:
@@ -123,12 +119,8 @@ def range_checksum(path: Path, offset: int, nbytes: int) -> Checksum:
 
     Raises IsomergeError when it is missing, cannot be read, is no regular file, or ends before.
     """
-    with disk_errors(path, "reading"):
-        fd = open_regular(path)
-        try:
-            return _read_sum(fd, offset, nbytes, path)
-        finally:
-            os.close(fd)
+    with disk_errors(path, "reading"), open_regular(path) as fd:
+        return _read_sum(fd, offset, nbytes, path)
 
 
 def weights_checksum(path: Path, known: Spans) -> Checksum:
@@ -137,16 +129,12 @@ def weights_checksum(path: Path, known: Spans) -> Checksum:
     Raises IsomergeError when it is damaged or cannot be read.
     """
     infos = read_header(path)[0]  # of no holes and no overlaps, in the order of the bytes
-    with disk_errors(path, "reading"):
-        fd = open_regular(path)
-        try:
-            first = min((info.offset for info in infos.values()), default=os.fstat(fd).st_size)
-            parts = [_read_sum(fd, 0, first, path)]
-            for info in infos.values():
-                checksum = known.get((path, info.offset)) if info.nbytes else Checksum()
-                parts.append(checksum or _read_sum(fd, info.offset, info.nbytes, path))
-        finally:
-            os.close(fd)
+    with disk_errors(path, "reading"), open_regular(path) as fd:
+        first = min((info.offset for info in infos.values()), default=os.fstat(fd).st_size)
+        parts = [_read_sum(fd, 0, first, path)]
+        for info in infos.values():
+            checksum = known.get((path, info.offset)) if info.nbytes else Checksum()
+            parts.append(checksum or _read_sum(fd, info.offset, info.nbytes, path))
     return joined(parts)
 
 
@@ -155,16 +143,16 @@ def tensor_place(info: TensorInfo) -> tuple[Path, int]:
     return info.file, info.offset
 
 
-def open_regular(path: Path) -> int:
-    """A descriptor to read a regular file; never waits for a pipe.
+@contextmanager
+def open_regular(path: Path) -> Iterator[int]:
+    """A descriptor to read a regular file, closed at the end; never waits for a pipe.
 
     Raises OSError, and IsomergeError when it is no regular file.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise IsomergeError(f"{path} is no regular file; replace it by one")
-    return fd
+    with open_fd(path, os.O_RDONLY | os.O_NONBLOCK) as fd:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise IsomergeError(f"{path} is no regular file; replace it by one")
+        yield fd
 
 
 def _read_sum(fd: int, offset: int, nbytes: int, path: Path) -> Checksum:

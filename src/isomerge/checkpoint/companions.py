@@ -13,10 +13,8 @@ from isomerge.errors import IsomergeError
 
 MODEL_FILES = ("config.json", "model_index.json", "adapter_config.json", "isomerge.json")
 """What says that a folder holds a model, or was made to."""
-
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 """Endings of files of weights, or of folders that hold some."""
-
 VOCABULARY_FILES = (
     "tokenizer.json",
     "vocab.txt",
@@ -33,7 +31,6 @@ VOCABULARY_FILES = (
     "tekken.json",
 )
 """Those of which a tokenizer has at least one."""
-
 TOKENIZER_FILES = (
     *VOCABULARY_FILES,
     "tokenizer_config.json",
@@ -55,7 +52,6 @@ TOKENIZER_FILES = (
     "chat_template.json",
 )
 """Those that belong to a tokenizer."""
-
 COMPANIONS = (
     "generation_config.json",
     *TOKENIZER_FILES,
@@ -67,7 +63,6 @@ COMPANIONS = (
     "config_sentence_transformers.json",
 )
 """Names of the files that travel with the weights; config.json is not among them, as it may change."""
-
 _TOKENIZER_FOLDER = re.compile(r"[a-z_]+_tokenizer", re.ASCII)  # a processor's second one: qformer_tokenizer
 _MODULE_FOLDER = re.compile(r"[0-9]+_[A-Za-z]\w*", re.ASCII)  # sentence-transformers: 1_Pooling, 2_Normalize, ...
 _TERMS = re.compile(r"(licen[cs]e|copying|notice|(acceptable_)?use_policy)\b.*", re.IGNORECASE)

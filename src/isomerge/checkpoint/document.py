@@ -12,14 +12,11 @@ from isomerge.records import Json
 
 MAX_BYTES = 100_000_000
 """Longest document read, in bytes (the bound that safetensors sets for its headers)."""
-
-
 POINTER = b"version https://git-lfs"
 """How a file begins that git left in the place of a large one."""
 FETCH = (
     "is what git leaves in the place of a large file: fetch the file itself (git lfs pull), or download it again"
 )
-
 MAX_VALUES = 2_000_000
 """Most commas and opening brackets in a document: it becomes some hundred megabytes of objects in a few seconds at
 worst. A header has nine for a tensor.

@@ -57,7 +57,6 @@ _TORCH_NAMES: dict[str, str] = {
     "F64": "float64",
     "C64": "complex64",
 }
-
 FLOATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
 """The codes of the floats that weights have, by the names that configs and options use."""
 SHORT = {
@@ -88,8 +87,8 @@ def torch_dtype(code: str) -> torch.dtype:
     return dtype
 
 
-def dtype_code(dtype: torch.dtype) -> str:
-    """The safetensors code of a torch dtype, e.g. ``torch.bfloat16`` -> ``"BF16"``.
+def dtype_code(dtype: torch.dtype, of: str = "") -> str:
+    """The safetensors code of a torch dtype, e.g. ``torch.bfloat16`` -> ``"BF16"``; ``of`` says whose it is.
 
     Raises IsomergeError for a torch dtype that safetensors cannot store.
     """
@@ -98,7 +97,8 @@ def dtype_code(dtype: torch.dtype) -> str:
         if torch_name == name:
             return code
     raise IsomergeError(
-        f"safetensors cannot store torch dtype {name!r}; convert the tensor to one of {', '.join(_TORCH_NAMES)}"
+        f"{of and f'{of}: '}safetensors cannot store torch dtype {name!r}; convert the tensor to one of "
+        f"{', '.join(_TORCH_NAMES)}"
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from isomerge.checkpoint.disk import write_from
 from isomerge.checkpoint.dtypes import dtype_code
 from isomerge.checkpoint.stored_tensor import content_of
-from isomerge.files import disk_errors, flush
+from isomerge.files import disk_errors, flush, open_fd
 from isomerge.records import Json
 
 if TYPE_CHECKING:
@@ -31,12 +31,8 @@ class GrowingFile:
     def add(self, name: str, tensor: torch.Tensor) -> None:
         """Writes a tensor of any strides. Raises IsomergeError when the disk is full."""
         content = content_of(tensor.contiguous())
-        with disk_errors(self.scratch):
-            fd = os.open(self.scratch, os.O_WRONLY | os.O_CREAT, 0o666)
-            try:
-                write_from(fd, content, self.size)
-            finally:
-                os.close(fd)
+        with disk_errors(self.scratch), open_fd(self.scratch, os.O_WRONLY | os.O_CREAT) as fd:
+            write_from(fd, content, self.size)
         span = [self.size, self.size + len(content)]
         self.size = span[1]
         self.entries[name] = {"dtype": dtype_code(tensor.dtype), "shape": list(tensor.shape), "data_offsets": span}

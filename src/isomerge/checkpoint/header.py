@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from isomerge.errors import IsomergeError
 
 MAX_HEADER = MAX_BYTES
 """Longest header accepted, in bytes; the safetensors library has the same bound."""
-
 _PREFIX = 8  # little-endian u64 holding the header's length
 _REMEDY = "the file is damaged or no safetensors file, so download or save it again"
 
@@ -33,6 +32,10 @@ class TensorInfo:
     nbytes: int
     file: Path
     offset: int
+
+    def computed(self, name: str) -> TensorInfo:
+        """What is computed under this name, of this dtype and shape; impossible ones are refused when written."""
+        return replace(self, name=name, nbytes=byte_size(self.dtype, self.shape) or 0, offset=-1)
 
 
 def read_header(path: str | Path) -> tuple[dict[str, TensorInfo], dict[str, str]]:

@@ -12,9 +12,7 @@ from isomerge.checkpoint.weights import gguf_error
 from isomerge.errors import IsomergeError, first_line
 
 _HUB_ID = re.compile(r"(?P<id>[\w][\w.-]*/[\w][\w.-]*)(@(?P<revision>[\w][\w./-]*))?", re.ASCII)
-
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-
 _SIDE_FILES = ["*.json", "*.model", "*.txt", "*.jinja", "*.py", "*.tiktoken", "*.spm", "README.md"]
 _SIDE_FILES += [*VOCABULARY_FILES, "bpe.codes", "LICEN[CS]E*", "NOTICE*", "*USE_POLICY*"]
 _SAFETENSORS = ["*.safetensors"]

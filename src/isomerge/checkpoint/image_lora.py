@@ -14,7 +14,6 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +202,6 @@ def _kernel(tensors: Checkpoint, down: str, mid: str) -> Derived:
     """The first half of a convolution that is stored as a kernel over ranks and a matrix (LyCORIS, Tucker)."""
     low, core = tensors.tensors[down], tensors.tensors[mid]
     shape = (core.shape[0], low.shape[1], *core.shape[2:])
-    size = low.nbytes // prod(low.shape) * prod(shape)
 
     def read() -> Any:
         import torch
@@ -212,7 +210,7 @@ def _kernel(tensors: Checkpoint, down: str, mid: str) -> Derived:
         whole = torch.einsum("ij...,jk->ik...", kernel.float(), matrix.float().flatten(1))
         return whole.to(matrix.dtype).contiguous()
 
-    return Derived(replace(low, name=f"{down} {mid}", shape=shape, nbytes=size, offset=-1), read)
+    return Derived(replace(low, shape=shape), read)
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,12 @@ def in_memory(tensors: Mapping[str, Any], config: Any, *, ref: str = "in memory"
     where = Path(ref)
     infos = {
         name: TensorInfo(
-            name, _code(name, t, ref), tuple(t.shape), t.numel() * t.element_size(), file=where, offset=-1
+            name,
+            dtype_code(t.dtype, f"{ref}: tensor {name!r}"),
+            tuple(t.shape),
+            t.numel() * t.element_size(),
+            file=where,
+            offset=-1,
         )
         for name, t in copies.items()
     }
@@ -143,10 +148,3 @@ def _tensor(name: Any, value: Any, ref: str) -> torch.Tensor:
     if value.layout != torch.strided or value.is_quantized or value.is_meta:
         raise IsomergeError(f"{ref}: tensor {name!r} is not a plain dense tensor with values; {_REMEDY}")
     return value.detach()
-
-
-def _code(name: str, tensor: torch.Tensor, ref: str) -> str:
-    try:
-        return dtype_code(tensor.dtype)
-    except IsomergeError as error:
-        raise IsomergeError(f"{ref}: tensor {name!r}: {error}") from error

@@ -65,8 +65,6 @@ def _check_replaceable(out: Path) -> None:
 MARK = "isomerge"
 """An empty file in every unfinished folder of ours: what lacks it is somebody else's, and is neither replaced nor
 removed."""
-
-
 BLOBS = "blobs"
 """The folder in an unfinished one of what a run keeps for itself."""
 

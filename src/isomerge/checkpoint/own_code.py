@@ -14,7 +14,6 @@ from pathlib import Path, PurePosixPath
 Content = bytes | Path
 GENERATE = "custom_generate/generate.py"
 """Where transformers looks for a ``generate`` of the checkpoint's own."""
-
 _STRING = re.compile(r"""["']([\w.-]+(?:/[\w.-]+)*)["']""", re.ASCII)
 _AUTO_MAP = re.compile(r'"auto_map"\s*:\s*\{([^{}]*)\}')
 _FROM = re.compile(r"^[ \t]*from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n#;]*)", re.MULTILINE | re.ASCII)

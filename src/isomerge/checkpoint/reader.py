@@ -51,7 +51,7 @@ class Derived:
     """One tensor of a view: ``info`` describes it, ``read`` computes it.
 
     ``info.file`` is the file that makes it differ (an adapter's, another model's), so that whoever watches the
-    files of a checkpoint's tensors notices a change.
+    files of a checkpoint's tensors notices a change. Its name, bytes and offset are the view's to say.
     """
 
     info: TensorInfo
@@ -128,6 +128,11 @@ class Checkpoint:
         return sum(info.nbytes for info in self.tensors.values())
 
     @property
+    def places(self) -> list[Path]:
+        """Its files and their folder, which no output may replace; none of tensors in memory."""
+        return [*self.files, self.folder] if self.files else []
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor, by name."""
         return {name: tuple(info.shape) for name, info in self.tensors.items()}
@@ -177,7 +182,7 @@ class Checkpoint:
             lent: the rows that the view has of other models; as this one when None.
         """
         gone = set(drop)
-        infos = {**self.tensors, **{name: replace(d.info, name=name, offset=-1) for name, d in derived.items()}}
+        infos = self.tensors | {name: derived[name].info.computed(name) for name in derived}
         recipes = {**self.recipes, **{name: d.read for name, d in derived.items()}}
         stamps, theirs, own = dict(self._stamps), list(self._lent), set(self.own_files)
         sources = list(sources)

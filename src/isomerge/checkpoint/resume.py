@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from isomerge.checkpoint.output_folder import PartialFolder
 from isomerge.checkpoint.shard_plan import FileSpan, Shard, file_spans
 from isomerge.checkpoint.weights import is_plain_name
 from isomerge.errors import IsomergeError
-from isomerge.files import disk_errors, flush
+from isomerge.files import disk_errors, flush, open_fd
 from isomerge.progress import Observer
 from isomerge.records import Json
 
@@ -90,8 +90,7 @@ class Journal:
     def _append(self, content: Json, flags: int) -> None:
         text = json.dumps(content).encode()
         line = memoryview(b"%08x %b\n" % (crc32(text), text))
-        fd = os.open(self.path, os.O_WRONLY | flags, 0o666)
-        try:
+        with open_fd(self.path, os.O_WRONLY | flags) as fd:
             start = os.fstat(fd).st_size
             try:
                 while line:
@@ -99,8 +98,6 @@ class Journal:
             except OSError:
                 os.ftruncate(fd, start)  # a full disk may take half a line: leave the journal as it was
                 raise
-        finally:
-            os.close(fd)
 
 
 def _checked(line: bytes) -> Any:
@@ -131,13 +128,7 @@ class Start:
     discarded: bool
 
 
-def start(
-    partial: PartialFolder,
-    journal: Journal,
-    shards: Sequence[Shard],
-    key: str,
-    observer: Observer,
-) -> Start:
+def start(partial: PartialFolder, journal: Journal, shards: Sequence[Shard], key: str, observer: Observer) -> Start:
     """Goes on with an earlier run of the same ``key`` and plan, else makes all files of ``shards``, still without
     tensors.
 
@@ -162,11 +153,7 @@ def _digest(shards: Sequence[Shard]) -> str:
 
 
 def _resume(
-    partial: PartialFolder,
-    journal: Journal,
-    shards: Sequence[Shard],
-    identity: dict[str, str],
-    observer: Observer,
+    partial: PartialFolder, journal: Journal, shards: Sequence[Shard], identity: dict[str, str], observer: Observer
 ) -> dict[str, Unit] | None:
     """The units of an earlier run with this identity whose files are all as planned, else None.
 
@@ -190,7 +177,10 @@ def _resume(
         observer("checking what was written", checked, total)
         if not _is_there(unit, spans, partial.blobs):
             journal.keep(number)
-            _forget(partial, list(units.values())[number:])
+            with disk_errors(partial.blobs, "resuming"):
+                for name in (name for again in list(units.values())[number:] for name in again.blobs):
+                    if is_plain_name(name):
+                        partial.remove_blob(name)  # whatever took its place: a folder cannot be written over
             return dict(list(units.items())[:number])
         checked += sizes[number]
     return units
@@ -210,15 +200,6 @@ def _is_there(unit: Unit, spans: Mapping[str, FileSpan], blobs: Path) -> bool:
         return False
     paths = {blobs / name: crc for name, crc in unit.blobs.items() if is_plain_name(name)}
     return all(path.is_file() and file_checksum(path).crc32 == crc for path, crc in paths.items())
-
-
-def _forget(partial: PartialFolder, units: Iterable[Unit]) -> None:
-    """Removes the side files of units that are to be done again, whatever has taken their places (a folder cannot
-    be written over).
-    """
-    with disk_errors(partial.blobs, "resuming"):
-        for name in (name for unit in units for name in unit.blobs if is_plain_name(name)):
-            partial.remove_blob(name)
 
 
 def _begin(partial: PartialFolder, journal: Journal, shards: Sequence[Shard], identity: dict[str, str]) -> None:

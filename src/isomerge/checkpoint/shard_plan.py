@@ -1,11 +1,14 @@
-"""Where every tensor of a new checkpoint goes, fixed before the first of them is computed."""
+"""Where every tensor of a new checkpoint goes, fixed before the first of them is computed; sizes as users write
+them."""
 
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 
 from isomerge.checkpoint.dtypes import BITS, byte_size
@@ -16,6 +19,8 @@ from isomerge.errors import IsomergeError
 METADATA = {"format": "pt"}
 FileSpan = tuple[Path, int, int]
 """A tensor's file, its first byte in it, and how many bytes it has."""
+_SIZE = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([KMGT]?)(B?)\s*", re.ASCII | re.IGNORECASE)
+_FACTOR = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +122,7 @@ def _shard(file: str, group: list[OutTensor], sizes: dict[str, int]) -> Shard:
     relative: dict[str, tuple[int, int]] = {}
     for tensor in sorted(group, key=lambda tensor: -BITS[tensor.dtype]):
         end = position + sizes[tensor.name]
-        header[tensor.name] = {
-            "dtype": tensor.dtype,
-            "shape": list(tensor.shape),
-            "data_offsets": [position, end],
-        }
+        header[tensor.name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [position, end]}
         relative[tensor.name] = (position, end - position)
         position = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
@@ -151,3 +152,23 @@ def files_index(files: Mapping[str, str], total: int) -> bytes:
     """The bytes of an index of weights files: the file of every tensor, and the bytes of all tensors."""
     index = {"metadata": {"total_size": total}, "weight_map": dict(files)}
     return (json.dumps(index, indent=2, sort_keys=True) + "\n").encode("utf-8")
+
+
+def parse_size(text: str | int) -> int:
+    """A number of bytes: "5GB" and "5G" are 5e9, "500M" is 5e8, "1.5K" is 1500, "4096" and 4096 are 4096.
+
+    Suffixes K, M, G and T are powers of 1000, as for the Hugging Face libraries; a "B" may follow them. A
+    "B" right after the number means billions, as in mergekit's ``--out-shard-size 5B``: 5e9 bytes. Upper or
+    lower case. Raises IsomergeError for anything else, and unless the size is a whole number >= 1.
+    """
+    match = _SIZE.fullmatch(str(text)) if not isinstance(text, bool) else None
+    size = Decimal(0)
+    if match is not None:
+        number, unit, b = match.groups()
+        size = Decimal(number) * (_FACTOR[unit.upper()] if unit else 10**9 if b else 1)
+    if size < 1 or size != int(size):
+        raise IsomergeError(
+            f"{text!r} is not a size: expected a positive whole number of bytes, "
+            "or a number with K, M, G or T such as '5GB' or '500M' ('5B' means 5 billion bytes)"
+        )
+    return int(size)

@@ -74,9 +74,9 @@ def whole_of_language(ref: Any) -> str | None:
 def parts_of(path: Path) -> dict[str, Part]:
     """The parts of a file, by name: ``unet``, ``transformer``, ``text_encoder`` (``_2``, ``_3``), ``vae``,
     ``schedule``, ``rest``; those that there are."""
+    from isomerge.checkpoint.single_file_names import unet
     from isomerge.checkpoint.single_file_text import text_encoders
     from isomerge.checkpoint.single_file_transformers import transformer
-    from isomerge.checkpoint.single_file_unet import unet
     from isomerge.checkpoint.single_file_vae import autoencoder
 
     shapes = {name: tuple(info.shape) for name, info in read_header(path)[0].items()}

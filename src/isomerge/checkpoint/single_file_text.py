@@ -23,10 +23,7 @@ PLAIN = {
 """By the part, how names begin in transformers' layout: in Stable Diffusion 1, in XL, in 3 and FLUX."""
 T5 = "text_encoders.t5xxl.transformer."
 """The same of T5, which stands behind CLIP's towers."""
-OPEN = {
-    "text_encoder": ("cond_stage_model.model.",),
-    "text_encoder_2": ("conditioner.embedders.1.model.",),
-}
+OPEN = {"text_encoder": ("cond_stage_model.model.",), "text_encoder_2": ("conditioner.embedders.1.model.",)}
 """The same in OpenCLIP's layout: in Stable Diffusion 2, in XL."""
 OUTSIDE = {
     "token_embedding.weight": "text_model.embeddings.token_embedding.weight",

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 
 from isomerge.checkpoint.file_piece import Part, Piece, Shape
-from isomerge.checkpoint.single_file_names import count_of, renamed
+from isomerge.checkpoint.single_file_names import all_renamed, count_of
 from isomerge.records import Json
 
 STARTS = ("first_stage_model.", "vae.", "")
@@ -42,11 +42,9 @@ def autoencoder(shapes: Mapping[str, Shape]) -> Part | None:
         layers = count_of(stored, "encoder.down.0.block.")
         if not layers or heights[0] != heights[1]:
             continue
-        rules = dict(_rules(heights[0], layers))
-        names = {renamed(name, rules): name for name in stored}
-        if None in names or len(names) != len(stored):
+        if (names := all_renamed(stored, dict(_rules(heights[0], layers)))) is None:
             return None
-        pieces = {str(new): _piece(str(new), stored[old], shapes[stored[old]]) for new, old in names.items()}
+        pieces = {new: _piece(new, old, shapes[old]) for new, old in names.items()}
         config = _config({new: piece.stored for new, piece in pieces.items()}, heights[0], layers)
         return None if config is None else Part("AutoencoderKL", config, pieces)
     return None

@@ -21,7 +21,6 @@ PICKLE = "pytorch_model.bin"
 PICKLE_INDEX = "pytorch_model.bin.index.json"
 STEMS = tuple(name.removesuffix(".safetensors") for name in (SAFETENSORS, DIFFUSERS))
 """How the names of safetensors files begin that are a model's weights, of one file or of many."""
-
 OTHERS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".onnx", ".msgpack", ".h5", ".npz", ".gguf")
 """Endings of files of weights, which are named where none of those is there that are read."""
 VARIANT = re.compile(rf"({'|'.join(STEMS)})\.(?:safetensors\.index\.(\w+)\.json|(\w+)\.safetensors)")

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isomerge.checkpoint.checksums import Checksum, file_checksum, joined
+from isomerge.checkpoint.companion_folder import write_companions
 from isomerge.checkpoint.disk import FlushBehind, write_from
 from isomerge.checkpoint.dtypes import dtype_code, torch_dtype
 from isomerge.checkpoint.output_folder import PartialFolder
 from isomerge.checkpoint.resume import Journal, start
 from isomerge.checkpoint.shard_plan import OutTensor, Shard, file_spans, index_bytes, shard_plan
-from isomerge.checkpoint.size import parse_size
 from isomerge.checkpoint.stored_tensor import content_of
 from isomerge.checkpoint.tensor_place import PlacedTensor, TensorPlace
 from isomerge.checkpoint.weights import SAFETENSORS, is_plain_name
@@ -26,9 +26,6 @@ from isomerge.records import Json
 
 if TYPE_CHECKING:
     import torch
-
-
-__all__ = ["CheckpointWriter", "OutTensor", "Shard", "parse_size", "shard_plan"]
 
 
 class CheckpointWriter:
@@ -115,7 +112,7 @@ class CheckpointWriter:
         if isinstance(tensor, PlacedTensor):
             self._written[name] = self._pending[name] = tensor.crc32
             return
-        code, shape = self._code(name, tensor), tuple(tensor.shape)
+        code, shape = dtype_code(tensor.dtype, f"{self.out}: tensor {name!r}"), tuple(tensor.shape)
         if (code, shape) != (planned.dtype, tuple(planned.shape)):
             raise IsomergeError(
                 f"{self.out}: tensor {name!r} is {code} {list(shape)}, but {planned.dtype} "
@@ -126,12 +123,6 @@ class CheckpointWriter:
         with disk_errors(path), open_fd(path, os.O_WRONLY) as fd:
             write_from(fd, content, offset)
         self._written[name] = self._pending[name] = Checksum.of(content).crc32
-
-    def _code(self, name: str, tensor: torch.Tensor) -> str:
-        try:
-            return dtype_code(tensor.dtype)
-        except IsomergeError as error:
-            raise IsomergeError(f"{self.out}: tensor {name!r}: {error}") from error
 
     def commit(self, unit: str, record: Json) -> None:
         """Journals everything written since the last commit as ``unit``, with the checksums by which a resumed run
@@ -289,13 +280,9 @@ def write_extras(
             path.unlink()
     folders = {folder}
     sums: dict[str, Checksum] = {}
+    write_companions(folder, files)
     for name, content in files.items():
         path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(content, Path):
-            shutil.copyfile(content, path)
-        else:
-            path.write_bytes(content)
         sums[name] = file_checksum(path) if isinstance(content, Path) else Checksum.of(content)
         flush(path)
         folders.add(path.parent)

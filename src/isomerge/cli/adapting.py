@@ -16,7 +16,7 @@ from isomerge.records import OfModels
 
 if TYPE_CHECKING:
     from isomerge.api.adapting import MergeLoraReport
-    from isomerge.merging.adapter.adapter_writer import Extraction
+    from isomerge.merging.adapter.extract_lora import Extraction
     from isomerge.merging.adapter.surgery import SurgeryReport
     from isomerge.merging.task_masks import MaskReport, MaskUse
 

@@ -22,13 +22,19 @@ from isomerge.evidence.parents import parents_of
 from isomerge.merging.experts.expert_checks import (
     check_expert,
     chosen_target,
+    experts_recipe_text,
     told_of_recipe,
 )
-from isomerge.merging.experts.expert_recipe import experts_recipe_text
 from isomerge.merging.recipe.recipe_words import told_in_keys
 from isomerge.merging.recipe.schema import ExpertEntry, ExpertsRecipe
-from isomerge.models.expert_frames import ExpertFrame, ExpertPart
-from isomerge.models.experts_view import DenseMlps, ExpertNumbers, experts_config, with_experts
+from isomerge.models.experts_view import (
+    DenseMlps,
+    ExpertFrame,
+    ExpertNumbers,
+    ExpertPart,
+    experts_config,
+    with_experts,
+)
 from isomerge.models.recognised import Model, recognise
 from isomerge.observe.prompt_rows import (
     DEGENERATE,
@@ -46,7 +52,7 @@ from isomerge.run.run_report import RunReport, run_notes, run_of
 from isomerge.run.view_writing import write_blocks
 from isomerge.run.writing_run import Output, StreamWriter, run_key
 from isomerge.solve.match_checks import files_of_matching
-from isomerge.solve.parts_file import load_parts, save_parts
+from isomerge.solve.unfinished_run import load_parts, save_parts
 
 TEXT = (
     "A mixture of experts made of dense models: attention, norms and embeddings are those of the first model, and "

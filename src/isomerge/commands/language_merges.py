@@ -13,8 +13,8 @@ from typing import Any
 from isomerge.checkpoint.opening import CONFIG, open_checkpoint
 from isomerge.checkpoint.pipeline import LIBRARIES, Component, Pipeline
 from isomerge.checkpoint.reader import Checkpoint
+from isomerge.checkpoint.shard_plan import parse_size
 from isomerge.checkpoint.single_file import LANGUAGE
-from isomerge.checkpoint.size import parse_size
 from isomerge.commands.opening import dtype_name
 from isomerge.errors import IsomergeError
 from isomerge.models.compatible import VOCABULARY

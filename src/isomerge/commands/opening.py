@@ -15,7 +15,7 @@ from isomerge.archs import plug_in_parts, without_spec
 from isomerge.checkpoint.dtypes import FLOATS, SHORT
 from isomerge.checkpoint.in_memory import as_reference
 from isomerge.checkpoint.reader import Checkpoint
-from isomerge.checkpoint.size import parse_size
+from isomerge.checkpoint.shard_plan import parse_size
 from isomerge.commands.proof import demand_proof
 from isomerge.errors import IsomergeError
 from isomerge.models.compatible import check_compatible, check_tie, unlike

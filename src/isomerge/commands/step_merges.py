@@ -185,8 +185,8 @@ def asked_steps(models: Any) -> list[Step] | None:
     """
     if not isinstance(models, (str, Path)):
         return None
-    from isomerge.merging.recipe.module_steps import module_steps
     from isomerge.merging.recipe.recipe_components import pipelines_of
+    from isomerge.merging.recipe.recipe_modules import module_steps
 
     steps = steps_of(models)
     if steps is not None or not os.path.isfile(os.path.expanduser(models)):

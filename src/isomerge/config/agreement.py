@@ -35,8 +35,6 @@ UNSEEN = re.compile(
 """Keys by which models are trained, begun or sampled from: what a model says of inputs does not depend on them."""
 TURNED = ("partial_rotary_factor", "mrope_section")
 """Rotary parameters that say which coordinates turn, and by what."""
-
-
 SUMMARISING = ("ForSequenceClassification", "ForMultipleChoice", "DoubleHeadsModel")
 """How the names of classes end that may read a summary of the stream: to all others ``summary_*`` says nothing."""
 LONGEST = 120
@@ -126,7 +124,9 @@ def _unlike(mine: Config, theirs: Config, paths: Iterable[str], declared: tuple[
     return [
         Difference(path, mine.get(path), theirs.get(path))
         for path in sorted(paths)
-        if mine.get(path) != theirs.get(path) and not _is_declared(path, declared) and not _is_unseen(path)
+        if mine.get(path) != theirs.get(path)
+        and not _is_declared(path, declared)
+        and not any(map(UNSEEN.search, path.split(".")))
     ]
 
 
@@ -168,10 +168,6 @@ def _is_declared(path: str, keys: tuple[str, ...]) -> bool:
         path == key or path.startswith((f"{key}.", f"{key}_") if key.endswith("rope") else f"{key}.")
         for key in keys
     )
-
-
-def _is_unseen(path: str) -> bool:
-    return any(map(UNSEEN.search, path.split(".")))
 
 
 def as_transformers_reads(config: Config) -> Json | None:

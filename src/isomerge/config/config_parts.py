@@ -1,12 +1,18 @@
-"""The keys of a config, with those of the configs inside it: a composite says ``text_config.hidden_size``."""
+"""The keys of a config, with those of the configs inside it: a composite says ``text_config.hidden_size``. And what
+it says of tokens, when its model gets another vocabulary: their number, and the ids of single ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from isomerge.config.keys import NO_MODEL, WIDTHS
+from isomerge.config.keys import NO_MODEL, VOCABULARY_SIZES, WIDTHS
 from isomerge.records import Json
+
+KeyPath = tuple[str, ...]
+"""Keys that lead to a value of a config: ``("text_config", "vocab_size")``."""
+IDS = ("token_id", "token_ids", "token_index", "suppress_tokens")
+"""How keys end whose values are ids of tokens."""
 
 
 def parts_of(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -57,3 +63,61 @@ def split(key: str) -> tuple[str, str]:
     """The part that a full name belongs to (with its dot, empty for the frame), and the key there."""
     part, dot, base = key.rpartition(".")
     return part + dot, base
+
+
+def counts(config: Mapping[str, Any], size: int, bound: Callable[[Mapping[str, Any]], int | None]) -> list[KeyPath]:
+    """Where a config says how many tokens there are: in the whole, or in one of the models that it is made of.
+
+    That is where another number changes what the spec makes of it. The wholes around that part say it as well,
+    where they have the same number, and so does a decoder beside it.
+
+    Args:
+        config: with all that counts, as it was bound to its spec.
+        size: the number of tokens.
+        bound: the number that the spec makes of such a config; None where it fits none.
+    """
+    said = ((*part, key) for part in groups(config) for key in VOCABULARY_SIZES)
+    every = [path for path in said if group_of(config, path[:-1]).get(path[-1]) == size]
+    paths = [path for path in every if bound(with_values(config, dict.fromkeys([path], size + 1))) != size]
+    if not paths:  # a default of the architecture: it is said where that changes something
+        lacking = [(*path, VOCABULARY_SIZES[0]) for path in groups(config)]
+        paths = [path for path in lacking if bound(with_values(config, dict.fromkeys([path], size + 1))) != size]
+        return paths[:1]
+    around = {(*path[:n], VOCABULARY_SIZES[0]) for path in paths for n in range(len(path))} | {
+        ("decoder", VOCABULARY_SIZES[0])
+    }
+    return [path for path in every if path in paths or path in around]
+
+
+def with_values(config: Mapping[str, Any], values: Mapping[KeyPath, Any]) -> Json:
+    """A copy with other values; parts that it lacks are made."""
+    copy = dict(config)
+    for path, value in values.items():
+        inner = copy
+        for key in path[:-1]:
+            inner[key] = dict(inner.get(key) or {})
+            inner = inner[key]
+        inner[path[-1]] = value
+    return copy
+
+
+def renumbered(
+    config: Mapping[str, Any], moved: Mapping[int, int], fallback: Mapping[str, Any], parts: Sequence[KeyPath]
+) -> Json:
+    """Ids of tokens follow their tokens, in the whole and in the parts that lead to one of these paths.
+
+    Those whose token the output lacks become what the model says whose vocabulary it is (``fallback``), or None.
+    """
+    copy = dict(config)
+    for key, value in config.items():
+        inside = [path[1:] for path in parts if path[0] == key and len(path) > 1]
+        if inside and isinstance(value, Mapping):
+            other = fallback.get(key)
+            copy[key] = renumbered(value, moved, other if isinstance(other, Mapping) else {}, inside)
+            continue
+        ids = value if isinstance(value, list) else [value]
+        if not key.endswith(IDS) or not all(type(at) is int and at >= 0 for at in ids):
+            continue
+        now = [moved[at] for at in ids if at in moved]
+        copy[key] = (now if isinstance(value, list) else now[0]) if now else fallback.get(key)
+    return copy

@@ -18,9 +18,8 @@ from functools import cached_property, partial
 from typing import Any
 
 from isomerge.config.agreement import read_by_transformers
-from isomerge.config.config_parts import group_of
+from isomerge.config.config_parts import group_of, with_values
 from isomerge.config.keys import DEPTHS
-from isomerge.config.vocabulary_keys import with_values
 from isomerge.errors import IsomergeError
 from isomerge.records import Json
 
@@ -83,7 +82,6 @@ RUNS = Form(_read_runs, lambda entries, _: [[[entry], 1] for entry in entries])
 NUMBERS = Form(_read_numbers, lambda entries, _: [number for number, entry in enumerate(entries) if entry])
 LEADING = Form(partial(_read_leading, 0), partial(_write_leading, 0))
 LAST = Form(partial(_read_leading, 1), partial(_write_leading, 1))
-
 FORMS = {
     "layer_types": EACH,
     "mlp_layer_types": EACH,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isomerge.config.agreement import _plain
+from isomerge.config.config_parts import IDS, KeyPath, with_values
 from isomerge.config.keys import NO_MODEL
-from isomerge.config.vocabulary_keys import IDS, KeyPath, with_values
 from isomerge.errors import IsomergeError
 from isomerge.records import Json
 

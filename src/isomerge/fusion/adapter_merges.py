@@ -154,10 +154,7 @@ def _cut(parts: Sequence[LowRank], how: Combination, drawn: Drawn) -> tuple[Tens
     floor = max(u.shape[0], v.shape[1]) * torch.finfo(s.dtype).eps * float(s[0])
     count = max(1, min(how.rank, int((s > floor).sum())))
     a, b = parts[0].a, parts[0].b
-    return (
-        (u[:, :count] * s[:count]).reshape(-1, count, *b.shape[2:]),
-        v[:count].reshape(count, *a.shape[1:]),
-    )
+    return ((u[:, :count] * s[:count]).reshape(-1, count, *b.shape[2:]), v[:count].reshape(count, *a.shape[1:]))
 
 
 def _merged(

@@ -2,8 +2,13 @@
 parameters.
 
 Every method declares a bound with its limits (``@limited(bound=...)``); a result beyond it is refused before the
-output appears (`isomerge.fusion.net`). A bound of isomerge's own methods is a theorem about them, whatever the
+output appears (`isomerge.merging.fusing`). A bound of isomerge's own methods is a theorem about them, whatever the
 inputs and however large the weights that the user asked for; what declares none has `anything_near`.
+
+Solutions of least squares stay near their models: one that does not is the average. Two quadratic bowls that are
+nearly flat in a direction can have their common minimum as far out as one likes, though each has its own where its
+model is (two lines that are nearly parallel cross far away). Such a minimum says nothing of the models: it is what
+is left of rounding and of too few examples.
 """
 
 from __future__ import annotations
@@ -19,7 +24,6 @@ import torch
 from torch import Tensor
 
 from isomerge.fusion.descent import LARGEST_STEP
-from isomerge.fusion.near import REACH, distance_from
 from isomerge.pieces import PIECE, wide_dtype
 
 FAR = 10.0
@@ -33,6 +37,10 @@ CANCELLED = 1e-5
 """Share of the largest weight below which a sum of weights is what rounding leaves of zero."""
 FEW = 12
 """Models of which all subsets are looked at."""
+REACH = 10.0
+"""How far from the average a solution may lie, as a multiple of the farthest model's distance from it. With the
+default options it is below 2 on small language models, with as few as two examples (docs/guide/which-method.md)."""
+SINGULAR = "averaged, as the statistics are nearly singular (too few examples, or outputs that never occur)"
 
 
 @dataclass(frozen=True)
@@ -173,7 +181,7 @@ def convex(inputs: Inputs, parameters: Mapping[str, Any]) -> Size:
 
 
 def near_average(inputs: Inputs, parameters: Mapping[str, Any]) -> Size:
-    """The average, and ten times the farthest model's distance from it (`isomerge.fusion.near`)."""
+    """The average, and ten times the farthest model's distance from it (`isomerge.fusion.bounds`)."""
     weight = parameters.get("weight") or [1.0] * len(inputs.tensors)
     shares = [w / sum(weight) for w in weight]
     spread = distance_from([parts[0] for parts in inputs.tensors], shares)
@@ -315,3 +323,35 @@ def anything_near(inputs: Inputs, parameters: Mapping[str, Any]) -> Size:
 def _numbers(value: Any) -> list[float]:
     values = value if isinstance(value, (list, tuple)) else [value]
     return [float(v) for v in values if isinstance(v, (int, float)) and not isinstance(v, bool) and v]
+
+
+def near_or_average(
+    step: Tensor, tensors: Sequence[Tensor], mean: Tensor, notes: list[str] | None = None
+) -> Tensor:
+    """``mean + step``, in the dtype of ``mean``; the mean alone where the step leads too far, or is not finite.
+
+    Args:
+        step: float64, of the shape of the tensors.
+        tensors: the models'.
+        mean: their weighted average.
+        notes: is told of an average.
+    """
+    spread = max(_length(tensor.double() - mean.double()) for tensor in tensors)
+    # equal models have a step of rounding
+    if _length(step) <= REACH * spread + 1e-9 * _length(mean):
+        return (mean.double() + step).to(mean.dtype).contiguous()
+    if notes is not None:
+        notes.append(SINGULAR)
+    return mean
+
+
+def distance_from(tensors: Sequence[Tensor], shares: Sequence[float]) -> float:
+    """The farthest tensor's distance from the average with these shares, which sum to one."""
+    mean = torch.zeros_like(tensors[0], dtype=torch.float64)
+    for tensor, share in zip(tensors, shares, strict=True):
+        mean.add_(tensor.double(), alpha=share)
+    return max(_length(tensor.double() - mean) for tensor in tensors)
+
+
+def _length(x: Tensor) -> float:
+    return float(torch.linalg.vector_norm(x, dtype=torch.float64))

@@ -60,25 +60,24 @@ class Circuit:
         first = [*(names.index(i) for i in spec.batch(spec.spaces[self.space])), names.index(self.space)]
         return [*first, *(k for k in range(len(names)) if k not in first)]
 
+    def _leaves(self, spec: Spec, tensors: Blocks, *, dual: bool) -> list[Tensor]:
+        """One side's leaves, heads first, then the space."""
+        faces = [face for face in self.faces if face.dual == dual]
+        return [face.of(spec, tensors[face.block]).permute(self.order(spec, face)) for face in faces]
+
     def side(self, spec: Spec, tensors: Blocks, *, dual: bool) -> Tensor:
         """One side's leaves side by side, [heads, n, columns]."""
         heads = len(spec.batch(spec.spaces[self.space]))
-        parts = []
-        for face in self.faces:
-            if face.dual == dual:
-                x = face.of(spec, tensors[face.block]).permute(self.order(spec, face))
-                parts.append(x.reshape(-1, x.shape[heads], x.shape[heads + 1 :].numel()))
-        return torch.cat(parts, dim=2)
+        parts = self._leaves(spec, tensors, dual=dual)
+        return torch.cat([x.reshape(-1, x.shape[heads], x.shape[heads + 1 :].numel()) for x in parts], dim=2)
 
     def write(self, spec: Spec, tensors: Blocks, side: Tensor, *, dual: bool) -> None:
         """The inverse of `side`, in place."""
         start = 0
-        for face in self.faces:
-            if face.dual == dual:
-                x = face.of(spec, tensors[face.block]).permute(self.order(spec, face))
-                width = x.numel() // (side.shape[0] * side.shape[1])
-                x.copy_(side[:, :, start : start + width].reshape(x.shape))
-                start += width
+        for x in self._leaves(spec, tensors, dual=dual):
+            width = x.numel() // (side.shape[0] * side.shape[1])
+            x.copy_(side[:, :, start : start + width].reshape(x.shape))
+            start += width
 
 
 def find_circuits(spec: Spec, tensors: Blocks) -> list[Circuit]:

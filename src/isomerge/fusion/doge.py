@@ -78,11 +78,9 @@ def doge(
         return sum_of([(delta + change).mul_(mask).mul_(c) for (mask, delta), c in zip(kept, factors, strict=True)])
 
     ones = [1.0] * len(tensors)  # the factors have them
-    return merged_matrices(tensors, base, ones, mix, lambda_=lambda_, stacked=stacked, rest=_nothing)
-
-
-def _nothing(deltas: list[Tensor]) -> Tensor:
-    return torch.zeros_like(deltas[0])
+    return merged_matrices(
+        tensors, base, ones, mix, lambda_=lambda_, stacked=stacked, rest=lambda deltas: torch.zeros_like(deltas[0])
+    )
 
 
 def shared_directions(deltas: Sequence[Tensor], share: float) -> Tensor:

@@ -30,11 +30,7 @@ LARGEST = Entrywise(weighted, _signed, _largest)
 @entries_method
 @limited(bound=in_directions)
 def emr(
-    tensors: Sequence[Tensor],
-    base: Tensor,
-    *,
-    weight: Sequence[float] = per_model(1.0),
-    lambda_: float = 1.0,
+    tensors: Sequence[Tensor], base: Tensor, *, weight: Sequence[float] = per_model(1.0), lambda_: float = 1.0
 ) -> Entries:
     """Elect, mask and rescale: the unified model, from which a light mask and a factor give each task's model.
 

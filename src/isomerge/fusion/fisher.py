@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from isomerge.errors import IsomergeError
-from isomerge.fusion.bounds import convex, near_average
+from isomerge.fusion.bounds import convex, near_average, near_or_average
 from isomerge.fusion.method_options import NOT_NEGATIVE, SHARE, Range, limited
-from isomerge.fusion.near import near_or_average
 from isomerge.fusion.registry import merge_method, per_model
 
 # Eigenvalues of a factor below this, relative to the largest, are rounding: factors are stored in float32 (6e-8).
@@ -102,8 +101,8 @@ def fisher_kfac(
     tokens), so each factor is drawn towards its mean eigenvalue, ``(1 - damping) G_k + damping mean(G_k) I``, and
     then each Fisher towards the pooled one, ``(1 - damping) F_k + damping M``. (Their code multiplies what is off
     the diagonals instead, which depends on the basis; this commutes with rotations, and without damping with every
-    linear map.) Where the minimum still lies too far out, the tensor is the average (`isomerge.fusion.near`). What
-    no model's data see is averaged.
+    linear map.) Where the minimum still lies too far out, the tensor is the average (`isomerge.fusion.bounds`).
+    What no model's data see is averaged.
 
     Args:
         tensors: one per model, of one shape, float32 or float64, aligned.

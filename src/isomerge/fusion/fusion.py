@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
@@ -24,7 +24,7 @@ class Fusion:
     """What the run's first model is, whose config and tokenizer are written: one of the models that are fused, the
     method's base, or neither (``donor``)."""
     seed: int = 0
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     @property
     def start(self) -> int:

@@ -50,7 +50,8 @@ def nuslerp(
     t = 0.5 if abs(total) < TOTAL else weight[1] / total
     ends = [_vectors(x, nuslerp_flatten, nuslerp_row_wise) for x in tensors]
     origin = None if base is None else _vectors(base, nuslerp_flatten, nuslerp_row_wise)
-    gram = inner_products([x.reshape(-1, x.shape[-1]) for x in ends], _rows(origin))
+    rows = None if origin is None else origin.reshape(-1, origin.shape[-1])
+    gram = inner_products([x.reshape(-1, x.shape[-1]) for x in ends], rows)
     norms = gram.diagonal(dim1=-2, dim2=-1).sqrt().clamp_min(NORM)
     cosine = (gram[:, 0, 1] / norms[:, 0] / norms[:, 1]).clamp(-1, 1)
     line = 1 - cosine.square() <= SINE**2
@@ -59,7 +60,9 @@ def nuslerp(
     second = torch.where(line, t, torch.sin(t * angle) / torch.sin(angle))
     a, b = (c.reshape(*ends[0].shape[:-1], 1) for c in (first, second))
     turned = combination(ends, [a.to(ends[0].dtype), b.to(ends[0].dtype)], origin)
-    return _restored(turned, tensors[0], nuslerp_flatten, nuslerp_row_wise)
+    if nuslerp_row_wise and not nuslerp_flatten and tensors[0].ndim:
+        turned = turned.transpose(0, -1)
+    return turned.reshape(tensors[0].shape)
 
 
 def _vectors(x: Tensor, flatten: bool, row_wise: bool) -> Tensor:
@@ -67,14 +70,3 @@ def _vectors(x: Tensor, flatten: bool, row_wise: bool) -> Tensor:
     if flatten or x.ndim == 0:
         return x.reshape(-1)
     return x.transpose(0, -1) if row_wise else x
-
-
-def _rows(x: Tensor | None) -> Tensor | None:
-    return None if x is None else x.reshape(-1, x.shape[-1])
-
-
-def _restored(x: Tensor, like: Tensor, flatten: bool, row_wise: bool) -> Tensor:
-    """The inverse of `_vectors`."""
-    if row_wise and not flatten and like.ndim:
-        x = x.transpose(0, -1)
-    return x.reshape(like.shape)

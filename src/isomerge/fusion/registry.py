@@ -49,7 +49,6 @@ PLACE = ("stacked", "depth")
 """What a method may ask of where its tensor stands: see ``stacked`` and ``depth``."""
 STATISTICS = {"fishers": "fisher", "grams": "regmean", "factors": "kfac"}
 """From the parameter that asks for statistics to the kind that `isomerge stats` writes."""
-
 FILES = {
     "breadcrumbs_ties": "breadcrumbs",
     "dare_linear": "dare",
@@ -314,9 +313,7 @@ def merge_method(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def elementwise_method(
-    function: Callable[..., Any] | None = None,
-    *,
-    select: Callable[..., Any] | None = None,
+    function: Callable[..., Any] | None = None, *, select: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
     """Register a function of aligned tensors whose result depends, entry by entry, on that entry of the models
     alone; it is given pieces of tensors, flattened, in order.
@@ -438,15 +435,6 @@ def methods() -> dict[str, Method]:
     return dict(sorted(_METHODS.items()))
 
 
-def with_plug_ins() -> dict[str, Method]:
-    """All methods, by name, those of installed packages loaded too.
-
-    Raises:
-        IsomergeError: a package cannot be imported, or a name is taken twice.
-    """
-    return {name: _looked_up(name) for name in sorted({*methods(), *plug_ins(METHODS)})}
-
-
 def is_parameter(name: str) -> bool:
     """Whether a method has a parameter of this name."""
     return any(name in method.options for method in methods().values())
@@ -517,7 +505,7 @@ def described() -> list[Json]:
             },
             "source": source(method),
         }
-        for method in with_plug_ins().values()
+        for method in map(_looked_up, sorted({*methods(), *plug_ins(METHODS)}))
     ]
 
 

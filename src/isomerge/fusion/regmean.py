@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isomerge.fusion.bounds import near_average
+from isomerge.fusion.bounds import near_average, near_or_average
 from isomerge.fusion.fisher import ROUNDING, checked_weights, pseudo_inverse, weighted_mean
 from isomerge.fusion.method_options import NOT_NEGATIVE, SHARE, limited
-from isomerge.fusion.near import near_or_average
 from isomerge.fusion.registry import merge_method, per_model
 
 
@@ -44,7 +43,7 @@ def regmean(
 
     Directions that no model's data see (singular Grams) keep the weighted average: a solution of least norm there
     would be zeros. Where the minimum lies far outside of the models, as with nearly singular Grams at alpha 1, the
-    tensor is the average (`isomerge.fusion.near`).
+    tensor is the average (`isomerge.fusion.bounds`).
 
     Args:
         tensors: one per model, of one shape, float32 or float64, aligned.

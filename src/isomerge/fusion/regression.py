@@ -82,11 +82,7 @@ def regress_with_control(
 
 
 def output_error(
-    module: nn.Module,
-    endpoints: Sequence[nn.Module],
-    weights: Sequence[float],
-    examples: Examples,
-    batch_size: int = 32,
+    module: nn.Module, endpoints: Sequence[nn.Module], weights: Sequence[float], examples: Examples
 ) -> Json:
     """How far a merged module's outputs are from its parents'.
 
@@ -100,7 +96,7 @@ def output_error(
     count, logits = 0, True
     kind = prediction_of(module, examples.tensors.get("labels"))
     with torch.no_grad():
-        for batch in examples.without_padding(batch_size):
+        for batch in examples.without_padding(32):
             kept: Any = None
             own, logits = _outputs(module, batch)
             ends = [_outputs(endpoint, batch)[0] for endpoint in endpoints]

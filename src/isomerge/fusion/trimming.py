@@ -230,11 +230,7 @@ def factor_of(part: Part, sizes: Sizes) -> float:
 
 
 def parts_of(
-    tensors: Sequence[Tensor],
-    base: Tensor,
-    density: Sequence[float],
-    part: Callable[..., Part],
-    *more: Any,
+    tensors: Sequence[Tensor], base: Tensor, density: Sequence[float], part: Callable[..., Part], *more: Any
 ) -> list[Part | None]:
     """What stays of every task vector; None: all, at density 1. ``part`` is given its magnitudes, its density, and
     its entry of ``more``.

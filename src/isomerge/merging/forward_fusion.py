@@ -101,13 +101,7 @@ def fuse_forward(plan: MergePlan, stream: StreamWriter, used: Sequence[UnitSolve
 
 
 def _write_module(
-    stream: StreamWriter,
-    models: Sequence[Model],
-    first: Model,
-    fuser: Fuser,
-    module: nn.Module,
-    *,
-    repaired: bool,
+    stream: StreamWriter, models: Sequence[Model], first: Model, fuser: Fuser, module: nn.Module, *, repaired: bool
 ) -> None:
     """The blocks of the merge as a live module has them, unit by unit; what it has no weight for is the first
     model's.

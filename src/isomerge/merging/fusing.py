@@ -1,4 +1,9 @@
-"""How a fusion is applied to work units."""
+"""How a fusion is applied to work units, with the net under all methods: no merged tensor is written that its
+method cannot explain.
+
+A result that is not finite, or larger than its method's bound (`isomerge.fusion.bounds`), comes of statistics that
+do not fit, of rounding, or of a mistake in a method: it stops the run before the output appears.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +12,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Generator, Tensor
 
 from isomerge.checkpoint.tensor_place import PlacedTensor
-from isomerge.fusion.bounds import Inputs, Size, in_layers
+from isomerge.errors import IsomergeError
+from isomerge.fusion.bounds import Inputs, Size, anything_near, in_layers, size_of
 from isomerge.fusion.fusion import Fusion
 from isomerge.fusion.linear import linear
 from isomerge.fusion.method_options import Option, Values
-from isomerge.fusion.net import check_explained
+from isomerge.fusion.registry import Method
 from isomerge.models.recognised import Model
 from isomerge.models.stored_form import StoredForm
 from isomerge.models.unit_plan import Plan
@@ -35,6 +42,8 @@ if TYPE_CHECKING:
 
 NAMED = 3
 """Tensors that a note names."""
+ROUNDING = 1.01
+"""What rounding to a half precision, and sums in float32, may add to a size."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,7 @@ class FusionReport(Record):
     """Tensors that not all models have."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Fuser:
     """Applies a fusion to work units."""
 
@@ -165,7 +174,7 @@ class Fuser:
     def parameters(self, block: Block, number: int = 0) -> Values:
         """The method's parameters for a block, or for one of the stored tensors that it is made of."""
         stack, layer = self._layer(block, number)
-        after, depth = block.line.name in self._after, self._depths.get(stack, 1)
+        after, depth = self.is_after(block), self._depths.get(stack, 1)
         name, fusion = self.name(block, number), self.fusion
         parameters = fusion.parameters.at(fusion.method, name, layer, after=after, depth=depth)
         if "depth" in fusion.method.placed:
@@ -192,7 +201,7 @@ class Fuser:
 
     def count(self, block: Block, number: int = 0) -> int:
         """How many models are fused in one of a block's stored tensors."""
-        return self.fusion.parameters.count(self._layer(block, number)[1], after=block.line.name in self._after)
+        return self.fusion.parameters.count(self._layer(block, number)[1], after=self.is_after(block))
 
     def _by_block(
         self, block: Block, tensors: list[Tensor], by: list[Alignment | None], way: Way
@@ -246,7 +255,8 @@ class Fuser:
         )
         way.notes.extend((name, words) for words in notes)
         if not block.line.infinite:
-            check_explained(fusion.method, merged, _inputs(operands, base), parameters, name)
+            inputs = Inputs([[t] for t in operands], None if base is None else [base])
+            check_explained(fusion.method, merged, inputs, parameters, name)
         return merged
 
     def apply(
@@ -272,13 +282,7 @@ class Fuser:
         return generator(self.fusion.seed, method.name, name) if method.random else None
 
     def _in_pieces(
-        self,
-        block: Block,
-        parameters: Values,
-        tensors: list[Tensor],
-        base: Tensor | None,
-        way: Way,
-        number: int,
+        self, block: Block, parameters: Values, tensors: list[Tensor], base: Tensor | None, way: Way, number: int
     ) -> Tensor | PlacedTensor:
         """A method that needs no more than a piece of every model in the working dtype."""
         form = way.form
@@ -387,11 +391,6 @@ def said_of(results: Sequence[Sequence[UnitResult]]) -> list[tuple[str, str]]:
     return [note for of_solver in results for result in of_solver for note in result.notes]
 
 
-def _inputs(tensors: Sequence[Tensor], base: Tensor | None) -> Inputs:
-    """Of one tensor of every model, for the net under methods."""
-    return Inputs([[t] for t in tensors], None if base is None else [base])
-
-
 def _joined(sentences: Iterable[tuple[str, str]]) -> list[str]:
     """What was said of tensors, one sentence for each thing that was said."""
     named: dict[str, list[str]] = {}
@@ -410,3 +409,56 @@ def generator(seed: int, *names: str) -> Generator:
     """A generator of its own for a tensor: the draws do not depend on what else is drawn, or by whom."""
     digest = hashlib.sha256(" ".join((str(seed), *names)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+
+
+def check_explained(
+    method: Method, result: Size | Tensor, inputs: Inputs, parameters: Mapping[str, Any], name: str
+) -> None:
+    """Refuse a result that its method cannot explain.
+
+    Most results are no larger than one of the inputs, and then no more is measured.
+
+    Args:
+        method: what it is the result of.
+        result: a tensor in any floating dtype, or its size.
+        inputs: what the method was given.
+        parameters: the method's options, as in `Method.fuse`.
+        name: of the tensor, for the message.
+
+    Raises:
+        IsomergeError: naming the tensor and the method.
+    """
+    size = result if isinstance(result, Size) else size_of([result])
+    if not isfinite(size.norm):
+        raise IsomergeError(
+            f"tensor {name} has NaN or infinite values as the method {method.name} computes it: its weights, "
+            "parameters or statistics are too large or do not fit these models; choose others"
+        )
+    seen = Size(0.0, 0.0)
+    for given in inputs.each():
+        seen = Size(max(seen.norm, given.norm), max(seen.largest, given.largest))
+        if _within(size, seen):
+            return
+    limit = bound_of(method, inputs, parameters)
+    if not _within(size, limit):
+        what, is_, most = "norm", size.norm, limit.norm
+        if is_ <= ROUNDING * most:
+            what, is_, most = "largest entry", size.largest, limit.largest
+        raise IsomergeError(
+            f"tensor {name} has a {what} of {is_:.3g} as the method {method.name} computes it, but its inputs and "
+            f"parameters explain no more than {most:.3g}: such a model does not work, so none is written; choose "
+            "another method, or look at its statistics and weights"
+        )
+
+
+def bound_of(method: Method, inputs: Inputs, parameters: Mapping[str, Any]) -> Size:
+    """How large a result the method can explain."""
+    values = method.values(parameters, len(inputs.tensors))
+    if (size := method.explains(inputs, values)) is not None:
+        return size
+    defaults = method.values({}, len(inputs.tensors))
+    return anything_near(inputs, {name: value for name, value in values.items() if value != defaults[name]})
+
+
+def _within(size: Size, limit: Size) -> bool:
+    return size.norm <= ROUNDING * limit.norm and size.largest <= ROUNDING * limit.largest

@@ -7,7 +7,7 @@ share.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,10 +95,7 @@ class FusionStatistics:
         kinds: Collection[str],
         folder: Path,
         *,
-        batch_size: int = 16,
         device: str = "cpu",
-        labels: str | None = None,
-        seed: int = 0,
         normalize: bool = True,
         observer: Observer = quiet,
     ) -> FusionStatistics:
@@ -109,7 +106,6 @@ class FusionStatistics:
             data: one per model, or one for all.
             kinds: see `open`.
             folder: an existing one, for the files.
-            labels: see `isomerge.observe.stats.fisher_information.labels_for`.
 
         Raises:
             IsomergeError: data that do not fit a model.
@@ -120,16 +116,7 @@ class FusionStatistics:
             )
         paths = [folder / f"{number}.safetensors" for number in range(len(models))]
         for number, (path, model) in enumerate(zip(paths, models, strict=True)):
-            options = StatsOptions(
-                path,
-                batch_size=batch_size,
-                device=device,
-                overwrite=True,
-                observer=observer,
-                kinds=parse_kinds(kinds),
-                labels=labels,
-                seed=seed,
-            )
+            options = StatsOptions(path, device=device, overwrite=True, observer=observer, kinds=parse_kinds(kinds))
             options.check()
             run_stats(model, data[number if len(data) > 1 else 0], options)
         return cls.open(paths, models, kinds, normalize=normalize)
@@ -138,12 +125,7 @@ class FusionStatistics:
 
     def given(self, parameter: str, block: Block, alignments: Alignments | None = None) -> list[Any]:
         """What a merge method's parameter ``fishers``, ``grams`` or ``factors`` is given for a block."""
-        readers: dict[str, Callable[..., list[Any]]] = {
-            "fishers": self.fishers,
-            "grams": self.grams,
-            "factors": self.factors,
-        }
-        return readers[parameter](block, alignments)
+        return getattr(self, parameter)(block, alignments)
 
     def check(self, parameter: str, blocks: Sequence[Block], alignments: Alignments) -> None:
         """Refuse before anything is written what cannot be moved: diagonal Fishers of blocks that are rotated.

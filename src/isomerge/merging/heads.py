@@ -4,18 +4,26 @@ A head is what has the axis ``labels`` outside the layers, with what stands befo
 ``classifier.dense``). Merging papers leave heads per task (task arithmetic, Ilharco et al. 2023): labels of two
 tasks have nothing to do with each other. A head reads the residual stream, so it moves with its model's alignment.
 Language-model heads are none: their axis is the vocabulary, which all models of a merge share.
+
+Separate heads have folders: one merged body in several checkpoints, by links, each with a model's own head.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from isomerge.checkpoint.companions import config_bytes
+from isomerge.checkpoint.shard_plan import files_index
+from isomerge.checkpoint.weights import SAFETENSORS, SAFETENSORS_INDEX
 from isomerge.config.keys import CLASSIFIER
 from isomerge.errors import IsomergeError
+from isomerge.files import write_tensors
 from isomerge.models.recognised import Model
 from isomerge.models.row_meanings import class_rows
 from isomerge.models.unit_plan import Plan
@@ -28,6 +36,8 @@ from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Line, Spec
 
 WAYS = ("average", "copy", "separate", "keep:MODEL")
+FILE = "model-head.safetensors"
+"""The weights of a head, beside links to those of the body."""
 
 
 @dataclass(frozen=True)
@@ -242,3 +252,52 @@ def write_kept(
             tensor = torch.stack(every).double().mean(0).to(tensor.dtype)
         stream.put(block, tensor)
     stream.writer.commit("kept head", {})
+
+
+def apart_names(heads: Heads, donor: Model) -> frozenset[str]:
+    """The donor's tensors that need weights files of their own, for the body's files to be shared by other
+    heads."""
+    if heads.how != "separate":
+        return frozenset()
+    return frozenset(donor.names[c] for block in head_blocks(donor) for c in block.canonical)
+
+
+def _folder(number: int, model: Model) -> str:
+    """``heads/2-name``: the folder of a model's head in the output; ``number`` counts from 1 in the run's order."""
+    name = re.sub(r"[^A-Za-z0-9._+-]+", "-", model.ref.rstrip("/").rpartition("/")[2]).strip(".-")
+    return f"heads/{number}-{name or 'model'}"
+
+
+def separate_heads(
+    stream: StreamWriter, models: Sequence[Model], by: Sequence[Alignment | None], dtype: torch.dtype
+) -> tuple[dict[str, bytes | Path], dict[str, str]]:
+    """A complete checkpoint for every model that has a head: the merged body, and this head moved by its alignment.
+
+    Returns:
+        The files to write, and the links to the output's own weights files: both by their names in the output.
+    """
+    files: dict[str, bytes | Path] = {}
+    links: dict[str, str] = {}
+    body = [shard for shard in stream.writer.shards if not stream.apart & shard.spans.keys()]
+    places = {name: _within(shard.file) for shard in body for name in shard.spans}
+    size = sum(nbytes for shard in body for _, nbytes in shard.spans.values())
+    for number, model in enumerate(models, 1):
+        tensors = stream.named(model, moved_head(model, models[0], by[number - 1], dtype))
+        if not tensors:
+            continue
+        folder, path = _folder(number, model), stream.writer.blob(f"head-{number}.safetensors")
+        write_tensors(path, tensors, metadata={"format": "pt"})
+        index = files_index(
+            {**places, **dict.fromkeys(tensors, FILE)}, size + sum(t.nbytes for t in tensors.values())
+        )
+        files |= {f"{folder}/{name}": content for name, content in stream.donor.checkpoint.companions().items()}
+        files[f"{folder}/config.json"] = config_bytes(with_labels(stream.config(), model.config))
+        files[f"{folder}/{SAFETENSORS_INDEX}"] = index
+        files[f"{folder}/{FILE}"] = path
+        links |= {f"{folder}/{_within(shard.file)}": shard.file for shard in body}
+    return files, links
+
+
+def _within(file: str) -> str:
+    """The name of a body's file beside a head: a model.safetensors would be taken for the whole checkpoint."""
+    return "model-body.safetensors" if file == SAFETENSORS else file

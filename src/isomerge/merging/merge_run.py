@@ -10,11 +10,10 @@ from typing import Protocol
 
 from isomerge.evidence.distance import why_risen
 from isomerge.fusion.fusion import Fusion
-from isomerge.merging.finishing import COMMON, MergeReport, finish
+from isomerge.merging.finishing import COMMON, MergeReport, finish, parts_of, weights_of
 from isomerge.merging.fusing import Fuser, said_of
-from isomerge.merging.head_folders import apart_names
+from isomerge.merging.heads import apart_names
 from isomerge.merging.merge_plan import Matched, MergePlan
-from isomerge.merging.roles import parts_of, weights_of
 from isomerge.options import unused
 from isomerge.records import Json, Record
 from isomerge.run.run_report import Match, moves_of, run_notes, run_of

@@ -8,10 +8,9 @@ import torch
 
 from isomerge.config.agreement import Difference, disagreements, written_differences
 from isomerge.config.keys import MODEL_KINDS
-from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model
-from isomerge.models.tied_tensors import has_language_head
+from isomerge.models.tied_tensors import has_language_head, is_tied
 from isomerge.symmetry.axes import LABELS, VOCABULARY
 from isomerge.symmetry.blocks import stacks_of
 

@@ -2,34 +2,43 @@
 experts are made of the MLPs of other models when they are read.
 
 Every expert reads the stream behind the dense model's norm and adds to its stream, so that experts are given in its
-frame (`isomerge.models.expert_frames`). A router whose weights sum to one over the experts that it chooses makes of
-copies of the dense model's own MLP that model again.
+frame. Neurons inside may have any order; what counts is the stream's basis, and the gain that stands in front. So
+an alignment onto the base moves the expert's MLP and its norm together, and what is left between the two gains goes
+into the readers,
+
+    W' = W diag(g / g_base),
+
+which is a move of the gain's scale, and changes nothing where the gains are equal. A router whose weights sum to
+one over the experts that it chooses makes of copies of the dense model's own MLP that model again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from hashlib import sha256
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from isomerge.archs.expert_targets import ExpertTarget
-from isomerge.checkpoint.dtypes import byte_size
+from isomerge.checkpoint.dtypes import torch_dtype
 from isomerge.checkpoint.reader import Checkpoint, Derived
 from isomerge.config.agreement import as_transformers_reads, config_value
 from isomerge.errors import IsomergeError
-from isomerge.models.recognised import Model
+from isomerge.models.recognised import Model, working_dtype
 from isomerge.models.stored_form import cast, out_code
+from isomerge.models.zero_gains import units_moved_by
 from isomerge.records import Json
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Block
 
 OF_FILES = ("dtype", "torch_dtype", "head_dim")
 """Keys that go from one config to another though a class may not list them."""
 PLAIN = "full_attention"
 """What every layer is where no `layer_types` are said."""
-
 Part = Callable[[str], Tensor]
 """Gives a tensor of a dense model's MLP by its canonical name, in the dense model's frame: float, of its shape."""
 Rows = Callable[[int], Tensor]
@@ -178,10 +187,7 @@ def with_experts(
     def add(name: str, shape: tuple[int, ...], like: str, read: Callable[[], Tensor]) -> None:
         stored = base.checkpoint.tensors[like]
         code = out_code(stored.dtype, dtype)
-        nbytes = byte_size(code, shape)
-        assert nbytes is not None
-        info = replace(stored, name=name, dtype=code, shape=shape, nbytes=nbytes, offset=-1)
-        derived[name] = Derived(info, lambda: cast(read(), code, name))
+        derived[name] = Derived(replace(stored, dtype=code, shape=shape), lambda: cast(read(), code, name))
 
     for layer, names in enumerate(mlps.layers):
         head, first = mlps.prefix(layer), mlps.stored(layer, target.dense[0])
@@ -219,3 +225,102 @@ def _joined(part: Part, names: Sequence[str]) -> Tensor:
 
 def _stacked(parts: Sequence[Callable[[], Tensor]]) -> Tensor:
     return torch.stack([part() for part in parts])
+
+
+@dataclass
+class ExpertFrame:
+    """What reads the MLP of a model in the frame of another one."""
+
+    model: Model
+    base: Model
+    alignment: Alignment | None = None
+    """What brings the model to the base; None: it is read as it is stored."""
+    _held: tuple[frozenset[Block], dict[str, Tensor]] | None = field(default=None, repr=False)
+    """The layer that was moved last, as its tensors are asked for one after the other."""
+
+    def read(self, name: str) -> Tensor:
+        """A tensor by its canonical name: as stored, or in the working dtype where it is moved or computed."""
+        if self.alignment is None:
+            stored, checkpoint = self.model.names[name], self.model.checkpoint
+            finer = checkpoint.is_finer(stored)
+            dtype = working_dtype([self.model]) if finer else torch_dtype(checkpoint.tensors[stored].dtype)
+            return self.model.read(stored, dtype)
+        together = self._together[name]
+        if self._held is None or self._held[0] != together:
+            self._held = together, self._moved(together, self.alignment)
+        return self._held[1][name]
+
+    def writes(self, name: str) -> bool:
+        """Whether a tensor writes to a residual stream."""
+        return not self.model.declared.match(name).line.writes.isdisjoint(self.model.declared.streams)
+
+    @cached_property
+    def _together(self) -> dict[str, frozenset[Block]]:
+        """The blocks that must be moved with each tensor, by its canonical name: its unit's, its norm's gain."""
+        alignment = self.alignment
+        assert alignment is not None
+        units = units_moved_by(alignment, self.model)
+        unit_of = {block.key: frozenset(unit.blocks) for unit in units for block in unit.blocks}
+        together: dict[str, frozenset[Block]] = {}
+        for unit in units:
+            gains = {gain.key for block in unit.blocks if (gain := self._gain_of(block)) is not None}
+            moved_with = frozenset(unit.blocks).union(*(unit_of[key] for key in gains))
+            together |= {name: moved_with for block in unit.blocks for name in block.canonical}
+        return together
+
+    @cached_property
+    def _gains(self) -> dict[tuple[frozenset[str], tuple[tuple[str, int], ...]], Block]:
+        """The blocks of gains, by the names of their axis' atoms and their layer."""
+        gains = {}
+        for block in self.model.blocks:
+            if block.atoms and all(atom.diag for atom in block.atoms):
+                gains[block.names, block.scope] = block
+        return gains
+
+    def _gain_of(self, block: Block) -> Block | None:
+        """The gain in front of what a block reads; None where it reads no stream."""
+        return self._gains.get((block.reads, block.scope))
+
+    def _moved(self, blocks: frozenset[Block], alignment: Alignment) -> dict[str, Tensor]:
+        """The tensors of a layer's MLP in the base's frame, by canonical name."""
+        dtype = working_dtype([self.model, self.base])
+        moved = alignment.applied(self.model.unit(blocks, dtype))
+        parts: dict[str, Tensor] = {}
+        for block, tensor in moved.items():
+            gain = self._gain_of(block)
+            if gain is not None and gain in moved:
+                mine = moved[gain] + gain.line.less
+                theirs = self.base.read(self.base.names[gain.canonical[0]], dtype) + gain.line.less
+                # behind a gain of zero the base's stream has nothing to read
+                tensor = tensor * torch.where(theirs == 0, 0.0, mine / theirs.where(theirs != 0, 1.0))
+            parts |= {name: part.contiguous() for name, part in block.split(tensor)}
+        return parts
+
+
+@dataclass(frozen=True)
+class ExpertPart:
+    """One expert's tensors, as the recipe has them: ``(W + noise) scale``, where the scale is of what it writes."""
+
+    frame: ExpertFrame
+    name: str
+    """Its place among the experts, on which its noise depends."""
+    noise_scale: float | None = None
+    residual_scale: float | None = None
+    seed: int = 0
+
+    def read(self, name: str) -> Tensor:
+        """A tensor by its canonical name."""
+        tensor = self.frame.read(name)
+        if self.noise_scale:
+            wide = tensor.to(working_dtype([self.frame.model]))
+            tensor = wide + self.noise_scale * normal(self.seed, (self.name, name), wide)
+        if self.residual_scale is not None and self.frame.writes(name):
+            tensor = tensor.to(working_dtype([self.frame.model])) * self.residual_scale
+        return tensor
+
+
+def normal(seed: int, place: Sequence[str], like: Tensor) -> Tensor:
+    """Numbers of the standard normal distribution that depend on the seed and the place alone, like a tensor."""
+    digest = sha256("/".join((str(seed), *place)).encode()).digest()
+    rng = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    return torch.randn(like.shape, generator=rng, dtype=like.dtype)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from isomerge.checkpoint.dtypes import byte_size, torch_dtype
+from isomerge.checkpoint.dtypes import torch_dtype
 from isomerge.checkpoint.header import TensorInfo
 from isomerge.checkpoint.reader import Checkpoint, Derived
 from isomerge.errors import IsomergeError
@@ -98,7 +98,7 @@ def read_as_files(checkpoint: Checkpoint) -> Checkpoint | None:
     if parts is None or others & parts.keys():
         return None
     derived = {
-        name: Derived(_described(checkpoint, name, part), partial(part.read, checkpoint))
+        name: Derived(replace(checkpoint.tensors[part.first], shape=part.shape), partial(part.read, checkpoint))
         for name, part in parts.items()
         if not part.is_all_of(checkpoint.tensors.get(name))
     }
@@ -107,11 +107,6 @@ def read_as_files(checkpoint: Checkpoint) -> Checkpoint | None:
     gone = checkpoint.tensors.keys() - others - parts.keys()
     view = checkpoint.derive(derived, origin=FUSED, drop=gone)
     return replace(view, in_folder=checkpoint.in_folder)  # transformers makes the same model of the folder
-
-
-def _described(checkpoint: Checkpoint, name: str, part: Part) -> TensorInfo:
-    like = checkpoint.tensors[part.first]
-    return replace(like, name=name, shape=part.shape, nbytes=byte_size(like.dtype, part.shape) or 0, offset=-1)
 
 
 def _held(module: nn.Module, stored: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:

@@ -13,7 +13,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from isomerge.checkpoint.dtypes import byte_size
 from isomerge.checkpoint.reader import Checkpoint, Derived
 from isomerge.checkpoint.weights import of_diffusers
 
@@ -50,9 +49,7 @@ def _widened(model: Checkpoint, wide: Checkpoint) -> Checkpoint:
     derived: dict[str, Derived] = {}
     for name in differing:
         info, shape = model.tensors[name], theirs[name]
-        size = byte_size(info.dtype, shape)
-        assert size is not None
-        view = replace(info, shape=shape, nbytes=size, file=wide.tensors[name].file, offset=-1)
+        view = replace(info, shape=shape, file=wide.tensors[name].file)
         derived[name] = Derived(view, partial(_joined, model, wide, name))
     few, many = model.config[KEY], wide.config[KEY]
     said = (

@@ -16,8 +16,8 @@ from isomerge.checkpoint.companions import tokenizer_files
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.single_file import LANGUAGE
 from isomerge.config.keys import TIE
-from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
+from isomerge.models.tied_tensors import is_tied
 from isomerge.records import Json
 from isomerge.symmetry.language.spec import Match, Spec, coverage
 

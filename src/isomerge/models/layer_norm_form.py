@@ -17,17 +17,10 @@ from functools import cache, cached_property, partial
 import torch
 from torch import Tensor
 
-from isomerge.config.tied_head import is_tied
-from isomerge.matching.norm_parts import (
-    additive_stages,
-    formed_bias,
-    reach_stages,
-    scale_elements,
-    tied_constants,
-)
+from isomerge.matching.norm_parts import additive_stages, formed_bias, reach_stages, scale_elements, tied_constants
 from isomerge.models.free_streams import given_out
 from isomerge.models.recognised import Model
-from isomerge.models.tied_tensors import has_language_head, is_body
+from isomerge.models.tied_tensors import has_language_head, is_body, is_tied
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.bases import Basis
 from isomerge.symmetry.blocks import Block, Blocks

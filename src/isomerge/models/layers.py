@@ -37,8 +37,8 @@ from isomerge.config.layer_config import (
     read_group,
     stacked_config,
 )
-from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
+from isomerge.models.tied_tensors import is_tied
 from isomerge.models.transformers_reading import reading_of
 from isomerge.records import Config, Json
 from isomerge.symmetry.axes import VOCABULARY

@@ -11,6 +11,7 @@ LoRA: Hu et al. 2021. DoRA: Liu et al. 2024, eq. 5, ``m (W + s B A) / ||W + s B 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -32,21 +33,34 @@ from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint, Derived, Recipe, Rounded
 from isomerge.checkpoint.single_file import SUFFIX
 from isomerge.checkpoint.weights import of_diffusers
-from isomerge.config.classes import with_classes
-from isomerge.config.vocabulary_keys import KeyPath, counts, with_values
+from isomerge.config.config_parts import KeyPath, counts, with_values
+from isomerge.config.keys import LABELS as LABEL_KEYS
 from isomerge.errors import IsomergeError
-from isomerge.models.adapter_names import AdapterNames, input_axis, known_spec, line_of, stand_in
-from isomerge.models.assembled import Piece
-from isomerge.models.live_parameters import LiveParameter, LiveParameters
+from isomerge.models.adapter_names import (
+    AdapterNames,
+    LiveParameter,
+    LiveParameters,
+    input_axis,
+    known_spec,
+    line_of,
+    stand_in,
+)
+from isomerge.models.conversions import Piece
 from isomerge.models.lora_layers import for_model
-from isomerge.models.tied_tensors import has_language_head
-from isomerge.models.untie import untie
+from isomerge.models.tied_tensors import has_language_head, untie
 from isomerge.options.unused import tell
 from isomerge.records import Json
 from isomerge.symmetry.axes import LABELS
 
 Layout = Literal["rows", "columns", "kernel"]
 """How a weight stores its outputs: as rows (Linear), as columns (Conv1D, embeddings), or a convolution's kernel."""
+ENDINGS = {
+    "SEQ_CLS": "ForSequenceClassification",
+    "TOKEN_CLS": "ForTokenClassification",
+    "QUESTION_ANS": "ForQuestionAnswering",
+}
+"""How the names of transformers' classes end, by peft's tasks."""
+_HEAD = re.compile(r"(For[A-Z]\w*|(WithLMHead|LMHead)?Model)$", re.ASCII)
 
 
 def with_adapter(base: Checkpoint, ref: str | Path, *, allow_pickle: bool = False) -> Checkpoint:
@@ -345,8 +359,7 @@ class _Merger:
         plain = {}
         for name, stored in self.copies.items():
             if stored in self.derived:
-                before = self.derived[stored]
-                self.derived.setdefault(name, Derived(replace(before.info, name=name), before.read))
+                self.derived.setdefault(name, self.derived[stored])
             else:
                 plain[name] = stored
         return self.base.with_copies(plain)
@@ -357,11 +370,7 @@ class _Merger:
 
     def described(self, shape: tuple[int, ...], stored: TensorInfo, name: str | None = None) -> TensorInfo:
         """A tensor of the base as it will be: its dtype, and the adapter's file."""
-        size = byte_size(stored.dtype, shape)
-        assert size is not None
-        return replace(
-            stored, name=name or stored.name, shape=shape, nbytes=size, file=self.adapter.file, offset=-1
-        )
+        return replace(stored, name=name or stored.name, shape=shape, file=self.adapter.file)
 
     def misfit(self, key: str, replacement: TensorInfo, target: str, stored: TensorInfo) -> IsomergeError:
         return IsomergeError(
@@ -399,3 +408,23 @@ def _cast(info: TensorInfo, adapter: Adapter, tensor: Tensor) -> Tensor:
             "hold; check the adapter, or give the base in float32"
         )
     return converted
+
+
+def with_classes(config: Mapping[str, Any], adapter: Mapping[str, Any], classes: int) -> Json:
+    """A config with the class and the labels of a head that an adapter brings.
+
+    Args:
+        config: of the base.
+        adapter: the parsed adapter_config.json: peft notes a task, or the class that it was trained on.
+        classes: rows of the head. Where the base names another number of classes, nobody has named these.
+    """
+    named = (adapter.get("auto_mapping") or {}).get("base_model_class")
+    own = str((config.get("architectures") or [""])[0])
+    if (ending := ENDINGS.get(str(adapter.get("task_type")))) is not None and own:
+        named = _HEAD.sub("", own) + ending
+    changed = {**config, **({"architectures": [named]} if isinstance(named, str) else {})}
+    if len(config.get("id2label") or {}) != classes:
+        names = [f"LABEL_{row}" for row in range(classes)]
+        by_id = {str(row): name for row, name in enumerate(names)}
+        changed |= dict(zip(LABEL_KEYS, (by_id, {name: row for row, name in enumerate(names)}), strict=True))
+    return {**changed, **({"num_labels": classes} if "num_labels" in config else {})}

@@ -16,10 +16,8 @@ from isomerge.errors import IsomergeError
 
 Task = Literal["classes", "tokens", "causal", "masked", "replaced", "seq2seq"]
 Kind = Literal["classes", "labels", "values"]
-
 DISCRIMINATORS = ("ElectraForPreTraining", "FunnelForPreTraining")
 """Heads with one logit [n, length] per token: whether it was replaced."""
-
 BYTES = 256
 """The vocabulary of a model that reads raw bytes."""
 

@@ -32,7 +32,6 @@ from isomerge.symmetry.norm_stage import norm_stages
 
 Stored = Callable[[Block], Tensor]
 """The blocks of a model."""
-
 EXPLAINED = 0.5
 """The least part of what chance leaves between two tables, that another basis must make up for."""
 ALIKE = 0.5

@@ -15,8 +15,6 @@ are read again."""
 M_MMAP_THRESHOLD = -3
 """glibc's mallopt parameter: blocks at least this large are mapped, and unmapped when freed."""
 LARGE = 1 << 21
-
-
 M_TRIM_THRESHOLD = -1
 """glibc's mallopt parameter: the heap is given back when this much is free at its end."""
 SPARE = 32 << 20

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isomerge.checkpoint.dtypes import FLOATS, byte_size, torch_dtype
+from isomerge.checkpoint.dtypes import FLOATS, torch_dtype
 from isomerge.checkpoint.header import TensorInfo
 from isomerge.checkpoint.reader import Checkpoint, Derived
 from isomerge.errors import IsomergeError
@@ -124,10 +124,6 @@ def _float_of(config: Mapping[str, Any]) -> str:
     return next((FLOATS[name] for name in names if name in FLOATS), "BF16")
 
 
-def _described(info: TensorInfo, name: str, code: str, shape: tuple[int, ...]) -> TensorInfo:
-    return replace(info, name=name, dtype=code, shape=shape, nbytes=byte_size(code, shape) or 0, offset=-1)
-
-
 def _misfit(info: TensorInfo, factors: TensorInfo, more: str = "") -> IsomergeError:
     return IsomergeError(
         f"{info.file}: tensor {factors.name} of shape {list(factors.shape)} has no factors for {info.name} of "
@@ -154,7 +150,7 @@ def _scaled(checkpoint: Checkpoint, how: Mapping[str, Any], code: str) -> tuple[
         if zero is not None and checkpoint.tensors[zero].shape != factors.shape:
             raise IsomergeError(f"{info.file}: tensor {zero} must have the shape of {scale}: save this model again")
         read = partial(_unscaled, checkpoint, name, scale, zero, steps, code)
-        derived[name] = Derived(_described(info, name, code, info.shape), read)
+        derived[name] = Derived(replace(info, dtype=code), read)
         used |= {scale} | ({zero} if zero is not None else set())
     return derived, used
 
@@ -220,9 +216,8 @@ def _microscaled(checkpoint: Checkpoint, code: str) -> tuple[dict[str, Derived],
             raise _misfit(info, checkpoint.tensors[scale])
         *lead, rows, blocks, pairs = info.shape
         shape = (*lead, blocks * pairs * 2, rows)
-        derived[name] = Derived(
-            _described(info, name, code, shape), partial(_unpacked, checkpoint, key, scale, code)
-        )
+        read = partial(_unpacked, checkpoint, key, scale, code)
+        derived[name] = Derived(replace(info, dtype=code, shape=shape), read)
         used |= {key, scale}
     return derived, used
 

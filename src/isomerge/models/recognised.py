@@ -17,14 +17,13 @@ from isomerge.archs import infer_model_types, spec_as_stored, spec_for, without_
 from isomerge.checkpoint.dtypes import BITS
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.config.agreement import as_transformers_reads
-from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
 from isomerge.models.peak_memory import map_large_blocks
 from isomerge.models.quantised import dequantised
 from isomerge.models.references import open_model_ref
-from isomerge.models.tied_tensors import broken_ties, without_broken_ties
+from isomerge.models.tied_tensors import broken_ties, is_tied, without_broken_ties
+from isomerge.models.tied_tensors import untie as untied
 from isomerge.models.transformers_reading import check_read
-from isomerge.models.untie import untie as untied
 from isomerge.pieces import all_finite
 from isomerge.records import Json
 from isomerge.symmetry.alignment import Alignment

@@ -164,13 +164,9 @@ def skeleton(config: Config, shapes: Shapes) -> nn.Module | str | None:
         except (ImportError, NotImplementedError, RuntimeError):
             return None
         except Exception as error:  # as many types as there are ways not to fit
-            return _in_one_line(error)
-
-
-def _in_one_line(error: Exception) -> str:
-    """What an error says; of one that says no more than a word (a key that is not known), its type as well."""
-    said = " ".join(str(error).split()).rstrip(".")
-    return said if " " in said else f"{type(error).__name__}: {said}".rstrip(": ")
+            said = " ".join(str(error).split()).rstrip(".")
+            # one that says no more than a word (a key that is not known) has its type as well
+            return said if " " in said else f"{type(error).__name__}: {said}".rstrip(": ")
 
 
 def configuration(kind: Any, config: Config) -> Any:
@@ -338,18 +334,14 @@ def _check_made(ref: str, config: Config, shapes: Shapes) -> None:
     refusal = refusal_of(config, shapes)
     if refusal is None or not config.get("architectures") or config.get("auto_map") or _is_newer(config):
         return
-    key = next((key for key in config if key not in NAMING and _is_made(config, key, shapes)), None)
+    without = {key: {k: v for k, v in config.items() if k != key} for key in config if key not in NAMING}
+    key = next((key for key, other in without.items() if reading_of(other, shapes) is not None), None)
     said = "" if key is None else f" says {key}={json.dumps(config[key], default=str)[:80]}, and"
     raise IsomergeError(
         f"{ref}: config.json{said}{' is such that' if key is None else ''} transformers makes no model of it "
         f"({refusal[:300]}): correct "
         f"{'it' if key is None else key}, or name the config.json that these weights belong to"
     )
-
-
-def _is_made(config: Config, key: str, shapes: Shapes) -> bool:
-    """Whether transformers makes a model of a config without a key."""
-    return reading_of({k: v for k, v in config.items() if k != key}, shapes) is not None
 
 
 def _is_newer(config: Config) -> bool:

@@ -25,14 +25,14 @@ from torch import Tensor
 from isomerge.archs import spec_for
 from isomerge.checkpoint.companions import tokenizer_files
 from isomerge.checkpoint.document import read_object
-from isomerge.checkpoint.dtypes import byte_size, torch_dtype
+from isomerge.checkpoint.dtypes import torch_dtype
 from isomerge.checkpoint.reader import VOCABULARY as IN_VOCABULARY
 from isomerge.checkpoint.reader import Checkpoint, Derived, Lent, Rounded
 from isomerge.checkpoint.vocabulary import AVERAGE, NEIGHBOURS, Row, Vocabulary, decide_vocabulary, digest
-from isomerge.config.tied_head import is_tied
-from isomerge.config.vocabulary_keys import KeyPath, counts, renumbered, with_values
+from isomerge.config.config_parts import KeyPath, counts, renumbered, with_values
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model
+from isomerge.models.tied_tensors import is_tied
 from isomerge.records import Json
 from isomerge.symmetry.axes import VOCABULARY, Atom
 from isomerge.symmetry.language.spec import Match, Spec, coverage
@@ -42,6 +42,8 @@ OTHERS = ("talk_vocab", "vision_vocab")
 _GENERATION = "generation_config.json"
 BATCH = 256
 """Tokens that are looked at together."""
+LEFT = 1e-6
+"""The share of a target that a sum may leave of it."""
 
 
 def with_vocabulary(
@@ -271,7 +273,7 @@ def _borrowing(
         if (axis := match.line.axis_over(VOCABULARY)) is not None:
             tables = [(other.checkpoint, other.source_of(match.canonical, match) or name) for other in models]
             how = partial(_borrowed, tables, number, axis, mine, place)
-            derived[name] = Derived(replace(checkpoint.tensors[name], offset=-1), how)
+            derived[name] = Derived(checkpoint.tensors[name], how)
     others = [other.checkpoint for other in models if other is not model]
     view = checkpoint.derive(derived, lenders=others, origin=f"rows of {[x.identity() for x in others]}")
     return replace(model, checkpoint=view)
@@ -353,12 +355,10 @@ def _derived(model: int, table: _Table, every: Sequence[_Tables], vocabulary: Vo
             )
         sources[other] = theirs
     shape = (*stored.shape[: table.axis], len(rows), *stored.shape[table.axis + 1 :])
-    size = byte_size(stored.dtype, shape)
-    assert size is not None
-    info = replace(stored, shape=shape, nbytes=size, offset=-1)
     reads = {m: (every[m].checkpoint, t) for m, t in {**sources, model: table}.items()}
     made = _sums(model, table, every, vocabulary)
     gather = partial(_gathered, reads, rows, table.axis, _across(shape, table.axis), made)
+    info = replace(stored, shape=shape)
     if not any(source.is_finer(theirs.name) for source, theirs in reads.values()):
         return Derived(info, partial(gather, info.dtype))
     work = "F64" if info.dtype == "F64" else "F32"
@@ -455,19 +455,16 @@ def _gathered(
     return gathered.movedim(0, axis)
 
 
-def matching_pursuit(
-    targets: Tensor, dictionary: Tensor, terms: int, tolerance: float = 1e-6
-) -> tuple[Tensor, Tensor]:
+def matching_pursuit(targets: Tensor, dictionary: Tensor, terms: int) -> tuple[Tensor, Tensor]:
     """Every target as a sum of few rows of a dictionary, by orthogonal matching pursuit.
 
     Row by row that row is taken whose cosine with what is left is the largest in size; all coefficients are then
-    those of least squares. It ends where what is left is less than ``tolerance`` of the target, or nothing is new.
+    those of least squares. It ends where what is left is less than `LEFT` of the target, or nothing is new.
 
     Args:
         targets: [n, d], floating point.
         dictionary: [m, d].
         terms: how many rows, at most.
-        tolerance: relative.
 
     Returns:
         The rows taken, int64 [n, terms], and their coefficients [n, terms], zero where fewer were taken.
@@ -475,19 +472,19 @@ def matching_pursuit(
     terms = min(terms, len(dictionary), dictionary.shape[1])
     lengths = dictionary.norm(dim=1)
     unit = dictionary / lengths.clamp_min(torch.finfo(dictionary.dtype).tiny)[:, None]
-    parts = [_pursued(part, unit, lengths, terms, tolerance) for part in targets.split(BATCH)]
+    parts = [_pursued(part, unit, lengths, terms) for part in targets.split(BATCH)]
     rows, coefficients = (torch.cat(batches) for batches in zip(*parts, strict=True))
     return rows, coefficients
 
 
-def _pursued(targets: Tensor, unit: Tensor, lengths: Tensor, terms: int, tolerance: float) -> tuple[Tensor, Tensor]:
+def _pursued(targets: Tensor, unit: Tensor, lengths: Tensor, terms: int) -> tuple[Tensor, Tensor]:
     """One batch: rows are made orthogonal one by one, which is least squares by QR."""
     n, d = targets.shape
     left, every = targets.clone(), torch.arange(n)
     rows = torch.zeros(n, terms, dtype=torch.long)
     basis, upper = targets.new_zeros(n, terms, d), targets.new_zeros(n, terms, terms)
     seen, along = targets.new_zeros(n, terms), torch.ones(n, dtype=torch.bool)
-    enough = tolerance * targets.norm(dim=1)
+    enough = LEFT * targets.norm(dim=1)
     for term in range(terms):
         scores = (left @ unit.T).abs()
         if term:

@@ -14,16 +14,14 @@ from typing import Any
 from torch import Tensor
 
 from isomerge.archs import spec_for
-from isomerge.checkpoint.dtypes import byte_size
 from isomerge.checkpoint.reader import Checkpoint, Derived
-from isomerge.config.vocabulary_keys import with_values
+from isomerge.config.config_parts import with_values
 from isomerge.config.widths import Growth, Said
 from isomerge.errors import IsomergeError
 from isomerge.models.layers import Part, Stack, stack_layers
 from isomerge.models.stored_form import cast, out_code
-from isomerge.models.tied_tensors import tied_lines
+from isomerge.models.tied_tensors import tied_lines, untie
 from isomerge.models.transformers_reading import reading_of
-from isomerge.models.untie import untie
 from isomerge.models.widening import Added, How, Stream, Widening, Widths, check_growth, tied_factors
 from isomerge.symmetry.axes import size
 from isomerge.symmetry.language.spec import Match, Spec, by_canonical, coverage
@@ -117,11 +115,7 @@ def _deepened(narrow: Narrow, part: Part | None, wanted: int) -> tuple[Narrow, r
 
 
 def plan_of(
-    narrow: Narrow,
-    growth: Growth,
-    ways: Mapping[str, How],
-    widths: Widths,
-    added: Added | None = None,
+    narrow: Narrow, growth: Growth, ways: Mapping[str, How], widths: Widths, added: Added | None = None
 ) -> Widening:
     """How every tensor stands in the wide model.
 
@@ -169,9 +163,7 @@ def widened(narrow: Narrow, growth: Growth, plan: Widening, dtype: str | None = 
     for name, match in narrow.matches.items():
         shape, stored = shapes[name], checkpoint.tensors[name]
         code = out_code(stored.dtype, dtype)
-        nbytes = byte_size(code, shape)
-        assert nbytes is not None
-        info = replace(stored, dtype=code, shape=shape, nbytes=nbytes, offset=-1)
+        info = replace(stored, dtype=code, shape=shape)
         derived[name] = Derived(info, partial(_made, checkpoint, name, plan, match, shape, code, scales.get(name)))
     identity = [
         config,

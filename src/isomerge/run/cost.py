@@ -144,7 +144,7 @@ def estimate(plan: Plan, models: Sequence[Model], needs: Needs, *, limit: int | 
     kept, passes = (8.0 * numel, 2.0 * PASSES) if wide else (0.0, 0.0)
     if needs.anchor == "none" and matched:
         # merges without an anchor are rare, and their solver knows how long it takes
-        from isomerge.solve.many.effort import mean_effort
+        from isomerge.solve.many.mean_solver import mean_effort
 
         effort = mean_effort(len(models), PASSES if wide else None)
         once = sources * (PASSES if wide else 1)

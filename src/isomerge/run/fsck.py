@@ -123,24 +123,20 @@ class _Check:
                 raise
             self.problem(name, f"its header is damaged: {error}")
             return checksum
-        with disk_errors(path, "reading"):
-            fd = open_regular(path)
-            try:
-                crc, position = 0, 0
-                for info in [*infos.values(), None]:
-                    start, end = (info.offset, info.offset + info.nbytes) if info else (os.fstat(fd).st_size,) * 2
-                    for piece in _pieces(fd, position, start):  # the header, before the first tensor
-                        crc = crc32(piece, crc)
-                    finite = True
-                    for piece in _pieces(fd, start, end):
-                        crc = crc32(piece, crc)
-                        self.observer(name, self.seen + start, self.total)
-                        finite = finite and (info is None or _finite(piece, info))
-                    if not finite and info is not None and not self._meant(path, info.name):
-                        self.problem(name, f"tensor {info.name} has NaN or infinite values")
-                    position = end
-            finally:
-                os.close(fd)
+        with disk_errors(path, "reading"), open_regular(path) as fd:
+            crc, position = 0, 0
+            for info in [*infos.values(), None]:
+                start, end = (info.offset, info.offset + info.nbytes) if info else (os.fstat(fd).st_size,) * 2
+                for piece in _pieces(fd, position, start):  # the header, before the first tensor
+                    crc = crc32(piece, crc)
+                finite = True
+                for piece in _pieces(fd, start, end):
+                    crc = crc32(piece, crc)
+                    self.observer(name, self.seen + start, self.total)
+                    finite = finite and (info is None or _finite(piece, info))
+                if not finite and info is not None and not self._meant(path, info.name):
+                    self.problem(name, f"tensor {info.name} has NaN or infinite values")
+                position = end
         return Checksum(position, crc)
 
     def _meant(self, path: Path, tensor: str) -> bool:

@@ -63,8 +63,7 @@ class Output:
 
     def files_read(self, models: Iterable[Model]) -> list[Path]:
         """What must stay where it is while a run reads these models, and as it is: their folders as well."""
-        read = [model.checkpoint for model in models if model.checkpoint.files]  # tensors in memory have no folder
-        return [*self.reads, *(place for checkpoint in read for place in (*checkpoint.files, checkpoint.folder))]
+        return [*self.reads, *(place for model in models for place in model.checkpoint.places)]
 
     def check_apart(self, models: Iterable[Model]) -> None:
         """Refuse an output that would replace what is read of these models or beside them, or that would lie in it.

@@ -48,7 +48,6 @@ class Seen:
     anchor: float
     """The sum of squares of the first model's entries; of a vector less the mean of both: gains lie around one."""
     source: float
-    product: float
     gap: float
     """The sum of squared differences."""
     unequal: bool
@@ -195,17 +194,17 @@ def _seen(anchor: Model, source: Model, block: Block, name: str, mine: str, thei
     kind = block.line.name
     if not (x.is_floating_point() and y.is_floating_point()):
         unequal = not torch.equal(x, y)
-        return Seen(name, kind, 0, 0.0, 0.0, 0.0, float(unequal), unequal)
+        return Seen(name, kind, 0, 0.0, 0.0, float(unequal), unequal)
     if x.ndim > 1 and step > 1:
         x, y = x[::step], y[::step]
     sums = _sums(anchor, source, mine, theirs, x, y)
     there, lost = lost_rows(sums) if row_axes(tuple(x.shape)) else (np.zeros(1, bool), np.zeros(1, bool))
     for m, n in ((anchor, mine), (source, theirs)):
         m.checkpoint.check_unchanged(n)
-    a, b, product, gap = (float(s.sum()) for s in (sums.anchor, sums.source, sums.product, sums.gap))
+    a, b, gap = (float(s.sum()) for s in (sums.anchor, sums.source, sums.gap))
     # what is left of a vector less a mean is rounded: whether entries differ is asked of what is stored
     unequal = bool(sums.unequal.any()) if x.ndim > 1 else not torch.equal(x.double(), y.double())
-    return Seen(name, kind, x.numel(), a, b, product, gap, unequal, int(there.sum()), int(lost.sum()))
+    return Seen(name, kind, x.numel(), a, b, gap, unequal, int(there.sum()), int(lost.sum()))
 
 
 def _sums(anchor: Model, source: Model, mine: str, theirs: str, x: torch.Tensor, y: torch.Tensor) -> Rows:

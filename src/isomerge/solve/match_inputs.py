@@ -25,23 +25,18 @@ TOKENS = 128
 
 
 def open_given(
-    ref: str | Path | Examples,
-    anchor: Model,
-    matching: Matching,
-    limit: int | None = None,
-    *,
-    option: str | None = None,
+    ref: str | Path | Examples, anchor: Model, matching: Matching, *, option: str | None = None
 ) -> Examples:
-    """Examples through the anchor's tokenizer or image processor, no more than ``limit`` and the matching's own;
-    without those that have tokens which some model lacks.
+    """Examples through the anchor's tokenizer or image processor, no more than the matching's limit; without those
+    that have tokens which some model lacks.
 
     Errors name ``option``; by default the one of the matching by which ``ref`` was given.
 
     Raises:
         IsomergeError: see `isomerge.observe.data.opening_data.open_data`; or all examples have such tokens.
     """
-    option = option or ("--data" if ref is matching.data or ref is not matching.learn else "--learn")
-    examples = _opened(ref, anchor, matching, limit, option)
+    option = option or _option_of(ref, matching)
+    examples = _opened(ref, anchor, matching, None, option)
     lent = anchor.checkpoint.lent
     return of_known_tokens(examples, anchor, lent.uncommon, option) if lent and lent.uncommon else examples
 
@@ -81,15 +76,18 @@ def of_known_tokens(examples: Examples, model: Model, uncommon: Collection[int],
 def _opened(
     ref: str | Path | Examples, anchor: Model, matching: Matching, limit: int | None, option: str
 ) -> Examples:
-    """See `open_given`."""
-    bounds = [n for n in (limit, matching.limit) if n is not None]
+    """See `open_given`; no more than ``limit`` as well."""
+    least = min((n for n in (limit, matching.limit) if n is not None), default=None)
     if isinstance(ref, Examples):
         from isomerge.observe.data.opening_data import check_limit
 
-        check_limit(min(bounds, default=None))
-        return ref.head(min(bounds)) if bounds else ref
-    least = min(bounds, default=None)
-    return data_for(anchor.checkpoint, str(ref), limit=least, length=matching.length, option=option)
+        check_limit(least)
+    return data_for(anchor.checkpoint, ref, limit=least, length=matching.length, option=option)
+
+
+def _option_of(ref: str | Path | Examples, matching: Matching) -> str:
+    """The option by which data were given."""
+    return "--learn" if ref is matching.learn and ref is not matching.data else "--data"
 
 
 def data_for(
@@ -125,8 +123,7 @@ def check_data(matching: Matching, anchor: Model) -> None:
     """
     for ref in (matching.data, matching.learn):
         if ref is not None and ref != GENERATE:
-            option = "--learn" if ref is matching.learn and ref is not matching.data else "--data"
-            examples = _opened(ref, anchor, matching, 1, option)
+            examples = _opened(ref, anchor, matching, 1, _option_of(ref, matching))
             if ref is matching.learn:
                 check_labels(matching, examples)
 

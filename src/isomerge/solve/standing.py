@@ -60,8 +60,6 @@ class Standing:
     """Their distance over all tensors that both have, as a share of the root of the mean of their squared norms."""
     settled: bool
     """Whether every part is where the anchor has it."""
-    misplaced: str = ""
-    """The first unit that is not."""
     same_basis: bool | None = None
     """Whether the residual streams are in one basis; None where nothing tells, or nothing was asked."""
     kin: bool | None = None
@@ -161,20 +159,18 @@ def standings(
     standing: list[Standing] = []
     for model in models:
         evidence = look(anchor, model, observer)
-        misplaced = "" if evidence.same else _misplaced(anchor, model, evidence, dtype)
-        gap = evidence.distance()
-        if not misplaced:
-            standing.append(Standing(anchor.ref, model.ref, gap, True, look=evidence))
-            continue
-        # models that share half of their tensors are in one basis, whatever became of the embeddings
-        basis = True if evidence.but else same_basis(anchor, model)
-        kin = None if basis or kinship is None else kinship(anchor, model)
-        standing.append(Standing(anchor.ref, model.ref, gap, False, misplaced, basis, kin, evidence))
+        in_place = evidence.same or not _is_misplaced(anchor, model, evidence, dtype)
+        basis, kin = None, None
+        if not in_place:
+            # models that share half of their tensors are in one basis, whatever became of the embeddings
+            basis = True if evidence.but else same_basis(anchor, model)
+            kin = None if basis or kinship is None else kinship(anchor, model)
+        standing.append(Standing(anchor.ref, model.ref, evidence.distance(), in_place, basis, kin, evidence))
     return standing
 
 
-def _misplaced(anchor: Model, model: Model, evidence: Look, dtype: torch.dtype) -> str:
-    """The first unit of which some part is not where the anchor has it; empty where there is none.
+def _is_misplaced(anchor: Model, model: Model, evidence: Look, dtype: torch.dtype) -> bool:
+    """Whether some part of a unit is not where the anchor has it.
 
     A unit whose rows all have their counterparts where they stand, and of which what may be added is no much of the
     distance, is taken for settled, but for some of the smallest, in which rotations and factors are looked for that
@@ -182,8 +178,7 @@ def _misplaced(anchor: Model, model: Model, evidence: Look, dtype: torch.dtype) 
     plan = make_plan(anchor, [model], "default")
     units = [unit for unit in plan.units if unit.elements or unit.votes or plan.free(unit).norms]
     if evidence.lost >= MOST or not units:
-        first = next((seen.name for seen in evidence.tensors if seen.lost), "")
-        return first if evidence.lost >= MOST else ""
+        return evidence.lost >= MOST and any(seen.lost for seen in evidence.tensors)
     seen = {each.name: each for each in evidence.tensors}
     doubtful, likely = list[Unit](), list[Unit]()
     for unit in units:
@@ -194,8 +189,8 @@ def _misplaced(anchor: Model, model: Model, evidence: Look, dtype: torch.dtype) 
     likely.sort(key=lambda unit: unit_bytes(anchor, unit))
     sizes = accumulate(unit_bytes(anchor, unit) for unit in likely)
     doubtful += [unit for k, (unit, size) in enumerate(zip(likely, sizes, strict=True)) if not k or size <= CLOSELY]
-    moved = (unit.key for unit in doubtful if not _is_settled(plan, unit, anchor, model, dtype))
-    return next(moved, "") or _carried_elsewhere(anchor, model, evidence)
+    moved = any(not _is_settled(plan, unit, anchor, model, dtype) for unit in doubtful)
+    return moved or _is_carried_elsewhere(anchor, model, evidence)
 
 
 def _may_be_added(plan: Plan, unit: Unit, seen: Mapping[str, Seen]) -> bool:
@@ -219,12 +214,12 @@ def _has_lost_columns(anchor: Model, model: Model, spec: Spec, unit: Unit) -> bo
     return False
 
 
-def _carried_elsewhere(anchor: Model, model: Model, evidence: Look) -> str:
-    """The first block of those that differ for the most part by where constants stand that several layers share, or
-    by the basis of a table that they read; empty where nothing does."""
+def _is_carried_elsewhere(anchor: Model, model: Model, evidence: Look) -> bool:
+    """Whether blocks differ for the most part by where constants stand that several layers share, or by the basis
+    of a table that they read."""
     free = free_under_layer_norm(anchor)
     if not free.carried and not free.bases:
-        return ""
+        return False
     # loaded where a text has any
     from isomerge.models.onto_anchor import read_onto
 
@@ -238,8 +233,8 @@ def _carried_elsewhere(anchor: Model, model: Model, evidence: Look) -> str:
             for m in (theirs, other)
         )
         if takes_away(before, after, whole):
-            return min(block.key for block in shared)
-    return ""
+            return True
+    return False
 
 
 def _is_settled(plan: Plan, unit: Unit, anchor: Model, model: Model, dtype: torch.dtype) -> bool:

@@ -16,8 +16,7 @@ import transformers
 from isomerge.discovery.building import real_config
 from isomerge.discovery.redundancy import tiny_specimen
 from isomerge.research.optim import Quotient, QuotientOptimizer
-from isomerge.research.optim.additions import Addition, Folded
-from isomerge.research.optim.norm_stacks import NormsAt
+from isomerge.research.optim.additions import Addition, Folded, NormsAt
 from isomerge.research.optim.vertical import Preconditioner, project
 from research.optim.modules import apart, direction, inner, less, live, logits, loss, size
 from toys import relative

@@ -1,37 +1,44 @@
-"""LoRA adapters merged into one adapter: their base is not read."""
+"""LoRA adapters merged into one adapter, with a scaling of 1 and every module's own rank: their base is not read.
+
+A recipe of them has mergekit's keys, and peft's names of the methods."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Generator, Tensor
 
-from isomerge.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, BASE, PREFIX, Adapter, Update
+from isomerge.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, BASE, MAX_PATTERNS, PREFIX, Adapter, Update
 from isomerge.checkpoint.growing_file import GrowingFile
 from isomerge.checkpoint.image_lora import IMAGE_WEIGHTS, WrittenNames, open_lora, written_names
 from isomerge.checkpoint.output_folder import written_at_once
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors
 from isomerge.fusion.adapter_merges import KINDS, Combination, Drawn, LowRank, combined, distance_from_sum, joined
-from isomerge.merging.adapter.merged_config import merged_config
 from isomerge.merging.fusing import generator
+from isomerge.merging.recipe.schema import Recipe, read_recipe
 from isomerge.models.row_meanings import stored_ids, unlike_tokens
 from isomerge.pieces import wide_dtype
-from isomerge.records import Record
+from isomerge.records import Json, Record
 from isomerge.symmetry.groups.singular import check_finite
 
 HEADS = re.compile(r"(^|\.)(lm_head|embed_out|output_projection)$")
 """Modules whose outputs are tokens."""
 SIGNS = ("total", "frequency")
 """Whose sign is elected: that of the sum, or that of the most adapters."""
+ACCEPTED = ("models", "merge_method", "parameters", "name")
+PARAMETERS = {"weight": float, "density": float, "rank": int, "majority_sign": str, "seed": int}
+"""What stands under ``parameters``; ``weight`` may stand under every model."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +138,7 @@ def merge_lora(
     how = _combination(asked, adapters)
     for module in modules:
         _check_fitting(module, adapters, how)
-    files = [place for a in adapters for place in (*a.tensors.files, a.tensors.folder)]
+    files = [place for adapter in adapters for place in adapter.tensors.places]
     with written_at_once(Path(out), overwrite=overwrite, reads=[*files, *reads]) as folder:
         file = GrowingFile(folder.blobs / "tensors")
         wide = _parameter_rank(adapters, how)
@@ -139,7 +146,7 @@ def merge_lora(
         if form is None:
             own = {u.module for adapter in adapters for u in adapter.updates.values() if u.parameters}
             ranks = {module: made.rank for module, made in rows.items() if module not in own}
-            config = merged_config(adapters, ranks, wide if own else None)
+            config = _merged_config(adapters, ranks, wide if own else None)
             with disk_errors(folder.model):
                 (folder.model / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n")
         file.finish(folder.model / (ADAPTER_WEIGHTS if form is None else IMAGE_WEIGHTS))
@@ -347,3 +354,113 @@ def _other_bases(adapters: Sequence[Adapter]) -> list[str]:
     names = f", and the merged one names {own}" if own else ""
     told = f"the adapters name different bases ({', '.join(bases)}): an update fits the base that it was trained on"
     return [told + names]
+
+
+def _merged_config(adapters: Sequence[Adapter], ranks: Mapping[str, int], wide: int | None) -> Json:
+    """The configuration of an adapter whose modules have these ranks; ``wide`` is that of all parameters, None
+    where there are none.
+
+    The base, its revision and the task are the first adapter's. ``use_rslora`` is off: the scaling ``alpha / r`` of
+    1 would be ``sqrt(r)`` with it.
+
+    Raises:
+        IsomergeError: so many modules have ranks of their own that no reader takes so many patterns.
+    """
+    first = adapters[0].config
+    top = Counter(ranks.values()).most_common(1)[0][0] if ranks else wide or 1
+    said = sorted({name for adapter in adapters for name in adapter.config.get("target_parameters") or ()})
+    patterns = {**(dict.fromkeys(said, wide) if wide not in (None, top) else {}), **_patterns(ranks, top)}
+    if len(patterns) > MAX_PATTERNS:
+        raise IsomergeError(
+            f"{adapters[0].file}: {len(patterns)} modules would have ranks of their own, and at most "
+            f"{MAX_PATTERNS} patterns can say so: merge adapters that have the same modules, or give "
+            "--method svd with --rank"
+        )
+    tasks = {adapter.config.get("task_type") for adapter in adapters}
+    return {
+        "peft_type": "LORA",
+        "task_type": tasks.pop() if len(tasks) == 1 else None,
+        "auto_mapping": first.get("auto_mapping"),
+        BASE: first.get(BASE),
+        "revision": first.get("revision"),
+        "inference_mode": True,
+        "r": top,
+        "lora_alpha": top,
+        "rank_pattern": patterns,
+        "alpha_pattern": patterns,
+        "use_rslora": False,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": any(adapter.config.get("fan_in_fan_out") for adapter in adapters),
+        "target_modules": sorted(ranks),
+        **({} if wide is None else {"target_parameters": said}),
+        "modules_to_save": None,
+    }
+
+
+def _patterns(ranks: Mapping[str, int], top: int) -> dict[str, int]:
+    """Ranks that are not ``top``, by the ends of modules' names: the last part where all that end so have one."""
+    by_end: dict[str, set[int]] = {}
+    for module, rank in ranks.items():
+        by_end.setdefault(module.rpartition(".")[2], set()).add(rank)
+    patterns: dict[str, int] = {}
+    for module, rank in ranks.items():
+        end = module.rpartition(".")[2]
+        if len(by_end[end]) == 1:
+            if rank != top:
+                patterns[end] = rank
+        elif rank != top or any(other.endswith(f".{module}") for other in ranks):
+            patterns[module] = rank
+    # the first pattern that fits counts: of two names, one the end of the other, the longer comes first
+    return dict(sorted(patterns.items(), key=lambda item: (-item[0].count("."), item[0])))
+
+
+def asked_of_recipe(path: str | Path) -> Asked:
+    """What a recipe asks for.
+
+    Raises:
+        IsomergeError: the recipe cannot be read, or says what adapters have no part of.
+    """
+    path = os.path.expanduser(path)
+    recipe = read_recipe(path)
+    if other := sorted({Recipe.model_fields[name].alias or name for name in recipe.model_fields_set} - {*ACCEPTED}):
+        raise IsomergeError(
+            f"{path}: `{other[0]}` has no meaning where adapters are merged without their base: a recipe of "
+            f"merge-lora has {', '.join(f'`{key}`' for key in ACCEPTED)}"
+        )
+    if recipe.merge_method not in KINDS:
+        raise IsomergeError(
+            f"{path}: `merge_method` {recipe.merge_method}: adapters are merged by {', '.join(KINDS)}"
+        )
+    common = {name: _value(path, f"parameters.{name}", value) for name, value in recipe.parameters.items()}
+    weights: list[float | None] = []
+    for k, entry in enumerate(recipe.models or ()):
+        place = f"models.{k}"
+        if beside := sorted(
+            (entry.model_fields_set - {"model", "parameters"}) | (entry.parameters.keys() - {"weight"})
+        ):
+            raise IsomergeError(
+                f"{path}: `{place}` has `{beside[0]}`, but an adapter has a `weight` of its own alone: write "
+                "what else there is under the recipe's `parameters`"
+            )
+        own = entry.parameters.get("weight")
+        weights.append(common.get("weight") if own is None else _value(path, f"{place}.parameters.weight", own))
+    common.pop("weight", None)
+    said = [weight for weight in weights if weight is not None]
+    if said and len(said) < len(weights):
+        raise IsomergeError(f"{path}: `models`: give every adapter a `weight`, or none of them")
+    models = tuple(entry.model for entry in recipe.models or ())
+    return Asked(models, recipe.merge_method, tuple(said) or None, **common)
+
+
+def _value(path: str, place: str, value: Any) -> Any:
+    """A parameter of the kind that it has."""
+    name = place.rpartition(".")[2]
+    if name not in PARAMETERS:
+        raise IsomergeError(f"{path}: unknown key `{place}`: known are {', '.join(PARAMETERS)}")
+    kind: Any = PARAMETERS[name]
+    kinds = (int, float) if kind is float else (kind,)
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        words = {float: "a number", int: "a whole number", str: "a word"}[kind]
+        raise IsomergeError(f"{path}: `{place}` is {value!r}: give {words}")
+    return kind(value)

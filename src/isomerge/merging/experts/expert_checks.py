@@ -1,21 +1,29 @@
-"""What dense models and a recipe must be for experts to be made of them: checked before a weight is read."""
+"""What dense models and a recipe must be for experts to be made of them: checked before a weight is read;
+and the recipe that makes them again, in one normal form: defaults are left out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from isomerge.archs.expert_targets import ExpertTarget, expert_targets
 from isomerge.config.agreement import disagreements
 from isomerge.config.widths import TOKENS
 from isomerge.errors import IsomergeError
-from isomerge.merging.recipe.schema import AlignBlock, ExpertEntry, ExpertsRecipe
+from isomerge.merging.merge_request import MergeRequest
+from isomerge.merging.recipe.merge_recipe import align_keys, with_heading
+from isomerge.merging.recipe.schema import AlignBlock, ExpertEntry, ExpertsRecipe, check_checksums
 from isomerge.models.compatible import compared_keys
 from isomerge.models.experts_view import DenseMlps
 from isomerge.models.recognised import Model
 from isomerge.observe.prompt_rows import READS
+from isomerge.options import MatchingOptions
 from isomerge.options.requests.merging import Merge
+from isomerge.records import Json
+from isomerge.run.absolute_names import absolute_path, lasting_ref
 from isomerge.symmetry.axes import LABELS
 
 NO_PLACE = (*(name for name, key in Merge.recipe_keys().items() if not key.experts), "stats")
@@ -32,15 +40,12 @@ def check_experts_recipe(recipe: ExpertsRecipe, path: str | Path) -> None:
     if not count:
         raise IsomergeError(f"{path}: `experts` is empty: list the models that experts are made of")
     if not 1 <= recipe.experts_per_token <= count:
+        by_default = "" if "experts_per_token" in recipe.model_fields_set else " by default"
         raise IsomergeError(
-            f"{path}: `experts_per_token` is {recipe.experts_per_token}{_by_default(recipe)}, of {count} "
+            f"{path}: `experts_per_token` is {recipe.experts_per_token}{by_default}, of {count} "
             f"expert{'s' * (count > 1)}: give a number from 1 to {count}"
         )
-    if recipe.checksums and len(recipe.checksums) != (models := len(recipe.model_names())):
-        raise IsomergeError(
-            f"{path}: `checksums` has {len(recipe.checksums)} entries for {models} models: give one for each, the "
-            f"base first, or leave `checksums` out"
-        )
+    check_checksums(recipe, len(recipe.model_names()), path)
     for key in NO_PLACE:
         if key in recipe.align.model_fields_set and getattr(recipe.align, key) != getattr(AlignBlock(), key):
             raise IsomergeError(
@@ -56,10 +61,6 @@ def check_experts_recipe(recipe: ExpertsRecipe, path: str | Path) -> None:
             f"{path}: all `experts` have the same prompts, so that nothing tells them apart: give each its own, or "
             f"`gate_mode: random`"
         )
-
-
-def _by_default(recipe: ExpertsRecipe) -> str:
-    return "" if "experts_per_token" in recipe.model_fields_set else " by default"
 
 
 def _check_prompts(recipe: ExpertsRecipe, entry: ExpertEntry, place: str, *, routed: bool) -> None:
@@ -201,3 +202,36 @@ def _notes(base: Model, expert: Model, pair: str, *, aligned: bool) -> list[str]
         ]
         notes += [f"{pair} differ in config.json ({d.key}): what is written has that of {base.ref}" for d in differ]
     return notes
+
+
+def experts_recipe_text(recipe: ExpertsRecipe, said: Mapping[str, Any], seed: int, dtype: str | None) -> str:
+    """The YAML of a run.
+
+    Args:
+        recipe: what was asked for.
+        said: the options of the match that were said, in the recipe or beside it.
+        seed: of what is drawn.
+        dtype: of the output; None: the base's.
+    """
+    content: Json = {"base_model": lasting_ref(recipe.base_model), "merge_method": "moe"}
+    content["gate_mode"] = recipe.gate_mode
+    content["experts_per_token"] = recipe.experts_per_token
+    if dtype:
+        content["dtype"] = dtype
+    if recipe.architecture:
+        content["architecture"] = recipe.architecture
+    for name, entries in (("experts", recipe.experts), ("shared_experts", recipe.shared_experts)):
+        if entries:
+            rows = [entry.model_dump(exclude_defaults=True) for entry in entries]
+            content[name] = [{**row, "source_model": lasting_ref(row["source_model"])} for row in rows]
+    block, defaults = recipe.align, MatchingOptions().given()
+    keys, complete = align_keys({name: value for name, value in said.items() if value != defaults.get(name)}, {})
+    align: Json = {"enabled": block.enabled}
+    own = {name: getattr(block, name) for name, key in MergeRequest.recipe_keys().items() if key.experts}
+    align |= {name: value for name, value in own.items() if value != getattr(MergeRequest, name)}
+    align |= {"spec": absolute_path(block.spec)} if block.spec is not None else {}
+    align |= {**keys, **({"seed": seed} if seed else {})}
+    if set(align) != {"enabled"} or align["enabled"] is not False:
+        content["align"] = align["enabled"] if set(align) == {"enabled"} else align
+    text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, allow_unicode=True, width=116)
+    return with_heading(text, said, complete=complete)

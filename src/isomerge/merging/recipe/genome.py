@@ -14,8 +14,7 @@ from isomerge.errors import IsomergeError
 from isomerge.fusion.method_options import SHARE, natural_range
 from isomerge.fusion.registry import method as merge_method
 from isomerge.merging.recipe.dimensions import DIGITS
-from isomerge.merging.recipe.mistakes import explained
-from isomerge.merging.recipe.schema import GENOME, Reference, Strict
+from isomerge.merging.recipe.schema import GENOME, Reference, Strict, explained
 from isomerge.records import Json
 
 NORMALIZED = ("ties", "dare_ties", "linear")

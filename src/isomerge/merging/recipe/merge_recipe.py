@@ -53,18 +53,19 @@ def recipe_text(
     if request.chat_template is not None:  # a file's text is written beside the recipe
         template = request.chat_template[0]
         content["chat_template"] = CHAT_TEMPLATE if is_file_name(template) else template
-    heads = _renamed_head(request.heads, full)
-    align, complete = _align(request, refs, heads, _spaces_said(request, spaces, firm=firm))
+    how, colon, model = request.heads.partition(":")
+    heads = f"{how}{colon}{full.get(model, model)}"
+    implied = spaces in ("none", request.matching.spaces(None)) and request.spaces != "none"
+    if request.matching.decides or (implied and not firm):  # they are decided anew, and alike
+        spaces = None
+    align, complete = _align(request, refs, heads, spaces)
     if request.fusion.first == "donor" and not request.stacks:
         align = {**(align or {"enabled": False}), "merge_base": False}
     if align:
         content["align"] = align["enabled"] if set(align) == {"enabled"} else align
     text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, allow_unicode=True, width=116)
     named = all(isinstance(model, (str, Path, Checkpoint)) for model in request.models)
-    text = text if complete and named else OBJECTS + text
-    functions = {**{name: request.said.get(name) for name in DATA}, "repair": request.repair}
-    said = [f"--{name} {ref}" for name, ref in functions.items() if isinstance(ref, str) and may_be_function(ref)]
-    text = FUNCTIONS.format(" ".join(said)) + text if said else text
+    text = with_heading(text, {**request.said, "repair": request.repair}, complete=complete and named)
     return IMPORTS.format(" ".join(f"--import {shlex.quote(name)}" for name in imports)) + text if imports else text
 
 
@@ -137,12 +138,6 @@ def _plain(option: Option, value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _renamed_head(heads: str, full: Mapping[str, str]) -> str:
-    """Whose heads are kept, by the name that the recipe has for the model."""
-    how, colon, model = heads.partition(":")
-    return f"{how}{colon}{full.get(model, model)}"
-
-
 def _renamed(value: Any, full: Mapping[str, str]) -> Any:
     """A value of a tokenizer's settings with models by the names that the recipe has for them."""
     if isinstance(value, Mapping):
@@ -160,17 +155,8 @@ def _tokenizer(tokenizer: Mapping[str, Any] | None, full: Mapping[str, str]) -> 
     more = {"tokens": tokens or None}
     more |= {name: tokenizer.get(name) for name in ("pad_to_multiple_of", "missing", "neighbours")}
     more = {name: value for name, value in more.items() if value is not None}
-    return (
-        {"tokenizer": {"source": tokenizer["source"], **more}}
-        if more
-        else {"tokenizer_source": tokenizer["source"]}
-    )
-
-
-def _spaces_said(request: MergeRequest, spaces: str | None, *, firm: bool) -> str | None:
-    """The spaces that a recipe says; None: they are decided anew, and alike."""
-    implied = spaces in ("none", request.matching.spaces(None)) and request.spaces != "none"
-    return None if request.matching.decides or (implied and not firm) else spaces
+    source = tokenizer["source"]
+    return {"tokenizer": {"source": source, **more}} if more else {"tokenizer_source": source}
 
 
 def _align(request: MergeRequest, refs: Sequence[str], heads: str, spaces: str | None) -> tuple[Json, bool]:
@@ -186,6 +172,18 @@ def _align(request: MergeRequest, refs: Sequence[str], heads: str, spaces: str |
     if block["enabled"] == "auto" and len(block) > 1:
         del block["enabled"]  # a block says so
     return ({} if block == {"enabled": False} else block), complete
+
+
+def with_heading(text: str, said: Mapping[str, Any], *, complete: bool) -> str:
+    """A recipe's text behind what it cannot say: that models or data were objects, and which data are functions.
+
+    Args:
+        said: options, with the data among them.
+        complete: whether no object was given.
+    """
+    text = text if complete else OBJECTS + text
+    data = {name: ref for name in DATA if isinstance(ref := said.get(name), str) and may_be_function(ref)}
+    return FUNCTIONS.format(" ".join(f"--{name} {ref}" for name, ref in data.items())) + text if data else text
 
 
 def align_keys(match: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[Json, bool]:

@@ -20,7 +20,7 @@ from isomerge.merging.merge_request import Layers, MergeRequest, joined, joins, 
 from isomerge.merging.recipe.no_code import check_imports, check_no_code
 from isomerge.merging.recipe.recipe_modules import check_known
 from isomerge.merging.recipe.recipe_steps import Step
-from isomerge.merging.recipe.schema import ModelEntry, Recipe, SliceEntry, SourceEntry, read_recipe
+from isomerge.merging.recipe.schema import Recipe, SliceEntry, SourceEntry, check_checksums, read_recipe
 from isomerge.records import Json
 
 Arranged = tuple[SourceEntry | None, list[SourceEntry], SliceParameters]
@@ -47,7 +47,8 @@ def request_of_recipe(source: str | Path | Step, *, seed: int | None = None) -> 
     check_no_code(recipe.align, path)
     method = _method(recipe, path)
     if recipe.models is not None:
-        parts = [SliceEntry(sources=[_whole(entry) for entry in recipe.models])]
+        whole = [SourceEntry(model=m.model, parameters=m.parameters, layer_range=(0, 1)) for m in recipe.models]
+        parts = [SliceEntry(sources=whole)]
     else:
         parts = list(recipe.slices or ())
     arranged = [_arrange(part, recipe, method, str(path), k) for k, part in enumerate(parts)]
@@ -72,8 +73,9 @@ def request_of_recipe(source: str | Path | Step, *, seed: int | None = None) -> 
     if len(stacks) < 2 and method.name != "passthrough":
         raise IsomergeError(f"{path}: merge needs at least two models: name another one under `models`")
     names = tuple(stack[0][0] for stack in stacks)
-    origins = _origins(recipe, arranged[0][1])
-    _check_checksums(recipe, len(names) + sum(origin is not None for origin in origins), path)
+    bases = {entry.model: entry.base_model for entry in recipe.models or () if entry.base_model is not None}
+    origins = tuple(bases.get(source.model) for source in arranged[0][1]) if bases else ()
+    check_checksums(recipe, len(names) + sum(origin is not None for origin in origins), path)
     template = _chat_template(recipe.chat_template, path, Path(file).parent)
     written = template is not None and is_file_name(template[0])
     block = recipe.align
@@ -98,15 +100,6 @@ def request_of_recipe(source: str | Path | Step, *, seed: int | None = None) -> 
         dtype=recipe.written_dtype,
         **{name: getattr(block, name) for name in of_align()},
     )
-
-
-def _check_checksums(recipe: Recipe, count: int, path: str | Path) -> None:
-    """Refuse checksums of other models than there are."""
-    if recipe.checksums and len(recipe.checksums) != count:
-        raise IsomergeError(
-            f"{path}: `checksums` has {len(recipe.checksums)} entries for {count} models: give one for each, the "
-            f"base first, or leave `checksums` out"
-        )
 
 
 def _check_joining(recipe: Recipe, method: Method, path: str | Path) -> None:
@@ -165,12 +158,6 @@ def _left_out(parts: Sequence[SliceEntry]) -> list[str]:
     return [f"`{place}` is left out, as mergekit does nothing with it" for place in places]
 
 
-def _origins(recipe: Recipe, order: Sequence[SourceEntry]) -> tuple[str | None, ...]:
-    """What the models were tuned from, in the run's order."""
-    bases = {entry.model: entry.base_model for entry in recipe.models or () if entry.base_model is not None}
-    return tuple(bases.get(source.model) for source in order) if bases else ()
-
-
 def _spec(spec: str | None, path: str | Path) -> str | None:
     """The spec text that a recipe names: a plain file, as nobody vouches for its name."""
     if spec is not None and not os.path.isfile(os.path.expanduser(spec)):
@@ -206,10 +193,6 @@ def _method(recipe: Recipe, path: str | Path) -> Method:
         return merge_method(recipe.merge_method)
     except IsomergeError as error:
         raise IsomergeError(f"{path}: {str(error).replace('--method ', '`merge_method` ')}") from None
-
-
-def _whole(entry: ModelEntry) -> SourceEntry:
-    return SourceEntry(model=entry.model, parameters=entry.parameters, layer_range=(0, 1))
 
 
 def _arrange(part: SliceEntry, recipe: Recipe, method: Method, path: str, number: int) -> Arranged:

@@ -1,13 +1,16 @@
 """Merge recipes: mergekit's YAML, checked to the last key, with one block of our own, ``align``.
 
-A recipe without that block is mergekit's and gives what mergekit gives: nothing is aligned.
+A recipe without that block is mergekit's and gives what mergekit gives: nothing is aligned. What is wrong with one
+is told in one sentence: the place, what is expected there, and the key that was probably meant.
 """
 
 from __future__ import annotations
 
 import os
+import re
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeGuard
+from typing import Annotated, Any, Literal, TypeGuard, get_args
 
 from pydantic import (
     BaseModel,
@@ -23,8 +26,8 @@ from pydantic import (
 
 from isomerge.checkpoint.dtypes import SHORT
 from isomerge.checkpoint.vocabulary import NEIGHBOURS
-from isomerge.errors import IsomergeError
-from isomerge.merging.recipe.mistakes import explained, keys_of
+from isomerge.errors import IsomergeError, with_points
+from isomerge.fusion.registry import is_parameter
 from isomerge.merging.recipe.recipe_modules import of_one_module
 from isomerge.merging.recipe.recipe_steps import Step
 from isomerge.merging.recipe.yaml_text import read_documents, read_yaml
@@ -36,6 +39,23 @@ from isomerge.records import Json
 from isomerge.run.provenance import FORM
 
 Dtype = Literal["float32", "float16", "bfloat16", "float64"]
+ELSEWHERE = {
+    "lora": "write an adapter behind its model, `model: MODEL+LORA`",
+    "revision": "write a revision behind its model, `model: org/name@REVISION`",
+}
+"""Keys that people write beside `model`, and what says the same."""
+EXAMPLES = {
+    "merge_method": "linear",
+    "model": "org/name",
+    "layer_range": "[0, 4]",
+    "models": "[{model: org/a}, {model: org/b}]",
+}
+"""Values of keys that are left out, or written otherwise."""
+
+
+def keys_of(schema: type[BaseModel]) -> list[str]:
+    """The keys of a text of this schema, as people write them."""
+    return [field.alias or name for name, field in schema.model_fields.items()]
 
 
 class Strict(BaseModel):
@@ -358,3 +378,70 @@ def _check_shape(path: str | Path | Step, recipe: Recipe) -> None:
                 f"{path}: `slices.{k}`: every source needs a `layer_range` [first, last) of the same number of "
                 f"layers, at least one"
             )
+
+
+def check_checksums(recipe: Recipe | ExpertsRecipe, count: int, path: str | Path) -> None:
+    """Refuse checksums of other models than there are."""
+    if recipe.checksums and len(recipe.checksums) != count:
+        raise IsomergeError(
+            f"{path}: `checksums` has {len(recipe.checksums)} entries for {count} models: give one for each, the "
+            f"base first, or leave `checksums` out"
+        )
+
+
+def explained(error: ValidationError, schema: type[BaseModel]) -> str:
+    """The most telling of pydantic's errors about a text of this schema, as the end of a sentence."""
+    errors = error.errors()
+    unknown = next((e for e in errors if e["type"] == "extra_forbidden"), None)
+    # a misspelt key explains the missing one beside it
+    return _mistyped(errors[0], schema) if unknown is None else _misspelt(unknown["loc"], schema)
+
+
+def _misspelt(place: tuple[Any, ...], schema: type[BaseModel]) -> str:
+    known, key = _keys_at(place[:-1], schema), str(place[-1])
+    if key in ELSEWHERE:
+        return f"unknown key `{_shown(place)}`: {ELSEWHERE[key]}"
+    if "parameters" in known and is_parameter(key):
+        return f"unknown key `{_shown(place)}`: it is a parameter, so write it under `parameters` there"
+    near = get_close_matches(key, known, 1) or [name for name in known if name.startswith(f"{key}_")]
+    hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(known)}"
+    return f"unknown key `{_shown(place)}`: {hint}"
+
+
+def _mistyped(error: Any, schema: type[BaseModel]) -> str:
+    place, keys = _shown(error["loc"]), ", ".join(f"`{key}`" for key in _keys_at(error["loc"], schema))
+    said = error["msg"].removeprefix("Value error, ").replace("tuple", "list").replace("Tuple", "List")
+    words, _, kind = said.partition(" or instance of ")
+    words, given = f"{words[0].lower()}{words[1:]}", error.get("input")
+    near = get_close_matches(str(given), re.findall("'([^']*)'", words), 1)
+    if error["type"] == "missing":
+        words = f"it is missing: write `{error['loc'][-1]}: {EXAMPLES.get(error['loc'][-1], '...')}` there"
+    elif kind and isinstance(given, str) and keys.startswith("`model`"):
+        words = f"write `model: {given}`; {words}"
+    elif error["type"] in ("list_type", "tuple_type"):
+        words = f"{words}, such as {EXAMPLES.get(error['loc'][-1], '[..., ...]')}"
+    elif error["type"] == "literal_error" and near:
+        words = f"did you mean {near[0]}? {words}"
+    return f"`{place}`: {words}{kind and f' with the keys {keys}'}{with_points(given)}"
+
+
+def _shown(place: tuple[Any, ...]) -> str:
+    return ".".join(map(str, place))
+
+
+def _keys_at(place: tuple[Any, ...], schema: type[BaseModel]) -> list[str]:
+    """The keys that are allowed at a place."""
+    kind: Any = schema
+    for part in place:
+        if isinstance(part, str) and hasattr(kind, "model_fields") and part in kind.model_fields:
+            kind = _entry(kind.model_fields[part].annotation)
+    return keys_of(kind) if hasattr(kind, "model_fields") else []
+
+
+def _entry(annotation: Any) -> Any:
+    """The model inside ``list[...] | None`` or ``dict[str, ...]``."""
+    while not hasattr(annotation, "model_fields") and (
+        inside := [a for a in get_args(annotation) if a is not type(None)]
+    ):
+        annotation = inside[-1]
+    return annotation

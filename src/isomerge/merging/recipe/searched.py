@@ -26,14 +26,7 @@ from isomerge.fusion.method_options import Option, is_chosen_by, is_list, natura
 from isomerge.fusion.method_parameters import as_number, is_search
 from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
-from isomerge.merging.recipe.dimensions import (
-    Dimension,
-    Place,
-    middle,
-    place_text,
-    value_at,
-    with_values,
-)
+from isomerge.merging.recipe.dimensions import Dimension, Place, middle, place_text, value_at, with_values
 from isomerge.merging.recipe.genome import Evolution, as_recipe, evolution
 from isomerge.merging.recipe.recipe_modules import of_one_module
 from isomerge.merging.recipe.recipe_request import request_of_recipe
@@ -79,10 +72,7 @@ class SearchedRecipe:
 
 
 def searched_recipe(
-    path: str | Path,
-    said: Mapping[str, Any] | None = None,
-    groups: int | None = None,
-    preferred: str | None = None,
+    path: str | Path, said: Mapping[str, Any] | None = None, groups: int | None = None, preferred: str | None = None
 ) -> SearchedRecipe:
     """Read a recipe and what is searched for in it: what it says, what is said beside it, or, where neither says
     anything, all numbers that its method has (`isomerge.fusion.method_options`), in every model's own place.
@@ -303,13 +293,7 @@ class Wish:
     """
 
     def __init__(
-        self,
-        path: str,
-        method: Method,
-        place: Place,
-        entry: Mapping[str, Any],
-        groups: int | None,
-        own: Any = None,
+        self, path: str, method: Method, place: Place, entry: Mapping[str, Any], groups: int | None, own: Any = None
     ) -> None:
         self.path, self.method, self.place, self.entry, self.own = path, method, place, entry, own
         self.name = next(str(place[k + 1]) for k, part in enumerate(place) if part == PARAMETERS)

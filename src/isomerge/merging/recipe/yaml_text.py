@@ -16,7 +16,6 @@ MAX_VALUES = 100_000
 """Most values in a text whose aliases are written out."""
 MAX_DOCUMENTS = 100
 """Most documents in a text."""
-
 LONGEST_NUMBER = 3000
 """Characters of a number: Python refuses to write out those of thousands of digits."""
 DEEPEST = 100
@@ -43,10 +42,9 @@ def _bounded() -> Any:
 
         def construct_object(self, node: Any, deep: bool = False) -> Any:
             if node.tag not in tags:
-                line, kind = node.start_mark.line + 1, node.tag.rpartition(":")[2]
-                raise yaml.YAMLError(
-                    f"line {line} has a value of kind {kind}, which a recipe has none of: write it as a text or "
-                    f"number"
+                kind = node.tag.rpartition(":")[2]
+                raise _at(
+                    node, f" has a value of kind {kind}, which a recipe has none of: write it as a text or number"
                 )
             return super().construct_object(node, deep)
 
@@ -57,10 +55,7 @@ def _bounded() -> Any:
             try:  # JSON escapes what lies above U+FFFF as a pair
                 return text.encode("utf-16", "surrogatepass").decode("utf-16")
             except UnicodeDecodeError:
-                line = node.start_mark.line + 1
-                raise yaml.YAMLError(
-                    f"line {line} has half of a pair of escapes: give both, or the letter"
-                ) from None
+                raise _at(node, " has half of a pair of escapes: give both, or the letter") from None
 
         def construct_yaml_int(self, node: Any) -> Any:
             return self._unless_sixties(node, super().construct_yaml_int)
@@ -75,8 +70,7 @@ def _bounded() -> Any:
         def _unless_sixties(self, node: Any, number: Any) -> Any:
             text = str(self.construct_scalar(node))
             if len(text) > LONGEST_NUMBER:
-                line = node.start_mark.line + 1
-                raise yaml.YAMLError(f"line {line} has a number of {len(text)} characters: give a shorter one")
+                raise _at(node, f" has a number of {len(text)} characters: give a shorter one")
             # 1:30 is 90 to YAML 1.1 alone, and long ones take minutes
             return text if ":" in text else number(node)
 
@@ -94,15 +88,11 @@ def _bounded() -> Any:
                     continue
                 for part in value.value if isinstance(value, yaml.SequenceNode) else [value]:
                     if not isinstance(part, yaml.MappingNode):
-                        line = part.start_mark.line + 1
-                        raise yaml.YAMLError(f"line {line} merges by `<<` what is no mapping")
+                        raise _at(part, " merges by `<<` what is no mapping")
                     self.flatten_mapping(part)
                     self.merged += len(part.value)
                     if self.merged > MAX_VALUES:
-                        line = key.start_mark.line + 1
-                        raise yaml.YAMLError(
-                            f"line {line}: more than {MAX_VALUES} values are merged by `<<`: write fewer of them"
-                        )
+                        raise _at(key, f": more than {MAX_VALUES} values are merged by `<<`: write fewer of them")
                     for name, pair in ((_meant(k), (k, v)) for k, v in part.value):
                         merged.setdefault(name, pair)
             node.value = [pair for name, pair in merged.items() if name not in own] + list(own.values())
@@ -113,18 +103,18 @@ def _bounded() -> Any:
             for key, _ in node.value:
                 if isinstance(key, yaml.ScalarNode) and key.tag != MERGE:
                     if key.value in seen:
-                        line = key.start_mark.line + 1
-                        raise yaml.YAMLError(f"line {line} has the key `{key.value}` once more: give it once")
+                        raise _at(key, f" has the key `{key.value}` once more: give it once")
                     seen.add(key.value)
             return node
 
-    for kind, name in (
-        ("int", "construct_yaml_int"),
-        ("float", "construct_yaml_float"),
-        ("timestamp", "construct_yaml_timestamp"),
-    ):
-        Loader.add_constructor(f"tag:yaml.org,2002:{kind}", getattr(Loader, name))
+    for kind in ("int", "float", "timestamp"):
+        Loader.add_constructor(f"tag:yaml.org,2002:{kind}", getattr(Loader, f"construct_yaml_{kind}"))
     return Loader
+
+
+def _at(node: Any, words: str) -> yaml.YAMLError:
+    """What is wrong with a node, by its line."""
+    return yaml.YAMLError(f"line {node.start_mark.line + 1}{words}")
 
 
 def _meant(key: Any) -> Any:
@@ -183,13 +173,7 @@ def read_documents(path: str | Path) -> list[Any]:
         raise IsomergeError(
             f"{path}: nested too deeply for a recipe, or an alias contains itself; flatten it"
         ) from None
-    except (
-        ValueError,
-        TypeError,
-        OverflowError,
-        AttributeError,
-        LookupError,
-    ) as error:  # dates and numbers that are none
+    except (ValueError, TypeError, OverflowError, AttributeError, LookupError) as error:  # no dates, no numbers
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise IsomergeError(f"{path}: not valid YAML ({reason[:200]})") from None
     if len(content) > MAX_DOCUMENTS:

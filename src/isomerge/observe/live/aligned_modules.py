@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model, working_dtype
+from isomerge.models.tied_tensors import is_tied
 from isomerge.models.zero_gains import units_moved_by
 from isomerge.observe.live.parameter_places import (
     LivePlaces,

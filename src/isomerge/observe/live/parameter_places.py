@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
-from isomerge.models.assembled import Piece, assembled
-from isomerge.models.conversions import conversion_of
+from isomerge.models.conversions import Piece, assembled, conversion_of
 from isomerge.models.recognised import Model
 
 

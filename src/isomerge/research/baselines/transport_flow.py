@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isomerge.config.tied_head import is_tied
 from isomerge.matching.gram import Cross, Leaf
+from isomerge.models.tied_tensors import is_tied
 from isomerge.observe.stats.taps import Activations
 from isomerge.progress import Observer, quiet
 from isomerge.records import Json

@@ -128,8 +128,6 @@ _READ: dict[type, Callable[[str], Any]] = {
     float: float,
     bool: lambda text: {"true": True, "false": False}[text.lower()],
 }
-
-
 Spaces = tuple[str, ...]
 # Sinkhorn stops where the marginals are met to this (mass one in all), or after so many iterations.
 MARGINAL = 1e-9

@@ -22,7 +22,7 @@ from isomerge.models.unit_plan import unit_layer
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.accelerator import CPU
 from isomerge.observe.live.modules import load_module
-from isomerge.observe.stats.taps import ROWS, Activations, Tap, captured, plain, plan_taps, whole_weights
+from isomerge.observe.stats.taps import Activations, Tap, captured, plain, plan_taps, whole_weights
 from isomerge.progress import Observer, quiet
 from isomerge.records import Json
 from isomerge.research.baselines.permutations import in_declared_groups
@@ -31,8 +31,7 @@ from isomerge.research.baselines.transport_maps import METHODS, TransportSetting
 from isomerge.solve.match_inputs import open_given
 from isomerge.solve.match_options import Matching
 from isomerge.solve.pairs.pair import PairSolver, UnitResult
-from isomerge.solve.parts_file import load_parts, save_parts
-from isomerge.solve.unfinished_run import UnfinishedRun
+from isomerge.solve.unfinished_run import UnfinishedRun, load_parts, save_parts
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, Blocks
@@ -60,9 +59,7 @@ class TransportSolver:
         self.flow: TransportFlow | None = None
 
     def prepare(
-        self,
-        observer: Observer = quiet,
-        activations: tuple[Activations, Activations] | None = None,
+        self, observer: Observer = quiet, activations: tuple[Activations, Activations] | None = None
     ) -> Json:
         """Make the maps, in one pass over both models; returns the report.
 
@@ -163,9 +160,7 @@ def _beside(path: Path) -> Path:
 
 
 def match_by_transport(
-    pair: PairSolver,
-    settings: TransportSettings = METHODS["otfusion"],
-    observer: Observer = quiet,
+    pair: PairSolver, settings: TransportSettings = METHODS["otfusion"], observer: Observer = quiet
 ) -> tuple[Alignment, Json]:
     """The exact alignment of a transport flow that is one symmetry (``otfusion``), and the report.
 
@@ -242,13 +237,11 @@ def plan_branches(model: Model, module: nn.Module) -> Iterator[tuple[Tap, str]]:
             yield Tap(f"{block.key}:out", block.key, plain(axis), block.scope, "out"), path
 
 
-def capture_branches(
-    model: Model, module: nn.Module, examples: Examples, *, rows: int = ROWS, batch_size: int = 16
-) -> Activations:
+def capture_branches(model: Model, module: nn.Module, examples: Examples, *, rows: int) -> Activations:
     """Run a module over examples and keep up to ``rows`` rows of every tap: `plan_taps` and `plan_branches`.
 
     Equal examples give equal rows for every model of one architecture, as in `isomerge.observe.stats.taps.capture`.
     """
     places = [*plan_taps(model, module), *plan_branches(model, module)]
     images = {tap.key for tap, path in places if isinstance(module.get_submodule(path), torch.nn.Conv2d)}
-    return captured(module, places, examples, rows, batch_size, images)
+    return captured(module, places, examples, rows, 16, images)

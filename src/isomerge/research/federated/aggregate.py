@@ -6,31 +6,36 @@ before averaging is due to Yurochkin et al. 2019 and Wang et al. 2020 (FedMA), f
 here the solvers of `isomerge.merge` move every tensor of a transformer along all of its symmetries, residual
 streams included.
 
-Everything happens in memory, and nobody has to send more than parameters.
+Everything happens in memory, and nobody has to send more than parameters; rounds that look at more have
+activations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from isomerge.errors import IsomergeError
+from isomerge.checkpoint.in_memory import in_memory
+from isomerge.checkpoint.reader import Checkpoint
+from isomerge.errors import IsomergeError, first_line
 from isomerge.evidence.distance import summarise
 from isomerge.fusion.linear import linear
+from isomerge.models.compatible import check_compatible
 from isomerge.models.onto_anchor import read_onto
-from isomerge.models.recognised import Model, working_dtype
+from isomerge.models.recognised import Model, recognise, working_dtype
 from isomerge.models.stored_form import StoredForm, cast
+from isomerge.models.transformers_classes import class_of
 from isomerge.models.unit_plan import Plan, make_plan
-from isomerge.observe.stats.taps import Activations
-from isomerge.progress import quiet
+from isomerge.observe.data.examples import Examples
+from isomerge.observe.stats.taps import ROWS, Activations, capture
+from isomerge.progress import quiet, silent
 from isomerge.records import Json, as_json
-from isomerge.research.federated.parameters import Parameters, like, recognised
 from isomerge.run.streaming import elements_of_results
 from isomerge.solve.canonical.canonical_units import CanonicalUnits
 from isomerge.solve.many.mean_solutions import shares_of, undisguised
@@ -42,6 +47,9 @@ from isomerge.solve.pairs.written_gains import CommonGains, gains_of_merge
 from isomerge.solve.standing import own_order
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.fixed import fixed_parts
+
+Parameters = Mapping[str, Any] | Sequence[Any]
+"""One model: a ``state_dict`` (name -> torch tensor or numpy array), or arrays in the order of ``names``."""
 
 
 @dataclass(frozen=True)
@@ -326,10 +334,7 @@ def _solve_pairs(
 
 
 def _solve_mean(
-    solvers: Sequence[PairSolver],
-    shares: Sequence[float],
-    seen: Sequence[Activations] | None,
-    how: Matching,
+    solvers: Sequence[PairSolver], shares: Sequence[float], seen: Sequence[Activations] | None, how: Matching
 ) -> list[PairSolver]:
     """The solvers of all sources, solved at once, towards the common mean."""
     if how.spaces.startswith("paper"):
@@ -344,3 +349,129 @@ def _solve_mean(
     many = ManySolver(units, quiet)
     many.solve()
     return [replace(solver, given=many.alignment(m)) for m, solver in enumerate(solvers, 1)]
+
+
+def named(parameters: Parameters, names: Sequence[str] | None, ref: str) -> Mapping[str, Any]:
+    """Parameters by name.
+
+    Raises:
+        IsomergeError: a list without names, or of another length than its names.
+    """
+    if isinstance(parameters, Mapping):
+        return parameters
+    if names is None:
+        raise IsomergeError(f"{ref} is a list of arrays: give their names, names=list(model.state_dict())")
+    if len(parameters) != len(names):
+        raise IsomergeError(
+            f"{ref} has {len(parameters)} arrays, but there are {len(names)} names: give one for each"
+        )
+    return dict(zip(names, parameters, strict=True))
+
+
+def like(original: Parameters, names: Sequence[str] | None, tensors: Mapping[str, Tensor]) -> Any:
+    """Tensors in the form of what was given: its container, its order, its kind of array, its devices."""
+    if isinstance(original, Mapping):
+        return {name: _as(old, tensors[name]) for name, old in original.items()}
+    return [_as(old, tensors[name]) for name, old in zip(names or (), original, strict=True)]
+
+
+def _as(old: Any, new: Tensor) -> Any:
+    return new.to(old.device) if hasattr(old, "device") and hasattr(old, "detach") else new.numpy()
+
+
+def recognised(
+    each: Mapping[str, Parameters], config: Any, names: Sequence[str] | None = None, spec: str | Path | None = None
+) -> list[Model]:
+    """The models of one round, every tensor understood, all with the same names, types and shapes.
+
+    Args:
+        each: the parameters by what they are called in messages, the donor first.
+        config: of all of them: the content of config.json, or a transformers configuration.
+        names: of the arrays, where parameters are lists.
+        spec: a spec file for an architecture that isomerge does not know.
+
+    Raises:
+        IsomergeError: an unknown architecture, or a name, type or shape that does not fit.
+    """
+    models = [
+        recognise(in_memory(named(parameters, names, ref), config, ref=ref), spec_file=spec)
+        for ref, parameters in each.items()
+    ]
+    first = models[0].checkpoint
+    for other in (model.checkpoint for model in models[1:]):
+        for a, b in ((first, other), (other, first)):
+            if lacking := [name for name in a.tensors if name not in b.tensors]:
+                raise IsomergeError(
+                    f"{b.ref}: tensor {lacking[0]} is missing, but {a.ref} has it: send whole state_dicts "
+                    f"of one model"
+                )
+        for name, info in first.tensors.items():
+            theirs = other.tensors[name]
+            if (info.dtype, info.shape) != (theirs.dtype, theirs.shape):
+                raise IsomergeError(
+                    f"{other.ref}: tensor {name} is {theirs.dtype} {list(theirs.shape)}, but {info.dtype} "
+                    f"{list(info.shape)} in {first.ref}: all parameters must be of one model"
+                )
+    check_compatible(models[0], models[1:])
+    return models
+
+
+def activations_of(
+    parameters: Parameters,
+    examples: Examples,
+    *,
+    config: Any,
+    names: Sequence[str] | None = None,
+    rows: int = ROWS,
+    batch_size: int = 16,
+    spec: str | Path | None = None,
+    ref: str = "a client",
+) -> Activations:
+    """What one model's layers give for some examples: up to ``rows`` rows at every place that matching looks at.
+
+    Rows of two models belong together only where both read equal examples. So they are a small set that everybody
+    may see, such as public or synthetic inputs without labels: never a client's own data. Whoever averages has all
+    weights and can run them; clients can as well, and send ``values`` (float32 [rows, width] by place).
+
+    Args:
+        parameters: one model, float32 or wider; run on the CPU in float32.
+        examples: equal for all models of a round.
+        config, names, spec: see `isomerge.research.federated.aggregate`.
+        rows: of every place, spread over examples and positions; a thousand suffice.
+        batch_size: examples at a time; equal for all models of a round.
+        ref: what to call the model in messages.
+
+    Raises:
+        IsomergeError: parameters or examples that do not fit.
+    """
+    (model,) = recognised({ref: parameters}, config, names, spec)
+    head = examples.head(min(len(examples), rows))
+    return capture(model, _module(model.checkpoint), head, rows=rows, batch_size=batch_size)
+
+
+def _module(checkpoint: Checkpoint) -> nn.Module:
+    """The transformers module of parameters in memory, float32, in eval mode."""
+    import transformers
+
+    config = {key: value for key, value in checkpoint.config.items() if key not in ("dtype", "torch_dtype")}
+    kind: Any = class_of(checkpoint.config, tuple(checkpoint.tensors), checkpoint.folder)
+    state = {name: checkpoint.read(name) for name in checkpoint.tensors}
+    with silent():
+        try:
+            settings = transformers.AutoConfig.for_model(**config)
+            if not issubclass(kind, transformers.PreTrainedModel):  # an auto class needs a folder
+                with torch.device("meta"):  # nothing is allocated, nothing drawn
+                    kind = type(kind.from_config(settings))
+            loaded: Any = kind.from_pretrained(
+                None, config=settings, state_dict=state, dtype=torch.float32, output_loading_info=True
+            )
+        except Exception as error:  # as many types as there are ways not to fit
+            raise IsomergeError(
+                f"{checkpoint.ref}: transformers cannot run these parameters ({first_line(error)}); check config"
+            ) from error
+    module, info = loaded
+    if missing := sorted(info.get("missing_keys") or ()):
+        raise IsomergeError(
+            f"{checkpoint.ref}: {kind.__name__} needs {missing[0]}, which was not given: check config"
+        )
+    return module.eval()

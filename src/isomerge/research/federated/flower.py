@@ -13,8 +13,7 @@ import numpy as np
 
 from isomerge.errors import IsomergeError
 from isomerge.observe.data.examples import Examples
-from isomerge.research.federated.activations import activations_of
-from isomerge.research.federated.aggregate import ANCHORS, Aligned, align_updates
+from isomerge.research.federated.aggregate import ANCHORS, Aligned, activations_of, align_updates
 
 if TYPE_CHECKING:
     _Strategy: Any = object

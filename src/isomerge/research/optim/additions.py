@@ -17,13 +17,16 @@ All are linear in what is free. Where a norm has a gain of zero nothing is moved
 
 Of few tensors an addition says what it adds (`Seldom`), and its adjoint is what autograd makes of that: it costs
 more, and is no second text that could differ.
+
+LayerNorms of all layers are looked at at once, with their readers, as views of a flat vector of parameters.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import Protocol
 
@@ -31,7 +34,6 @@ import torch
 from torch import Tensor
 
 from isomerge.research.optim.layout import View
-from isomerge.research.optim.norm_stacks import NormsAt, NormStack, Reader, across, each, norm_stacks, stacked
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.carried import Carried
 from isomerge.symmetry.language.spec import Shift, Spec
@@ -129,7 +131,7 @@ class AdditionSolver:
 
 
 @dataclass(frozen=True, eq=False)
-class Written:
+class Written(Addition):
     """What writers put along the ones of their stream."""
 
     at: View
@@ -137,24 +139,20 @@ class Written:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """See `Addition`."""
         return _single(self.at, self.axis)
 
     def push(self, norms: NormsAt, c: Tensor, out: Tensor) -> None:
-        """See `Addition`."""
         self.at.of(out).add_(c)
 
     def pull(self, norms: NormsAt, d: Tensor) -> Tensor:
-        """See `Addition`."""
         return self.at.of(d).sum(self.axis, keepdim=True)
 
     def squares(self, norms: NormsAt) -> Tensor:
-        """See `Addition`."""
         return norms.x.new_tensor(float(self.at.size[self.axis]))
 
 
 @dataclass(frozen=True, eq=False)
-class Read:
+class Read(Addition):
     """What readers take against the ones of their stream, behind its norm's gain."""
 
     stack: NormStack
@@ -162,18 +160,15 @@ class Read:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """See `Addition`."""
         return _single(self.reader.at, self.reader.axis)
 
     def push(self, norms: NormsAt, c: Tensor, out: Tensor) -> None:
-        """See `Addition`."""
         reader = self.reader
         reader.at.of(out).addcmul_(c, across(norms.along(self.stack), reader.at, reader.axis))
         if (bias := self._pays()) is not None:
             bias.of(out).addcmul_(c.squeeze(reader.axis), each(norms.paid(self.stack), bias), value=-1)
 
     def pull(self, norms: NormsAt, d: Tensor) -> Tensor:
-        """See `Addition`."""
         reader, along = self.reader, norms.along(self.stack)
         width = reader.at.size[reader.axis]
         met = reader.made(d, along.expand(-1, width))
@@ -182,7 +177,6 @@ class Read:
         return met.unsqueeze(reader.axis)
 
     def squares(self, norms: NormsAt) -> Tensor:
-        """See `Addition`."""
         width = self.reader.at.size[self.reader.axis]
         squares = norms.along(self.stack).square().expand(-1, width).sum(-1)
         squares = squares if self._pays() is None else squares + norms.paid(self.stack).square()
@@ -193,7 +187,7 @@ class Read:
 
 
 @dataclass(frozen=True, eq=False)
-class Folded:
+class Folded(Addition):
     """Norms' biases, which may as well stand in their readers'."""
 
     stack: NormStack
@@ -201,11 +195,9 @@ class Folded:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """See `Addition`."""
         return self.bias.size
 
     def push(self, norms: NormsAt, c: Tensor, out: Tensor) -> None:
-        """See `Addition`."""
         share = self._share(norms)
         self.bias.of(out).addcmul_(c, share.unsqueeze(-1))
         for reader in self.stack.readers:
@@ -219,7 +211,6 @@ class Folded:
             self.stack.carried.of(out).addcmul_(c, share.unsqueeze(-1), value=-1)
 
     def pull(self, norms: NormsAt, d: Tensor) -> Tensor:
-        """See `Addition`."""
         share = self._share(norms).unsqueeze(-1)
         met = self.bias.of(d) * share
         for reader in self.stack.readers:
@@ -230,7 +221,6 @@ class Folded:
         return met if self.stack.carried is None else met - self.stack.carried.of(d) * share
 
     def squares(self, norms: NormsAt) -> Tensor:
-        """See `Addition`."""
         return self.gram(norms).diagonal(dim1=-2, dim2=-1)
 
     def gram(self, norms: NormsAt) -> Tensor:
@@ -250,7 +240,7 @@ class Folded:
 
 
 @dataclass(frozen=True, eq=False)
-class Scaled:
+class Scaled(Addition):
     """Last norms' gains, which may as well stand in their readers."""
 
     stack: NormStack
@@ -258,11 +248,9 @@ class Scaled:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """See `Addition`."""
         return self.gain.size
 
     def push(self, norms: NormsAt, c: Tensor, out: Tensor) -> None:
-        """See `Addition`."""
         f = c * norms.alive(self.stack).unsqueeze(-1)
         self.gain.of(out).addcmul_(f, norms.gains(self.stack))
         if self.stack.bias is not None:
@@ -271,7 +259,6 @@ class Scaled:
             reader.at.of(out).addcmul_(reader.at.of(norms.x), across(f, reader.at, reader.axis), value=-1)
 
     def pull(self, norms: NormsAt, d: Tensor) -> Tensor:
-        """See `Addition`."""
         met = norms.gains(self.stack) * self.gain.of(d)
         if self.stack.bias is not None:
             met = met + self.stack.bias.of(norms.x) * self.stack.bias.of(d)
@@ -280,7 +267,6 @@ class Scaled:
         return met * norms.alive(self.stack).unsqueeze(-1)
 
     def squares(self, norms: NormsAt) -> Tensor:
-        """See `Addition`."""
         squares = norms.gains(self.stack).square()
         if self.stack.bias is not None:
             squares = squares + self.stack.bias.of(norms.x).square()
@@ -326,25 +312,18 @@ def _single(at: View, axis: int) -> tuple[int, ...]:
     return tuple(1 if k == axis else n for k, n in enumerate(at.size))
 
 
-class Seldom(ABC):
+class Seldom(Addition):
     """An addition that says what it adds; the rest follows."""
-
-    @property
-    @abstractmethod
-    def shape(self) -> tuple[int, ...]:
-        """See `Addition`."""
 
     @abstractmethod
     def _terms(self, norms: NormsAt, c: Tensor) -> Terms:
         """What it adds, by what is free; linear in it."""
 
     def push(self, norms: NormsAt, c: Tensor, out: Tensor) -> None:
-        """See `Addition`."""
         for at, change in self._terms(norms, c):
             at.of(out).add_(change)
 
     def pull(self, norms: NormsAt, d: Tensor) -> Tensor:
-        """See `Addition`."""
         with torch.enable_grad():
             c = torch.zeros(self.shape, dtype=d.dtype, device=d.device, requires_grad=True)
             added = list(self._terms(norms, c))
@@ -352,9 +331,8 @@ class Seldom(ABC):
         return met
 
     def squares(self, norms: NormsAt) -> Tensor:
-        """See `Addition`; on average."""
         ones = torch.ones(self.shape, dtype=norms.x.dtype, device=norms.x.device)
-        return _square(self._terms(norms, ones)) / prod(self.shape)
+        return _square(self._terms(norms, ones)) / prod(self.shape)  # on average
 
 
 @dataclass(frozen=True, eq=False)
@@ -367,11 +345,9 @@ class Made(Seldom):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """See `Addition`."""
-        return tuple(1 if k == self.bias.axis else n for k, n in enumerate(self.places[self.bias.reader].size))
+        return _single(self.places[self.bias.reader], self.bias.axis)
 
     def squares(self, norms: NormsAt) -> Tensor:
-        """See `Addition`."""
         return self.bias.rows(self.places[self.bias.reader].of(norms.x)) * norms.along(self.stack).square().sum()
 
     def _terms(self, norms: NormsAt, c: Tensor) -> Terms:
@@ -393,11 +369,9 @@ class Traded(Seldom):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """See `Addition`."""
         return (len(self.norm.trades),)
 
     def squares(self, norms: NormsAt) -> Tensor:
-        """See `Addition`."""
         whole = torch.eye(len(self.norm.trades), dtype=norms.x.dtype, device=norms.x.device)
         return torch.stack([_square(self._terms(norms, row)) for row in whole])
 
@@ -426,7 +400,6 @@ class Constant(Seldom):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """See `Addition`."""
         return shift_shape(self.spec, self.shift)
 
     def _terms(self, norms: NormsAt, c: Tensor) -> Terms:
@@ -447,7 +420,6 @@ class CarriedOn(Seldom):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """See `Addition`."""
         return self.carried.shape or (1,)
 
     def _terms(self, norms: NormsAt, c: Tensor) -> Terms:
@@ -462,3 +434,158 @@ class CarriedOn(Seldom):
 
 def _square(terms: Terms) -> Tensor:
     return torch.stack([change.square().sum() for _, change in terms]).sum()
+
+
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """A reader of each of several norms."""
+
+    at: View
+    """``[norm, ...]``."""
+    axis: int
+    """Of the view, along the stream."""
+    bias: View | None
+    """``[norm, ...]`` without the stream."""
+    slack: bool
+    """Whether it may take what it likes against the ones."""
+
+    def rows(self, x: Tensor) -> Tensor:
+        """Its weights as matrices [norm, outputs, width]; a view where the stream is their first or last axis."""
+        weight = self.at.of(x)
+        count, width = len(weight), weight.shape[self.axis]
+        if self.axis == 1:
+            return weight.reshape(count, width, -1).mT
+        return weight.movedim(self.axis, -1).reshape(count, -1, width)
+
+    def made(self, x: Tensor, d: Tensor) -> Tensor:
+        """What it makes of vectors [norm, width]: its shape without the stream."""
+        shape = [n for k, n in enumerate(self.at.size) if k != self.axis]
+        return (self.rows(x) @ d.unsqueeze(-1)).reshape(shape)
+
+    def unmade(self, x: Tensor, out: Tensor) -> Tensor:
+        """The adjoint of `made` [norm, width]."""
+        return (out.reshape(len(out), 1, -1) @ self.rows(x)).squeeze(1)
+
+
+@dataclass(frozen=True, eq=False)
+class NormStack:
+    """Norms of one form, each in another layer."""
+
+    count: int
+    gain: View | None
+    """``[norm, width]``; None where norms have no tensors."""
+    less: float
+    """What gains are stored less."""
+    bias: View | None
+    carried: View | None
+    readers: tuple[Reader, ...]
+    folds: bool
+    scales: bool
+
+    @property
+    def opens(self) -> bool:
+        """Whether some reader has no bias and takes against the ones what the norm's bias has less."""
+        return self.folds and any(reader.bias is None for reader in self.readers)
+
+
+class NormsAt:
+    """What norms are at one point.
+
+    Args:
+        x: the parameters, flat; not to be changed.
+    """
+
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+        self._along: dict[NormStack, Tensor] = {}
+        self._paid: dict[NormStack, Tensor] = {}
+
+    def gains(self, stack: NormStack) -> Tensor:
+        """Whole gains [norm, width]."""
+        assert stack.gain is not None
+        return stack.gain.of(self.x) + stack.less
+
+    def alive(self, stack: NormStack) -> Tensor:
+        """One for each norm, and zero where a gain is zero [norm]."""
+        if stack.gain is None:
+            return self.x.new_ones(stack.count)
+        return (self.gains(stack) != 0).all(-1).to(self.x.dtype)
+
+    def along(self, stack: NormStack) -> Tensor:
+        """The reciprocals of gains [norm, width]; zeros where one of a norm's is zero. Of norms without tensors one
+        [norm, 1]."""
+        if stack.gain is None:
+            return self.x.new_ones(stack.count, 1)
+        if stack not in self._along:
+            gains, alive = self.gains(stack), self.alive(stack).unsqueeze(-1).bool()
+            self._along[stack] = torch.where(alive, gains, torch.ones_like(gains)).reciprocal() * alive
+        return self._along[stack]
+
+    def paid(self, stack: NormStack) -> Tensor:
+        """What norms' biases make of the reciprocals of their gains [norm]."""
+        assert stack.bias is not None
+        if stack not in self._paid:
+            self._paid[stack] = (self.along(stack) * stack.bias.of(self.x)).sum(-1)
+        return self._paid[stack]
+
+
+def across(rows: Tensor, at: View, axis: int) -> Tensor:
+    """A vector for each norm [norm, width], along an axis of a view; one long where the vectors are."""
+    return rows.reshape([rows.shape[0], *(-1 if k == axis else 1 for k in range(1, len(at.size)))])
+
+
+def each(numbers: Tensor, at: View) -> Tensor:
+    """A number for each norm, along the first axis of a view."""
+    return numbers.reshape([-1, *(1 for _ in at.size[1:])])
+
+
+def norm_stacks(norms: Sequence[Norm], places: Mapping[Block, View]) -> Iterator[NormStack]:
+    """Norms, together where they and all that they move are of the same lines and lie in equal steps.
+
+    Args:
+        norms: of a module.
+        places: where the blocks lie.
+    """
+    alike: dict[tuple[object, ...], list[Norm]] = {}
+    for norm in norms:
+        lines = [None if block is None else (block.line.name, places[block].size) for block in _blocks(norm)]
+        form = tuple((k, block in norm.slack) for block, k in norm.readers.items())
+        alike.setdefault((*lines, form, norm.folds, norm.scales), []).append(norm)
+    for group in alike.values():
+        first = group[0]
+        rows = [[None if block is None else places[block] for block in _blocks(norm)] for norm in group]
+        for gain, bias, carried, *rest in stacked(rows):
+            views = list(zip(rest[::2], rest[1::2], strict=True))
+            readers = tuple(
+                Reader(at, axis + 1, own, block in first.slack)
+                for (at, own), (block, axis) in zip(views, first.readers.items(), strict=True)
+                if at is not None
+            )
+            count = next(view.size[0] for view in (gain, *rest) if view is not None)
+            less = 0.0 if first.gain is None else float(first.gain.line.less)
+            yield NormStack(count, gain, less, bias, carried, readers, first.folds, first.scales)
+
+
+def _blocks(norm: Norm) -> list[Block | None]:
+    """All blocks of a norm in one order: gain, bias, what carries it on, then every reader and its bias."""
+    biases = {reader: bias for bias, reader in norm.reader_biases.items()}
+    blocks: list[Block | None] = [norm.gain, norm.bias, norm.carried]
+    for reader in norm.readers:
+        blocks += [reader, biases.get(reader)]
+    return blocks
+
+
+def stacked(rows: Sequence[Sequence[View | None]]) -> Iterator[list[View | None]]:
+    """Rows of views, each column as one view with a first axis that numbers the rows; row by row where those of a
+    column do not lie in equal steps."""
+    order = sorted(rows, key=lambda row: [view.offset for view in row if view is not None])
+    columns = list(zip(*order, strict=True))
+    steps = [{b.offset - a.offset for a, b in pairwise(c) if a and b} for c in columns]
+    if any(len(step) > 1 for step in steps):
+        for row in order:
+            yield [None if view is None else view.stacked(1, 0) for view in row]
+        return
+    yield [
+        None if column[0] is None else column[0].stacked(len(order), next(iter(step), 0))
+        for column, step in zip(columns, steps, strict=True)
+    ]

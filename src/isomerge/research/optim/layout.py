@@ -279,19 +279,18 @@ def _touches(family: Family, layout: Layout, scope: Sequence[str]) -> list[Touch
     return touches
 
 
-def _strides(family: Family) -> dict[str, tuple[int, int]]:
-    """Size and stride of every named index of a family's elements."""
-    names = [LAYER, *family.batch]
-    return {n: (s, prod(family.shape[k + 1 :])) for k, (n, s) in enumerate(zip(names, family.shape, strict=False))}
+def _strides(family: Family, leaf: Leaf) -> dict[int, tuple[int, int]]:
+    """Size and stride of every named index of a family's elements, by its axis in a leaf."""
+    names = enumerate(zip([LAYER, *family.batch], family.shape, strict=False))
+    own = {leaf.names.index(name): (size, prod(family.shape[k + 1 :])) for k, (name, size) in names}
+    if family.shape[0] == 1:
+        own.pop(0)
+    return own
 
 
 def _numbers(family: Family, leaf: Leaf, free: bool) -> Touch:
     """Scales and complex numbers: broadcast over the leaf as it is."""
-    strides = _strides(family)
-    axis = leaf.names.index(family.name)
-    own = {leaf.names.index(name): place for name, place in strides.items()}
-    if family.shape[0] == 1:
-        own.pop(0)
+    own, axis = _strides(family, leaf), leaf.names.index(family.name)
     if family.kind == "scale":
         own[axis] = (family.n, 1)
     size = tuple(own.get(k, (1, 0))[0] for k in range(len(leaf.names)))
@@ -303,11 +302,7 @@ def _numbers(family: Family, leaf: Leaf, free: bool) -> Touch:
 
 def _matrix(family: Family, leaf: Leaf, free: bool) -> Touch:
     """GL: elements first, then whatever shares them, then rows and columns of one batched product."""
-    strides = _strides(family)
-    axis = leaf.names.index(family.name)
-    own = {leaf.names.index(name): place for name, place in strides.items()}
-    if family.shape[0] == 1:
-        own.pop(0)
+    own, axis = _strides(family, leaf), leaf.names.index(family.name)
     rest = [k for k in range(len(leaf.names)) if k not in own and k != axis]
     columns = sorted(rest, key=lambda k: leaf.view.size[k])[-1:]  # none in a bias
     others = [k for k in rest if k not in columns]

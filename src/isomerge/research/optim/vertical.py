@@ -24,10 +24,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isomerge.research.optim.additions import Additions, AdditionSolver
+from isomerge.research.optim.additions import Additions, AdditionSolver, NormsAt
 from isomerge.research.optim.binding import Binding
 from isomerge.research.optim.layout import Family, Layout, Shifted, Touch, families, total
-from isomerge.research.optim.norm_stacks import NormsAt
 
 
 class VerticalSpace:

@@ -165,7 +165,6 @@ class RelationalAttention(nn.Module):
         key_bias: bool = False,
         output_bias: bool = True,
         rotary: float | None = None,
-        scale: float | None = None,
         chunk: int | None = None,
     ) -> None:
         """Heads at random.
@@ -181,7 +180,6 @@ class RelationalAttention(nn.Module):
             key_bias: an ordinary head's key bias, which counts only with rotary positions.
             output_bias: constant coefficients, written by every token.
             rotary: the base of rotary positions; needs an even rank.
-            scale: of the scores, for a rank; ``rank ** -0.5`` when None.
             chunk: tokens per chunk of the attention with memory linear in T; None for the plain one.
 
         Raises:
@@ -211,7 +209,6 @@ class RelationalAttention(nn.Module):
                 query_bias=query_bias,
                 key_bias=key_bias,
                 angles=None if rotary is None else frequencies(rotary, rank),
-                scale=scale,
             )
         self.norm = norm
         self.output_bias = nn.Parameter(torch.zeros(anchors)) if output_bias else None

@@ -17,9 +17,6 @@ from torch import Tensor, nn
 from isomerge.archs import spec_for
 from isomerge.errors import IsomergeError
 from isomerge.research.relational.attention import RelationalAttention
-from isomerge.research.relational.block import RelationalBlock, RelationalMLP
-from isomerge.research.relational.config import RelationalConfig
-from isomerge.research.relational.embedding import FixedGram, patches_of
 from isomerge.research.relational.head_circuits import FactorCircuits, FormCircuits
 from isomerge.research.relational.source import (
     Key,
@@ -33,7 +30,14 @@ from isomerge.research.relational.source import (
     setting,
     without_form,
 )
-from isomerge.research.relational.transformer import RelationalTransformer
+from isomerge.research.relational.transformer import (
+    FixedGram,
+    RelationalBlock,
+    RelationalConfig,
+    RelationalMLP,
+    RelationalTransformer,
+    patches_of,
+)
 from isomerge.symmetry.groups import GROUPS
 from isomerge.symmetry.language.spec import Spec
 
@@ -111,9 +115,7 @@ def convert_model(
     _check_numbers(tensors)
     spec = spec_for(settings, shapes={name: tuple(x.shape) for name, x in tensors.items()})
     norm = _norm_of(spec, settings)
-    rotary = any(s.group_name == "Complex" for s in spec.spaces.values())
-    if full and rotary:
-        raise full_rotary()
+    rotary = _is_rotary(spec, full=full)
     parts = parts_of(spec, tensors)
     scores = scores_of(model, rotary=rotary)
     atoms = _atoms_of(parts)
@@ -201,7 +203,7 @@ def _norm_of(spec: Spec, settings: Mapping[str, Any]) -> str:
 
 
 def _atoms_of(parts: Mapping[Key, Part]) -> Tensor:
-    """All atoms (n, d) in the order of `isomerge.research.relational.embedding.Atoms`."""
+    """All atoms (n, d) in the order of `isomerge.research.relational.transformer.Atoms`."""
     inputs = parts.get(((), "token")) or parts.get(((), "patch"))
     if inputs is None:
         raise IsomergeError("the model embeds neither tokens nor patches: pass a whole model")
@@ -368,9 +370,7 @@ def convert_attention(
     if missing := set(ROLES) - set(parts):
         raise IsomergeError(f"{type(module).__name__} has no {min(missing)} projection: pass an attention module")
     query, value = parts["query"].weight, parts["value"].weight
-    rotary = any(s.group_name == "Complex" for s in spec.spaces.values())
-    if full and rotary:
-        raise full_rotary()
+    rotary = _is_rotary(spec, full=full)
     if isinstance(module, nn.MultiheadAttention):
         scores = Scores((query.shape[2] ** -0.5,), False, None)
     else:
@@ -391,9 +391,12 @@ def convert_attention(
     return attention.to(next(iter(tensors.values())).dtype).eval()
 
 
-def full_rotary() -> IsomergeError:
-    """What to say of full forms with rotary positions."""
-    return IsomergeError("rotary positions have no one full form per head: convert without full=True")
+def _is_rotary(spec: Spec, *, full: bool) -> bool:
+    """Whether positions turn queries and keys, which refuses full forms."""
+    rotary = any(s.group_name == "Complex" for s in spec.spaces.values())
+    if full and rotary:
+        raise IsomergeError("rotary positions have no one full form per head: convert without full=True")
+    return rotary
 
 
 @torch.no_grad()

@@ -64,7 +64,6 @@ class FactorCircuits(nn.Module):
         query_bias: bool = False,
         key_bias: bool = False,
         angles: Tensor | None = None,
-        scale: float | None = None,
     ) -> None:
         """Factors as an ordinary transformer's: each keeps the variance of normalised tokens.
 
@@ -77,7 +76,6 @@ class FactorCircuits(nn.Module):
             query_bias: whether queries have a constant part, which scores keys by themselves.
             key_bias: whether keys do, which counts only with rotary positions.
             angles: rotary angles per position [rank / 2].
-            scale: of the scores; ``rank ** -0.5`` when None.
         """
         super().__init__()
         groups, value_rank = kv_heads or heads, value_rank or rank
@@ -91,7 +89,7 @@ class FactorCircuits(nn.Module):
         self.key_bias = nn.Parameter(torch.zeros(groups, rank)) if key_bias else None
         self.register_buffer("angles", angles)
         self.angles: Tensor | None
-        self.scale = rank**-0.5 if scale is None else scale
+        self.scale = rank**-0.5
 
     def read(self, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (B, G, g, T, rank), keys (B, G, T, rank), values (B, G, T, value rank) of Grams (B, T, m)."""

@@ -45,7 +45,7 @@ from isomerge.solve.learn.settings import (
     softened,
 )
 from isomerge.solve.learn.simplex import MatchedSimplex
-from isomerge.solve.parts_file import load_parts, save_parts
+from isomerge.solve.unfinished_run import load_parts, save_parts
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import Stage
 

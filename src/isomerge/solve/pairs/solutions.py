@@ -28,8 +28,7 @@ from isomerge.solve.pairs.pair import PairSolver
 from isomerge.solve.pairs.rematch import match_functionally
 from isomerge.solve.pairs.search import search_forward
 from isomerge.solve.pairs.stream_descent import StreamSolver
-from isomerge.solve.parts_file import load_parts, save_parts
-from isomerge.solve.unfinished_run import UnfinishedRun
+from isomerge.solve.unfinished_run import UnfinishedRun, load_parts, save_parts
 from isomerge.symmetry.alignment import Alignment
 
 
