@@ -167,12 +167,36 @@ def test_copied_weights_have_the_dtype(three: tuple[Path, ...], tmp_path: Path) 
 
 
 def test_a_file_and_a_folder(three: tuple[Path, ...], tmp_path: Path) -> None:
-    """What a file has beside the parts of a folder is no other class; parts that differ are named. Fails where the rest is
-    compared."""
+    """What one has beside the parts of the other makes no other class, neither the rest of a file nor an autoencoder: the
+    parts that both have are compared. Parts that tell are named. Fails where all parts must be there."""
     file = single_file("sd1", tmp_path / "a.safetensors", 0)
     with pytest.raises(IsomergeError) as error:
         door.merge([file, three[0]], out=tmp_path / "out")
-    assert "whose parts differ (none; vae is a AutoencoderKL)" in error.value.sentence
+    assert f"{file}:unet" in error.value.sentence
+    other = single_file("xl", tmp_path / "b.safetensors", 0)
+    stored = {n.replace("conditioner.embedders.0.", "other."): t for n, t in load_file(other).items()}
+    save_file(stored, other)
+    with pytest.raises(IsomergeError) as error:
+        door.merge([other, three[0]], out=tmp_path / "out")
+    assert (
+        "whose parts differ (none; text_encoder is a CLIPTextModel, vae is a AutoencoderKL)" in error.value.sentence
+    )
+
+
+def test_a_part_of_another_class_comes_with_it(three: tuple[Path, ...], tmp_path: Path) -> None:
+    """A pipeline for depth has a model for that, which goes where its input channels go. Fails where pipelines must have
+    the same parts."""
+    deep = shutil.copytree(three[2], tmp_path / "deep")
+    shutil.copytree(deep / "text_encoder", deep / "depth_estimator")
+    index = json.loads((deep / "model_index.json").read_text())
+    index |= {
+        "_class_name": "StableDiffusionDepth2ImgPipeline",
+        "depth_estimator": ["transformers", "CLIPTextModel"],
+    }
+    (deep / "model_index.json").write_text(json.dumps(index))
+    door.merge([three[0], deep], out=tmp_path / "out", align=False)
+    assert open_pipeline(tmp_path / "out").kind == "StableDiffusionDepth2ImgPipeline"
+    assert tensors(tmp_path / "out" / "depth_estimator").keys() == tensors(deep / "depth_estimator").keys()
 
 
 @pytest.mark.parametrize(

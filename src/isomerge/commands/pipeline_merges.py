@@ -37,6 +37,8 @@ from isomerge.run.report_file import REPORTS
 if TYPE_CHECKING:
     from isomerge.commands.language_merges import Inside
 
+TELLING = ("unet", "transformer", "text_encoder")
+"""How parts are called without which a pipeline is another kind of model."""
 ONLY_ONE = ("stats", "tokenizer_source", "select_layers")
 """Options that are about one model: a pipeline has several."""
 
@@ -416,11 +418,13 @@ def _no_pipeline(ref: str, other: str) -> IsomergeError:
 
 
 def _check_classes(pipelines: Sequence[Pipeline]) -> None:
-    """Refuse pipelines of different classes, but for those that have the same parts: what is merged are parts."""
+    """Refuse pipelines of different classes, but for those that have the same parts, or lack some that do not tell
+    one kind of model from another: what is merged are parts."""
     first = pipelines[0]
     for other in pipelines[1:]:
         mine, theirs = ({n: k for n, k in each.models.items() if n != REST} for each in (first, other))
-        if other.kind != first.kind and mine != theirs:
+        unlike = {name for name, _ in mine.items() ^ theirs.items()}
+        if other.kind != first.kind and any(n in mine.keys() & theirs or n.startswith(TELLING) for n in unlike):
             apart = [dict(sorted(one.items() - peer.items())) for one, peer in ((mine, theirs), (theirs, mine))]
             way = (
                 ""
