@@ -149,7 +149,7 @@ def test_rows_of_a_head_keep_their_means(name: str, tmp_path: Path, monkeypatch:
 
 def _blind_to_constants(a: Path, only: str = "") -> list[str]:
     """The tensors of one of every kind that may have something more, alike along one axis, under one hash, although
-    outputs are others."""
+    outputs are others by more than norms in float32 round."""
     weights, config = tensors(a), config_of(a)
     kinds = {re.sub(r"\d+", "N", n): n for n in reversed(weights) if weights[n].is_floating_point()}
     first, before, blind = of(a).hash, outputs(a), []
@@ -162,7 +162,7 @@ def _blind_to_constants(a: Path, only: str = "") -> list[str]:
                 b = write_like(
                     a, a.parent / f"{tensor}-{axis}", lambda stored, changed=changed: stored.update(changed)
                 )
-                blind += [f"{tensor} along {axis}"] if relative(outputs(b), before) > 1e-9 else []
+                blind += [f"{tensor} along {axis}"] if relative(outputs(b), before) > 1e-5 else []
     return blind
 
 
