@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -81,7 +80,6 @@ def test_words(sentence: str, python: str) -> None:
 def test_the_outermost_function_tells() -> None:
     """The command line has its own words, and a function within another leaves it to that."""
 
-    @dataclass(frozen=True, kw_only=True)
     class Rows(Request):
         rows: int = option(1, "How many.")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +117,6 @@ def test_every_function_looks_at_its_arguments(name: str) -> None:
 def test_kinds_are_made_pythons_own() -> None:
     """Numbers and truths of numpy and torch, and whatever can be gone through; one text is a list of one."""
 
-    @dataclass(frozen=True, kw_only=True)
     class Kinds(Request):
         a: int = argument("")
         b: float = argument("")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,6 @@ def _names(names: Sequence[str] | None) -> Sequence[str]:
     return names or ()
 
 
-@dataclass(frozen=True)
 class ImportOptions(Options):
     """What code of others a command may look up."""
 
@@ -51,7 +49,6 @@ class ImportOptions(Options):
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
 class SpecOptions(ImportOptions):
     """By what text a model is read."""
 
@@ -61,7 +58,6 @@ class SpecOptions(ImportOptions):
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
 class OpeningOptions(SpecOptions):
     """How models are opened."""
 
@@ -70,7 +66,6 @@ class OpeningOptions(SpecOptions):
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
 class OutputOptions(Options):
     """How a checkpoint is written."""
 
@@ -94,14 +89,12 @@ class OutputOptions(Options):
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
 class FolderOptions(Options):
     """How a folder is written."""
 
     overwrite: bool = option(False, "Replace the output folder when the new one is complete.", "--overwrite")
 
 
-@dataclass(frozen=True)
 class FileOptions(Options):
     """How a file is written."""
 
@@ -120,7 +113,6 @@ def writable(path: Path | None) -> Path | None:
     return path
 
 
-@dataclass(frozen=True)
 class ReportOptions(Options):
     """What the command line tells of a run; Python returns it."""
 
@@ -131,7 +123,6 @@ class ReportOptions(Options):
     quiet: bool = option(False, "Print nothing but errors.", "--quiet", "-q", panel=OUTPUT, door=COMMAND_LINE)
 
 
-@dataclass(frozen=True)
 class TellingOptions(ReportOptions):
     """The same, and whether figures per layer are printed."""
 
@@ -140,7 +131,6 @@ class TellingOptions(ReportOptions):
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
 class DryRunOptions(Options):
     """Whether a run is planned alone."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,7 +39,6 @@ def _statistics(a: Asked) -> str | None:
     return None if a.method_statistics else f"the method {a.method} reads no statistics"
 
 
-@dataclass(frozen=True)
 class AligningOptions(Options):
     """How models are aligned, and whose heads they have then: what a request of a merge has as it is said."""
 
@@ -67,7 +65,6 @@ class AligningOptions(Options):
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
 class FusingOptions(Options):
     """The method, its parameters, and what the models are to it."""
 

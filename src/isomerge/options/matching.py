@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +79,6 @@ def _device(a: Asked) -> str | None:
     )
 
 
-@dataclass(frozen=True)
 class MatchingOptions(Options):
     """What a match may look at beside the weights, and how it searches."""
 

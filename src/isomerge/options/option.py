@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 FIRST = "What most runs need"
 """The panel of the command line's help that comes first."""
@@ -125,9 +125,14 @@ Given = dict[str, Any]
 """Values by the names that Python has for options."""
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 @dataclass(frozen=True)
 class Options:
-    """A group of options."""
+    """A group of options: every group is a frozen dataclass, and is made by keywords."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        dataclass(frozen=True, kw_only=True)(cls)
 
     @classmethod
     def declared(cls) -> dict[str, tuple[dataclasses.Field[Any], Option]]:
@@ -175,7 +180,6 @@ class Options:
         return values
 
 
-@dataclass(frozen=True, kw_only=True)
 class Request(Options):
     """What a command is asked for: the one declaration of its arguments, options and groups, of which both doors
     are made. Its docstring is the command line's help."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from isomerge.options.option import LATE, PYTHON, REFUSED, Options, option
@@ -11,7 +10,6 @@ from isomerge.options.option import LATE, PYTHON, REFUSED, Options, option
 RUN = "Run"
 
 
-@dataclass(frozen=True)
 class RunningOptions(Options):
     """Where units are worked on, and how many at once."""
 
@@ -34,7 +32,6 @@ class RunningOptions(Options):
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
 class MemoryOptions(Options):
     """What a run of models may take."""
 
@@ -44,7 +41,6 @@ class MemoryOptions(Options):
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
 class LengthOptions(Options):
     """How long examples are, and where models run."""
 
@@ -52,14 +48,12 @@ class LengthOptions(Options):
     device: str = option("cpu", "Where models run: cpu or cuda.")
 
 
-@dataclass(frozen=True)
 class ExamplesOptions(LengthOptions):
     """The same, and how many examples models are run on."""
 
     limit: int | None = option(None, "Use no more than so many examples.")
 
 
-@dataclass(frozen=True)
 class TokenizerOptions(Options):
     """Texts in memory, which Python alone has."""
 
@@ -72,7 +66,6 @@ class TokenizerOptions(Options):
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
 class LiveOptions(TokenizerOptions):
     """The same, and modules of one's own."""
 

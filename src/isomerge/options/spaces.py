@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from isomerge.options.option import FIRST, LATE, Asked, Key, Options, option
 
 PANEL = "Matching"
@@ -19,7 +17,6 @@ def _layers(a: Asked) -> str | None:
     return "--spaces none leaves nothing to match" if a.spaces == "none" else aligned(a)
 
 
-@dataclass(frozen=True)
 class LayersOptions(Options):
     """What may move, in which layers."""
 
@@ -36,14 +33,12 @@ class LayersOptions(Options):
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
 class SpacesOptions(LayersOptions):
     """The same, and whether tied heads are given weights of their own."""
 
     untie: bool = option(False, _UNTIE, "--untie", panel=PANEL, acts=LATE, recipe=Key(aligns=False, experts=False))
 
 
-@dataclass(frozen=True)
 class UntieOptions(Options):
     """Tied heads, for commands that match nothing."""
 

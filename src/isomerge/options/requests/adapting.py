@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ MERGED = "The merged model: a folder or hub id."
 BASE = "The base that it was merged around."
 
 
-@dataclass(frozen=True, kw_only=True)
 class ExtractLora(Request):
     """Write FINETUNED minus BASE as a LoRA adapter in peft's format; BASE+OUT is then the fine-tune, as far as
     ranks go."""
@@ -70,7 +68,6 @@ def _draws(a: Asked) -> str | None:
     return None if cut or a.method.startswith("dare") else "nothing is drawn"
 
 
-@dataclass(frozen=True)
 class AdapterOptions(Options):
     """The method, by peft's name, and its parameters."""
 
@@ -100,7 +97,6 @@ class AdapterOptions(Options):
     )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class MergeLora(Request):
     """Merge LoRA adapters into one adapter, as peft's add_weighted_adapter does; the base is not read.
 
@@ -123,7 +119,6 @@ def _tall(a: Asked) -> str | None:
     return None if a.kind == "tall" else "masks of EMR have no threshold"
 
 
-@dataclass(frozen=True, kw_only=True)
 class TaskMask(Request):
     """Write the mask (one bit per weight) by which restore-task gives TASK back from MERGED and BASE.
 
@@ -149,7 +144,6 @@ class TaskMask(Request):
     telling: ReportOptions = group(ReportOptions)
 
 
-@dataclass(frozen=True, kw_only=True)
 class RestoreTask(Request):
     """Write the model of one task: BASE plus what MASK lets through of MERGED, with MERGED's config and files."""
 
@@ -162,7 +156,6 @@ class RestoreTask(Request):
     telling: ReportOptions = group(ReportOptions)
 
 
-@dataclass(frozen=True)
 class SurgeryOptions(Options):
     """The size of the correction, and how it is learned."""
 
@@ -190,7 +183,6 @@ class SurgeryOptions(Options):
             raise IsomergeError(f"--seed {self.seed}: give a whole number from 0 to {2**32 - 1}")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Surgery(Request):
     """Correct what the head of TASK reads in MERGED, and write the corrected head as an adapter: MERGED+OUT is the
     model of the task.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from isomerge.options.files import SpecOptions, TellingOptions
 from isomerge.options.option import Request, argument, group, option
 
 
-@dataclass(frozen=True, kw_only=True)
 class Fsck(Request):
     """Exit 0 if OUT is still what was written, 1 if not: files and checksums, headers, index, shapes, no NaN."""
 
@@ -19,7 +17,6 @@ class Fsck(Request):
     telling: TellingOptions = group(TellingOptions)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Open(Request):
     """Python's alone: a checkpoint opened without its spec."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from isomerge.options.spaces import LayersOptions
 MODEL, OTHER = "A model: a folder or hub id.", "Another one."
 
 
-@dataclass(frozen=True, kw_only=True)
 class Diff(Request):
     """Compare two models: raw distance, distance modulo symmetry, and what that means."""
 
@@ -25,7 +23,6 @@ class Diff(Request):
     telling: TellingOptions = group(TellingOptions)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Verify(Request):
     """Exit 0 if two models are the same function by the symmetries declared for them (without running them), 1 if
     not, 3 if it cannot be told."""
@@ -38,7 +35,6 @@ class Verify(Request):
     telling: TellingOptions = group(TellingOptions)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Fingerprint(Request):
     """Print the hash of MODEL that all of its disguises share, and how OTHERS are related to it.
 
@@ -63,7 +59,6 @@ class Fingerprint(Request):
     telling: TellingOptions = group(TellingOptions)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Similarity(Request):
     """Python's alone: two models by their fingerprints."""
 
@@ -74,7 +69,6 @@ class Similarity(Request):
     opening: OpeningOptions = group(OpeningOptions)
 
 
-@dataclass(frozen=True, kw_only=True)
 class OrbitDistance(Request):
     """Python's alone: the distance between the orbits of two models."""
 
@@ -85,7 +79,6 @@ class OrbitDistance(Request):
     opening: OpeningOptions = group(OpeningOptions)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Inspect(Request):
     """Show architecture, symmetries and redundant dimensions; reads headers only."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,6 @@ def _listed(given: Sequence[Any] | None) -> list[Any]:
     return list(given or ())
 
 
-@dataclass(frozen=True, kw_only=True)
 class Barrier(Request):
     """Measure the loss on the line from A to B (or the plane through A, B, C), as stored and aligned."""
 
@@ -88,7 +86,6 @@ def _tasks(names: str | None) -> list[str]:
     return [task.strip() for task in (names or "").split(",") if task.strip()]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Evaluate(Request):
     """Evaluate models side by side: loss, accuracy and perplexity on DATA, or tasks, in one table."""
 
@@ -113,7 +110,6 @@ def measured(a: Asked) -> str | None:
     return "nothing is measured without --data" if a.data is None else None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Report(Request):
     """Write one self-contained HTML page on OUT: what was merged, how far apart the models are, and whether it
     works."""
@@ -160,7 +156,6 @@ def _sampled(a: Asked) -> str | None:
     return _with_fisher(a) or (None if sampled else "labels are not sampled (--fisher-labels sampled)")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Stats(Request):
     """Run MODEL over data once and write the statistics that matching and merging need; align and merge read
     them."""
@@ -203,7 +198,6 @@ class Stats(Request):
     telling: TellingOptions = group(TellingOptions)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Generate(Request):
     """Write examples for --data and --learn where you have none: language models write texts, classifiers of images
     get noise."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from isomerge.options.running import LiveOptions, RunningOptions
 from isomerge.options.spaces import SpacesOptions
 
 
-@dataclass(frozen=True, kw_only=True)
 class Merge(Request):
     """Align the models, merge them, and write an ordinary Hugging Face checkpoint.
 
@@ -57,7 +55,6 @@ class Merge(Request):
     matching: MatchingOptions = group(MatchingOptions)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Layershuffle(Request):
     """Write a model whose every layer is one of several models', drawn at random, as mergekit-layershuffle does.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from isomerge.options.running import LiveOptions, RunningOptions
 from isomerge.options.spaces import SpacesOptions, UntieOptions
 
 
-@dataclass(frozen=True, kw_only=True)
 class Align(Request):
     """Move SOURCE along its symmetry orbit to the point closest to the anchor, and write it."""
 
@@ -50,7 +48,6 @@ class Align(Request):
     matching: MatchingOptions = group(MatchingOptions)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Apply(Request):
     """Move MODEL by a saved alignment and write it: the same function in other weights."""
 
@@ -71,7 +68,6 @@ def _dressed(a: Asked) -> str | None:
     return "no model is run (--activations)" if a.activations is None else None
 
 
-@dataclass(frozen=True)
 class DressingOptions(Options):
     """Whether, and on what, activations are dressed."""
 
@@ -87,7 +83,6 @@ class DressingOptions(Options):
     length: int = option(128, "Tokens per example of text.", panel="Activations", acts=_dressed)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Canon(Request):
     """Write MODEL in its canonical form: the same function, and the same weights whatever symmetries disguised it.
 

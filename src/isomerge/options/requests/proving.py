@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ def _of_module(a: Asked) -> str | None:
     return None if own else "transformers builds the tiny models, which are run on inputs of their own"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Prove(Request):
     """Prove a spec: random elements of every space leave the outputs of tiny random models of MODEL's class
     unchanged, and every line that is left out changes them.
@@ -57,7 +55,6 @@ def _file(a: Asked) -> str | None:
     return "no file is written (--out)" if a.out is None else None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Discover(Request):
     """Derive the spec of MODEL's architecture and prove it: every symmetry is tried on tiny random models of the
     same class.

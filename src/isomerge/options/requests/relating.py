@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ def _basis(a: Asked) -> str | None:
     return None if a.anchors == "random" else "only random anchors are drawn"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Relational(Request):
     """Write MODEL in relational form: the same function of Gram numbers, which no rotation of its stream changes.
 

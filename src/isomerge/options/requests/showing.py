@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from isomerge.options.files import TellingOptions
 from isomerge.options.option import Request, group, option
 
 
-@dataclass(frozen=True, kw_only=True)
 class Demo(Request):
     """Align and merge two digit classifiers that were trained apart, and show what it does."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,6 @@ def _read_length(a: Asked) -> str | None:
     return "tasks say themselves how long their texts are" if a.tasks else None
 
 
-@dataclass(frozen=True)
 class TuningOptions(Options):
     """What is searched for, in how many trials, and on what the result is judged."""
 
@@ -151,7 +149,6 @@ class TuningOptions(Options):
             )
 
 
-@dataclass(frozen=True, kw_only=True)
 class Tune(Request):
     """Search for the parameters of a recipe on the loss of the merge or on tasks, and write the best merge.
 

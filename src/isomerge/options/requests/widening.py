@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ def _sizes(texts: Sequence[str] | None) -> dict[str, int] | None:
     return sizes or None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Widen(Request):
     """Write MODEL as a wider or deeper model of its architecture that is the same function: what is added is zero.
 
@@ -57,7 +55,6 @@ class Widen(Request):
     telling: TellingOptions = group(TellingOptions)
 
 
-@dataclass(frozen=True, kw_only=True)
 class TransplantTokenizer(Request):
     """Write MODEL with another tokenizer: embeddings, head, config and tokenizer files fit the new tokens.
 
