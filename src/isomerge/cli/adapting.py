@@ -28,8 +28,7 @@ def tell_extract_lora(voice: Voice, asked: asked_for.ExtractLora, report: OfMode
     if voice.verbose:
         rows = [[n, x.kept, str(x.rank or ""), f"{x.norm:.4g}", f"{x.lost:.4g}"] for n, x in tensors.items()]
         voice.table("", ["tensor that differs", "kept", "rank", "norm of the difference", "lost"], rows)
-    for note in about.notes:
-        voice.warn(note)
+    voice.warn(*about.notes)
     kept = Counter(x.kept for x in tensors.values())
     parts = [f"{kept['lora']} weights by factors of rank {about.rank} or less"]
     parts += [f"{kept['saved']} tensors whole"] if kept["saved"] else []
@@ -65,8 +64,7 @@ def tell_merge_lora(voice: Voice, asked: asked_for.MergeLora, report: MergeLoraR
             for name, made in about.modules.items()
         ]
         voice.table("", ["module", "adapters", "rank", "norm of the sum", "distance from it"], rows)
-    for note in about.notes:
-        voice.warn(note)
+    voice.warn(*about.notes)
     voice.say(
         f"Wrote {asked.out}: {about.method} merge of {', '.join(report.adapters)}, {len(about.modules)} modules of "
         f"rank {about.rank} or less; {about.share:.2%} from the weighted sum of the updates (Frobenius), which "
@@ -77,8 +75,7 @@ def tell_merge_lora(voice: Voice, asked: asked_for.MergeLora, report: MergeLoraR
 def tell_task_mask(voice: Voice, asked: asked_for.TaskMask, report: OfModels[MaskReport]) -> None:
     """How many weights are in the mask, and how far the restored model will be from the task's."""
     about = report.about
-    for note in about.mask.notes:
-        voice.warn(note)
+    voice.warn(*about.mask.notes)
     voice.say(
         f"Wrote {asked.out}: {about.share:.1%} of the weights in the mask. The restored model is "
         f"{about.error:.1%} of the task vector's length from {asked.task} (the base: 100 %)."
@@ -87,16 +84,14 @@ def tell_task_mask(voice: Voice, asked: asked_for.TaskMask, report: OfModels[Mas
 
 def tell_restore_task(voice: Voice, asked: asked_for.RestoreTask, report: OfModels[MaskUse]) -> None:
     """What was written."""
-    for note in report.about.notes:
-        voice.warn(note)
+    voice.warn(*report.about.notes)
     voice.say(f"Wrote {asked.out}: the task of {asked.mask}, from {asked.merged} and {asked.base}.")
 
 
 def tell_surgery(voice: Voice, asked: asked_for.Surgery, report: OfModels[SurgeryReport]) -> None:
     """What was gained on held-out examples."""
     about = report.about
-    for note in about.notes:
-        voice.warn(note)
+    voice.warn(*about.notes)
     agreement = about.agreement
     compared = "" if agreement is None else (
         f"; of its predictions {100 * agreement.before:.1f} % and {100 * agreement.after:.1f} % are "

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from isomerge.cli.console import Voice, size_text
+from isomerge.cli.console import Voice
+from isomerge.evidence.report.numerals import size_text
 from isomerge.options.requests import checking as asked_for
 
 if TYPE_CHECKING:
@@ -21,12 +22,11 @@ def tell_fsck(voice: Voice, asked: asked_for.Fsck, report: Checkup) -> int | Non
     if shown:
         cells = [_cells(each.file, each.checksum, each.state) for each in shown]
         voice.table("", ["file", "bytes", "crc32", ""], cells)
-    for problem in problems:
-        voice.say(f"{problem.file}: {problem.problem}")
+    voice.say(*(f"{problem.file}: {problem.problem}" for problem in problems))
     nbytes = size_text(sum(each.checksum.nbytes for each in files))
     state = "Sound" if report.sound else "Damaged"
     wrong = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    voice.say(f"{state}: {len(files)} files, {nbytes}, {wrong}.", "bold")
+    voice.say(f"{state}: {len(files)} files, {nbytes}, {wrong}.", style="bold")
     if report.strangers and report.sound:
         voice.say(f"Beside them, without checksums in the report: {', '.join(report.strangers[:8])}.")
     _say_inputs(voice, report.inputs)

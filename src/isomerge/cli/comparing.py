@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.cli.console import Voice, distance_table, size_text, stream_table, tell_verdict, warn_fixed
+from isomerge.cli.console import Voice, distance_table, stream_table, tell_verdict, warn_fixed
 from isomerge.cli.door import call_of
 from isomerge.errors import IsomergeError
+from isomerge.evidence.report.numerals import size_text
 from isomerge.options.requests import comparing as asked_for
 from isomerge.progress import Observer
 from isomerge.records import OfModels, Record
@@ -73,16 +74,14 @@ def tell_verify(voice: Voice, asked: asked_for.Verify, report: Any) -> int | Non
             f"their fingerprints ({prints.fingerprints.verdict}) differ, the relation in {residual.tensor} by "
             f"{residual.largest:.2g}, {allows}"
         )
-    for note in verified.notes:
-        voice.say(f"Note: {note}.")
+    voice.say(*(f"Note: {note}." for note in verified.notes))
     if proof.same is None:
         more = "" if asked.run or (prints is not None and prints.kinds) else " --run compares outputs."
         voice.say(f"Cannot tell: {proof.reason}.{more}")
     elif proof.same:
         taken = ", and without what LayerNorm takes away by itself" if verified.layer_norm_form else ""
         voice.say(f"Same {'predictions' if proof.turned else 'function'} modulo symmetry{taken}: {how}.")
-        for sentence in proof.turned:
-            voice.say(f"{sentence[0].upper()}{sentence[1:]}.")
+        voice.say(*(f"{sentence[0].upper()}{sentence[1:]}." for sentence in proof.turned))
     elif proof.reason:
         voice.say(f"Not the same: {proof.reason}. The weights were not compared.")
     else:
@@ -191,8 +190,7 @@ def _fingerprints(voice: Voice, asked: asked_for.Fingerprint) -> PrintsReport:
                 if not others or (number == 0 and asked.out is not None):
                     raise
                 unread.append(Unread(source, str(error)))
-    for each in prints.values():
-        voice.say(f"{each.hash}  {each.ref} ({each.model_type}, {each.dtype})")
+    voice.say(*(f"{each.hash}  {each.ref} ({each.model_type}, {each.dtype})" for each in prints.values()))
     if asked.out is not None:
         prints[0].save(asked.out)
         voice.say(f"Wrote {asked.out}: {len(prints[0].relations)} relations and {len(prints[0].spectra)} spectra.")
@@ -215,8 +213,7 @@ def tell_fingerprint(
         voice.table("", ["compared with", "", "score", "difference"], [_cells(each) for each in compared])
     for each in compared:
         _tell_pair(voice, each)
-    for failure in unread:
-        voice.warn(f"{failure.model} is left out: {failure.error}")
+    voice.warn(*(f"{failure.model} is left out: {failure.error}" for failure in unread))
     if unread:
         names = " and ".join(failure.model for failure in unread)
         return IsomergeError(
@@ -307,8 +304,7 @@ def tell_inspect(voice: Voice, asked: asked_for.Inspect, report: Inspection) -> 
     head = ["what symmetry moves", "its name", "group", "times", "dimensions", "permutations", "is matched"]
     voice.table("", head, rows)
     warn_fixed(voice, report.fixed)
-    for stream in report.streams:
-        voice.say(_stream_text(stream))
+    voice.say(*map(_stream_text, report.streams))
     voice.say(
         f"{report.units} parts that are aligned one by one, {report.units_matched} of them with symmetries; "
         f"{report.redundant_dimensions:,} continuous dimensions are redundant{_parts_text(report.redundant)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from isomerge.errors import visible
 from isomerge.files import write_whole
-from isomerge.options import MatchingOptions, OutputOptions, unused
+from isomerge.options import MatchingOptions, unused
 from isomerge.plug_ins.command import with_used
 from isomerge.records import Json, as_json
 
@@ -63,14 +63,15 @@ class Voice:
         """Whether somebody sees progress, and what is said while a run lasts."""
         return not self.quiet and sys.stderr.isatty()
 
-    def say(self, text: str, style: str | None = None) -> None:
-        """One line on stdout, as it is (brackets are no markup)."""
-        if not self.quiet:
-            _console(soft_wrap=True).print(visible(text, "\n"), style=style)
+    def say(self, *lines: str, style: str | None = None) -> None:
+        """Lines on stdout, as they are (brackets are no markup)."""
+        for line in () if self.quiet else lines:
+            _console(soft_wrap=True).print(visible(line, "\n"), style=style)
 
-    def warn(self, text: str) -> None:
-        """A warning on stderr; shown even when quiet."""
-        print(f"warning: {visible(text)}", file=sys.stderr)
+    def warn(self, *sentences: str) -> None:
+        """Warnings on stderr; shown even when quiet."""
+        for sentence in sentences:
+            print(f"warning: {visible(sentence)}", file=sys.stderr)
 
     def note(self, text: str) -> None:
         """A remark on stderr, beside what the command prints."""
@@ -161,16 +162,15 @@ def distance_table(voice: Voice, distance: Spread) -> None:
 
 def stream_table(voice: Voice, notes: Sequence[str], streams: Sequence[Json], verdict: RunVerdict | None) -> None:
     """Notes on the choice of spaces, and what matching the residual streams gained, source by source."""
-    for note in notes:
-        if note not in unused.notes() and (verdict is None or note != verdict.sentence):  # which are told elsewhere
-            voice.say(f"Note: {note}.")
+    elsewhere = [*unused.notes(), *([] if verdict is None else [verdict.sentence])]
+    voice.say(*(f"Note: {note}." for note in notes if note not in elsewhere))
     rows = []
     for number, stream in enumerate(streams, 1):
         first, last = stream["objective"][0], stream["objective"][-1]
         groups = stream["groups"]
         whose = [f"{name}: " if voice.verbose or len(groups) > 1 else "" for name in groups]
-        groups = ", ".join(map("".join, zip(whose, map(_group_words, groups.values()), strict=True)))
-        groups = groups or "kept; gains inside layers"
+        acting = [f"{name}{GROUPS.get(group, group)}" for name, group in zip(whose, groups.values(), strict=True)]
+        groups = ", ".join(acting) or "kept; gains inside layers"
         name = groups if len(streams) == 1 else f"source {number}, {groups}"
         rows.append(
             [name, f"{first:.5g} -> {last:.5g}", f"{last / first - 1:+.1%}" if first else "", str(stream["sweeps"])]
@@ -188,10 +188,6 @@ GROUPS = {
 """The symmetry groups of residual streams in words."""
 
 
-def _group_words(group: str) -> str:
-    return GROUPS.get(group, group)
-
-
 def scan_table(voice: Voice, scan: LayerScan, unit: str) -> None:
     """The losses of merges with only some layers matched, and which were chosen."""
     rows = [
@@ -205,18 +201,6 @@ def scan_table(voice: Voice, scan: LayerScan, unit: str) -> None:
     voice.table("", ["Layers matched", f"loss ({unit})", "accuracy"], rows)
 
 
-def tell_pushed(voice: Voice, writing: OutputOptions) -> None:
-    """Where the output was pushed to, if it was."""
-    if writing.push_to_hub is not None:
-        voice.say(f"Pushed to {writing.push_to_hub}.")
-
-
-def tell_lines(voice: Voice, lines: Iterable[str]) -> None:
-    """Several lines on stdout."""
-    for line in lines:
-        voice.say(line)
-
-
 def tell_verdict(voice: Voice, verdict: RunVerdict | None) -> None:
     """What the models are to each other: a line where all is well, else warnings on stderr, and what to try."""
     if verdict is None:
@@ -225,8 +209,7 @@ def tell_verdict(voice: Voice, verdict: RunVerdict | None) -> None:
         voice.say(f"Verdict: {verdict.sentence.removesuffix('.')}.")
         return
     poor = [pair.sentence for pair in verdict.pairs if pair.level == verdict.level]
-    for sentence in poor if set(poor) <= set(verdict.sentence.split("; ")) else [verdict.sentence]:
-        voice.warn(sentence)
+    voice.warn(*(poor if set(poor) <= set(verdict.sentence.split("; ")) else [verdict.sentence]))
     for step in verdict.next:
         voice.note(f"  {step.text}")
         if step.command:
@@ -253,15 +236,6 @@ def write_json(path: Path | None, report: Any) -> None:
         print(text)
         return
     write_whole(path, f"{text}\n".encode())
-
-
-def size_text(n: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if n < 1000:
-            return f"{n:.3g} {unit}"
-        n /= 1000
-    return f"{n:.3g} TB"
 
 
 def tell_files(voice: Voice, matching: MatchingOptions) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from isomerge.cli.console import Voice, size_text, tell_lines, tell_verdict, warn_fixed
+from isomerge.cli.console import Voice, tell_verdict, warn_fixed
+from isomerge.evidence.report.numerals import size_text
 from isomerge.records import Json, Record
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def tell_merge(voice: Voice, plan: MergePlan) -> Json:
     here."""
     cost = plan.cost()
     looked = [*_looked_at(plan.matching), *plan.request.looks] if plan.matches else plan.request.looks
-    tell_lines(voice, plan.decided())
+    voice.say(*plan.decided())
     more = {"decided": plan.bearings.decision, **({"vocabulary": plan.vocabulary} if plan.vocabulary else {})}
     return _tell(voice, plan.models, plan.plan, cost, looked, plan.verdict(), moved=plan.matches, more=more)
 
@@ -59,8 +60,7 @@ def tell_cost(voice: Voice, planned: Planned) -> Json:
     """The memory and time of a command that runs models and writes none, which was checked when it was planned; the
     report of that."""
     cost, examples = planned.cost, planned.examples
-    for note in planned.notes:
-        voice.say(f"Note: {note}.")
+    voice.say(*(f"Note: {note}." for note in planned.notes))
     read = f"{len(examples)} examples; " if examples is not None else ""
     voice.say(
         f"{read}about {size_text(cost.memory)} of memory, {cost.seconds:.0f} s on one core. Nothing was written."
@@ -120,10 +120,9 @@ def _tell(
     selection, units, matched = plan.selection, len(plan.units), sum(map(plan.is_matched, plan.units))
     streams = selection.frame.stream_groups if selection.frame is not None else {}
     names = plain_names(selection.spec)
-    for note in selection.notes:
-        voice.say(f"Note: {note}.")
-    for name, group in streams.items():
-        voice.say(f"Residual stream {name}: {group}, in sweeps over both models before anything is written.")
+    sweeps = "in sweeps over both models before anything is written"
+    voice.say(*(f"Note: {note}." for note in selection.notes))
+    voice.say(*(f"Residual stream {name}: {group}, {sweeps}." for name, group in streams.items()))
     if left_out:
         voice.say(f"Not estimated, and not in the time below: what {', '.join(left_out)} will take.")
     moving = ", ".join(dict.fromkeys(names[name] for name in selection.spec.spaces))

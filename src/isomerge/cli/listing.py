@@ -26,5 +26,4 @@ def tell_architectures(voice: Voice, asked: asked_for.Architectures, report: Jso
     for row in report["architectures"]:
         more = "" if row["source"] == "isomerge" else f" from {row['source']}"
         voice.say(f"{row['model_type']}: {row['spec']}{more}")
-    for problem in report["problems"]:
-        voice.warn(problem)
+    voice.warn(*report["problems"])

@@ -8,9 +8,10 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from isomerge.cli.console import Voice, size_text, tell_verdict, warn_fixed
+from isomerge.cli.console import Voice, tell_verdict, warn_fixed
 from isomerge.cli.door import call_of
 from isomerge.cli.dry_run import tell_cost
+from isomerge.evidence.report.numerals import size_text
 from isomerge.options.requests import measuring as asked_for
 from isomerge.records import Json
 
@@ -38,8 +39,7 @@ def tell_barrier(voice: Voice, asked: asked_for.Barrier, report: BarrierReport) 
     warn_fixed(voice, report.fixed)
     if report.untied:
         voice.say(f"Untied in memory, as another model has a head of its own: {', '.join(report.untied)}.\n")
-    for note in report.notes:
-        voice.say(f"Note: {note}.")
+    voice.say(*(f"Note: {note}." for note in report.notes))
     _ends(voice, report)
     if report.lines is not None:
         _lines(voice, report.lines)
@@ -140,7 +140,7 @@ def run_report(voice: Voice, asked: asked_for.Report) -> Json:
         made = call_of(isomerge.report)(asked, observer)
     made.save(where)
     verdict = made.verdict
-    voice.say(f"{verdict.title}.", "bold")
+    voice.say(f"{verdict.title}.", style="bold")
     voice.say(verdict.text)
     for step in verdict.steps:
         voice.say(f"- {step.text}" + (f"\n    {step.command}" if step.command else ""))

@@ -14,11 +14,8 @@ from isomerge.cli.console import (
     Voice,
     distance_table,
     scan_table,
-    size_text,
     stream_table,
     tell_files,
-    tell_lines,
-    tell_pushed,
     tell_verdict,
     warn_fixed,
 )
@@ -26,6 +23,7 @@ from isomerge.cli.door import check_alone
 from isomerge.cli.evidence import evidence_lines
 from isomerge.cli.written import check_places
 from isomerge.errors import IsomergeError
+from isomerge.evidence.report.numerals import size_text
 from isomerge.options import FusingOptions, MatchingOptions, OutputOptions, SpacesOptions, unused
 from isomerge.options.requests import merging as asked_for
 from isomerge.records import Json
@@ -175,8 +173,7 @@ class _Teller:
         place(out)
         if not isinstance(merge, MergeRequest):
             return
-        for note in notes_before(merge):
-            self.voice.warn(note)
+        self.voice.warn(*notes_before(merge))
         if merge.select_layers is not None:
             from isomerge.commands.layer_selection import check_selection
 
@@ -186,7 +183,7 @@ class _Teller:
         """A line for each component that is not merged as asked."""
         if self.asked.opening.spec is not None:
             raise IsomergeError("--spec describes one model: merge that component's folders by themselves")
-        tell_lines(self.voice, pipeline.lines())
+        self.voice.say(*pipeline.lines())
 
     def run(self, merge: MergeRequest, plan: MergePlan, out: Path, shown: Path) -> MergeReport:
         """What was decided, and the page, before the folder is pushed."""
@@ -194,12 +191,12 @@ class _Teller:
 
         decided = plan.decided()
         if self.voice.is_watched:  # else with the result
-            tell_lines(self.voice, decided)
+            self.voice.say(*decided)
         report = run_plan(plan)
         self.page = _page(out, merge.spec, shown) if self.asked.report else None
         self.part = shown != out
         if not self.voice.is_watched:
-            tell_lines(self.voice, decided)
+            self.voice.say(*decided)
         return report
 
     def after(self, merge: MergeRequest, report: MergeReport, out: Path, writing: OutputOptions) -> None:
@@ -212,7 +209,6 @@ class _Teller:
             self.voice.say(f"Report: {out / self.page.name}.")
         else:
             self.voice.say(f"isomerge report {shlex.quote(str(out))} writes a page on it.")
-        tell_pushed(self.voice, writing)
 
     def assembled(self, pipeline: PipelineMerge) -> None:
         """The pipeline in a line."""
@@ -224,7 +220,6 @@ class _Teller:
         _tell_experts(self.voice, about, report.notes)
         count, meets = len(about.experts), about.experts_per_token
         self.voice.say(f"Wrote {self.asked.out}: {count} experts a layer, {meets} per token.")
-        tell_pushed(self.voice, self.asked.writing)
 
 
 def _matching(asked: asked_for.Merge, merge: MergeRequest) -> MatchingOptions:
@@ -295,8 +290,7 @@ def _tell(voice: Voice, merge: MergeRequest, report: MergeReport, made: str) -> 
     from isomerge.run.provenance import other_models
 
     warned = [*merge.fusion.notes, *other_models(report.checksums)]
-    for note in warned:
-        voice.warn(note)
+    voice.warn(*warned)
     match, measured = report.match, report.measured
     if match is not None and not all(source.get("preserves_function", True) for source in match.sources):
         voice.warn(f"--match {match.name} does not preserve functions: the transported models are other models")
@@ -308,7 +302,7 @@ def _tell(voice: Voice, merge: MergeRequest, report: MergeReport, made: str) -> 
     stream_table(voice, notes, report.streams, report.verdict)
     if several:
         distance_table(voice, report.moves.distance)
-    tell_lines(voice, evidence_lines(report.streams, report.mean))
+    voice.say(*evidence_lines(report.streams, report.mean))
     tell_verdict(voice, report.verdict)
     if report.layer_scan is not None and measured is not None:
         scan_table(voice, report.layer_scan, measured.unit)
@@ -323,9 +317,7 @@ def _tell(voice: Voice, merge: MergeRequest, report: MergeReport, made: str) -> 
 
 
 def _tell_experts(voice: Voice, about: Mixture, notes: Sequence[str]) -> None:
-    for note in notes:
-        if note not in unused.notes():  # which are told at the end
-            voice.warn(note)
+    voice.warn(*(note for note in notes if note not in unused.notes()))  # which are told at the end
     rows = []
     for what, experts in (("expert", about.experts), ("shared expert", about.shared_experts)):
         for number, expert in enumerate(experts):

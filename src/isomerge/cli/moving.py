@@ -9,8 +9,6 @@ from isomerge.cli.console import (
     distance_table,
     stream_table,
     tell_files,
-    tell_lines,
-    tell_pushed,
     tell_verdict,
     warn_fixed,
 )
@@ -57,14 +55,13 @@ def tell_align(voice: Voice, asked: asked_for.Align, report: AlignReport) -> Non
     distance_table(voice, report.moves.distance)
     if dead:
         voice.warn(f"{len(dead)} blocks are rank-deficient and were not balanced: {', '.join(dead[:4])}")
-    tell_lines(voice, (*rounding_lines(report.rounding), *evidence_lines(report.streams)))
+    voice.say(*rounding_lines(report.rounding), *evidence_lines(report.streams))
     tell_verdict(voice, verdict)
     left = verdict is not None and verdict.all_left
     voice.say(
         f"Wrote {asked.out}: "
         + (f"{asked.source} as it is." if left else f"the function of {asked.source}, matched to {asked.onto}.")
     )
-    tell_pushed(voice, asked.writing)
 
 
 def tell_apply(voice: Voice, asked: asked_for.Apply, report: ApplyReport[Any]) -> None:
@@ -76,20 +73,18 @@ def tell_apply(voice: Voice, asked: asked_for.Apply, report: ApplyReport[Any]) -
             ["moved by", "", "norm"],
             [[f"layer {n}", f"{gap.after:.6g}", f"{gap.norm:.6g}"] for n, gap in layers],
         )
-    tell_lines(voice, rounding_lines(report.rounding))
+    voice.say(*rounding_lines(report.rounding))
     total = report.distance.total
     voice.say(f"Wrote {asked.out}: moved by {total.after:.6g} (norm {total.norm:.6g}).")
-    tell_pushed(voice, asked.writing)
 
 
 def tell_canon(voice: Voice, asked: asked_for.Canon, report: ApplyReport[Canonicity]) -> None:
     """How clear every choice was."""
-    tell_lines(voice, rounding_lines(report.rounding))
+    voice.say(*rounding_lines(report.rounding))
     assert report.about is not None
     degeneracy = report.about.degeneracy
     warn_fixed(voice, report.run.fixed)
-    for note in report.notes:
-        voice.say(f"note: {note}")
+    voice.say(*(f"note: {note}" for note in report.notes))
     voice.table(
         "", ["least clear", "choice of", "gap", "would move the weights by"], [_row(gap) for gap in degeneracy.gaps]
     )
@@ -108,7 +103,6 @@ def tell_canon(voice: Voice, asked: asked_for.Canon, report: ApplyReport[Canonic
     voice.say(f"Wrote {asked.out}: the canonical form, which {unique}.")
     if (written := report.about.activations) is not None:
         voice.say(f"Wrote {written.file}: {len(written.layers)} layers on {written.examples} examples.")
-    tell_pushed(voice, asked.writing)
 
 
 def _row(gap: ShownGap) -> list[str]:

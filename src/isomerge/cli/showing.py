@@ -33,11 +33,13 @@ def run_demo(voice: Voice, asked: Demo) -> Json:
     a, b = example_models()
     _single_thread()
     voice.say(
-        "1. A model and its disguised twin: the same function, random symmetries applied to the weights", "bold"
+        "1. A model and its disguised twin: the same function, random symmetries applied to the weights",
+        style="bold",
     )
     twin = _twin(voice, a, out, evaluate)
     voice.say(
-        "\n2. Two models trained from different seeds on scanned digits, tested on 450 digits held out", "bold"
+        "\n2. Two models trained from different seeds on scanned digits, tested on 450 digits held out",
+        style="bold",
     )
     report = {"twin": twin, **_pair(voice, a, b, out, evaluate)}
     page = isomerge.report(out / "vit-b-learned", data=TEST).save(out / PAGE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from isomerge.cli.console import Voice, tell_lines, tell_pushed
+from isomerge.cli.console import Voice
 from isomerge.options.requests import tuning as asked_for
 from isomerge.records import Json
 
@@ -31,9 +31,8 @@ def run_tune(voice: Voice, asked: asked_for.Tune) -> MergeReport:
         decided = plan.merging.decided()
         report = plan.run()
         carried = plan.tuner.fusion(_tuned(report).best["values"]).notes
-    for note in carried:
-        voice.warn(note)
-    tell_lines(voice, decided)
+    voice.warn(*carried)
+    voice.say(*decided)
     return report
 
 
@@ -68,9 +67,7 @@ def tell_tune(voice: Voice, asked: asked_for.Tune, report: MergeReport) -> None:
             f"\n{len(tune.trials)} trials of {clock.seconds['trial']:.2g} s each, aligned once"
             f" ({clock.reused['aligned_units']} units in {clock.seconds['aligning']:.2g} s)."
         )
-    for note in tune.notes:
-        if note.lower() not in tune.sentence.lower():
-            voice.warn(note)
+    voice.warn(*(note for note in tune.notes if note.lower() not in tune.sentence.lower()))
     voice.say(tune.sentence)
     place = shlex.quote(str(asked.out))
     voice.say(
@@ -78,7 +75,6 @@ def tell_tune(voice: Voice, asked: asked_for.Tune, report: MergeReport) -> None:
         "and tune.png."
     )
     voice.say(f"isomerge merge {place}/isomerge_recipe.yml -o ANOTHER writes the same merge.")
-    tell_pushed(voice, asked.writing)
 
 
 def _value(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from isomerge.cli.console import Voice, tell_pushed
+from isomerge.cli.console import Voice
 from isomerge.cli.dry_run import tell_about
 from isomerge.options.requests import widening as asked_for
 from isomerge.records import Json
@@ -38,7 +38,6 @@ def tell_widen(voice: Voice, asked: asked_for.Widen, report: ViewReport[Wider]) 
     """What became of the model."""
     _tell_widened(voice, report.about, report.notes)
     voice.say(f"Wrote {asked.out}: the function of {asked.model}, in {report.about.parameters.after:,} parameters.")
-    tell_pushed(voice, asked.writing)
 
 
 def _tell_widened(voice: Voice, about: Wider, notes: Sequence[str]) -> None:
@@ -55,8 +54,7 @@ def _tell_widened(voice: Voice, about: Wider, notes: Sequence[str]) -> None:
         )
     if about.added_layers:
         voice.say(f"Layers that are added, and write nothing: {about.added_layers}.")
-    for note in notes:
-        voice.say(f"Note: {note}.")
+    voice.say(*(f"Note: {note}." for note in notes))
     proof = about.proof
     voice.say(f"Proven on a tiny random {proof.module}: widened alike, its outputs change by {proof.error:.1e}.")
 
@@ -76,7 +74,6 @@ def tell_transplant_tokenizer(
     """What became of the tokens."""
     _tell_tokens(voice, report.about, ())
     voice.say(f"Wrote {asked.out}: {asked.model} with the tokenizer of {asked.tokenizer}.")
-    tell_pushed(voice, asked.writing)
 
 
 def _tell_tokens(voice: Voice, about: Tokens, notes: Sequence[str]) -> None:
