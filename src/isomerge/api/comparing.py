@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from isomerge.commands.opening import pair_solver, recognised
-from isomerge.commands.pipeline_parts import PartsReport, by_parts
+from isomerge.commands.pipeline_parts import PairReport, PartsReport, by_parts
 from isomerge.errors import IsomergeError
 from isomerge.evidence.inspection import Inspection, inspection
 from isomerge.evidence.outputs import compare_outputs, predictions
@@ -50,7 +50,7 @@ from isomerge.solve.pairs.pair import PairSolver
 from isomerge.solve.standing import chosen_spaces, standings
 
 
-class DiffReport(Record):
+class DiffReport(PairReport):
     """How two models differ, and what that means."""
 
     models: Sequence[str]
@@ -64,6 +64,11 @@ class DiffReport(Record):
     command: str = "diff"
     about: Differences = inline()
 
+    @property
+    def same(self) -> bool | None:
+        """See `PairReport.same`."""
+        return self.about.compared.proof.same
+
 
 @checked(asked_for.Diff)
 def diff(asked: asked_for.Diff, observer: Observer) -> DiffReport | PartsReport[DiffReport]:
@@ -73,10 +78,10 @@ def diff(asked: asked_for.Diff, observer: Observer) -> DiffReport | PartsReport[
     say otherwise of the function is named in ``reason``. Of two pipelines ``parts`` has what there is to say of
     each (`isomerge.commands.pipeline_parts`)."""
 
-    if (
-        parts := _by_parts(diff, "diff", asked, observer, lambda report: report.about.compared.proof.same)
-    ) is not None:
-        return parts
+    return by_parts("diff", asked, lambda pair: _diff(pair, observer))
+
+
+def _diff(asked: asked_for.Diff, observer: Observer) -> DiffReport:
     spaces, layers = asked.moving.spaces, asked.moving.layers
     with pair_solver(asked.one, asked.two, spaces or "default", layers, asked.opening, guard=True) as (
         solver,
@@ -125,7 +130,7 @@ class Outputs(Record):
     contradiction: str | None
 
 
-class VerifyReport(Record, kw_only=True):
+class VerifyReport(PairReport, kw_only=True):
     """Whether two models are one function; see `verify`."""
 
     command: str = "verify"
@@ -138,6 +143,11 @@ class VerifyReport(Record, kw_only=True):
     weighed: Weighed | None = inline(None)
     layer_norm_form: bool = False
     run: Outputs | None = inline(None)
+
+    @property
+    def same(self) -> bool | None:
+        """See `PairReport.same`."""
+        return self.about.proof.same
 
 
 @checked(asked_for.Verify)
@@ -163,8 +173,10 @@ def verify(asked: asked_for.Verify, observer: Observer) -> VerifyReport | PartsR
         this speaks against algebra.
     """
 
-    if (parts := _by_parts(verify, "verify", asked, observer, lambda report: report.about.proof.same)) is not None:
-        return parts
+    return by_parts("verify", asked, lambda pair: _verify(pair, observer))
+
+
+def _verify(asked: asked_for.Verify, observer: Observer) -> VerifyReport:
     with pair_solver(asked.one, asked.two, "default", None, asked.opening, guard=False) as (solver, notes):
         refs, kind = [solver.anchor.ref, solver.source.ref], solver.anchor.spec.model_type
         if (unlike := unlike_settings(solver.anchor, solver.source)) is not None:
@@ -201,17 +213,6 @@ def verify(asked: asked_for.Verify, observer: Observer) -> VerifyReport | PartsR
             layer_norm_form=formed is not None,
             run=Outputs(counted[output], output, apart, contradicted) if asked.run else None,
         )
-
-
-def _by_parts(
-    function: Any, command: str, asked: Any, observer: Observer, same: Callable[[Any], bool | None]
-) -> PartsReport[Any] | None:
-    """The same of every part of two pipelines; None where these are none."""
-
-    def compared(first: str, second: str) -> Any:
-        return function.asked(replace(asked, one=first, two=second), observer)
-
-    return by_parts(command, asked.one, asked.two, compared, same)
 
 
 def _proof(solver: PairSolver, observer: Observer) -> tuple[Comparison, Similarity]:

@@ -10,12 +10,12 @@ from isomerge.evidence.report.numerals import size_text
 from isomerge.records import Json, Record
 
 if TYPE_CHECKING:
-    from isomerge.commands.aligning import Aligning
     from isomerge.commands.measuring import Planned
     from isomerge.commands.tuning import Tuning
     from isomerge.merging.merge_plan import MergePlan
     from isomerge.models.recognised import Model
     from isomerge.models.unit_plan import Plan
+    from isomerge.run.alignment_runs import AlignPlan
     from isomerge.run.run_verdict import RunVerdict
     from isomerge.solve.match_options import Matching
 
@@ -49,9 +49,9 @@ def tell_tuning(voice: Voice, planned: Tuning) -> Json:
     return _tell(voice, plan.models, plan.plan, cost, looked, plan.verdict(), moved=plan.matches, more=more)
 
 
-def tell_alignment(voice: Voice, planned: Aligning) -> Json:
+def tell_alignment(voice: Voice, plan: AlignPlan) -> Json:
     """The same of an alignment."""
-    plan, cost = planned.plan, planned.cost()
+    cost = plan.cost()
     models, looked = [plan.solver.source, plan.solver.anchor], _looked_at(plan.matching)
     return _tell(voice, models, plan.solver.plan, cost, looked, plan.verdict(), moved=plan.matches)
 

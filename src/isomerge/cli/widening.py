@@ -30,7 +30,7 @@ def plan_widen(voice: Voice, asked: asked_for.Widen) -> Json:
     from isomerge.commands.widening import planned_widen
 
     with planned_widen(asked) as plan:
-        plan.check()
+        plan.output.check([plan.wide])
         return tell_about(voice, [asked.model], plan.about, plan.notes, _tell_widened)
 
 
@@ -64,7 +64,7 @@ def plan_transplant_tokenizer(voice: Voice, asked: asked_for.TransplantTokenizer
     from isomerge.commands.transplanting import planned_transplant
 
     with planned_transplant(asked) as plan:
-        plan.check()
+        plan.output.check([plan.made])
         return tell_about(voice, [asked.model], plan.about, (), _tell_tokens)
 
 

@@ -23,10 +23,9 @@ from isomerge.progress import Observer, quiet
 from isomerge.quotient.canonical import Activations, Canonicity, run_canon
 from isomerge.quotient.dressing import Dressing
 from isomerge.quotient.kinship import kinship
-from isomerge.run.alignment_runs import AlignPlan, AlignReport, ApplyReport, plan_align, run_apply, run_planned
-from isomerge.run.cost import Needs, estimate
+from isomerge.run.alignment_runs import AlignPlan, ApplyReport, plan_align, run_apply
 from isomerge.solve.match_checks import files_of_matching, matching_of
-from isomerge.solve.match_inputs import check_data, data_for
+from isomerge.solve.match_inputs import data_for
 from isomerge.solve.standing import check_align
 from isomerge.symmetry.alignment import Alignment
 
@@ -34,31 +33,8 @@ BATCH = 16
 """Examples that are run at a time."""
 
 
-@dataclass(frozen=True)
-class Aligning:
-    """An alignment, planned."""
-
-    plan: AlignPlan
-
-    def cost(self) -> dict[str, float]:
-        """What it will take in memory and time; output and data are looked at.
-
-        Raises:
-            IsomergeError: what a run would refuse.
-        """
-        solver, output, matching = self.plan.solver, self.plan.output, self.plan.matching
-        models = [solver.source, solver.anchor]
-        output.check(models)
-        check_data(matching, solver.anchor)
-        return estimate(solver.plan, models, Needs(True, matching=matching), limit=output.max_memory)
-
-    def run(self) -> tuple[Alignment, AlignReport]:
-        """Match and write; the alignment and the report."""
-        return run_planned(self.plan)
-
-
 @contextmanager
-def planned_align(asked: Align, observer: Observer = quiet) -> Iterator[Aligning]:
+def planned_align(asked: Align, observer: Observer = quiet) -> Iterator[AlignPlan]:
     """`isomerge.align` up to where something is matched: opened, checked, nothing written.
 
     Raises:
@@ -74,10 +50,8 @@ def planned_align(asked: Align, observer: Observer = quiet) -> Iterator[Aligning
         destination(asked.out, asked.writing, [a, b], *reads, running=asked.running, observer=observer) as output,
     ):
         spaces, layers = moving.spaces, moving.layers
-        yield Aligning(
-            plan_align(
-                a, b, output, spaces=spaces, layers=layers, matching=match, align=asked.align, kinship=kinship
-            )
+        yield plan_align(
+            a, b, output, spaces=spaces, layers=layers, matching=match, align=asked.align, kinship=kinship
         )
 
 

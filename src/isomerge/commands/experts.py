@@ -202,14 +202,6 @@ class Experts:
         )
         return MixtureSize(total - of_expert * (count - self.asked.recipe.experts_per_token), every=total)
 
-    def check(self) -> None:
-        """Refuse an output that a run would refuse.
-
-        Raises:
-            IsomergeError: a folder that is there, or an unknown dtype.
-        """
-        self.output.check([self.view, *self.models.values()])
-
     def run(self) -> MixtureReport:
         """Align, make the routers, write; the report."""
         view, recipe = self.view, self.asked.recipe
@@ -340,7 +332,7 @@ def planned_experts(
             notes += check_expert(base, model, target, aligned=align is not False)
         frames = {name: ExpertFrame(model, base) for name, model in models.items()}
         plan = Experts(asked, base, models, target, frames, {}, output, notes)
-        plan.check()
+        output.check([plan.view, *opened])
         if recipe.gate_mode in READS:
             tokenised(base, prompts_of([entry for entry in recipe.entries() if entry.positive_prompts]))
         others = {name: model for name, model in models.items() if name != recipe.base_model}

@@ -59,11 +59,6 @@ class ComponentMerge:
     channels: int | None = None
     """How many input channels it has where it is merged; None where that is not known."""
 
-    @property
-    def line(self) -> str:
-        """What is told of it."""
-        return f"{self.name}: {self.said}."
-
 
 @dataclass(frozen=True)
 class PipelineMerge:
@@ -83,7 +78,7 @@ class PipelineMerge:
 
     def lines(self) -> list[str]:
         """What was decided, in a line for each component that is not merged as asked."""
-        return [*(component.line for component in self.components if component.said), *self.notes]
+        return [*(f"{part.name}: {part.said}." for part in self.components if part.said), *self.notes]
 
     @property
     def summary(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -10,9 +11,22 @@ from isomerge.archs import without_spec
 from isomerge.checkpoint.pipeline import Component
 from isomerge.errors import IsomergeError
 from isomerge.models.references import is_assembled, open_assembled
+from isomerge.options.requests.comparing import Diff, Verify
 from isomerge.records import Record, optional
 
-R = TypeVar("R", bound=Record)
+Asked = TypeVar("Asked", Diff, Verify)
+
+
+class PairReport(Record):
+    """How two models compare."""
+
+    @property
+    def same(self) -> bool | None:
+        """Whether they are one function; None: it cannot be told."""
+        raise NotImplementedError
+
+
+R = TypeVar("R", bound=PairReport)
 
 
 class PartReport(Record, Generic[R]):
@@ -35,25 +49,22 @@ class PartsReport(Record, Generic[R]):
     """Why it cannot be told."""
 
 
-def by_parts(
-    command: str, left: Any, right: Any, compare: Callable[[str, str], R], same: Callable[[R], bool | None]
-) -> PartsReport[R] | None:
-    """The report on two pipelines; None where neither is one.
+def by_parts(command: str, asked: Asked, compare: Callable[[Asked], R]) -> R | PartsReport[R]:
+    """The report on two models; of two pipelines on all of their parts.
 
     Args:
         command: its name.
-        left, right: what is compared.
+        asked: what is compared.
         compare: compares two models; its report.
-        same: what a report says.
 
     Raises:
         IsomergeError: only one is a pipeline, or two parts do not fit together.
     """
-    given = [ref for ref in (left, right) if isinstance(ref, str | Path) and is_assembled(ref)]
+    given = [ref for ref in (asked.one, asked.two) if isinstance(ref, str | Path) and is_assembled(ref)]
     if not given:
-        return None
+        return compare(asked)
     if len(given) == 1:
-        other = right if given[0] is left else left
+        other = asked.two if given[0] is asked.one else asked.one
         raise IsomergeError(f"{given[0]} is a pipeline and {other} none: compare two pipelines, or two models")
     first, second = map(open_assembled, given)
     parts: dict[str, PartReport[R]] = {}
@@ -65,8 +76,8 @@ def by_parts(
         elif (unlike := _unlike(mine, theirs)) is not None:
             parts[name] = unlike
         else:
-            report = compare(mine.ref, theirs.ref)
-            parts[name] = PartReport("compared", same(report), report=report)
+            report = compare(replace(asked, one=mine.ref, two=theirs.ref))
+            parts[name] = PartReport("compared", report.same, report=report)
     verdicts = {part.same for part in parts.values()}
     verdict = False if False in verdicts else None if None in verdicts else True
     reason = "; ".join(f"{name}: {part.said}" for name, part in parts.items() if part.same is None)

@@ -124,7 +124,8 @@ def step_merges(
         }
         text = yaml.safe_dump(said, sort_keys=False, allow_unicode=True)
         record = place / f"{name}.made-by.yml"
-        kept = not last and _is_made(record, text, folders[name]) and _all_kept(step.needs, merges)
+        kept_before = {merge.step.name for merge in merges if merge.kept}
+        kept = not last and _is_made(record, text, folders[name]) and kept_before.issuperset(step.needs)
         merges.append(StepMerge(asked, whole if last else folders[name], last, record, text, kept))
     return merges
 
@@ -200,11 +201,6 @@ def _is_made(record: Path, text: str, out: Path) -> bool:
     with disk_errors(record, "looking at"):
         whole = any((out / name).is_file() for name in ("config.json", PIPELINE_REPORT))
         return record.is_file() and whole and record.read_bytes() == text.encode()
-
-
-def _all_kept(names: Sequence[str], before: Sequence[StepMerge]) -> bool:
-    kept = {merge.step.name for merge in before if merge.kept}
-    return set(names) <= kept
 
 
 def run_steps(steps: Sequence[StepMerge], merge: Callable[[StepMerge], Record | Json], overwrite: bool) -> Json:

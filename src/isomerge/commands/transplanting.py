@@ -83,14 +83,6 @@ class Transplant:
             filled=self.vocabulary.counts[0],
         )
 
-    def check(self) -> None:
-        """Refuse an output that a run would refuse.
-
-        Raises:
-            IsomergeError: a folder that is there, or an unknown dtype.
-        """
-        self.output.check([self.made])
-
     def run(self) -> ViewReport[Tokens]:
         """Write it, and measure it where there are texts; the report."""
         how = ("transplant-tokenizer", "Checkpoint with another tokenizer", TEXT)

@@ -114,7 +114,7 @@ def planned_tune(asked: Tune, observer: Observer = quiet) -> Iterator[Tuning]:
         plan.output.check([*plan.models, *plan.read])
         judged = _judged(named, wanted, plan.donor, tuning, examples)
         how = Search(
-            _trials(tuning, searched),
+            min(tuning.trials, points_of(searched.dimensions)) if tuning.sampler == "grid" else tuning.trials,
             tuning.sampler,
             tuning.seed,
             tuning.batch_size,
@@ -149,12 +149,6 @@ def _merge_of(searched: SearchedRecipe, asked: Tune, reads: list[str | Path]) ->
         dtype=asked.writing.dtype,
     )
     return replace(merge, files=(*merge.files, *map(str, reads)))
-
-
-def _trials(tuning: TuningOptions, searched: SearchedRecipe) -> int:
-    """No more than a grid has points."""
-    most = points_of(searched.dimensions) if tuning.sampler == "grid" else tuning.trials
-    return min(tuning.trials, most)
 
 
 def _reading(part: Examples | TaskDocuments) -> Reading:

@@ -92,14 +92,6 @@ class Widened:
             proof=TinyProof(self.proof.error, module=self.proof.module),
         )
 
-    def check(self) -> None:
-        """Refuse an output that a run would refuse.
-
-        Raises:
-            IsomergeError: a folder that is there, or an unknown dtype.
-        """
-        self.output.check([self.wide])
-
     def run(self) -> ViewReport[Wider]:
         """Write it; the report."""
         how = ("widen", "Widened checkpoint", WIDENED)

@@ -22,14 +22,14 @@ from isomerge.models.row_meanings import InOrder, in_order
 from isomerge.models.unit_plan import make_plan, unit_layer
 from isomerge.models.zero_gains import units_moved_by
 from isomerge.records import Json, Record, inline, optional
-from isomerge.run.cost import Needs, room_for_units
+from isomerge.run.cost import Needs, estimate, room_for_units
 from isomerge.run.first_reading import FirstReadings
 from isomerge.run.run_report import Match, Moves, RunReport, moves_of, run_notes, run_of
 from isomerge.run.run_verdict import RunVerdict, measured, noted, pairs_of, planned_facts, verdict_on
 from isomerge.run.streaming import elements_of_results, prepare_votes, stream_units, write_alone
 from isomerge.run.writing_run import Output, StreamWriter, run_key
 from isomerge.solve.match_checks import check_matching, check_statistics_files
-from isomerge.solve.match_inputs import inputs_key, with_generated
+from isomerge.solve.match_inputs import check_data, inputs_key, with_generated
 from isomerge.solve.match_names import SOFT
 from isomerge.solve.match_options import OURS, WEIGHTS, Matching
 from isomerge.solve.pairs.pair import Blocks, PairSolver, gaps_of
@@ -90,6 +90,22 @@ class AlignPlan:
     def matches(self) -> bool:
         """Whether anything is matched: a source that is aligned already is left as it is."""
         return not self.solver.left
+
+    def cost(self) -> dict[str, float]:
+        """What it will take in memory and time; output and data are looked at.
+
+        Raises:
+            IsomergeError: what a run would refuse.
+        """
+        models = [self.solver.source, self.solver.anchor]
+        self.output.check(models)
+        check_data(self.matching, self.solver.anchor)
+        needs = Needs(True, matching=self.matching)
+        return estimate(self.solver.plan, models, needs, limit=self.output.max_memory)
+
+    def run(self) -> tuple[Alignment, AlignReport]:
+        """Match and write; the alignment and the report."""
+        return run_planned(self)
 
     def as_stored(
         self, unit: Unit, blocks: list[Blocks], by: list[Alignment | None], first: FirstReadings
