@@ -247,11 +247,6 @@ class _Attempt:
         self.court.note(draft.with_space(space), [space.name], min(errors))
         return draft
 
-    def _totals(self) -> tuple[int, int]:
-        """How many heads there are in the two specimens."""
-        first, second = (s.keys for s in self.court.specimens)
-        return first[self.width.heads], second[self.width.heads]
-
     def _per_head(self, draft: Draft) -> list[dict[tuple[str, int], str]]:
         """Axes of the module's other tensors that have one entry for every head, or one for every coordinate of
         all."""
@@ -259,7 +254,7 @@ class _Attempt:
         grouped = f"{self.h} {self.g}" if self.heads.sharing > 1 else self.h
         axes: dict[tuple[str, int], str] = {}
         outside = [line for line in draft.lines if not line.layered]
-        heads = self._totals()
+        heads = tuple(s.keys[self.width.heads] for s in self.court.specimens)
         for line in [*self.chunks.lines, *outside]:
             inside = line.name.startswith(f"{self.heads.module}.")
             if not (inside or line in outside) or not line.uniform:
@@ -285,11 +280,10 @@ class _Attempt:
 def prove_shifts(draft: Draft, court: Court, attention: Attention) -> Draft:
     """The draft with those shifts of an attention's biases that the law proves."""
     heads, end = attention.heads, "" if attention.number == 1 else str(attention.number)
-    lines = list(draft.lines)
-    output = bias_of(heads.output, lines)
+    output = bias_of(heads.output, draft.lines)
     for role, name in (("k", f"kb{end}"), ("v", f"vb{end}")):
         for line in heads.role_lines(role)[:1]:
-            bias = bias_of(line, lines)
+            bias = bias_of(line, draft.lines)
             if bias is None or draft.free(bias, 0):
                 continue
             text = bias.name + _block(attention, line, role)

@@ -80,10 +80,9 @@ def covered(discovery: Discovery, config: Mapping[str, Any], shapes: Shapes | No
     Raises:
         IsomergeError: naming a tensor that the text does not describe, or whose shape is another.
     """
-    if shapes is None:
-        parse_spec(discovery.text, config, "discovered")
-        return discovery, None
     spec = parse_spec(discovery.text, config, "discovered")
+    if shapes is None:
+        return discovery, None
     extra = []
     for name in shapes:
         try:

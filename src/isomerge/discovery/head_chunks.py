@@ -3,16 +3,15 @@ moments."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import torch
 from torch import Tensor
 
-from isomerge.discovery.lines import LineFound
+from isomerge.discovery.lines import LineFound, Place
 from isomerge.discovery.moments import RELATED, along, combination, relations
-
-End = tuple[LineFound, int]
-"""One axis of one line."""
 
 
 @dataclass
@@ -31,13 +30,7 @@ class HeadsFound:
     @property
     def module(self) -> str:
         """What the names of its lines begin with in common, up to a dot."""
-        names = [line.module.split(".") for line in self.lines.values()]
-        common = []
-        for parts in zip(*names, strict=False):
-            if len(set(parts)) > 1:
-                break
-            common.append(parts[0])
-        return ".".join(common)
+        return ".".join(_common(line.module for line in self.lines.values()))
 
     def role_lines(self, role: str) -> list[LineFound]:
         """The lines that have chunks of a role."""
@@ -53,7 +46,7 @@ class Chunks:
         self.lines, self.moments, self.head = lines, moments, head
         self.by_name = {line.name: line for line in lines}
 
-    def fine(self, end: End) -> Tensor:
+    def fine(self, end: Place) -> Tensor:
         """The moments of every coordinate of an axis, its bias included where it is written: [length, count]."""
         line, axis = end
         moments = along(self.moments[line.samples[0]], axis)
@@ -62,12 +55,12 @@ class Chunks:
             moments = moments + along(self.moments[bias.samples[0]], 0)
         return moments
 
-    def coarse(self, end: End) -> Tensor:
+    def coarse(self, end: Place) -> Tensor:
         """The moments of every chunk: [chunks, count]."""
         fine = self.fine(end)
         return fine.unflatten(0, (-1, self.head)).sum(1)
 
-    def ends(self, written: bool) -> list[End]:
+    def ends(self, written: bool) -> list[Place]:
         """The axes that could be cut into heads: those that are written, or those that are read."""
         ends = []
         for line in self.lines:
@@ -79,12 +72,18 @@ class Chunks:
         return ends
 
 
-def bias_of(line: LineFound, lines: list[LineFound]) -> LineFound | None:
+def bias_of(line: LineFound, lines: Iterable[LineFound]) -> LineFound | None:
     """The line of the bias that is added to what a matrix writes."""
     if not line.name.endswith("weight"):
         return None
     wanted = line.name[: -len("weight")] + "bias"
     return next((other for other in lines if other.name == wanted), None)
+
+
+def _common(names: Iterable[str]) -> list[str]:
+    """The parts with which names begin in common, up to a dot."""
+    columns = zip(*(name.split(".") for name in names), strict=False)
+    return [column[0] for column in takewhile(lambda column: len({*column}) == 1, columns)]
 
 
 def find_heads(chunks: Chunks) -> list[HeadsFound]:
@@ -96,13 +95,13 @@ def find_heads(chunks: Chunks) -> list[HeadsFound]:
     return attentions
 
 
-def _values_of(chunks: Chunks, end: End) -> HeadsFound | None:
+def _values_of(chunks: Chunks, end: Place) -> HeadsFound | None:
     """The values behind one output projection: each key-value head's chunk is the sum of its query heads' there."""
     output, axis = end
     parts = chunks.coarse(end)
     if len(parts) < 2 or parts.shape[0] >= parts.shape[1] or not bool((parts.norm(dim=-1) > 0).all()):
         return None
-    owned: list[tuple[End, int, list[int]]] = []
+    owned: list[tuple[Place, int, list[int]]] = []
     for reader in chunks.ends(written=True):
         if reader[0].name == output.name:
             continue
@@ -130,7 +129,7 @@ def _values_of(chunks: Chunks, end: End) -> HeadsFound | None:
     return heads
 
 
-def _put(heads: HeadsFound, chunks: Chunks, end: End, number: int, chunk: tuple[str, int]) -> None:
+def _put(heads: HeadsFound, chunks: Chunks, end: Place, number: int, chunk: tuple[str, int]) -> None:
     line, axis = end
     heads.lines[line.name] = line
     places = heads.roles.setdefault((line.name, axis), [None] * (line.shapes[0][axis] // chunks.head))
@@ -177,7 +176,7 @@ def _pair_queries(chunks: Chunks, attentions: list[HeadsFound]) -> None:
             _by_module(chunks, heads)
 
 
-def _sides(free: list[tuple[End, int, Tensor]], plus: list[int], minus: list[int]) -> tuple[list[int], list[int]]:
+def _sides(free: list[tuple[Place, int, Tensor]], plus: list[int], minus: list[int]) -> tuple[list[int], list[int]]:
     """Which side asks: the more numerous one; of two alike the one that its name or its place says."""
     if len(plus) != len(minus):
         return (plus, minus) if len(plus) > len(minus) else (minus, plus)
@@ -193,22 +192,13 @@ def _home(attentions: list[HeadsFound], names: tuple[str, ...], count: int) -> H
     common."""
 
     def shared(heads: HeadsFound) -> int:
-        return max(_common(heads.output.name, name) for name in names)
+        return max(len(_common([heads.output.name, name])) for name in names)
 
     fitting = [heads for heads in attentions if heads.count == count and not heads.role_lines("q")]
     return max(fitting, key=shared, default=None)
 
 
-def _common(name: str, other: str) -> int:
-    length = 0
-    for a, b in zip(name.split("."), other.split("."), strict=False):
-        if a != b:
-            break
-        length += 1
-    return length
-
-
-def _first_of_each(heads: HeadsFound, free: list[tuple[End, int]]) -> list[tuple[End, int]]:
+def _first_of_each(heads: HeadsFound, free: list[tuple[Place, int]]) -> list[tuple[Place, int]]:
     """The queries among free chunks: the first ones, or, where every head has its value in turn, the first of
     each."""
     count = heads.count * heads.sharing
@@ -221,10 +211,10 @@ def _first_of_each(heads: HeadsFound, free: list[tuple[End, int]]) -> list[tuple
     return [entry for number, entry in enumerate(free) if number % each < heads.sharing]
 
 
-def _named(free: list[tuple[End, int]], wanted: dict[str, int]) -> list[tuple[End, int]]:
+def _named(free: list[tuple[Place, int]], wanted: dict[str, int]) -> list[tuple[Place, int]]:
     """Of free chunks those of two matrices that have as many as are wanted, and begin with the letter of their
     role."""
-    named: list[tuple[End, int]] = []
+    named: list[tuple[Place, int]] = []
     for role, count in wanted.items():
         names = dict.fromkeys(end[0].name for end, _ in free)
         for name in names:
@@ -238,7 +228,7 @@ def _by_module(chunks: Chunks, heads: HeadsFound) -> None:
     """Queries and keys that norms hide: what is left of the attention's module in numbers that fit."""
     wanted = {"q": heads.count * heads.sharing, "k": heads.count}
     module = heads.module
-    free: list[tuple[End, int]] = []
+    free: list[tuple[Place, int]] = []
     for end in chunks.ends(written=True):
         line, axis = end
         if line.name == heads.output.name or not line.name.startswith(f"{module}."):

@@ -159,7 +159,7 @@ class _Latent:
             }
         named = {(line.name, axis): text for (line, axis), text in axes.items()}
         for (line, axis), text in axes.items():
-            bias = bias_of(line, list(self.lines)) if axis == 0 and len(line.shapes[0]) == 2 else None
+            bias = bias_of(line, self.lines) if axis == 0 and len(line.shapes[0]) == 2 else None
             if bias is not None:
                 named[bias.name, 0] = text
         return named

@@ -67,6 +67,10 @@ class LineFound:
         return self.shapes[0][axis], self.shapes[1][axis]
 
 
+Place = tuple[LineFound, int]
+"""One axis of one line."""
+
+
 def find_lines(first: Specimen, second: Specimen, used: Collection[str] = ()) -> list[LineFound]:
     """The lines of two specimens of one class, in the order of the first one's tensors.
 

@@ -13,11 +13,9 @@ from dataclasses import dataclass, replace
 
 from isomerge.discovery.draft import Draft, SpaceDraft
 from isomerge.discovery.head_chunks import bias_of
-from isomerge.discovery.lines import EXPERT, LineFound, expression
+from isomerge.discovery.lines import EXPERT, LineFound, Place, expression
 from isomerge.discovery.proving import PROVEN, Court
 from isomerge.symmetry.language.expressions import evaluate
-
-Place = tuple[LineFound, int]
 
 
 @dataclass(frozen=True)
@@ -192,7 +190,7 @@ class NeuronsAttempt:
     def _owner(self, line: LineFound) -> str:
         """The matrix that a bias belongs to, or the line itself."""
         for other, _ in self.group.written():
-            if (bias := bias_of(other, list(self.draft.lines))) is not None and bias.name == line.name:
+            if (bias := bias_of(other, self.draft.lines)) is not None and bias.name == line.name:
                 return other.name
         return line.name
 
@@ -246,7 +244,7 @@ def _pairs(draft: Draft) -> Iterator[Neurons]:
             lengths = writer.lengths(writer.out)
             if reader.lengths(axis) != lengths or lengths[0] == lengths[1]:
                 continue
-            bias = bias_of(writer, list(draft.lines))
+            bias = bias_of(writer, draft.lines)
             places: list[Place] = [(writer, writer.out), (reader, axis)]
             yield Neurons(lengths, (*places, *([(bias, 0)] if bias is not None else [])))
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import field, replace
 from itertools import combinations
-from math import comb
+from math import comb, prod
 from typing import Any
 
 import torch
@@ -411,7 +411,7 @@ def _constants(point: Point, lines: Mapping[Line, Tensor]) -> Iterator[tuple[Lin
                 if k >= len(shape) or shape[k] < 2 or 0 in shape:
                     continue
                 rest = [n for i, n in enumerate(shape) if i != k]
-                count = int(torch.tensor(rest).prod()) if rest else 1
+                count = prod(rest)
                 tensor = torch.eye(count, dtype=torch.float64).reshape(count, *rest).unsqueeze(k + 1)
                 directions = torch.zeros(count, point.whole, dtype=torch.float64)
                 directions[:, point.spans[name]] = tensor.expand(count, *shape).reshape(count, -1) / shape[k] ** 0.5

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from isomerge.discovery.draft import Draft, SpaceDraft
 from isomerge.discovery.head_chunks import bias_of
-from isomerge.discovery.lines import EXPERT, LineFound, expression
-from isomerge.discovery.moments import RELATED, along
+from isomerge.discovery.lines import EXPERT, LineFound, Place, expression
+from isomerge.discovery.moments import RELATED, along, combination
 from isomerge.discovery.proving import PROVEN, Court
 
 ADDED = re.compile("bias|^beta$|embed|token|newline|quer|probe")
@@ -120,9 +120,7 @@ def prove_folded(draft: Draft, court: Court, name: str) -> Draft:
     return draft
 
 
-End = tuple[LineFound, int]
-"""One axis of one line."""
-Readers = tuple[list[End], bool]
+Readers = tuple[list[Place], bool]
 """What takes a gain's factors, and whether it is written (a layer scale's writers)."""
 
 
@@ -165,7 +163,7 @@ def _axes(
         once = f"({name} {scale})" if written else f"({name} {scale})'"
         twice = f"[{name} {scale} | {name} {scale}]'"
         axes[line.name, axis] = twice if draft.axes[line.name, axis].startswith("[") else once
-        own = bias_of(line, list(draft.lines))
+        own = bias_of(line, draft.lines)
         if written and own is not None and draft.axes.get((own.name, 0)) == name:
             axes[own.name, 0] = f"({name} {scale})"
     return axes
@@ -175,12 +173,12 @@ def _bias(gain: LineFound, draft: Draft) -> LineFound | None:
     """The bias of a norm, also of one whose tensors are called gamma and beta."""
     wanted = gain.name.replace("gamma", "beta")
     called = next((line for line in draft.lines if line.name == wanted and wanted != gain.name), None)
-    return bias_of(gain, list(draft.lines)) or called
+    return bias_of(gain, draft.lines) or called
 
 
 def _all_readers(draft: Draft, gain: LineFound, name: str, moments: Mapping[str, Tensor]) -> Readers | None:
     """What takes a gain's factors in any layer, for layers differ; None where nothing does, or in one layer not."""
-    ends: dict[tuple[str, int], End] = {}
+    ends: dict[tuple[str, int], Place] = {}
     sides = set()
     for sample in gain.names:
         if sample not in moments or not bool((moments[sample] != 0).any()):
@@ -212,7 +210,7 @@ def _readers(
 
 def _carriers(
     draft: Draft, name: str, layer: str, moments: Mapping[str, Tensor], length: int, written: bool
-) -> list[tuple[End, Tensor]]:
+) -> list[tuple[Place, Tensor]]:
     """All matrices that read a stream (or write it), with the moments of its coordinates there."""
     wanted = (name,) if written else (f"{name}'", f"[{name} | {name}]'")
     carriers = []
@@ -223,7 +221,7 @@ def _carriers(
             moment = _summed(line, axis, layer, moments) if draft.axes.get((line.name, axis)) in wanted else None
             if moment is None:
                 continue
-            bias = bias_of(line, list(draft.lines)) if written else None
+            bias = bias_of(line, draft.lines) if written else None
             added = None if bias is None else _summed(bias, 0, layer, moments)
             moment = moment if added is None else moment + added
             if len(moment) == 2 * length:  # read twice, side by side
@@ -232,14 +230,11 @@ def _carriers(
     return carriers
 
 
-def _solved(target: Tensor, carried: list[tuple[End, Tensor]]) -> list[End]:
+def _solved(target: Tensor, carried: list[tuple[Place, Tensor]]) -> list[Place]:
     """Those whose sum is the target; none where no sum of some is."""
     if not carried:
         return []
-    matrix = torch.stack([moment.flatten() for _, moment in carried], -1)
-    flat = target.flatten()
-    weights = torch.linalg.lstsq(matrix, flat.unsqueeze(-1), driver="gelsd").solution.squeeze(-1)
-    gap = float((matrix @ weights - flat).norm() / flat.norm())
+    weights, gap = combination(target.flatten(), torch.stack([moment.flatten() for _, moment in carried]))
     chosen = [end for (end, _), c in zip(carried, weights.tolist(), strict=True) if abs(c - 1) < 1e-4]
     others = [c for c in weights.tolist() if abs(c - 1) >= 1e-4]
     return chosen if gap < 1e2 * RELATED and all(abs(c) < 1e-4 for c in others) else []

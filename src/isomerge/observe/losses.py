@@ -28,7 +28,10 @@ class Figures(Record):
     """What a model is worth."""
 
     loss: float
+    """Mean negative log-likelihood in nats, per example, label or predicted token; of values the mean squared
+    error."""
     accuracy: float | None
+    """The share of classes, labels or predicted tokens that are the likeliest one; None for values."""
 
     @property
     def sentence(self) -> str:
@@ -41,18 +44,12 @@ class Losses(Figures):
     """With the perplexity of a language model."""
 
     perplexity: float | None
+    """The exponential of the loss of a language model; None for others. Infinite when it is beyond floats."""
 
 
-class Measure(Record):
+class Measure(Losses):
     """How well a module predicts."""
 
-    loss: float
-    """Mean negative log-likelihood in nats, per example, label or predicted token; of values the mean squared
-    error."""
-    accuracy: float | None
-    """The share of classes, labels or predicted tokens that are the likeliest one; None for values."""
-    perplexity: float | None
-    """The exponential of the loss of a language model; None for others. Infinite when it is beyond floats."""
     examples: int
     unit: str = "nats"
     """Of the loss: ``nats``, ``nats per token``, ``nats per label``, ``squared units``, ``squared units per

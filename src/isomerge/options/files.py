@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.files import check_file, is_device
-from isomerge.options.option import COMMAND_LINE, FILE, FOLDER, Asked, Key, Options, needed, option
+from isomerge.options.option import COMMAND_LINE, FILE, FOLDER, Asked, Key, Options, listed, needed, option
 
 OUTPUT = "Output"
 
@@ -34,10 +34,6 @@ def _pushed(a: Asked) -> str | None:
     return "nothing is pushed (--push-to-hub)" if a.push_to_hub is None else written(a)
 
 
-def _names(names: Sequence[str] | None) -> Sequence[str]:
-    return names or ()
-
-
 class ImportOptions(Options):
     """What code of others a command may look up."""
 
@@ -45,7 +41,7 @@ class ImportOptions(Options):
         (),
         "Import this module, or this file of Python, before anything is looked up: it may register merge methods, "
         "readers of data and architectures.",
-        "--import", kind=list[str] | None, read=_names, default=None, panel=OUTPUT,
+        "--import", kind=list[str] | None, read=listed, default=None, panel=OUTPUT,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from isomerge.errors import IsomergeError
-from isomerge.options.option import FIRST, LATE, REFUSED, Asked, Key, Options, group, option, texts_of
+from isomerge.options.option import FIRST, LATE, REFUSED, Asked, Key, Options, group, listed, option, texts_of
 from isomerge.options.spaces import aligned
 
 AUTO = "auto"
@@ -99,7 +99,7 @@ class FusingOptions(Options):
     )  # fmt: skip
     source_bases: Sequence[Any] = option(
         (), "What the models were tuned from (one for all, or one each), where it is not --base-model.",
-        "--source-base", kind=list[str] | None, read=lambda given: given or [], default=None, panel=MODELS,
+        "--source-base", kind=list[str] | None, read=listed, default=None, panel=MODELS,
         acts=REFUSED, reads=True,
     )  # fmt: skip
     aligning: AligningOptions = group(AligningOptions)

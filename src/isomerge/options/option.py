@@ -197,6 +197,11 @@ NAMES = {"Any": Any, "Callable": Callable, "Mapping": Mapping, "Path": Path, "Se
 """What the annotations of options name."""
 
 
+def listed(given: Sequence[Any] | None) -> list[Any]:
+    """What the command line was given of an option that may be repeated (`Option.read`)."""
+    return list(given or ())
+
+
 def texts_of(paths: Sequence[Path] | None) -> list[str]:
     """Paths that the command line was given, as Python takes them (`Option.read`)."""
     return [str(path) for path in paths or ()]

@@ -119,13 +119,13 @@ class Slopes:
             IsomergeError: one that none does.
         """
         units = self.plan.plan.units
-        before = {unit: _parameters(self.plan.fuser_of(self.fusion_of(start)), unit) for unit in units}
+        before = {unit: parameters_of(self.plan.fuser_of(self.fusion_of(start)), unit) for unit in units}
         dependences: dict[Unit, set[str]] = {unit: set() for unit in units}
         for d in self.dimensions:
             moved = self.fusion_of({**start, d.name: start[d.name] + _step(d, start[d.name])})
             fuser = self.plan.fuser_of(moved)
             for unit in units:
-                if _differ(before[unit], _parameters(fuser, unit)):
+                if _differ(before[unit], parameters_of(fuser, unit)):
                     dependences[unit].add(d.name)
         if lone := next(
             (d.name for d in self.dimensions if not any(d.name in names for names in dependences.values())), None
@@ -140,8 +140,8 @@ def _step(d: Dimension, value: float) -> float:
     return step if value + step <= d.high else -step
 
 
-def _parameters(fuser: Fuser, unit: Unit) -> list[Any]:
-    """All parameters of a unit's tensors."""
+def parameters_of(fuser: Fuser, unit: Unit) -> list[Any]:
+    """All that the fusion of a unit's tensors depends on, beside the models."""
     return [fuser.parameters(block, number) for block in unit.blocks for number in range(len(block.canonical))]
 
 

@@ -12,7 +12,6 @@ import torch
 
 from isomerge.errors import IsomergeError
 from isomerge.fusion.fusion import Fusion
-from isomerge.merging.fusing import Fuser
 from isomerge.merging.merge_plan import MergePlan
 from isomerge.merging.merge_run import donor_moved
 from isomerge.models.recognised import recognise
@@ -23,10 +22,9 @@ from isomerge.observe.live.substitution import module_as_told
 from isomerge.observe.losses import Measure
 from isomerge.run.streaming import stream_units, write_alone
 from isomerge.run.writing_run import Output, StreamWriter, run_key
-from isomerge.symmetry.units import Unit
 from isomerge.tuning.objective import LOSS, descent, measured
 from isomerge.tuning.operands import Operands
-from isomerge.tuning.slopes import Slopes
+from isomerge.tuning.slopes import Slopes, parameters_of
 from isomerge.tuning.task_documents import TaskDocuments
 
 
@@ -56,7 +54,7 @@ class TrialModel:
         self._places = places_of(self.module, model)
         self._weights = every_weight(self.module)
         self._canonical = {stored: match.canonical for stored, match in model.matches.items()}
-        self._made = {unit: self._parameters(plan.fuser, unit) for unit in plan.plan.units}
+        self._made = {unit: parameters_of(plan.fuser, unit) for unit in plan.plan.units}
 
     def _written(self, stream: StreamWriter, folder: Path) -> Path:
         """The merge with the plan's own fusion, as a checkpoint."""
@@ -76,10 +74,6 @@ class TrialModel:
             own.finish_unreported()
         return folder
 
-    def _parameters(self, fuser: Fuser, unit: Unit) -> list[Any]:
-        """All that a unit's fusion depends on, beside the models."""
-        return [fuser.parameters(block, number) for block in unit.blocks for number in range(len(block.canonical))]
-
     def merge(self, fusion: Fusion) -> int:
         """Give the module the weights of another fusion; how many units were merged for it.
 
@@ -88,7 +82,7 @@ class TrialModel:
         """
         fuser, count = self.plan.fuser_of(fusion), 0
         for unit in self.plan.plan.units:
-            wanted = self._parameters(fuser, unit)
+            wanted = parameters_of(fuser, unit)
             if wanted == self._made[unit]:
                 continue
             with torch.no_grad():

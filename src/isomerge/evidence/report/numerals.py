@@ -40,11 +40,6 @@ def percent(x: float) -> str:
     return f"{100 * x:.1f} %"
 
 
-def points(x: float) -> str:
-    """A difference of shares in percentage points."""
-    return f"{100 * x:.1f} percentage points"
-
-
 def count(n: int) -> str:
     """A number of parameters or steps: ``136 138``, ``7.24 billion``."""
     for size, word in ((10**12, "trillion"), (10**9, "billion"), (10**6, "million")):

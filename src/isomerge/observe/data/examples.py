@@ -201,6 +201,8 @@ def first_not_finite(tensor: Tensor) -> int | None:
 
 ALONG = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
 """Inputs with a number per token that is read."""
+IMAGES = ("pixel_values", "pixel_attention_mask", "image_sizes", "spatial_shapes")
+"""What a processor may give of images, of which one example has a first axis of length one."""
 
 
 def _cut(name: str, x: Tensor, lengths: Mapping[str, int]) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from isomerge.errors import IsomergeError, first_line
 from isomerge.models.model_inputs import Inputs
-from isomerge.observe.data.examples import ALONG
+from isomerge.observe.data.examples import ALONG, IMAGES
 from isomerge.observe.data.text import loaded
 from isomerge.records import Json
 
@@ -146,10 +146,6 @@ def labelled_images(path: Path, images: Iterable[Path], inputs: Inputs) -> Itera
     queues = [(ids[name], groups[name]) for name in sorted(names, key=lambda name: ids[name])]
     for turn in range(max(len(queue) for _, queue in queues)):
         yield from ((queue[turn], number) for number, queue in queues if turn < len(queue))
-
-
-IMAGES = ("pixel_values", "pixel_attention_mask", "image_sizes", "spatial_shapes")
-"""What a processor may give of images, of which one example has a first axis of length one."""
 
 
 def pair_encoder(

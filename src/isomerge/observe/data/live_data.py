@@ -157,9 +157,8 @@ def examples_of_texts(
     Raises:
         IsomergeError: no tokenizer, or texts that it, or the model, cannot read.
     """
-    from isomerge.observe.data.opening_data import (
-        open_data,
-    )  # a reader for every kind of data, and most runs have none
+    # it has a reader for every kind of data, and most runs have none
+    from isomerge.observe.data.opening_data import open_data
 
     masked = own is None or "attention_mask" in signature(own.module.forward).parameters
     if callable(tokenizer) and not hasattr(tokenizer, "save_pretrained"):

@@ -16,7 +16,7 @@ from isomerge.arithmetic import aligned
 from isomerge.checkpoint.header import read_header
 from isomerge.errors import IsomergeError
 from isomerge.models.model_inputs import Inputs
-from isomerge.observe.data.examples import IGNORED, Examples, first_not_finite
+from isomerge.observe.data.examples import ALONG, IGNORED, IMAGES, Examples, first_not_finite
 from isomerge.observe.data.text import masked
 
 
@@ -91,20 +91,7 @@ def check_targets(labels: Tensor, inputs: Inputs, where: str) -> None:
         )
 
 
-ARGUMENTS = frozenset(
-    (
-        "pixel_values",
-        "pixel_attention_mask",
-        "image_sizes",
-        "spatial_shapes",
-        "input_ids",
-        "attention_mask",
-        "token_type_ids",
-        "mm_token_type_ids",
-        "decoder_input_ids",
-        "labels",
-    )
-)
+ARGUMENTS = frozenset((*IMAGES, *ALONG, "decoder_input_ids", "labels"))
 """What examples may hold: the inputs of the module, and the targets."""
 
 

@@ -23,16 +23,13 @@ from isomerge.options.option import (
     Request,
     argument,
     group,
+    listed,
     needed,
     option,
 )
 from isomerge.options.running import ExamplesOptions, LengthOptions, LiveOptions, MemoryOptions, TokenizerOptions
 
 AT_A_TIME = "Examples that a model reads at a time."
-
-
-def _listed(given: Sequence[Any] | None) -> list[Any]:
-    return list(given or ())
 
 
 class Barrier(Request):
@@ -57,11 +54,11 @@ class Barrier(Request):
     )  # fmt: skip
     match: str | Sequence[str] = option(
         (), "Also after alignment by this published way, git-rebasin or otfusion; repeat it.",
-        kind=list[str] | None, read=_listed, default=None,
+        kind=list[str] | None, read=listed, default=None,
     )  # fmt: skip
     aligned: Sequence[Any] = option(
         (), "Also the line from A to this checkpoint, aligned by other means; repeat it.", "--aligned",
-        kind=list[str] | None, read=_listed, default=None, reads=True, acts=REFUSED,
+        kind=list[str] | None, read=listed, default=None, reads=True, acts=REFUSED,
     )  # fmt: skip
     points: int = option(25, "Points on a line, both ends included; odd.", acts=REFUSED)
     grid: int = option(21, "Points along each side of the plane.", acts=REFUSED)
@@ -128,7 +125,7 @@ class Report(Request):
     )  # fmt: skip
     barrier: str | Path | Mapping[str, Any] | Sequence[str | Path | Mapping[str, Any]] = option(
         (), "Show a measured line: a file of isomerge barrier --json; repeat it.", kind=list[Path] | None,
-        read=_listed, default=None, reads=True,
+        read=listed, default=None, reads=True,
     )  # fmt: skip
     points: int = option(11, "With --data: points on a line, both ends included; odd.", acts=measured)
     limit: int | None = option(None, "With --data: use no more than so many examples.", acts=measured)
