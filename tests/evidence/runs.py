@@ -79,7 +79,7 @@ def line(name: str, losses: list[float], accuracies: list[float] | None = None) 
 
     n = len(losses)
     at = tuple(k / (n - 1) for k in range(n))
-    return LineReport(name, Line(at, tuple(losses), tuple(accuracies or [0.9] * n))).document()
+    return LineReport(name, line=Line(at, tuple(losses), tuple(accuracies or [0.9] * n))).document()
 
 
 def barrier(

@@ -162,7 +162,7 @@ def test_plane_of_a_bowl(tmp_path: Path) -> None:
     assert plane.highest_inside[1:] == pytest.approx((5, 0))
     assert plane.lowest[0] == min(v for row in plane.losses for v in row)
     assert plane.xs[0] < 0 < plane.ys[-1]
-    report = PlaneReport("bowl", plane).document()
+    report = PlaneReport("bowl", plane=plane).document()
     assert json.loads(json.dumps(report))["corners"][1] == pytest.approx(
         {"x": 5.0, "y": 0.0, "loss": 12.5, "accuracy": -11.5}
     )
@@ -187,7 +187,7 @@ def test_pictures_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_report_is_json() -> None:
     """The figures of a line."""
-    report = LineReport("x", Line((0.0, 0.5, 1.0), (1.0, 3.0, 2.0), (0.9, 0.1, 0.8))).document()
+    report = LineReport("x", line=Line((0.0, 0.5, 1.0), (1.0, 3.0, 2.0), (0.9, 0.1, 0.8))).document()
     assert json.loads(json.dumps(report)) == report
     assert report["highest"] == {"loss": 3.0, "at": 0.5}
     assert report["midpoint"] == {"loss": 3.0, "accuracy": 0.1}

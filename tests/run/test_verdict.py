@@ -441,7 +441,7 @@ def test_a_barrier_that_is_not_there_needs_no_advice(rise: float, drop: float, a
     models = [recognise(toy("bert", seed).folder) for seed in (0, 1)]
     pairs = [Pair(models[0].ref, models[1].ref, 1.4, kin=False)]
     for accuracies in ((1.0, 1.0 - drop, 1.0), (nan, nan, nan)):
-        line = LineReport("as stored", Line((0.0, 0.5, 1.0), (1.0, 1.0 + rise, 1.0), accuracies))
+        line = LineReport("as stored", line=Line((0.0, 0.5, 1.0), (1.0, 1.0 + rise, 1.0), accuracies))
         verdict = barrier_verdict(pairs, models, [line], "nats")
         assert verdict is not None
         assert bool(verdict.next) == (advised and (rise > 0.1 or not isnan(accuracies[1])))

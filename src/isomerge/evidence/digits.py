@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
+from isomerge.evidence.barrier import evaluator
+from isomerge.observe.data.examples import Examples
 
 PIXEL_MAX = 16.0
 
@@ -74,13 +76,5 @@ def _digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
 
 def digit_evaluator() -> Callable[[nn.Module], tuple[float, float]]:
     """A function from a classifier to its test cross-entropy (nats) and accuracy (0..1)."""
-
-    images, labels = held_out_digits()
-
-    def evaluate(model: nn.Module) -> tuple[float, float]:
-        with torch.no_grad():
-            logits = model(pixel_values=images).logits
-        loss = torch.nn.functional.cross_entropy(logits, labels)
-        return float(loss), float((logits.argmax(-1) == labels).double().mean())
-
-    return evaluate
+    (test,) = labelled_test_digits()
+    return evaluator(Examples(test, True), len(test["labels"]))

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 from isomerge.errors import IsomergeError
 from isomerge.evidence.pictures import write_picture
 from isomerge.observe.live.parameter_places import weights_of
+from isomerge.observe.losses import Figures
+from isomerge.records import Json
 
 STYLES: Sequence[Mapping[str, str]] = [
     {"color": "#9a9a9a", "linestyle": "--"},
@@ -65,6 +68,27 @@ class Line:
         """Where the loss is highest, and that loss."""
         loss, at = max(zip(self.losses, self.points, strict=True))
         return at, loss
+
+    def document(self) -> Json:
+        """``barrier`` and ``accuracy_drop`` by definition, midpoint, worst point, all points; what is of accuracy
+        is None where there is none."""
+        at, highest = self.worst
+        exact = not isnan(self.midpoint[1])
+        return {
+            "barrier": self.barriers,
+            "accuracy_drop": self.accuracy_drops if exact else None,
+            "midpoint": figures_of(*self.midpoint).document(),
+            "highest": {"loss": highest, "at": at},
+            "ends": [figures_of(*end).document() for end in self.ends],
+            "points": list(self.points),
+            "losses": list(self.losses),
+            "accuracies": list(self.accuracies) if exact else None,
+        }
+
+
+def figures_of(loss: float, accuracy: float) -> Figures:
+    """Of an accuracy that is NaN where there is none."""
+    return Figures(loss, None if isnan(accuracy) else accuracy)
 
 
 def definitions(points: Sequence[float], values: Sequence[float]) -> dict[str, float]:

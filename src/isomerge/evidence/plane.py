@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import isnan, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from isomerge.errors import IsomergeError
-from isomerge.evidence.line import paired
+from isomerge.evidence.line import figures_of, paired
 from isomerge.evidence.pictures import write_picture
+from isomerge.records import Json
 
 MARGIN = 0.2
 """How far the picture reaches beyond the three models, in parts of their extent."""
@@ -67,6 +68,20 @@ class Plane:
         ]
         points += [(loss, x, y) for loss, (x, y) in zip(self.corner_losses, self.corners, strict=True)]
         return max([*points, (self.centroid[0], (ax + bx + cx) / 3, (ay + by + cy) / 3)])
+
+    def document(self) -> Json:
+        """Corners, centroid, lowest loss, highest loss in the triangle, and the grid."""
+        corners = zip(self.corners, self.ends, strict=True)
+        return {
+            "corners": [{"x": x, "y": y, **figures_of(*end).document()} for (x, y), end in corners],
+            "centroid": figures_of(*self.centroid).document(),
+            "lowest": dict(zip(("loss", "x", "y"), self.lowest, strict=True)),
+            "highest_inside": dict(zip(("loss", "x", "y"), self.highest_inside, strict=True)),
+            "xs": list(self.xs),
+            "ys": list(self.ys),
+            "losses": [list(row) for row in self.losses],
+            "accuracies": None if isnan(self.centroid[1]) else [list(row) for row in self.accuracies],
+        }
 
 
 def plane_corners(a: nn.Module, b: nn.Module, c: nn.Module) -> tuple[tuple[float, float], ...]:

@@ -148,9 +148,8 @@ def run_barrier(
     others = [module_as_told(model, options.device) for model in models[1:]]
     together = ensemble([anchor, *others], examples, options.batch_size)
     between = _between(anchor, run, options, len(names))
-    shapes = [(STORED, between(STORED, others))]
+    shapes: list[tuple[str, Line | Plane, Sequence[Change] | None]] = [(STORED, between(STORED, others), None)]
     del others  # before the next modules are read
-    distances: list[Sequence[Change] | None] = [None]
     by_way: list[list[Pair]] = []
     for way, name in zip(options.ways, names[1:], strict=False):
         with _aligned(models, way, options.max_memory) as (folders, reports):
@@ -160,18 +159,14 @@ def run_barrier(
             distance = [Change(spread.total.before, spread.total.after) for spread in spreads]
             own = models[0].checkpoint.own
             moved = [load_module(folder, device=options.device, own=own) for folder in folders]
-        shapes.append((name, between(name, moved)))
-        distances.append(distance)
+        shapes.append((name, between(name, moved), distance))
         del moved
     for model in aligned:
-        shapes.append((model.ref, between(model.ref, [module_as_told(model, options.device)])))
-        distances.append(None)
-    lines = [(name, shape) for name, shape in shapes if isinstance(shape, Line)]
-    planes = [(name, shape) for name, shape in shapes if isinstance(shape, Plane)]
+        shapes.append((model.ref, between(model.ref, [module_as_told(model, options.device)]), None))
+    lines = [LineReport(name, line=shape, distances=d) for name, shape, d in shapes if isinstance(shape, Line)]
+    planes = [PlaneReport(name, plane=shape, distances=d) for name, shape, d in shapes if isinstance(shape, Plane)]
     if options.png is not None:
         _draw(lines, planes, models, together, options.png)
-    line_reports = [LineReport(name, line, d) for (name, line), d in zip(lines, distances, strict=False)]
-    plane_reports = [PlaneReport(name, plane, d) for (name, plane), d in zip(planes, distances, strict=False)]
     return BarrierReport(
         models=[model.ref for model in models],
         data=DataReport(len(examples), examples.fingerprint),
@@ -179,9 +174,9 @@ def run_barrier(
         ensemble=together,
         unit=together.unit,
         notes=notes,
-        lines=line_reports or None,
-        planes=plane_reports or None,
-        verdict=barrier_verdict(min(by_way, key=_furthest, default=pairs), models, line_reports, together.unit),
+        lines=lines or None,
+        planes=planes or None,
+        verdict=barrier_verdict(min(by_way, key=_furthest, default=pairs), models, lines, together.unit),
     )
 
 
@@ -233,8 +228,8 @@ def _aligned(
 
 
 def _draw(
-    lines: Sequence[tuple[str, Line]],
-    planes: Sequence[tuple[str, Plane]],
+    lines: Sequence[LineReport],
+    planes: Sequence[PlaneReport],
     models: Sequence[Model],
     together: Measure,
     png: Path,
@@ -246,6 +241,8 @@ def _draw(
     if lines:
         title = f"The line between {ends[0]} and {ends[1]}"
         level = (together.loss, together.accuracy or 0.0)
-        draw_lines(lines, (ends[0], ends[1]), png, title, loss=loss, ensemble=level)
+        draw_lines(
+            [(each.name, each.line) for each in lines], (ends[0], ends[1]), png, title, loss=loss, ensemble=level
+        )
     else:
-        draw_planes(planes, ends, png, loss)
+        draw_planes([(each.name, each.plane) for each in planes], ends, png, loss)
