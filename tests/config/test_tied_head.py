@@ -22,7 +22,7 @@ from isomerge.errors import IsomergeError
 from isomerge.models.layers import stack_layers
 from isomerge.models.recognised import recognise
 from isomerge.models.tied_tensors import is_tied
-from isomerge.observe.live.aligned_modules import state_of
+from isomerge.observe.live.module_state import state_of
 from isomerge.observe.live.modules import load_module, materialise
 from isomerge.options import OpeningOptions
 from isomerge.run.connectivity import untied_alike

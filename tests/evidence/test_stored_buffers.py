@@ -14,7 +14,7 @@ from isomerge.evidence.plane import loss_plane
 from isomerge.models.recognised import recognise
 from isomerge.models.unit_plan import make_plan
 from isomerge.observe.data.opening_data import open_data
-from isomerge.observe.live.aligned_modules import aligned_module, average, state_of
+from isomerge.observe.live.module_state import average, state_of
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.live.parameter_places import put_mean, weights_of
 from isomerge.observe.losses import evaluate, outputs_of
@@ -23,6 +23,7 @@ from isomerge.solve.learn.simplex import MatchedLine
 from isomerge.solve.pairs.midpoint import Midpoint
 from isomerge.solve.pairs.pair import PairSolver
 from isomerge.solve.pairs.stream_descent import StreamSolver
+from observe.aligned import aligned_module
 from toys import TOYS, overwrite, randomise, save_toy, tensors
 
 STORED = {"deepseek_v3": "correction_bias", "marian": "final_logits_bias", "gemma4_text": "layer_scalar"}

@@ -22,10 +22,11 @@ from isomerge.fusion.forward.sequential_regression import default_ridge, regress
 from isomerge.fusion.regression import output_error, regress_with_control
 from isomerge.models.recognised import recognise
 from isomerge.observe.data.examples import Examples
-from isomerge.observe.live.aligned_modules import aligned_module, average
+from isomerge.observe.live.module_state import average
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.losses import evaluate, outputs_of
 from isomerge.observe.stats.layer_sequence import find_order
+from observe.aligned import aligned_module
 from observe.test_sequence import Parallel, images
 from observe.test_statistics import examples_for
 from solve.disguises import perturb, single

@@ -15,7 +15,7 @@ from fusion.test_regression import Router, damaged, pair, seen_by
 from isomerge.errors import IsomergeError
 from isomerge.fusion.forward.repair import Moments, repair
 from isomerge.observe.data.examples import Examples
-from isomerge.observe.live.aligned_modules import average
+from isomerge.observe.live.module_state import average
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.stats.layer_sequence import find_order, matrix
 from observe.test_sequence import Parallel, images

@@ -13,7 +13,8 @@ from depth import more
 from isomerge.errors import IsomergeError
 from isomerge.models import zero_gains
 from isomerge.models.recognised import recognise
-from isomerge.observe.live.aligned_modules import aligned_module, state_of
+from isomerge.observe.live.module_state import state_of
+from observe.aligned import aligned_module
 from solve.disguises import disguise, single
 from solve.test_gains import READERS, changed
 from toys import outputs, relative, tensors

@@ -15,8 +15,9 @@ from families.gpt import GPT_OF_THREE
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_turn, with_streams
 from isomerge.models.recognised import recognise
-from isomerge.observe.live.aligned_modules import aligned_module, average, state_of
+from isomerge.observe.live.module_state import average, state_of
 from isomerge.observe.live.modules import load_module
+from observe.aligned import aligned_module
 from observe.test_modules import CONVERTED
 from solve.disguises import single, untied
 from toys import TRIED, inputs, load_toy, overwrite, relative

@@ -21,7 +21,7 @@ from isomerge.fusion.forward.sequential_regression import default_ridge, regress
 from isomerge.fusion.method_options import NOT_NEGATIVE, limited
 from isomerge.fusion.registry import forward_method, per_model
 from isomerge.observe.data.examples import Examples
-from isomerge.observe.live.aligned_modules import average
+from isomerge.observe.live.module_state import average
 from isomerge.observe.live.own_modules import first_output
 from isomerge.observe.losses import by_position, divergence, outputs_of
 from isomerge.observe.predictions import prediction_of

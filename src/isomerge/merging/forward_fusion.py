@@ -19,7 +19,7 @@ from isomerge.merging.fusion_statistics import FusionStatistics
 from isomerge.merging.merge_plan import MergePlan
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import make_plan
-from isomerge.observe.live.aligned_modules import state_of
+from isomerge.observe.live.module_state import state_of
 from isomerge.observe.live.modules import load_module
 from isomerge.records import Json
 from isomerge.run.streaming import UnitSolver, stream_units

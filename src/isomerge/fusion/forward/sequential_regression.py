@@ -78,7 +78,7 @@ def regress(
     of one group of layers that read the same tensor.
 
     Args:
-        merged: the average of the endpoints (`isomerge.observe.live.aligned_modules.average`), in eval mode;
+        merged: the average of the endpoints (`isomerge.observe.live.module_state.average`), in eval mode;
             changed in place.
         endpoints: the aligned models, in eval mode and in one basis, on the same device.
         weights: one per endpoint; divided by their sum.

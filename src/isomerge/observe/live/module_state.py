@@ -1,17 +1,15 @@
-"""Aligned models as live modules, their average, and the way back to a checkpoint's own names."""
+"""The average of live modules, and the way from one back to a checkpoint's own names."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
-from isomerge.models.recognised import Model, working_dtype
+from isomerge.models.recognised import Model
 from isomerge.models.tied_tensors import is_tied
-from isomerge.models.zero_gains import units_moved_by
 from isomerge.observe.live.parameter_places import (
     LivePlaces,
     every_weight,
@@ -20,38 +18,7 @@ from isomerge.observe.live.parameter_places import (
     tied_names,
     weights_of,
 )
-from isomerge.observe.live.substitution import untied_module
-from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.language.spec import Match
-
-
-def aligned_module(model: Model, alignment: Alignment | None = None, device: str = "cpu") -> nn.Module:
-    """The module of a model, moved by an alignment: the same function, in the coordinates of the anchor.
-
-    Args:
-        model: a recognised model; one that was untied gets a head with weights of its own.
-        alignment: what `isomerge.align` returned for this model; None leaves it where it is.
-        device: where the parameters are put.
-
-    Returns:
-        A module in eval mode with float32 parameters; the alignment acts in the checkpoint's working dtype.
-
-    Raises:
-        IsomergeError: transformers cannot load it, or makes something of its tensors that cannot be followed.
-    """
-    module = untied_module(model, device)
-    if alignment is None:
-        return module
-    places, weights, dtype = places_of(module, model), every_weight(module), working_dtype([model])
-    _check_places(module, weights, places, model)
-    with torch.no_grad():
-        for unit in units_moved_by(alignment, model):
-            tensors = model.unit(unit.blocks, dtype)
-            alignment.act(tensors)
-            for block, tensor in tensors.items():
-                for canonical, part in block.split(tensor):
-                    places.write(weights, canonical, part)
-    return module
 
 
 def average(modules: Sequence[nn.Module], shares: Sequence[float]) -> nn.Module:
@@ -71,7 +38,7 @@ def state_of(module: nn.Module, model: Model) -> dict[str, Tensor]:
     """A module's weights under the names of a checkpoint: the inverse of loading it.
 
     Args:
-        module: of the model's class, such as `aligned_module` gives.
+        module: of the model's class.
         model: the checkpoint whose names are wanted.
 
     Returns:
