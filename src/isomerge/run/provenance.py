@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from isomerge.checkpoint.checksums import Checksum, file_checksum, joined
@@ -31,7 +30,7 @@ class InputFile(Record):
     """A full path, or a hub id."""
     file: str
     """Relative to it; the full path of a file in another folder."""
-    checksum: Checksum = inline(Checksum())
+    checksum: Checksum = inline()
     state: str | None = optional()
     """Where it was looked for since: unchanged, changed, or absent from where it was."""
 
@@ -44,13 +43,13 @@ def weights_checksums(checkpoints: Iterable[Checkpoint], inputs: Iterable[InputF
         checkpoints: whose files were all summed.
         inputs: what `input_files` gave for them.
     """
-    known: dict[InputFile, list[Checksum]] = {}
+    known: dict[tuple[str, str], list[Checksum]] = {}
     for each in inputs:
-        known.setdefault(InputFile(each.model, each.file), []).append(each.checksum)
+        known.setdefault((each.model, each.file), []).append(each.checksum)
     return [_weights_checksum(checkpoint, known) for checkpoint in checkpoints]
 
 
-def _weights_checksum(checkpoint: Checkpoint, known: Mapping[InputFile, list[Checksum]]) -> str | None:
+def _weights_checksum(checkpoint: Checkpoint, known: Mapping[tuple[str, str], list[Checksum]]) -> str | None:
     files = checkpoint.own_files
     sums = [known.get(_named(checkpoint, file), []) for file in files]
     own = [matching[0] for matching in sums if len(matching) == 1]
@@ -114,21 +113,21 @@ def input_files(checkpoints: Iterable[Checkpoint]) -> list[InputFile]:
         config = checkpoint.folder / CONFIG
         if sums and config.is_file():
             sums[config] = file_checksum(config)
-        inputs |= dict.fromkeys(replace(_named(checkpoint, f), checksum=sums[f]) for f in sorted(sums))
+        inputs |= dict.fromkeys(InputFile(*_named(checkpoint, f), checksum=sums[f]) for f in sorted(sums))
     return list(inputs)
 
 
-def _named(checkpoint: Checkpoint, file: Path) -> InputFile:
-    """A file by its model, without what tells only where this machine keeps its files; its checksum is open."""
+def _named(checkpoint: Checkpoint, file: Path) -> tuple[str, str]:
+    """Model and file of an `InputFile`, without what tells only where this machine keeps its files."""
     first = _parts(checkpoint.ref)[0]
     named = _ID.fullmatch(first) or os.path.exists(os.path.expanduser(first))  # not a stack's slices, nor a part
     if named and file.is_relative_to(checkpoint.folder):
-        return InputFile(_full(first), file.relative_to(checkpoint.folder).as_posix())
+        return _full(first), file.relative_to(checkpoint.folder).as_posix()
     for part in _parts(checkpoint.ref):
         folder = Path(os.path.expanduser(part))
         if file.is_relative_to(folder):
-            return InputFile(_full(part), file.relative_to(folder).as_posix())
-    return InputFile(checkpoint.ref, _full(str(file)))
+            return _full(part), file.relative_to(folder).as_posix()
+    return checkpoint.ref, _full(str(file))
 
 
 def _full(part: str) -> str:
@@ -169,19 +168,19 @@ def _with_state(row: Json, path: Path) -> InputFile:
     def same(file: Path) -> bool:
         return file.stat().st_size == wanted.nbytes and file_checksum(file) == wanted
 
-    each = InputFile(row["model"], row["file"], checksum=wanted)
-    where = _find_input(each)
+    model, file = row["model"], row["file"]
+    where = _find_input(model, os.path.expanduser(file))
     if where is not None:
         state = "unchanged" if same(where) else "changed"
     else:
-        state = "unchanged" if any(map(same, _moved_along(each, path.parent))) else "absent"
-    return replace(each, state=state)
+        place = Path(os.path.expanduser(model)) / os.path.expanduser(file)
+        state = "unchanged" if any(map(same, _moved_along(place, path.parent))) else "absent"
+    return InputFile(model, file, checksum=wanted, state=state)
 
 
-def _moved_along(wanted: InputFile, folder: Path) -> Iterator[Path]:
+def _moved_along(place: Path, folder: Path) -> Iterator[Path]:
     """Where an input may be that was moved together with the output, in a folder of both: the end of its path, as
     seen from the folders that the output is in."""
-    place = Path(os.path.expanduser(wanted.model)) / os.path.expanduser(wanted.file)
     if not place.is_absolute():
         return
     for above in folder.absolute().parents:
@@ -190,11 +189,10 @@ def _moved_along(wanted: InputFile, folder: Path) -> Iterator[Path]:
                 yield moved
 
 
-def _find_input(wanted: InputFile) -> Path | None:
+def _find_input(model: str, file: str) -> Path | None:
     """An input on this machine, in a folder or in the hub's cache; None where it is not here. Downloads
     nothing.
     """
-    model, file = wanted.model, os.path.expanduser(wanted.file)
     folder = os.path.expanduser(model)
     if os.path.isfile(folder):  # a lone .safetensors file stands for its folder
         folder = os.path.dirname(folder) or "."
