@@ -307,8 +307,8 @@ def test_a_killed_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(KeyboardInterrupt):
         package.merge(made, out=tmp_path / "out", observer=kill)
     assert not (tmp_path / "out").exists()
-    for place in ("expert_alignments.run_planned", "experts.prompt_rows"):
-        monkeypatch.delattr(f"isomerge.commands.{place}")
+    for place in ("run.alignment_runs.AlignPlan.run", "commands.experts.prompt_rows"):
+        monkeypatch.delattr(f"isomerge.{place}")
     package.merge(made, out=tmp_path / "out")
     for name in ("model.safetensors", "alignment.safetensors", "config.json"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

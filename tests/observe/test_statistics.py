@@ -29,9 +29,9 @@ from isomerge.observe.stats.statistics import (
     write_statistics,
 )
 from isomerge.observe.stats.taps import capture
-from isomerge.run.alignment_runs import run_align
+from isomerge.run.alignment_runs import plan_align
 from isomerge.run.writing_run import Output
-from isomerge.solve.match_options import Matching
+from isomerge.solve.match_options import WEIGHTS, Matching
 from solve.disguises import files_of, perturb, single, turn
 from toys import config_of, load_toy, outputs, relative, save_toy, write_toy
 
@@ -161,12 +161,12 @@ def test_files_and_live_data_give_the_same_match(evidence: str, tmp_path: Path) 
         a, b = map(recognise, folders)
         # the functional match needs the data themselves
         matching = Matching(evidence=evidence, functional=False, **how)
-        run_align(b, a, Output(tmp_path / out), spaces="all", matching=matching)
+        plan_align(b, a, Output(tmp_path / out), spaces="all", matching=matching).run()
     live, found = (files_of(tmp_path / out) for out in ("live", "files"))
     assert live["model.safetensors"] == found["model.safetensors"]
     assert live["alignment.safetensors"] == found["alignment.safetensors"]
     a, b = map(recognise, folders)
-    run_align(b, a, Output(tmp_path / "weights"), spaces="all")
+    plan_align(b, a, Output(tmp_path / "weights"), spaces="all", matching=WEIGHTS).run()
     assert files_of(tmp_path / "weights")["model.safetensors"] != found["model.safetensors"]
 
 
@@ -178,9 +178,8 @@ def test_activations_alone_find_a_twin(name: str, tmp_path: Path) -> None:
     examples = examples_for(a, 60)
     files = tuple(str(stored(f, examples, tmp_path / f"{f.name}.safetensors")) for f in (a, moved))
     matching = Matching(stats=files, evidence="activations")
-    _, report = run_align(
-        recognise(moved), recognise(a), Output(tmp_path / "back"), spaces="all", matching=matching
-    )
+    planned = plan_align(recognise(moved), recognise(a), Output(tmp_path / "back"), spaces="all", matching=matching)
+    _, report = planned.run()
     total = report.moves.distance.total
     assert total.before > 1
     assert total.after <= 1e-3 * total.norm
@@ -194,13 +193,13 @@ def test_unlike_data_are_refused(tmp_path: Path) -> None:
     for number, (seed, how) in enumerate([(1, {}), (0, {"rows": 20}), (0, {"batch_size": 5})]):
         other = str(stored(b, examples_for(b, seed=seed), tmp_path / f"b{number}.safetensors", **how))
         with pytest.raises(IsomergeError, match="different data" if seed else "rows that were chosen otherwise"):
-            run_align(
+            plan_align(
                 recognise(b),
                 recognise(a),
                 Output(tmp_path / "out"),
                 spaces="all",
                 matching=Matching(stats=(first, other)),
-            )
+            ).run()
     assert not (tmp_path / "out").exists()
 
 

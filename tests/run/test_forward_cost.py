@@ -116,10 +116,10 @@ def test_an_alignment_has_what_the_anchor_leaves(given: dict[str, Path], monkeyp
     model, seen = recognise(given["A"]), []
     from isomerge.run import connectivity
 
-    align = connectivity.run_align
+    align = connectivity.plan_align
     monkeypatch.setattr(
         connectivity,
-        "run_align",
+        "plan_align",
         lambda a, b, out, **how: (seen.append(out.max_memory), align(a, b, out, **how))[1],
     )
     isomerge.barrier(given["A"], given["A"], data=given["DATA"], points=3, max_memory="1GB", spaces="default")

@@ -15,7 +15,7 @@ from isomerge.options import OutputOptions, RunningOptions
 from isomerge.progress import Observer
 from isomerge.quotient.kinship import kinship
 from isomerge.records import Change, Record, optional
-from isomerge.run.alignment_runs import AlignPlan, plan_align, run_planned
+from isomerge.run.alignment_runs import AlignPlan, plan_align
 from isomerge.run.writing_run import StreamWriter
 from isomerge.solve.match_options import Matching
 from isomerge.solve.standing import Standing, standings
@@ -50,7 +50,7 @@ class ExpertAlignment:
         if (record := stream.done(step)) is not None:
             self.moved = Change(**record["distance"])
             return Alignment.load(path, self.plan.solver.source.declared)
-        alignment, report = run_planned(self.plan)
+        alignment, report = self.plan.run()
         total = report.moves.distance.total
         self.moved = Change(total.before, total.after)
         alignment.save(path)

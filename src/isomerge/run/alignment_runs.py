@@ -31,7 +31,7 @@ from isomerge.run.writing_run import Output, StreamWriter, run_key
 from isomerge.solve.match_checks import check_matching, check_statistics_files
 from isomerge.solve.match_inputs import check_data, inputs_key, with_generated
 from isomerge.solve.match_names import SOFT
-from isomerge.solve.match_options import OURS, WEIGHTS, Matching
+from isomerge.solve.match_options import OURS, Matching
 from isomerge.solve.pairs.pair import Blocks, PairSolver, gaps_of
 from isomerge.solve.pairs.solutions import prepare_solutions
 from isomerge.solve.pairs.written_gains import with_storable_gains
@@ -71,6 +71,14 @@ class ApplyReport(RunReport, Generic[A], kw_only=True):
     """What this command says beside."""
 
 
+MATCHED = (
+    "The same function as the second model, in other weights: moved along its symmetry orbit to where it was "
+    "matched to the first. Made by isomerge."
+)
+AS_IT_IS = "The second model below as it is: it stands in the coordinates of the first already. Made by isomerge."
+"""What a model card says of the two."""
+
+
 @dataclass
 class AlignPlan:
     """One alignment, checked and planned: what solves it, and what is known of the two models."""
@@ -105,7 +113,56 @@ class AlignPlan:
 
     def run(self) -> tuple[Alignment, AlignReport]:
         """Match and write; the alignment and the report."""
-        return run_planned(self)
+        solver, matching, output = self.solver, self.matching, self.output
+        source, anchor = solver.source, solver.anchor
+        plan, dtype = solver.plan, solver.dtype
+        if plan.norms and not solver.left and matching.match == OURS and matching.learn is None:
+            read_onto(anchor, source)
+        key = run_key(
+            "align",
+            [source, anchor],
+            self.spaces,
+            self.layers,
+            output.dtype,
+            output.out_shard_size,
+            plan.selection.spec.origin,
+            inputs_key(matching, anchor),
+            solver.left,
+        )
+        with StreamWriter(self.stored, output, key, others=[anchor]) as stream:
+            matching = with_generated(matching, [anchor, source], stream)
+            solver = replace(solver, rounding=RoundingOf(source, stream.form, dtype))
+            (solver,), streams = prepare_solutions(stream, [solver], matching)
+            if not streams:
+                (solver,) = prepare_votes(stream, [solver])
+            results = stream_units(stream, [solver], plan, self.as_stored, anchor, guard=True)
+            write_alone(stream, plan, self.stored, dtype, solver.given)
+            alignment = solver.alignment(elements_of_results(results[0]))
+            models, ours = [anchor, source], matching.match == OURS
+            moves = moves_of(models, results)
+            risen = moves.risen(why_risen(streams, "" if ours else matching.match))
+            report = AlignReport(
+                run=run_of("align", models, results),
+                moves=moves,
+                streams=streams if ours else [],
+                match=None if ours else Match(matching.match, streams),
+                spaces=self.spaces,
+                layers=self.layers,
+                notes=run_notes(plan.selection.notes, risen),
+                rounding=Rounded.of(gaps_of(results[0])),
+                turned=_turned(source, {*plan.selection.streams}),
+            )
+            verdict = self.verdict(report)
+            report = replace(report, verdict=verdict, notes=[*report.notes, *noted(verdict)])
+            if not output.dropped:
+                check_rounding(report.rounding, source.ref, chosen=True)
+            text = AS_IT_IS if solver.left else MATCHED
+            parents = parents_of([anchor.checkpoint, source.checkpoint])
+            card = model_card(
+                "Aligned checkpoint", [anchor.ref, source.ref], text, report.document(), parents=parents
+            )
+            report = stream.finish(report, {"alignment.safetensors": alignment}, card)
+        return alignment, report
 
     def as_stored(
         self, unit: Unit, blocks: list[Blocks], by: list[Alignment | None], first: FirstReadings
@@ -128,7 +185,7 @@ def plan_align(
     output: Output,
     *,
     spaces: str | None,
-    layers: str | None,
+    layers: str | None = None,
     matching: Matching,
     align: bool | str = True,
     kinship: Kinship | None = None,
@@ -168,86 +225,6 @@ def plan_align(
     how = {"device": matching.matching_device, "room": room, "left": left}
     solver = PairSolver(anchor, source, plan, dtype, guard=True, **how)
     return AlignPlan(stored, rows, solver, chosen, standing[0], layers, matching, output)
-
-
-def run_align(
-    source: Model,
-    anchor: Model,
-    output: Output,
-    *,
-    spaces: str | None = "default",
-    layers: str | None = None,
-    matching: Matching = WEIGHTS,
-    align: bool | str = True,
-    kinship: Kinship | None = None,
-) -> tuple[Alignment, AlignReport]:
-    """Write the source in the weights closest to the anchor's; returns the alignment and the report. Arguments as
-    of `plan_align`."""
-    return run_planned(
-        plan_align(
-            source, anchor, output, spaces=spaces, layers=layers, matching=matching, align=align, kinship=kinship
-        )
-    )
-
-
-MATCHED = (
-    "The same function as the second model, in other weights: moved along its symmetry orbit to where it was "
-    "matched to the first. Made by isomerge."
-)
-AS_IT_IS = "The second model below as it is: it stands in the coordinates of the first already. Made by isomerge."
-"""What a model card says of the two."""
-
-
-def run_planned(planned: AlignPlan) -> tuple[Alignment, AlignReport]:
-    """Match and write what was planned; the alignment and the report."""
-    solver, spaces, matching, output = planned.solver, planned.spaces, planned.matching, planned.output
-    source, anchor, layers = solver.source, solver.anchor, planned.layers
-    plan, dtype = solver.plan, solver.dtype
-    if plan.norms and not solver.left and matching.match == OURS and matching.learn is None:
-        read_onto(anchor, source)
-    key = run_key(
-        "align",
-        [source, anchor],
-        spaces,
-        layers,
-        output.dtype,
-        output.out_shard_size,
-        plan.selection.spec.origin,
-        inputs_key(matching, anchor),
-        solver.left,
-    )
-    with StreamWriter(planned.stored, output, key, others=[anchor]) as stream:
-        matching = with_generated(matching, [anchor, source], stream)
-        solver = replace(solver, rounding=RoundingOf(source, stream.form, dtype))
-        (solver,), streams = prepare_solutions(stream, [solver], matching)
-        if not streams:
-            (solver,) = prepare_votes(stream, [solver])
-        results = stream_units(stream, [solver], plan, planned.as_stored, anchor, guard=True)
-        write_alone(stream, plan, planned.stored, dtype, solver.given)
-        alignment = solver.alignment(elements_of_results(results[0]))
-        models, ours = [anchor, source], matching.match == OURS
-        moves = moves_of(models, results)
-        risen = moves.risen(why_risen(streams, "" if ours else matching.match))
-        report = AlignReport(
-            run=run_of("align", models, results),
-            moves=moves,
-            streams=streams if ours else [],
-            match=None if ours else Match(matching.match, streams),
-            spaces=spaces,
-            layers=layers,
-            notes=run_notes(plan.selection.notes, risen),
-            rounding=Rounded.of(gaps_of(results[0])),
-            turned=_turned(source, {*plan.selection.streams}),
-        )
-        verdict = planned.verdict(report)
-        report = replace(report, verdict=verdict, notes=[*report.notes, *noted(verdict)])
-        if not output.dropped:
-            check_rounding(report.rounding, source.ref, chosen=True)
-        text = AS_IT_IS if solver.left else MATCHED
-        parents = parents_of([anchor.checkpoint, source.checkpoint])
-        card = model_card("Aligned checkpoint", [anchor.ref, source.ref], text, report.document(), parents=parents)
-        report = stream.finish(report, {"alignment.safetensors": alignment}, card)
-    return alignment, report
 
 
 REPLAYED = "The same function as the model below, in other weights: an alignment was replayed. Made by isomerge."

@@ -23,7 +23,7 @@ from isomerge.observe.live.modules import load_module
 from isomerge.observe.live.substitution import module_as_told
 from isomerge.observe.losses import Figures, Measure, logits_of
 from isomerge.records import Change, Record, optional
-from isomerge.run.alignment_runs import AlignReport, run_align
+from isomerge.run.alignment_runs import AlignReport, plan_align
 from isomerge.run.barrier_options import BarrierOptions, Way
 from isomerge.run.forward_cost import held_while_aligning
 from isomerge.run.run_verdict import RunVerdict, measured, planned_facts, verdict_on
@@ -221,7 +221,7 @@ def _aligned(
         folders, reports = [], []
         for number, model in enumerate(models[1:]):
             output = Output(Path(folder) / str(number), dtype=dtype, max_memory=bound)
-            _, report = run_align(model, models[0], output, spaces=way.spaces, matching=way.matching)
+            _, report = plan_align(model, models[0], output, spaces=way.spaces, matching=way.matching).run()
             folders.append(output.out)
             reports.append(report)
         yield folders, reports
