@@ -43,7 +43,7 @@ def test_tables_are_never_cut(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     from isomerge.cli.console import Voice
 
     monkeypatch.setenv("COLUMNS", "20")
-    Voice().table("", ["a name", "group", "number"], [["first of all", "SignedPerm(4096)", "123.456789"]] * 2)
+    Voice().table(["a name", "group", "number"], [["first of all", "SignedPerm(4096)", "123.456789"]] * 2)
     head, row = capsys.readouterr().out.splitlines()
     assert row.split("  ") == ["first of all", "SignedPerm(4096)", "123.456789"]
     assert head.split() == ["a", "name", "group", "number"]

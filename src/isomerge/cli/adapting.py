@@ -27,7 +27,7 @@ def tell_extract_lora(voice: Voice, asked: asked_for.ExtractLora, report: OfMode
     tensors = about.tensors
     if voice.verbose:
         rows = [[n, x.kept, str(x.rank or ""), f"{x.norm:.4g}", f"{x.lost:.4g}"] for n, x in tensors.items()]
-        voice.table("", ["tensor that differs", "kept", "rank", "norm of the difference", "lost"], rows)
+        voice.table(["tensor that differs", "kept", "rank", "norm of the difference", "lost"], rows)
     voice.warn(*about.notes)
     kept = Counter(x.kept for x in tensors.values())
     parts = [f"{kept['lora']} weights by factors of rank {about.rank} or less"]
@@ -63,7 +63,7 @@ def tell_merge_lora(voice: Voice, asked: asked_for.MergeLora, report: MergeLoraR
             [name, str(len(made.adapters)), str(made.rank), f"{made.norm:.4g}", f"{made.distance:.4g}"]
             for name, made in about.modules.items()
         ]
-        voice.table("", ["module", "adapters", "rank", "norm of the sum", "distance from it"], rows)
+        voice.table(["module", "adapters", "rank", "norm of the sum", "distance from it"], rows)
     voice.warn(*about.notes)
     voice.say(
         f"Wrote {asked.out}: {about.method} merge of {', '.join(report.adapters)}, {len(about.modules)} modules of "

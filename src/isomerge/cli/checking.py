@@ -21,7 +21,7 @@ def tell_fsck(voice: Voice, asked: asked_for.Fsck, report: Checkup) -> int | Non
     shown = [each for each in files if voice.verbose or each.state != "ok"]
     if shown:
         cells = [_cells(each.file, each.checksum, each.state) for each in shown]
-        voice.table("", ["file", "bytes", "crc32", ""], cells)
+        voice.table(["file", "bytes", "crc32", ""], cells)
     voice.say(*(f"{problem.file}: {problem.problem}" for problem in problems))
     nbytes = size_text(sum(each.checksum.nbytes for each in files))
     state = "Sound" if report.sound else "Damaged"
@@ -45,4 +45,4 @@ def _say_inputs(voice: Voice, inputs: Sequence[InputFile]) -> None:
         voice.say(f"Inputs, {len(inputs)} files: {', '.join(said)} since.")
     if shown := [each for each in inputs if voice.verbose or each.state == "changed"]:
         cells = [_cells(f"{each.model}: {each.file}", each.checksum, each.state) for each in shown]
-        voice.table("", ["input", "bytes", "crc32", ""], cells)
+        voice.table(["input", "bytes", "crc32", ""], cells)

@@ -89,7 +89,7 @@ def tell_verify(voice: Voice, asked: asked_for.Verify, report: Any) -> int | Non
         voice.say(f"Not the same by the symmetries declared for {verified.model_type}: {how}.{unseen}")
     if voice.verbose and residual.layers:
         rows = [[f"layer {n}" if n != "outside" else n, f"{r:.2g}"] for n, r in residual.layers.items()]
-        voice.table("", ["largest relative residual", ""], rows)
+        voice.table(["largest relative residual", ""], rows)
     _tell_alone(voice, about.only_in_one)
     if (run := verified.run) is not None:
         place = f", in {run.output}" if run.outputs > AGREEING else ""
@@ -210,7 +210,7 @@ def tell_fingerprint(
         return DISAGREE if any(conflicts) else None
     compared, unread = report.compared, report.unread
     if compared:
-        voice.table("", ["compared with", "", "score", "difference"], [_cells(each) for each in compared])
+        voice.table(["compared with", "", "score", "difference"], [_cells(each) for each in compared])
     for each in compared:
         _tell_pair(voice, each)
     voice.warn(*(f"{failure.model} is left out: {failure.error}" for failure in unread))
@@ -302,7 +302,7 @@ def tell_inspect(voice: Voice, asked: asked_for.Inspect, report: Inspection) -> 
     shifts += [(ROLES[NORMS], NORMS, report.norms)] if report.norms else []
     rows += [[words, name, "translation", "", f"{n:,}", "", "yes"] for words, name, n in shifts]
     head = ["what symmetry moves", "its name", "group", "times", "dimensions", "permutations", "is matched"]
-    voice.table("", head, rows)
+    voice.table(head, rows)
     warn_fixed(voice, report.fixed)
     voice.say(*map(_stream_text, report.streams))
     voice.say(
@@ -310,7 +310,7 @@ def tell_inspect(voice: Voice, asked: asked_for.Inspect, report: Inspection) -> 
         f"{report.redundant_dimensions:,} continuous dimensions are redundant{_parts_text(report.redundant)}"
     )
     if voice.verbose:
-        voice.table("", ["tensor", "axes"], [[name, axes] for name, axes in report.lines.items()])
+        voice.table(["tensor", "axes"], [[name, axes] for name, axes in report.lines.items()])
 
 
 PARTS = {

@@ -78,14 +78,14 @@ class Voice:
         if not self.quiet:
             print(visible(text), file=sys.stderr)
 
-    def table(self, title: str, columns: list[str], rows: list[list[str]]) -> None:
+    def table(self, columns: list[str], rows: list[list[str]]) -> None:
         """A table, each row once; all columns but the first are numbers, never cut: a terminal breaks lines
         that are too long."""
         if self.quiet:
             return
         from rich.table import Table
 
-        table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+        table = Table(box=None, pad_edge=False)
         for number, column in enumerate(columns):
             table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
         for row in dict.fromkeys(map(tuple, rows)):
@@ -150,14 +150,14 @@ def distance_table(voice: Voice, distance: Spread) -> None:
 
     columns = ["Frobenius distance", *(["before", "after", "change"] if moved else ["as stored"]), "norm"]
     rows = [row("all tensors", distance.total)] + [row(f"  {n}", gap) for n, gap in parts.items()]
-    voice.table("", columns, rows)
+    voice.table(columns, rows)
     layers = [
         row(f"  layer {n}" if n != "outside" else "  outside layers", gap) for n, gap in distance.layers.items()
     ]
     if voice.verbose:
         spaces = [row(f"  {n}", gap) for n, gap in distance.spaces.items()]
-        voice.table("", ["per space", *columns[1:]], spaces)
-        voice.table("", ["per layer", *columns[1:]], layers)
+        voice.table(["per space", *columns[1:]], spaces)
+        voice.table(["per layer", *columns[1:]], layers)
 
 
 def stream_table(voice: Voice, notes: Sequence[str], streams: Sequence[Json], verdict: RunVerdict | None) -> None:
@@ -176,7 +176,7 @@ def stream_table(voice: Voice, notes: Sequence[str], streams: Sequence[Json], ve
             [name, f"{first:.5g} -> {last:.5g}", f"{last / first - 1:+.1%}" if first else "", str(stream["sweeps"])]
         )
     if rows:
-        voice.table("", ["Residual stream", "objective", "change", "sweeps"], rows)
+        voice.table(["Residual stream", "objective", "change", "sweeps"], rows)
 
 
 GROUPS = {
@@ -198,7 +198,7 @@ def scan_table(voice: Voice, scan: LayerScan, unit: str) -> None:
         ]
         for each in scan.candidates
     ]
-    voice.table("", ["Layers matched", f"loss ({unit})", "accuracy"], rows)
+    voice.table(["Layers matched", f"loss ({unit})", "accuracy"], rows)
 
 
 def tell_verdict(voice: Voice, verdict: RunVerdict | None) -> None:

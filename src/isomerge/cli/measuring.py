@@ -60,7 +60,7 @@ def _ends(voice: Voice, report: BarrierReport) -> None:
     together = report.ensemble
     named = [*zip(report.models, ends, strict=True), ("ensemble of them", (together.loss, together.accuracy))]
     rows = [[name, f"{loss:.4f}", _percent(accuracy)] for name, (loss, accuracy) in named]
-    voice.table("", [f"{report.data.examples} examples", f"loss ({report.unit})", "accuracy"], rows)
+    voice.table([f"{report.data.examples} examples", f"loss ({report.unit})", "accuracy"], rows)
 
 
 def _lines(voice: Voice, lines: Sequence[LineReport]) -> None:
@@ -72,14 +72,12 @@ def _lines(voice: Voice, lines: Sequence[LineReport]) -> None:
         figures = [*each.line.barriers.values(), loss, highest]
         rows.append([each.name, *(f"{x:.4f}" for x in figures), f"{at:.2f}", _percent(accuracy)])
     voice.say("")
-    voice.table("", columns, rows)
+    voice.table(columns, rows)
     if voice.verbose:
         names = [each.name for each in lines]
         steps = zip(lines[0].line.points, *(each.line.losses for each in lines), strict=True)
         voice.say("")
-        voice.table(
-            "", ["loss at", *names], [[f"{at:.3f}", *(f"{x:.4f}" for x in losses)] for at, *losses in steps]
-        )
+        voice.table(["loss at", *names], [[f"{at:.3f}", *(f"{x:.4f}" for x in losses)] for at, *losses in steps])
     voice.say(
         "\nbarrier: above the straight line between the ends (Entezari); (Verma): above their mean; (range): "
         "highest less lowest.\nmidpoint and accuracy are those of the average of the two models."
@@ -95,7 +93,7 @@ def _planes(voice: Voice, planes: Sequence[PlaneReport]) -> None:
         row = [each.name, f"{loss:.4f}", _percent(accuracy), f"{each.plane.highest_inside[0]:.4f}"]
         rows.append([*row, f"{least:.4f}", f"({x:.3g}, {y:.3g})"])
     voice.say("")
-    voice.table("", columns, rows)
+    voice.table(columns, rows)
     voice.say(
         "\naverage: of the three models; highest inside: on the triangle between them; lowest: on the whole grid. "
         "Coordinates are\ndistances in the weights: A is (0, 0), B lies on the first axis."
@@ -106,12 +104,12 @@ def tell_evaluate(voice: Voice, asked: asked_for.Evaluate, report: EvaluateRepor
     """Tables with a row for each model."""
     if (data := report.data) is not None:
         rows = [[each.model, *_figures(each.losses)] for each in report.models if each.losses is not None]
-        voice.table("", [f"{data.examples} examples", f"loss ({report.unit})", "accuracy", "perplexity"], rows)
+        voice.table([f"{data.examples} examples", f"loss ({report.unit})", "accuracy", "perplexity"], rows)
     for task in report.tasks:
         results = [(each.model, (each.tasks or {})[task]) for each in report.models]
         names = list(dict.fromkeys(name for _, result in results for name in result))
         rows = [[model, *_scores(result, names)] for model, result in results]
-        voice.table("", [task, *names], rows)
+        voice.table([task, *names], rows)
 
 
 def _figures(losses: Losses) -> list[str]:
@@ -166,7 +164,7 @@ def plan_stats(voice: Voice, asked: asked_for.Stats) -> Json:
 def tell_stats(voice: Voice, asked: asked_for.Stats, report: StatsReport) -> None:
     """What was gathered."""
     if voice.verbose:
-        voice.table("", ["read at", "tokens"], [[key, str(count)] for key, count in report.tokens.items()])
+        voice.table(["read at", "tokens"], [[key, str(count)] for key, count in report.tokens.items()])
     parts = [f"{report.rows} rows at {report.taps} places"] if report.rows else []
     parts += [kind for kind in report.kinds if kind != "activations"]
     voice.say(f"Wrote {asked.out}: {', '.join(parts)}, from {report.examples} examples, {size_text(report.bytes)}.")

@@ -324,7 +324,7 @@ def _tell_experts(voice: Voice, about: Mixture, notes: Sequence[str]) -> None:
             moved = expert.frame.distance
             gap = "" if moved is None else f"{moved.before:.4g} -> {moved.after:.4g}"
             rows.append([f"{what} {number}", expert.model, FRAMES[expert.frame.frame], gap])
-    voice.table("", ["", "of", "frame", "distance to the base"], rows)
+    voice.table(["", "of", "frame", "distance to the base"], rows)
     size = about.parameters
     voice.say(
         f"{about.architecture}, router by {about.gate_mode}: {size.every:,} parameters, of which a token meets "

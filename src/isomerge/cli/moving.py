@@ -69,7 +69,6 @@ def tell_apply(voice: Voice, asked: asked_for.Apply, report: ApplyReport[Any]) -
     if voice.verbose:
         layers = report.distance.layers.items()
         voice.table(
-            "",
             ["moved by", "", "norm"],
             [[f"layer {n}", f"{gap.after:.6g}", f"{gap.norm:.6g}"] for n, gap in layers],
         )
@@ -86,10 +85,10 @@ def tell_canon(voice: Voice, asked: asked_for.Canon, report: ApplyReport[Canonic
     warn_fixed(voice, report.run.fixed)
     voice.say(*(f"note: {note}" for note in report.notes))
     voice.table(
-        "", ["least clear", "choice of", "gap", "would move the weights by"], [_row(gap) for gap in degeneracy.gaps]
+        ["least clear", "choice of", "gap", "would move the weights by"], [_row(gap) for gap in degeneracy.gaps]
     )
     if voice.verbose and degeneracy.ambiguous:
-        voice.table("", ["ambiguous", "choice of", "gap", "moves"], [_row(gap) for gap in degeneracy.ambiguous])
+        voice.table(["ambiguous", "choice of", "gap", "moves"], [_row(gap) for gap in degeneracy.ambiguous])
     if degeneracy.dead:
         voice.say(
             f"{len(degeneracy.dead)} blocks have no balanced point ({degeneracy.dead[0]}): they are dead or "

@@ -69,9 +69,7 @@ def _tell_completeness(voice: Voice, completeness: Completeness) -> None:
         rows = sorted(counted.left, key=lambda left: -left.dimensions)
         shown = rows if voice.verbose else rows[:SHOWN]
         if shown:
-            voice.table(
-                "", ["dimensions", "not declared: they move", "constant along"], [_left(row) for row in shown]
-            )
+            voice.table(["dimensions", "not declared: they move", "constant along"], [_left(row) for row in shown])
         if len(rows) > len(shown):
             voice.say(f"{len(rows) - len(shown)} more kinds are listed with -v, and in the JSON.")
     for axis in completeness.inner:
@@ -137,7 +135,7 @@ def tell_discover(voice: Voice, asked: asked_for.Discover, report: DiscoverRepor
 def _tell_spaces(voice: Voice, model: str, kind: str, module: str, rows: list[list[str]]) -> None:
     """On what tiny model elements of the spaces were tried, and what came out."""
     voice.say(f"{model}: {kind}, run as a tiny random {module}")
-    voice.table("", ["space", "role", "group", "per", "verdict", "outputs changed by"], rows)
+    voice.table(["space", "role", "group", "per", "verdict", "outputs changed by"], rows)
 
 
 def _row(law: Law, verdict: str, again: float = 0.0) -> list[str]:

@@ -95,7 +95,7 @@ def _twin(voice: Voice, a: Path, out: Path, evaluate: Any) -> Json:
         rows.append([name, f"{100 * accuracy:.1f} %", f"{loss:.4f}"])
     loss, accuracy = evaluate(_load(out / "twin"))
     rows.insert(0, ["the twin itself", f"{100 * accuracy:.1f} %", f"{loss:.4f}"])
-    voice.table("", ["merge of vit-a with its twin", "accuracy", "loss (nats)"], rows)
+    voice.table(["merge of vit-a with its twin", "accuracy", "loss (nats)"], rows)
     return measured
 
 
@@ -123,7 +123,7 @@ def _pair(voice: Voice, a: Path, b: Path, out: Path, evaluate: Any) -> Json:
         figures = [f"{100 * accuracy:.1f} %", f"{loss:.3f}", f"{line.barrier:.3f}", f"{distance:.2f}"]
         rows.append([f"merged, {name}", *figures])
         report[kind] = {"loss": loss, "accuracy": accuracy, "barrier": line.barrier, "distance": distance}
-    voice.table("", ["", "accuracy", "loss (nats)", "barrier (nats)", "distance"], rows)
+    voice.table(["", "accuracy", "loss (nats)", "barrier (nats)", "distance"], rows)
     draw_lines(
         lines,
         ("vit-a", "vit-b"),

@@ -48,7 +48,7 @@ def tell_tune(voice: Voice, asked: asked_for.Tune, report: MergeReport) -> None:
     tune = _tuned(report)
     start, best = tune.start["values"], tune.best["values"]
     rows = [[name, _value(start[name]), _value(value)] for name, value in best.items()]
-    voice.table("", ["parameter", "the recipe's own", "best"], rows)
+    voice.table(["parameter", "the recipe's own", "best"], rows)
     voice.say("")
     rows = [_figures("best", tune.best), _figures("the recipe's own", tune.start)]
     rows += [_figures(row["model"], row) for row in tune.models]
@@ -61,7 +61,7 @@ def tell_tune(voice: Voice, asked: asked_for.Tune, report: MergeReport) -> None:
     if tune.search_unit != tune.unit:
         sizes[0] += f" ({tune.search_unit})"
     head = [tune.unit, *sizes, *tune.best["judge"]["tasks"]] if tasks else []
-    voice.table("", head or [f"loss ({tune.unit})", *sizes, "accuracy"], rows)
+    voice.table(head or [f"loss ({tune.unit})", *sizes, "accuracy"], rows)
     if (clock := tune.clock) is not None:
         voice.say(
             f"\n{len(tune.trials)} trials of {clock.seconds['trial']:.2g} s each, aligned once"

@@ -42,7 +42,7 @@ def tell_widen(voice: Voice, asked: asked_for.Widen, report: ViewReport[Wider]) 
 
 def _tell_widened(voice: Voice, about: Wider, notes: Sequence[str]) -> None:
     rows = [[key, str(size.before), str(size.after)] for key, size in about.sizes.items()]
-    voice.table("", ["size", "before", "after"], rows)
+    voice.table(["size", "before", "after"], rows)
     ways = {
         "zeros": "new coordinates are zero",
         "means": "new coordinates are the mean of the others, which norms take away",
@@ -78,10 +78,10 @@ def tell_transplant_tokenizer(
 
 def _tell_tokens(voice: Voice, about: Tokens, notes: Sequence[str]) -> None:
     rows = [[WAYS.get(how, how), str(number)] for how, number in about.filled.items() if number]
-    voice.table("", ["tokens", "number"], rows)
+    voice.table(["tokens", "number"], rows)
     voice.say(f"Rows: {about.rows.before} before, {about.rows.after} after.")
     if (loss := about.loss) is not None:
         each = (("before", loss.before), ("after", loss.after))
         rows = [[when, f"{text.nats_per_byte:.4g}", str(text.tokens)] for when, text in each]
         voice.say("")
-        voice.table("", [f"{loss.texts} texts, {loss.bytes} bytes", "loss (nats per byte)", "tokens"], rows)
+        voice.table([f"{loss.texts} texts, {loss.bytes} bytes", "loss (nats per byte)", "tokens"], rows)
