@@ -156,29 +156,21 @@ def _match(module: nn.Module, spec: Spec, name: str) -> Any:
         ) from None
 
 
-def materialise(
-    checkpoint: Checkpoint, out: str | Path, *, out_shard_size: int = 5_000_000_000, overwrite: bool = False
-) -> Path:
+def materialise(checkpoint: Checkpoint, out: str | Path) -> Path:
     """Writes every tensor of ``checkpoint``, its config and its companion files to the folder ``out``, which is
     returned.
 
-    Tensors are read and written one by one; a killed run goes on where it stopped. ``out_shard_size`` is in bytes.
-    Raises IsomergeError when ``out`` exists (unless ``overwrite``), the disk is full, or a tensor cannot be read.
+    Tensors are read and written one by one; a killed run goes on where it stopped.
+
+    Raises:
+        IsomergeError: ``out`` exists, the disk is full, or a tensor cannot be read.
     """
     key = hashlib.sha256(json.dumps(["materialise", checkpoint.config, checkpoint.identity()]).encode()).hexdigest()
     plan = [OutTensor(info.name, info.dtype, tuple(info.shape)) for info in checkpoint.tensors.values()]
     # `transformers_weights` names the weights file of the folder that was opened
     config = {name: value for name, value in checkpoint.config.items() if name != "transformers_weights"}
     name = weights_name(config)
-    with CheckpointWriter(
-        Path(out),
-        plan,
-        key=key,
-        out_shard_size=out_shard_size,
-        overwrite=overwrite,
-        name=name,
-        reads=checkpoint.files,
-    ) as writer:
+    with CheckpointWriter(Path(out), plan, key=key, name=name, reads=checkpoint.files) as writer:
         for name in checkpoint.tensors:
             if name not in writer.done:
                 writer.write(name, checkpoint.read(name))
