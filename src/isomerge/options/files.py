@@ -30,10 +30,6 @@ def written(a: Asked) -> str | None:
     return "no checkpoint is written" if a.out is None else None
 
 
-def _pushed(a: Asked) -> str | None:
-    return "nothing is pushed (--push-to-hub)" if a.push_to_hub is None else written(a)
-
-
 class ImportOptions(Options):
     """What code of others a command may look up."""
 
@@ -81,7 +77,8 @@ class OutputOptions(Options):
         acts=written,
     )  # fmt: skip
     private: bool = option(
-        False, "With --push-to-hub: a new model is made private.", "--private", panel=OUTPUT, acts=_pushed,
+        False, "With --push-to-hub: a new model is made private.", "--private", panel=OUTPUT,
+        acts=lambda a: "nothing is pushed (--push-to-hub)" if a.push_to_hub is None else written(a),
     )  # fmt: skip
 
 

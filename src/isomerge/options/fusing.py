@@ -25,18 +25,10 @@ def weights_of(text: str | None) -> list[float] | None:
         raise IsomergeError(f"--weights {text}: give one number per model, such as 0.7,0.3") from None
 
 
-def _switch(value: bool | None) -> bool | str:
-    return AUTO if value is None else value
-
-
 def _merge_base(a: Asked) -> str | None:
     if a.base_model is None:
         return "no --base-model is named"
     return None if a.base_role == "donor" else "the base would not be merged with the models in any case"
-
-
-def _statistics(a: Asked) -> str | None:
-    return None if a.method_statistics else f"the method {a.method} reads no statistics"
 
 
 class AligningOptions(Options):
@@ -52,7 +44,8 @@ class AligningOptions(Options):
         AUTO,
         "Align all before fusing, or none; by default those that are not aligned already, as fine-tunes of one "
         "base are.",
-        "--align/--no-align", kind=bool | None, read=_switch, default=None, panel=FIRST,
+        "--align/--no-align", kind=bool | None, read=lambda align: AUTO if align is None else align, default=None,
+        panel=FIRST,
     )  # fmt: skip
     anchor: str = option(
         "first", "What the models are aligned onto: the first model, or none of them (their common mean).",
@@ -91,7 +84,8 @@ class FusingOptions(Options):
     )  # fmt: skip
     stats: Sequence[str | Path] = option(
         (), "For methods that need statistics: one file of isomerge stats per model, in their order.",
-        kind=list[Path] | None, read=texts_of, default=None, panel=METHOD, acts=_statistics, reads=True,
+        kind=list[Path] | None, read=texts_of, default=None, panel=METHOD, reads=True,
+        acts=lambda a: None if a.method_statistics else f"the method {a.method} reads no statistics",
     )  # fmt: skip
     tokenizer_source: str | None = option(
         None, "Where vocabularies differ, the output's: base, union or a model.", "--tokenizer-source",

@@ -15,10 +15,6 @@ LEARNING = "Learning the match"
 RUNNING_MODELS = "Running the models"
 
 
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
-
-
 RUN_DATA = ("git-rebasin-acts", "git-rebasin-acts-centred", "ot-acts", "ot-acts-emd")
 """Baselines that read activations."""
 
@@ -46,10 +42,6 @@ def _data(a: Asked) -> str | None:
     return "--evidence weights counts no activations, and nothing else reads them" if idle else None
 
 
-def _evidence(a: Asked) -> str | None:
-    return None if _own(a) else f"--match {a.match} has evidence of its own"
-
-
 def _functional(a: Asked) -> str | None:
     if not _own(a) or a.align is False or (a.data is None and a.learn is None):
         return "it takes away a step of matching by data (--data, --learn), which this run does not have"
@@ -71,14 +63,6 @@ def _seed(a: Asked) -> str | None:
     return None if a.random or (matched and a.align is not False) else "nothing is drawn"
 
 
-def _device(a: Asked) -> str | None:
-    return (
-        None
-        if a.align is not False or a.method_reads or a.repair is not None
-        else "nothing is matched, and no model is run"
-    )
-
-
 class MatchingOptions(Options):
     """What a match may look at beside the weights, and how it searches."""
 
@@ -93,11 +77,12 @@ class MatchingOptions(Options):
         read=texts_of, panel=BY_DATA, acts=REFUSED, reads=True,
     )  # fmt: skip
     stats_anchor: str | Path | None = option(
-        None, "The anchor's file of `isomerge stats`.", kind=Path | None, read=_text, panel=BY_DATA, acts=REFUSED,
-        reads=True,
+        None, "The anchor's file of `isomerge stats`.", kind=Path | None, panel=BY_DATA, acts=REFUSED,
+        read=lambda path: None if path is None else str(path), reads=True,
     )  # fmt: skip
     evidence: str = option(
-        "both", "With activations, what counts: both, activations or weights.", panel=BY_DATA, acts=_evidence,
+        "both", "With activations, what counts: both, activations or weights.", panel=BY_DATA,
+        acts=lambda a: None if _own(a) else f"--match {a.match} has evidence of its own",
     )  # fmt: skip
     functional: bool = option(
         True,
@@ -135,7 +120,12 @@ class MatchingOptions(Options):
     )  # fmt: skip
     batch_size: int | None = option(None, "Examples per learning step.", panel=LEARNING, acts=REFUSED)
     device: str = option(
-        "cpu", "Where units are matched and models run: cpu, cuda, ...", panel=RUNNING_MODELS, acts=_device,
+        "cpu", "Where units are matched and models run: cpu, cuda, ...", panel=RUNNING_MODELS,
+        acts=lambda a: (
+            "nothing is matched, and no model is run"
+            if a.align is False and not a.method_reads and a.repair is None
+            else None
+        ),
     )  # fmt: skip
     precision: str = option("float32", "float32, or bfloat16 for mixed precision.", panel=LEARNING, acts=REFUSED)
     gradient_checkpointing: bool = option(

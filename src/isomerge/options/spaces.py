@@ -13,10 +13,6 @@ def aligned(a: Asked) -> str | None:
     return "nothing is aligned" if a.align is False else None
 
 
-def _layers(a: Asked) -> str | None:
-    return "--spaces none leaves nothing to match" if a.spaces == "none" else aligned(a)
-
-
 class LayersOptions(Options):
     """What may move, in which layers."""
 
@@ -29,7 +25,8 @@ class LayersOptions(Options):
         shown=False, panel=FIRST, acts=aligned, recipe=Key(),
     )  # fmt: skip
     layers: str | None = option(
-        None, "Match these layers only: 0-4, 0,2,5, head:5 or tail:3.", panel=PANEL, acts=_layers, recipe=Key(),
+        None, "Match these layers only: 0-4, 0,2,5, head:5 or tail:3.", panel=PANEL, recipe=Key(),
+        acts=lambda a: "--spaces none leaves nothing to match" if a.spaces == "none" else aligned(a),
     )  # fmt: skip
 
 

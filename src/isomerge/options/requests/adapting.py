@@ -54,14 +54,6 @@ def _prunes(a: Asked) -> str | None:
     return None if prunes else f"the method {a.method} keeps all entries"
 
 
-def _cuts(a: Asked) -> str | None:
-    return None if a.method.endswith("svd") else f"the method {a.method} cuts nothing to a rank"
-
-
-def _elects(a: Asked) -> str | None:
-    return None if "ties" in a.method else f"the method {a.method} elects no signs"
-
-
 def _draws(a: Asked) -> str | None:
     # large products are cut by a randomised range finder; the sum of svd is cut by its halves
     cut = a.method.endswith("_svd")
@@ -85,11 +77,13 @@ class AdapterOptions(Options):
         None, "The share of entries that ties, dare and magnitude_prune keep.", panel="Method", acts=_prunes,
     )  # fmt: skip
     rank: int | None = option(
-        None, "The largest rank that svd leaves; by default the adapters' largest.", panel="Method", acts=_cuts,
+        None, "The largest rank that svd leaves; by default the adapters' largest.", panel="Method",
+        acts=lambda a: None if a.method.endswith("svd") else f"the method {a.method} cuts nothing to a rank",
     )  # fmt: skip
     majority_sign: str = option(
         "total", "Whose sign ties elects: total (of the sum) or frequency (of the most adapters).",
-        "--majority-sign", panel="Method", acts=_elects,
+        "--majority-sign", panel="Method",
+        acts=lambda a: None if "ties" in a.method else f"the method {a.method} elects no signs",
     )  # fmt: skip
     seed: int = option(
         0, "Of the entries that dare keeps, and of the randomised range finder for large products (_svd).",
@@ -115,10 +109,6 @@ class MergeLora(Request):
     telling: TellingOptions = group(TellingOptions)
 
 
-def _tall(a: Asked) -> str | None:
-    return None if a.kind == "tall" else "masks of EMR have no threshold"
-
-
 class TaskMask(Request):
     """Write the mask (one bit per weight) by which restore-task gives TASK back from MERGED and BASE.
 
@@ -137,7 +127,7 @@ class TaskMask(Request):
     )  # fmt: skip
     tall_lambda: float = option(
         0.4, "With --kind tall: the larger, the fewer weights are in the mask.", "--tall-lambda", panel=FIRST,
-        acts=_tall,
+        acts=lambda a: None if a.kind == "tall" else "masks of EMR have no threshold",
     )  # fmt: skip
     opening: OpeningOptions = group(OpeningOptions)
     writing: FileOptions = group(FileOptions)

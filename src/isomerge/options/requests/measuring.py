@@ -79,10 +79,6 @@ class Barrier(Request):
         return [self.one, self.two] if self.third is None else [self.one, self.two, self.third]
 
 
-def _tasks(names: str | None) -> list[str]:
-    return [task.strip() for task in (names or "").split(",") if task.strip()]
-
-
 class Evaluate(Request):
     """Evaluate models side by side: loss, accuracy and perplexity on DATA, or tasks, in one table."""
 
@@ -92,8 +88,8 @@ class Evaluate(Request):
         None, "Labelled examples, or text for language models (as of isomerge merge).", kind=str | None, reads=True,
     )  # fmt: skip
     tasks: Sequence[str] = option(
-        (), "Tasks of lm-evaluation-harness, with commas: pip install 'lm-eval[hf]'.", kind=str | None, read=_tasks,
-        default=None,
+        (), "Tasks of lm-evaluation-harness, with commas: pip install 'lm-eval[hf]'.", kind=str | None,
+        default=None, read=lambda names: [task.strip() for task in (names or "").split(",") if task.strip()],
     )  # fmt: skip
     examples: ExamplesOptions = group(ExamplesOptions)
     batch_size: int = option(32, "Examples that are run at a time.")

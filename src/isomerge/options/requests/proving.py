@@ -51,10 +51,6 @@ class Prove(Request):
     telling: TellingOptions = group(TellingOptions)
 
 
-def _file(a: Asked) -> str | None:
-    return "no file is written (--out)" if a.out is None else None
-
-
 class Discover(Request):
     """Derive the spec of MODEL's architecture and prove it: every symmetry is tried on tiny random models of the
     same class.
@@ -69,5 +65,8 @@ class Discover(Request):
         None, "Write the spec text to this file; printed otherwise.", "--out", "-o", kind=Path | None, writes=FILE,
     )  # fmt: skip
     seed: int = option(0, "Seed of the tiny random models.")
-    overwrite: bool = option(False, "Replace the file when it exists.", "--overwrite", acts=_file)
+    overwrite: bool = option(
+        False, "Replace the file when it exists.", "--overwrite",
+        acts=lambda a: "no file is written (--out)" if a.out is None else None,
+    )  # fmt: skip
     telling: TellingOptions = group(TellingOptions)

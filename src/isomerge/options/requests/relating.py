@@ -6,11 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.options.files import DryRunOptions, FolderOptions, TellingOptions, out_folder
-from isomerge.options.option import Asked, Request, argument, group, option
-
-
-def _basis(a: Asked) -> str | None:
-    return None if a.anchors == "random" else "only random anchors are drawn"
+from isomerge.options.option import Request, argument, group, option
 
 
 class Relational(Request):
@@ -31,7 +27,9 @@ class Relational(Request):
         False, "Store each head as two full forms, free of gauge; not with rotary positions.", "--full",
     )  # fmt: skip
     chunk: int | None = option(None, "Tokens per chunk of attention with memory linear in the length.", least=1)
-    seed: int = option(0, "Of a random basis.", acts=_basis)
+    seed: int = option(
+        0, "Of a random basis.", acts=lambda a: None if a.anchors == "random" else "only random anchors are drawn",
+    )  # fmt: skip
     writing: FolderOptions = group(FolderOptions)
     planning: DryRunOptions = group(DryRunOptions)
     telling: TellingOptions = group(TellingOptions)

@@ -8,7 +8,7 @@ from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.options.files import DryRunOptions, OpeningOptions, OutputOptions, TellingOptions, out_folder
-from isomerge.options.option import FIRST, LATE, Asked, Options, Request, argument, group, option
+from isomerge.options.option import FIRST, LATE, Options, Request, argument, group, option
 from isomerge.options.running import ExamplesOptions, RunningOptions
 
 SEARCH, JUDGING = "Search", "Examples"
@@ -27,19 +27,6 @@ def _named(texts: Sequence[str] | None) -> dict[str, str] | None:
             raise IsomergeError(f"--search {text}: {name or 'it'} {why}; write NAME=LOW:HIGH once for a parameter")
         ranges[name] = spec
     return ranges
-
-
-def _descends(a: Asked) -> str | None:
-    return None if a.sampler == "gradient" else f"--sampler {a.sampler} takes no steps along a gradient"
-
-
-def _judged(a: Asked) -> str | None:
-    return None if a.judge_data is None else "--judge-data says what the result is judged on"
-
-
-def _read_length(a: Asked) -> str | None:
-    """Else examples say whether it acts."""
-    return "tasks say themselves how long their texts are" if a.tasks else None
 
 
 class TuningOptions(Options):
@@ -65,7 +52,10 @@ class TuningOptions(Options):
     )  # fmt: skip
     rate: float = option(
         0.03, "With --sampler gradient: the share of its range by which a parameter changes in the first step.",
-        panel=SEARCH, acts=_descends,
+        panel=SEARCH,
+        acts=lambda a: (
+            None if a.sampler == "gradient" else f"--sampler {a.sampler} takes no steps along a gradient"
+        ),
     )  # fmt: skip
     objective: str = option(
         "loss",
@@ -85,7 +75,8 @@ class TuningOptions(Options):
         kind=str | None, panel=JUDGING, reads=True,
     )  # fmt: skip
     judge_share: float = option(
-        0.5, "Without --judge-data: the share of --data that is held out.", panel=JUDGING, acts=_judged,
+        0.5, "Without --judge-data: the share of --data that is held out.", panel=JUDGING,
+        acts=lambda a: None if a.judge_data is None else "--judge-data says what the result is judged on",
     )  # fmt: skip
     batch_size: int = option(32, "Examples that a model reads at a time.", panel=JUDGING)
     tasks: Sequence[str | Mapping[str, Any]] | None = option(
@@ -165,7 +156,11 @@ class Tune(Request):
         "--data", kind=str | None, panel=FIRST, reads=True,
     )  # fmt: skip
     tuning: TuningOptions = group(TuningOptions)
-    examples: ExamplesOptions = group(ExamplesOptions, length=_read_length)
+    examples: ExamplesOptions = group(
+        ExamplesOptions,
+        # else the examples say whether it acts
+        length=lambda a: "tasks say themselves how long their texts are" if a.tasks else None,
+    )
     opening: OpeningOptions = group(OpeningOptions)
     writing: OutputOptions = group(OutputOptions)
     planning: DryRunOptions = group(DryRunOptions)
