@@ -102,16 +102,12 @@ def check_places(request: type[Request], arguments: Mapping[str, Any], more: Ite
     for folder in folders:
         check_apart(folder, _places(read))
     for name, path in files.items():
-        if any(_is_in(path, folder) for folder in folders):
+        if any(Path(os.path.realpath(folder)) in Path(os.path.realpath(path)).parents for folder in folders):
             raise IsomergeError(
                 f"{name} lies in the folder that is written, and might replace a file of it: choose another place"
             )
         if os.path.exists(path):
             check_not_read(path, name, _places(read))
-
-
-def _is_in(path: Path, folder: Path) -> bool:
-    return Path(os.path.realpath(folder)) in Path(os.path.realpath(path)).parents
 
 
 def _places(values: Iterable[Any]) -> Iterator[Path]:

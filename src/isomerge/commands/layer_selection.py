@@ -75,7 +75,7 @@ def with_selected_layers(merge: MergeRequest, means: Means) -> MergeRequest:
             if report.measured is None:
                 raise IsomergeError(f"--select-layers validation: {report.notes[-1]}")
             tried.append(Candidate(layers, figures=report.measured.merged))
-    best = min(tried, key=_badness)
+    best = max(tried, key=lambda each: (each.figures.accuracy or 0.0, -each.figures.loss))
     scan = LayerScan(VALIDATION, tried, best.layers)
     return replace(_with_layers(base, best.layers), scan=scan, parents=True)
 
@@ -84,8 +84,3 @@ def _with_layers(merge: MergeRequest, layers: str) -> MergeRequest:
     if layers == NONE:
         return replace(merge, align=False, spaces=None)
     return replace(merge, layers=None if layers == ALL else layers)
-
-
-def _badness(candidate: Candidate) -> tuple[float, float]:
-    """Less accuracy is worse, then more loss."""
-    return (-(candidate.figures.accuracy or 0.0), candidate.figures.loss)

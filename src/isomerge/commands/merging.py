@@ -93,7 +93,7 @@ def planned_merge(
     request = tokens.request
     with request.worded(own):
         check_align(request.align)
-        note_idle(asked_for.Merge, _asked(request, out), _by_default())
+        note_idle(asked_for.Merge, _asked(request, out), {**asked_for.Merge.defaults(), "onto": 0})
         reads = (request.spec, request.repair, *files_of_matching(request.matching), *request.stats, *request.files)
         with (
             _models_of(request, replace(means.opening, spec=request.spec)) as (opened, origins),
@@ -158,11 +158,6 @@ def _asked(request: MergeRequest, out: Any) -> Given:
         "method_statistics": method.statistics,
         "method_reads": method.forward or (method.statistics is not None and not request.stats),
     }
-
-
-def _by_default() -> Given:
-    """What `_asked` gives where nothing is said."""
-    return {**asked_for.Merge.defaults(), "onto": 0}
 
 
 @contextmanager

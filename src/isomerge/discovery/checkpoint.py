@@ -98,7 +98,8 @@ def covered(discovery: Discovery, config: Mapping[str, Any], shapes: Shapes | No
     matches = coverage(spec, {name: shape for name, shape in shapes.items() if name not in extra})
     _check_complete(discovery, {match.line.name for match in matches.values()})
     if extra:
-        names = [_numbered(name.removeprefix(discovery.draft.prefix)) for name in extra]
+        # the first number of a buffer's name is the layer
+        names = [re.sub(r"\.\d+\.", ".{l}.", x.removeprefix(discovery.draft.prefix), count=1) for x in extra]
         discovery = replace(discovery, draft=replace(discovery.draft, buffers=tuple(dict.fromkeys(names))))
         coverage(parse_spec(discovery.text, config, "discovered"), shapes)
     return discovery, len(shapes)
@@ -116,8 +117,3 @@ def _check_complete(discovery: Discovery, present: set[str]) -> None:
                 f"others, so it does "
                 "not hold for this checkpoint; save it with the installed transformers, or write its spec by hand"
             )
-
-
-def _numbered(name: str) -> str:
-    """A buffer's name with its first number as the layer."""
-    return re.sub(r"\.\d+\.", ".{l}.", name, count=1)

@@ -141,15 +141,11 @@ def again(written: Written, *more: str) -> str:
 def _method(facts: Facts) -> list[str]:
     words = [] if facts.method in ("", "linear") else ["--method", facts.method]
     if len(set(facts.weights)) > 1:
-        words += ["--weights", ",".join(f"{w:g}" for w in facts.weights[-_merged(facts) :])]
+        words += ["--weights", ",".join(f"{w:g}" for w in facts.weights[facts.base - len(facts.models) :])]
     for name, value in sorted((facts.parameters or {}).items()):
         if facts.method not in ("", "linear") and isinstance(value, (bool, int, float, str)):
             words += ["-p", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
     return words
-
-
-def _merged(facts: Facts) -> int:
-    return len(facts.models) - facts.base
 
 
 def _command(facts: Facts, *words: str) -> str:

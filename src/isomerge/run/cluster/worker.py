@@ -24,7 +24,6 @@ from isomerge.checkpoint.stored_tensor import content_of
 from isomerge.checkpoint.tensor_place import PlacedTensor
 from isomerge.errors import ClusterError, IsomergeError, UnfinishedError
 from isomerge.files import disk_errors, write_tensors
-from isomerge.models.recognised import Model
 from isomerge.records import Json
 from isomerge.run.cluster.parcel import Parcel, unpack
 from isomerge.run.pipeline import one_thread_each
@@ -65,7 +64,7 @@ def solve_unit(parcel: Parcel, number: int) -> SolvedUnit:
         write_tensors(path, named)
         work.check_unchanged(unit)
     sums = {name: Checksum.of(content_of(tensor)).crc32 for name, tensor in named.items()}
-    read = [model.checkpoint.sums(_names(model, unit)) for model in work.models]
+    read = [model.checkpoint.sums([n for b in unit.blocks for n in model.stored_names(b)]) for model in work.models]
     return SolvedUnit(str(path), [r.record() for r in results], sums, read, socket.gethostname())
 
 
@@ -132,7 +131,3 @@ def _named(
     for k, result in enumerate(results):
         for key, tensor in result.elements.items():
             yield f"{k} {key}", tensor.detach().contiguous()
-
-
-def _names(model: Model, unit: Unit) -> list[str]:
-    return [name for block in unit.blocks for name in model.stored_names(block)]
