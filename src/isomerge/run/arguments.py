@@ -210,21 +210,16 @@ def _call_text(name: str, own: Signature, args: Sequence[Any], named: Mapping[st
     return f"{name} {what}: call it as isomerge.{name}({written}){hint}"
 
 
-_EVALUATED: dict[Callable[..., Any], Given] = {}
-
-
 def _kinds(function: Callable[..., Any], full: Signature) -> Given:
     """A function's annotations, evaluated one by one: those that only type checkers know are ``Any``."""
-    if function not in _EVALUATED:
-        kinds: Given = {}
-        for name, parameter in full.parameters.items():
-            kind = parameter.annotation
-            try:
-                kinds[name] = eval(kind, {**KNOWN, **function.__globals__}) if isinstance(kind, str) else kind
-            except NameError:
-                kinds[name] = Any
-        _EVALUATED[function] = kinds
-    return _EVALUATED[function]
+    kinds: Given = {}
+    for name, parameter in full.parameters.items():
+        kind = parameter.annotation
+        try:
+            kinds[name] = eval(kind, {**KNOWN, **function.__globals__}) if isinstance(kind, str) else kind
+        except NameError:
+            kinds[name] = Any
+    return kinds
 
 
 def _as_kind(name: str, value: Any, kind: Any) -> Any:

@@ -1,11 +1,26 @@
-"""What isomerge does, shown: what `isomerge demo` is asked for."""
+"""Isomerge itself, shown: what `isomerge methods`, `architectures` and `demo` are asked for."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from isomerge.options.files import TellingOptions
+from isomerge.options.files import ImportOptions, ReportOptions, TellingOptions
 from isomerge.options.option import Request, group, option
+
+
+class Methods(Request):
+    """List the merge methods: what each does, its parameters, and whether it needs a base model."""
+
+    importing: ImportOptions = group(ImportOptions)
+    telling: ReportOptions = group(ReportOptions)
+
+
+class Architectures(Request):
+    """List the model types that have a spec text: isomerge's own, those of installed packages, and those that an
+    imported module registers."""
+
+    importing: ImportOptions = group(ImportOptions)
+    telling: ReportOptions = group(ReportOptions)
 
 
 class Demo(Request):

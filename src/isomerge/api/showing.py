@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from isomerge.archs import listing
 from isomerge.fusion.registry import described
-from isomerge.options.requests import listing as asked_for
+from isomerge.options.requests import showing as asked_for
 from isomerge.records import Json
 from isomerge.run.arguments import checked
 
