@@ -1,25 +1,14 @@
 """Options of commands, each declared once; which of them a run uses, and what is said of those that it does not."""
 
 from isomerge.errors import IN_PYTHON
-from isomerge.options.files import DryRunOptions as DryRunOptions
-from isomerge.options.files import FileOptions as FileOptions
-from isomerge.options.files import FolderOptions as FolderOptions
-from isomerge.options.files import ImportOptions as ImportOptions
 from isomerge.options.files import OpeningOptions as OpeningOptions
 from isomerge.options.files import OutputOptions as OutputOptions
-from isomerge.options.files import ReportOptions as ReportOptions
-from isomerge.options.files import SpecOptions as SpecOptions
-from isomerge.options.files import TellingOptions as TellingOptions
 from isomerge.options.fusing import AligningOptions as AligningOptions
 from isomerge.options.fusing import FusingOptions as FusingOptions
 from isomerge.options.matching import MatchingOptions as MatchingOptions
 from isomerge.options.option import switches
 from isomerge.options.running import ExamplesOptions as ExamplesOptions
-from isomerge.options.running import LengthOptions as LengthOptions
-from isomerge.options.running import MemoryOptions as MemoryOptions
 from isomerge.options.running import RunningOptions as RunningOptions
-from isomerge.options.spaces import LayersOptions as LayersOptions
 from isomerge.options.spaces import SpacesOptions as SpacesOptions
-from isomerge.options.spaces import UntieOptions as UntieOptions
 
 IN_PYTHON.update(switches())
