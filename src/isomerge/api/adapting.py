@@ -42,7 +42,6 @@ def extract_lora(asked: asked_for.ExtractLora) -> OfModels[Extraction]:
     Raises:
         IsomergeError: the models do not fit together or are equal, or an option is wrong; nothing is written.
     """
-
     write = partial(
         extract,
         out=Path(os.path.expanduser(asked.out)),

@@ -20,5 +20,4 @@ def fsck(asked: asked_for.Fsck, observer: Observer) -> Checkup:
     Raises:
         IsomergeError: no such folder, or no report with checksums in it.
     """
-
     return check(asked.out, spec=asked.opening.spec, observer=observer)

@@ -77,7 +77,6 @@ def diff(asked: asked_for.Diff, observer: Observer) -> DiffReport | PartsReport[
     inside the layers, and the residual stream as well where it is a relative's in another basis. What their configs
     say otherwise of the function is named in ``reason``. Of two pipelines ``parts`` has what there is to say of
     each (`isomerge.commands.pipeline_parts`)."""
-
     return by_parts("diff", asked, lambda pair: _diff(pair, observer))
 
 
@@ -172,7 +171,6 @@ def verify(asked: asked_for.Verify, observer: Observer) -> VerifyReport | PartsR
         name of the one that is furthest, ``outputs_by_name`` all of them, and ``contradiction`` a sentence where
         this speaks against algebra.
     """
-
     return by_parts("verify", asked, lambda pair: _verify(pair, observer))
 
 
@@ -244,7 +242,6 @@ def fingerprint(asked: asked_for.Fingerprint, observer: Observer) -> Fingerprint
     Raises:
         IsomergeError: a model that cannot be read, or that has no tensors; a pipeline, whose parts have one each.
     """
-
     check_one_model(asked.model, A_PRINT)
     path, opening = None if asked.out is None else Path(os.path.expanduser(asked.out)), asked.opening
     if path is not None:
@@ -308,7 +305,6 @@ def orbit_distance(asked: asked_for.OrbitDistance, observer: Observer) -> Json:
     Raises:
         IsomergeError: the models do not fit together.
     """
-
     with pair_solver(asked.one, asked.two, "default", None, asked.opening, guard=False) as (solver, notes):
         distance = distance_of(solver, observer, streams=asked.streams)
         return {"models": [solver.anchor.ref, solver.source.ref], **distance, "notes": notes}
@@ -317,6 +313,5 @@ def orbit_distance(asked: asked_for.OrbitDistance, observer: Observer) -> Json:
 @checked(asked_for.Inspect)
 def inspect(asked: asked_for.Inspect) -> Inspection:
     """Architecture, spaces with groups and dimensions, units, and the redundant dimensions; headers only."""
-
     with recognised([asked.model], asked.opening, proven=False) as (opened,):
         return inspection(opened)

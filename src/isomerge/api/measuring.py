@@ -44,7 +44,6 @@ def barrier(asked: asked_for.Barrier, observer: Observer) -> BarrierReport:
     Raises:
         IsomergeError: models or data do not fit together, or an option is wrong.
     """
-
     one, two, *third = own_models(asked.models, asked.live.loss)
     asked = with_data(asked, one, one=one, two=two, third=third[0] if third else None)
     with planned_barrier(asked, observer) as planned:
@@ -69,7 +68,6 @@ def report(asked: asked_for.Report, observer: Observer) -> Page:
     Raises:
         IsomergeError: nothing that isomerge wrote, or models and data do not fit together.
     """
-
     opening, barrier = asked.opening, asked.barrier
     written = read_output(asked.out, spec=opening.spec)
     changed = changes_of(asked.out, spec=opening.spec, observer=observer)
@@ -115,7 +113,6 @@ def stats(asked: asked_for.Stats, observer: Observer) -> StatsReport:
     Raises:
         IsomergeError: model or data do not fit together, or an option is wrong; nothing is written.
     """
-
     (model,) = own_models([asked.model])
     with planned_stats(with_data(asked, model, model=model), observer) as planned:
         return planned.run()
@@ -141,7 +138,6 @@ def generate(asked: asked_for.Generate, observer: Observer) -> GenerateReport:
     Raises:
         IsomergeError: models that neither write texts nor see images, or not the same ones; nothing is written.
     """
-
     with planned_generate(asked, observer) as planned:
         return planned.run()
 

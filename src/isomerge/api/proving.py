@@ -96,7 +96,6 @@ def prove(asked: asked_for.Prove, observer: Observer) -> ProveReport:
 
 def _specimens(asked: asked_for.Prove, observer: Observer) -> tuple[str, Json, tuple[Specimen, ...]]:
     """What the user calls the model, its config, and tiny random models of its class."""
-
     model, module, inputs, seed = asked.model, asked.module, asked.inputs, asked.seed
     if module is None and inputs is not None and hasattr(model, "named_parameters"):
         module = model
@@ -147,7 +146,6 @@ def discover(asked: asked_for.Discover, observer: Observer) -> DiscoverReport:
         IsomergeError: transformers cannot build a tiny model of this class, its tensors are not those of the
             checkpoint, or ``out`` exists.
     """
-
     model, path = asked.model, None if asked.out is None else Path(os.path.expanduser(asked.out))
     if path is not None:
         check_file(path, str(path), overwrite=asked.overwrite)

@@ -66,7 +66,6 @@ def planned_stats(asked: Stats, observer: Observer = quiet) -> Iterator[Planned[
     Raises:
         IsomergeError: see there.
     """
-
     bound = bytes_of(asked.memory.max_memory)
     options = StatsOptions(
         Path(os.path.expanduser(asked.out)), rows=asked.rows, batch_size=asked.batch_size,
@@ -89,7 +88,6 @@ def planned_generate(asked: Generate, observer: Observer = quiet) -> Iterator[Pl
     Raises:
         IsomergeError: see there.
     """
-
     bound = bytes_of(asked.memory.max_memory)
     options = Generation(
         Path(os.path.expanduser(asked.out)), count=asked.limit, length=asked.examples.length, seed=asked.seed,
@@ -111,7 +109,6 @@ def planned_barrier(asked: Barrier, observer: Observer = quiet) -> Iterator[Plan
     Raises:
         IsomergeError: see there.
     """
-
     options = BarrierOptions(
         points=asked.points, grid=asked.grid,
         spaces=[asked.spaces] if isinstance(asked.spaces, str) else asked.spaces,

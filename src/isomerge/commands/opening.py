@@ -154,7 +154,6 @@ def destination(
     Raises:
         IsomergeError: an option is wrong, or the folder is not apart from what is read.
     """
-
     running = running or RunningOptions()
     if running.jobs is not None and running.jobs < 1:
         raise IsomergeError(f"--jobs {running.jobs}: expected a number of units to work on at once, from 1")
@@ -199,7 +198,6 @@ def pair_solver(
 ) -> Iterator[tuple[PairSolver, list[str]]]:
     """Two models recognised, their rows in one order (`isomerge.models.row_meanings`): what solves their units, and
     what is to be told of rows. What their configs say of the function may differ."""
-
     with recognised([first, second], opening) as (a, b):
         # a model and its copy that was moved with untie: nothing is written here
         if a.has_own_head != b.has_own_head:

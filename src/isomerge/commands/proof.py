@@ -54,7 +54,6 @@ def demand_proof(spec: str | Path, ref: str, config: Mapping[str, Any], *, own: 
 
 def text_of(spec: str | Path | None) -> tuple[str | None, Any]:
     """A spec text, and what binds it to a config."""
-
     file = None if spec is None else Path(os.path.expanduser(spec))
 
     def spec_of(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> Any:

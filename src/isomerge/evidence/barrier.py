@@ -35,7 +35,6 @@ def ensemble(modules: Sequence[nn.Module], examples: Examples, batch_size: int =
     Raises:
         IsomergeError: examples without labels, or modules that cannot read them.
     """
-
     tally = Tally(prediction_of(modules[0], examples.tensors.get("labels")))
     with torch.no_grad():
         for batch in examples.batches(batch_size):

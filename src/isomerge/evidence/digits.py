@@ -60,7 +60,6 @@ def labelled_test_digits() -> list[dict[str, Tensor]]:
 
 def _digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """The training and the test part, split as in ``examples/train_digits.py``."""
-
     try:
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split

@@ -132,7 +132,6 @@ def _spaces(model: Model) -> list[SpaceSize]:
 
 def _streams(model: Model) -> list[StreamSize]:
     """What may act on every residual stream, and why it is no more."""
-
     frame, notes = choose_frame(model.spec, ["all"])
     if frame is None:
         return []

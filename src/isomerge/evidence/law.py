@@ -143,7 +143,6 @@ def random_alignment(
         spaces: names of spaces and shifts.
         condition: the ratio of the largest to the smallest singular value in non-compact groups.
     """
-
     names = set(spaces) if spaces is not None else {*spec.spaces, *(s.name for s in spec.shifts)}
     elements: dict[str, Tensor] = {}
     for block in blocks:

@@ -144,7 +144,6 @@ def loss_line(
         points: how many, both ends included.
         observer: is told how many are done.
     """
-
     middle = copy.deepcopy(a)
     measured = []
     at = tuple(k / (points - 1) for k in range(points))

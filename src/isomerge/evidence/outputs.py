@@ -44,7 +44,6 @@ def predictions(apart: Mapping[str, float]) -> dict[str, float]:
 def _inputs(config: Any, rng: Any, batch: int, length: int) -> dict[str, Tensor]:
     """Random pixels and token ids, of a config or of the parts of one: a picture where it knows a size of pictures,
     a film where it counts frames, a text where it has a vocabulary, or no pictures."""
-
     seeing = next((part for part in _parts(config, "vision") if getattr(part, "image_size", None)), None)
     reading = next((part for part in _parts(config, "text") if getattr(part, "vocab_size", None)), None)
     inputs: dict[str, Tensor] = {}
@@ -127,7 +126,6 @@ def returned(outcome: Any, name: str = "") -> dict[str, Tensor]:
         found: what ``forward`` returned: a mapping, a sequence, a dataclass or a tensor, nested in any way.
         name: what the path begins with.
     """
-
     if torch.is_tensor(outcome):
         return {name: outcome}
     if is_dataclass(outcome) and not isinstance(outcome, Mapping):

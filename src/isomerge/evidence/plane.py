@@ -90,7 +90,6 @@ def plane_corners(a: nn.Module, b: nn.Module, c: nn.Module) -> tuple[tuple[float
     Raises:
         IsomergeError: they lie on one line, so that no plane is theirs.
     """
-
     bb = bc = cc = 0.0
     with torch.no_grad():
         for x, y, z in paired(a, b, c):
@@ -132,7 +131,6 @@ def loss_plane(
     Raises:
         IsomergeError: the three lie on one line.
     """
-
     corners = plane_corners(a, b, c)
     middle = copy.deepcopy(a)
     done = 0

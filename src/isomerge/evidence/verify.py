@@ -117,7 +117,6 @@ def compare(solver: PairSolver, observer: Observer) -> Differences:
 
     Reads every tensor of both models once (twice where a space ties a whole stack).
     """
-
     streams: list[Json] = []
     if solver.plan.selection.frame is not None:
         found_streams = StreamSolver(solver, observer).solve()
@@ -156,7 +155,6 @@ def prove(solver: PairSolver, observer: Observer) -> Comparison:
 
     ``same`` is None where what differs may be rounding of the stored numbers; ``reason`` says so in a sentence.
     """
-
     solver, models = replace(solver, closes=True), (solver.anchor, solver.source)
     returned = frozenset() if any(map(has_no_head, models)) else given_out_by_any(models)
     proof, turned = _residual(comparing(solver), observer), frozenset[str]()
@@ -280,7 +278,6 @@ def doubt_of_configs(first: Model, second: Model) -> str | None:
     """Why equal weights are no equal functions for certain: the models are of other kinds, the configs differ in a
     key that the spec says nothing of, transformers makes no model of one, or one lacks weights of its class; None
     where there is no such reason."""
-
     if (kinds := unlike_kinds(first, second)) is not None:
         return f"the weights that both hold are the same, but {kinds}"
     unlike = open_differences(first.config, second.config, first.spec.config_keys)
@@ -334,7 +331,6 @@ def _residual(solver: PairSolver, observer: Observer) -> Comparison:
     residual. Where something cannot be told and a rotation of the residual stream was found with it, a smaller
     difference elsewhere is no certain one; so all units are looked at then.
     """
-
     worst_of: dict[bool | None, Residual] = {True: Residual(0.0, "", SAME["F64"])}
     layers: dict[str, float] = {}
     dead: list[str] = []

@@ -100,7 +100,6 @@ def writable(path: Path | None) -> Path | None:
     Raises:
         IsomergeError: naming the option.
     """
-
     if path is not None and str(path) != "-" and not is_device(path):
         check_file(Path(os.path.expanduser(path)), f"--json {path}", overwrite=True)
     return path

@@ -53,7 +53,6 @@ def lasting_ref(ref: str | Path) -> str:
 def absolute_data(ref: str | Path) -> str:
     """Data: a file or folder by its full path, with the split that is named behind it; data sets and functions as
     they are."""
-
     text = os.path.expanduser(os.fspath(ref))
     folder, split = ("", "") if os.path.exists(text) else saved_split(text)
     return f"{absolute_path(folder)}:{split}" if split else absolute_path(ref)

@@ -65,7 +65,6 @@ class LocalEngine:
 
     def run(self, work: UnitWork, demand: Demand) -> Generator[tuple[Unit, Solved], None, None]:
         """See `Engine.run`."""
-
         still, threads = not any(map(work.moves, demand.units)), torch.get_num_threads()
         workers = demand.jobs or (threads if still or (threads > 1 and work.device == CPU) else 0)
         order = spread(demand.units, demand.sizes.__getitem__) if workers else demand.units

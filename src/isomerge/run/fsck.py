@@ -277,7 +277,6 @@ def _pieces(fd: int, start: int, end: int) -> Any:
 
 def _finite(piece: memoryview, info: TensorInfo) -> bool:
     """Whether some of a tensor's numbers are finite; integers are, and so is what torch has no type for."""
-
     try:
         dtype: torch.dtype = torch.float32 if info.dtype == "C64" else torch_dtype(info.dtype)
     except IsomergeError:

@@ -53,7 +53,6 @@ def measure(
     Raises:
         IsomergeError: a model is gone, or models and data do not fit together.
     """
-
     assert written.folder is not None
     read = partial(recognise, spec_file=spec, allow_pickle=allow_pickle)
     output = read(written.folder)
@@ -109,7 +108,6 @@ def _moved(
 ) -> Iterator[list[Model] | None]:
     """Models as an output's alignments move them, in folders that are deleted afterwards; None without
     alignments."""
-
     moved, used = [], False
     assert written.folder is not None
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
@@ -126,7 +124,6 @@ def _moved(
 
 def _line(ends: list[Model], moved: list[Model] | None, data: Examples, options: BarrierOptions) -> BarrierReport:
     """The report of one line, as stored and as moved."""
-
     if moved is None:
         return run_barrier(ends, data, options)
     if moved[0] is ends[0]:

@@ -96,7 +96,6 @@ def _ready(running: dict[Future[R], T]) -> Iterator[tuple[T, R]]:
 @contextmanager
 def one_thread_each(workers: int) -> Iterator[None]:
     """torch works in one thread for each worker: threads of threads wait for each other longer than they work."""
-
     before = torch.get_num_threads()
     if workers:
         torch.set_num_threads(1)

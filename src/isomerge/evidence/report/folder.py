@@ -112,7 +112,6 @@ def _report(folder: Path) -> Mapping[str, Any]:
 def weights_size(folder: Path) -> Size | None:
     """Parameters, bytes and dtypes of a folder's weights, from their headers alone; None where there are none to
     read."""
-
     count, dtypes = 0, set()
     files = _weights_files(folder)
     try:

@@ -109,7 +109,6 @@ def page_of(written: Written, losses: Sequence[Losses] = (), *, measured: Sequen
 
 def _words(written: Written, losses: Sequence[Losses]) -> Json:
     """Everything on a page but its verdict and figures."""
-
     facts = written.facts
     return {
         "title": title_of(facts),

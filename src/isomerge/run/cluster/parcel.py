@@ -38,7 +38,6 @@ TENSOR = "tensor"
 
 def versions() -> dict[str, str]:
     """What must be equal on all machines for equal bytes: releases of the programs that compute them."""
-
     return {"isomerge": __version__, **{name: version(name) for name in ("torch", "numpy", "scipy")}}
 
 

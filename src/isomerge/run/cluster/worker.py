@@ -91,7 +91,6 @@ def take_unit(work: UnitWork, unit: Unit, solved: SolvedUnit) -> Solved:
         ClusterError: the file is not there, or not as the worker has written it, or the worker has read other bytes
             from a checkpoint than another machine.
     """
-
     try:
         with _machine_named(), disk_errors(Path(solved.file), "reading"):
             named = load_file(solved.file)
