@@ -202,11 +202,9 @@ def randomise(module: nn.Module, seed: int) -> None:
         p.data = torch.randn(p.shape, generator=rng, dtype=torch.float64) * scale + float(gain)
 
 
-def specimens(
-    config: Any, seed: int, *, untied: bool = True, scales: tuple[Scale, Scale] = SCALES
-) -> tuple[Specimen, Specimen]:
-    """One specimen of each scale."""
-    first, second = (make_specimen(config, scale, seed + n, untied=untied) for n, scale in enumerate(scales))
+def specimens(config: Any, seed: int, *, untied: bool = True) -> tuple[Specimen, Specimen]:
+    """One specimen of each of the `SCALES`."""
+    first, second = (make_specimen(config, scale, seed + n, untied=untied) for n, scale in enumerate(SCALES))
     return first, second
 
 

@@ -45,21 +45,20 @@ class Tried:
     """Its class."""
 
 
-def tried(narrow: Narrow, growth: Growth, *, untied: bool, seed: int = 0) -> Tried:
+def tried(narrow: Narrow, growth: Growth, *, untied: bool) -> Tried:
     """The first way to widen a model that leaves the outputs of a tiny random one of its class as they are.
 
     Args:
         narrow: the model.
         growth: what it will grow to.
         untied: whether its tied head gets weights of its own.
-        seed: of the tiny model.
 
     Raises:
         IsomergeError: no way does; or sizes in which the model does not stand, or no tiny model can be built.
     """
     deep, added = deepened(narrow, growth)
     ways = _ways(narrow, growth)
-    specimen = make_specimen(real_config(narrow.checkpoint.config), SCALES[0], seed, untied=False)
+    specimen = make_specimen(real_config(narrow.checkpoint.config), SCALES[0], 0, untied=False)
     tiny = understood(in_memory(specimen.stored, specimen.config), narrow.spec_file, untied=untied)
     real = as_transformers_reads(narrow.checkpoint.config) or narrow.checkpoint.config
     small = grown_twin(specimen.config, growth, real)
