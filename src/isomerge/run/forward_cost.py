@@ -84,21 +84,11 @@ def reading_of(examples: Examples) -> Reading:
     """Examples as they are read, texts as long as they are."""
     ids = examples.tensors.get("input_ids")
     length = WEIGHTS.length if ids is None else ids.shape[1]
-    return Reading(len(examples), length, _held(examples))
+    return Reading(len(examples), length, float(sum(x.nbytes for x in examples.tensors.values())))
 
 
-def _running(model: Model, examples: Examples, rows: int = 1) -> Running:
-    """How a model is run on examples."""
-    return _reads(model, reading_of(examples), rows)
-
-
-def _reads(model: Model, read: Reading, rows: int = 1) -> Running:
+def _running(model: Model, read: Reading, rows: int = 1) -> Running:
     return Running([model], replace(WEIGHTS, length=read.length, rows=rows, limit=read.count))
-
-
-def _held(examples: Examples) -> float:
-    """Bytes of the examples themselves."""
-    return float(sum(x.nbytes for x in examples.tensors.values()))
 
 
 def _seconds(run: Running, passes: float, examples: int, per_token: float = 0.0) -> float:
@@ -114,7 +104,8 @@ def stats_cost(model: Model, options: StatsOptions, examples: Examples) -> Cost:
         options: how.
         examples: all of them.
     """
-    run, kinds = _running(model, examples, options.rows), set(options.kinds)
+    given, kinds = reading_of(examples), set(options.kinds)
+    run = _running(model, given, options.rows)
     read, factors, squares = options.batch_size * run.positions, 0.0, 0.0
     kept = run.activations if "activations" in kinds else 0.0
     grams = run.grams() if "regmean" in kinds else 0.0
@@ -131,7 +122,7 @@ def stats_cost(model: Model, options: StatsOptions, examples: Examples) -> Cost:
     stages.append((grams + factors + kept * (options.dtype == "float16") + squares) / 2)  # written in half the size
     seconds = _seconds(run, 1 if stages[0] else 0, len(examples), grams / 8)
     seconds += _seconds(run, BACKWARD if squares or factors else 0, len(examples), factors / 8)
-    memory = RUNNING + BESIDE * (run.weights + kept + grams + _held(examples) + max(stages))
+    memory = RUNNING + BESIDE * (run.weights + kept + grams + given.held + max(stages))
     return Cost(memory, seconds, less="ask for fewer --kinds, or give fewer --rows or a smaller --batch-size")
 
 
@@ -193,7 +184,8 @@ def barrier_cost(
         examples: all of them.
         aligned: see `isomerge.run.connectivity.run_barrier`.
     """
-    run, count = _running(models[0], examples), len(models)
+    given, count = reading_of(examples), len(models)
+    run = _running(models[0], given)
     read = options.batch_size * run.positions
     logits, layers = 4.0 * read * run.outputs, 16.0 * read * run.widest
     largest = 4.0 * max(prod(info.shape) for info in models[0].checkpoint.tensors.values())
@@ -203,8 +195,8 @@ def barrier_cost(
         between,
         (count + 1) * run.weights + layers + JUDGED * logits,
     ]
-    cost = Cost(RUNNING + _held(examples) + max(stages), 0.0, less="give a smaller --batch-size")
-    held, matched = held_while_aligning(models[0]) + _held(examples), 0.0
+    cost = Cost(RUNNING + given.held + max(stages), 0.0, less="give a smaller --batch-size")
+    held, matched = held_while_aligning(models[0]) + given.held, 0.0
     for way in options.ways:
         for model in models[1:]:
             plan = make_plan(model, [models[0]], way.spaces)
@@ -238,7 +230,7 @@ def tune_cost(
         batch_size: examples that are read at a time.
         gradients: whether trials take the gradient of the loss as well.
     """
-    run = _reads(donor, search)
+    run = _running(donor, search)
     read = batch_size * run.positions
     memory = run.weights + 16.0 * read * run.widest + JUDGED * 4.0 * read * run.outputs
     each = 1
