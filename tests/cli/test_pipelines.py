@@ -102,6 +102,25 @@ def test_aligned_with_a_moved_copy_it_is_the_same_pipeline(two: tuple[Path, Path
     assert door.fsck(tmp_path / "out" / "unet")["sound"]
 
 
+def test_where_a_pipeline_is_pushed_to_is_told(
+    isomerge: Callable, two: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of one model: once, behind all else."""
+    pushed: list[tuple[Path, str]] = []
+    monkeypatch.setattr("isomerge.commands.pipeline_runs.check_push", lambda repo: None)
+    monkeypatch.setattr(
+        "isomerge.commands.pipeline_runs.push", lambda folder, repo, **_: pushed.append((folder, repo))
+    )
+    a, b = map(str, two)
+    kept = dict.fromkeys(("unet", "text_encoder", "vae"), f"keep:{a}")
+    content = {"merge_method": "linear", "models": [{"model": a}, {"model": b}], **kept}
+    said = isomerge("merge", recipe(tmp_path, content), tmp_path / "out", "--push-to-hub", "team/merged")
+    assert said.code == 0, said.err
+    assert pushed == [(tmp_path / "out", "team/merged")]
+    assert said.out.count("Pushed to team/merged.") == 1
+    assert said.out.endswith("Pushed to team/merged.\n")
+
+
 @pytest.mark.parametrize("way", ["beside", "modules"])
 def test_components_by_methods_of_their_own(
     way: str, isomerge: Callable, two: tuple[Path, Path], tmp_path: Path
