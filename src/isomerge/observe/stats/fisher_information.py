@@ -13,10 +13,8 @@ A`` (Martens & Grosse 2015; for weights shared over tokens "K-FAC expand", Esche
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +25,7 @@ from isomerge.observe.data.examples import IGNORED, Examples
 from isomerge.observe.live.parameter_places import places_of, tied_names
 from isomerge.observe.losses import logits_of, targets_of
 from isomerge.observe.predictions import Classes, prediction_of
-from isomerge.observe.stats.taps import is_mobile, plan_linears
+from isomerge.observe.stats.taps import Place, is_mobile, plan_linears, watch
 from isomerge.progress import Observer, quiet
 
 LABELS = ("sampled", "given", "expected")
@@ -192,19 +190,15 @@ class _Sums:
         """
         probes: dict[str, list[Tensor]] = {}
 
-        def add(key: str, _module: Any, _given: Any, output: Tensor) -> Tensor:
+        def add(place: Place, output: Tensor) -> Tensor:
             probe = torch.zeros_like(output, requires_grad=True)
-            probes.setdefault(key, []).append(probe)
+            probes.setdefault(place[0], []).append(probe)
             return output + probe
 
-        hooks = []
-        try:
+        with ExitStack() as hooks:
             for tap, path, _ in self.layers:
-                hooks.append(self.module.get_submodule(path).register_forward_hook(partial(add, tap.block)))
+                watch(hooks, self.module.get_submodule(path), (tap.block, "out"), add)
             yield probes
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def add(self, share: float, likelihood: Tensor, probes: Mapping[str, list[Tensor]], *, last: bool) -> None:
         """Add the squared gradients of one log-likelihood."""

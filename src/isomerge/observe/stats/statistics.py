@@ -92,7 +92,7 @@ def check_same_data(files: Sequence[str], rows_of: Sequence[Any]) -> None:
 
     Args:
         files: of statistics.
-        told: which rows each one has (`isomerge.observe.stats.taps.pairing`).
+        rows_of: which rows each one has (`isomerge.observe.stats.taps.pairing`).
 
     Raises:
         IsomergeError: naming the first file and the one that differs from it.
