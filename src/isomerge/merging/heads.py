@@ -282,7 +282,7 @@ def separate_heads(
     places = {name: _within(shard.file) for shard in body for name in shard.spans}
     size = sum(nbytes for shard in body for _, nbytes in shard.spans.values())
     for number, model in enumerate(models, 1):
-        tensors = stream.named(model, moved_head(model, models[0], by[number - 1], dtype))
+        tensors = stream.form.named(model, moved_head(model, models[0], by[number - 1], dtype))
         if not tensors:
             continue
         folder, path = _folder(number, model), stream.writer.blob(f"head-{number}.safetensors")

@@ -11,7 +11,7 @@ from isomerge.models.peak_memory import CACHE
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import Plan, block_size
 from isomerge.pieces import PIECE
-from isomerge.run.running_cost import Running, matching_memory, widest_unit
+from isomerge.run.running_cost import Running, matching_memory
 from isomerge.solve.match_options import WEIGHTS, Matching
 from isomerge.symmetry.element_key import ElementKey
 from isomerge.symmetry.units import Unit
@@ -77,7 +77,8 @@ def memory_needed(plan: Plan, models: Sequence[Model], needs: Needs) -> tuple[fl
         need += 48.0 * wide**2
     peak, held = (0.0, 0.0) if matching is None else matching_memory(models, matching, anchor=anchor)
     if held:
-        need += held - LIBRARIES + widest_unit(Running(models, matching or WEIGHTS), plan.units)
+        run = Running(models, matching or WEIGHTS)
+        need += held - LIBRARIES + max(map(run.of_unit, plan.units), default=0.0)
     most = max(peak, needs.fusing)
     return (most, None) if most > LIBRARIES + need else (LIBRARIES + need, largest)
 

@@ -5,7 +5,7 @@ The factors are what `benchmarks.performance.bounds` has measured on Llama-shape
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -247,8 +247,3 @@ def gathering_memory(run: Running, kinds: Collection[str]) -> float:
     if {"fishers", "factors"} & set(kinds):  # gradients, and their squares in float64 with their means
         needed += 5 * run.weights if "fishers" in kinds else grams
     return needed
-
-
-def widest_unit(run: Running, units: Iterable[Unit]) -> float:
-    """Bytes of the activations of the unit that has most of them."""
-    return max(map(run.of_unit, units), default=0.0)

@@ -164,12 +164,8 @@ class StreamWriter:
 
     def put(self, block: Block, tensor: Tensor) -> None:
         """Write one block under the donor's names, in the output dtype."""
-        for name, part in self.named(self.donor, {block: tensor}).items():
+        for name, part in self.form.named(self.donor, {block: tensor}).items():
             self.writer.write(name, part)
-
-    def named(self, model: Model, blocks: Mapping[Block, Tensor]) -> dict[str, Tensor]:
-        """See `StoredForm.named`."""
-        return self.form.named(model, blocks)
 
     def config(self) -> Json:
         """The config that is written."""
