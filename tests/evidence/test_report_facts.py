@@ -125,8 +125,9 @@ def test_size_of_weights(tmp_path: Path) -> None:
     save_file({"g": torch.zeros(9)}, tmp_path / "alignment.safetensors")
     size = (tmp_path / "model.safetensors").stat().st_size
     assert weights_size(tmp_path) == Size(15, size, ("F32",))
+    (tmp_path / "model.safetensors").rename(tmp_path / "one.safetensors")
     save_file({"b": torch.zeros(2, dtype=torch.bfloat16)}, tmp_path / "two.safetensors")
-    index = {"weight_map": {"a": "model.safetensors", "b": "two.safetensors"}}
+    index = {"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     found = weights_size(tmp_path)
     assert found is not None

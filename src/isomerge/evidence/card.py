@@ -221,7 +221,7 @@ def front_matter(
         content["language"] = list(language)
     tasks = {task for parent in parents for task in parent.said("pipeline_tag") if _IDENTIFIER.fullmatch(task)}
     if len(tasks) == 1:
-        content["pipeline_tag"] = tasks.copy().pop()
+        content["pipeline_tag"] = tasks.pop()
     task = content.get("pipeline_tag") or _task(architectures)
     if (measured := report.get("measured")) and (metrics := _metrics(measured)):
         result = {"task": {"type": task}, "dataset": _data_set(measured), "metrics": metrics}

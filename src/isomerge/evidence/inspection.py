@@ -161,20 +161,13 @@ def whole_group(model: Model) -> dict[str, int]:
         LayerNorm's moves have in common, counted twice before, so that it is at most zero.
     """
     spec, free = _largest(model), free_under_layer_norm(model)
-    sizes = {"spaces": 0, "gains": 0, "streams": 0}
+    sizes = dict.fromkeys(("spaces", "shifts", "norms", "gains", "streams"), 0)
     for key, dimension in _dimensions(model, spec).items():
         name = ElementKey.of(key).name
         sizes["streams" if name in spec.streams else "gains" if name in spec.gains else "spaces"] += dimension
-    shifts = sum(prod(shift_shape(spec, shift)) for shift, _, _ in find_shifts(spec, model.blocks))
-    norms = free_dimensions(free, model.declared, lambda block: block_size(model, block))
-    return {
-        "spaces": sizes["spaces"],
-        "shifts": shifts,
-        "norms": norms,
-        "gains": sizes["gains"],
-        "streams": sizes["streams"],
-        "common": -_common(model, spec, free),
-    }
+    sizes["shifts"] = sum(prod(shift_shape(spec, shift)) for shift, _, _ in find_shifts(spec, model.blocks))
+    sizes["norms"] = free_dimensions(free, model.declared, lambda block: block_size(model, block))
+    return {**sizes, "common": -_common(model, spec, free)}
 
 
 def _largest(model: Model) -> Spec:

@@ -77,11 +77,8 @@ def parent_of(folder: Path | None, name: str, config: Mapping[str, Any]) -> Pare
     if snapshot is not None:
         return replace(parent, name=name if name != str(folder) else snapshot[0], hub=(snapshot[0],))
     known = [hub_name(name), _owned(config.get("_name_or_path"))]
-    own = next((known_origin for known_origin in known if known_origin is not None), None)
-    origins = (_owned(origin) for origin in parent.said("base_model"))
-    return replace(
-        parent, hub=(own,) if own else tuple(known_origin for known_origin in origins if known_origin is not None)
-    )
+    own = tuple(filter(None, known))[:1]
+    return replace(parent, hub=own or tuple(filter(None, map(_owned, parent.said("base_model")))))
 
 
 def front_matter_of(path: Path) -> Json:

@@ -25,7 +25,7 @@ def distance_figure(written: Written) -> Figure | None:
     spread, moved = facts.distance, facts.moved
     names = written.wording.ordered(spread.spaces)
     gaps = [("all tensors", spread.total)] + [
-        (written.words(n).label, spread.spaces[n]) for n in names if set(names) != {FIXED}
+        (written.wording.words(n).label, spread.spaces[n]) for n in names if set(names) != {FIXED}
     ]
     moves = [Move(label, *share) for label, gap in gaps if (share := gap.share) is not None]
     if not moves:
@@ -38,7 +38,7 @@ def distance_figure(written: Written) -> Figure | None:
         f"{first}'s norm, over all tensors and over those that each space of symmetries acts on. Spaces overlap."
     )
     rows = [(label, *_row(gap, moved)) for label, gap in gaps]
-    groups = ["", *(written.words(n).group for n in names if set(names) != {FIXED})]
+    groups = ["", *(written.wording.words(n).group for n in names if set(names) != {FIXED})]
     if any(groups):
         rows = [(label, group, *rest) for (label, *rest), group in zip(rows, groups, strict=True)]
     columns = ("distance before", "after", "norm", "before / norm", "after / norm") if moved else (
@@ -79,7 +79,7 @@ def layer_figure(written: Written) -> Figure | None:
     values = sorted(x for before, after in shares for x in (before, after))
     top = min(round_up(values[int(0.95 * (len(values) - 1))]) if values else 1.0, SHOWN_LIMIT)
     kinds = [("Before alignment", 0), ("After alignment", 1)] if facts.moved else [("", 0)]
-    labels = {s: "all tensors" if whole else written.words(s).label for s in spaces}
+    labels = {s: "all tensors" if whole else written.wording.words(s).label for s in spaces}
     plots = []
     for caption, which in kinds:
         grid = _grid(layers, spaces, cells, labels, which, caption.lower())

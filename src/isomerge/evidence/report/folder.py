@@ -10,14 +10,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from isomerge.checkpoint.document import read_object
-from isomerge.checkpoint.weights import DIFFUSERS, DIFFUSERS_INDEX, SAFETENSORS, SAFETENSORS_INDEX, is_plain_name
+from isomerge.checkpoint.weights import find_weights, read_headers
 from isomerge.errors import IsomergeError
 from isomerge.evidence.card import RECIPE, REPORT
 from isomerge.evidence.report.facts import Facts, facts_of
-from isomerge.evidence.report.spaces import SpaceWords, Wording, wording_of
+from isomerge.evidence.report.spaces import Wording, wording_of
 
 
 @dataclass(frozen=True)
@@ -48,10 +46,6 @@ class Written:
     def matched(self) -> Facts:
         """The facts on distance: of the run itself, or of the alignment before it."""
         return self.earlier or self.facts
-
-    def words(self, space: str) -> SpaceWords:
-        """What a space is called."""
-        return self.wording.words(space)
 
 
 def read_output(out: str | Path, *, spec: str | Path | None = None) -> Written:
@@ -112,30 +106,10 @@ def _report(folder: Path) -> Mapping[str, Any]:
 def weights_size(folder: Path) -> Size | None:
     """Parameters, bytes and dtypes of a folder's weights, from their headers alone; None where there are none to
     read."""
-    count, dtypes = 0, set()
-    files = _weights_files(folder)
     try:
-        for file in files:
-            with safe_open(file, framework="numpy") as opened:
-                for name in opened.keys():  # noqa: SIM118 (no mapping)
-                    tensor = opened.get_slice(name)
-                    count += prod(tensor.get_shape())
-                    dtypes.add(str(tensor.get_dtype()))
-        return Size(count, sum(file.stat().st_size for file in files), tuple(sorted(dtypes))) if files else None
-    except (OSError, SafetensorError):
+        weights = find_weights(folder, allow_pickle=False)
+        tensors = read_headers(weights).values()
+        nbytes = sum(file.stat().st_size for file in weights.files)
+    except (OSError, IsomergeError):
         return None
-
-
-def _weights_files(folder: Path) -> list[Path]:
-    """The shards that the index names, or the one file."""
-    single = next((folder / name for name in (SAFETENSORS, DIFFUSERS) if (folder / name).is_file()), None)
-    index = next(
-        (folder / name for name in (SAFETENSORS_INDEX, DIFFUSERS_INDEX) if (folder / name).is_file()), None
-    )
-    if index is None:
-        return [] if single is None else [single]
-    try:
-        names = set(read_object(index, remedy="")["weight_map"].values())
-    except (IsomergeError, AttributeError, KeyError, TypeError):
-        return []
-    return [folder / name for name in sorted(filter(is_plain_name, names))]
+    return Size(sum(prod(t.shape) for t in tensors), nbytes, tuple(sorted({t.dtype for t in tensors})))

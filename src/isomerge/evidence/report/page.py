@@ -90,27 +90,8 @@ def page_of(written: Written, losses: Sequence[Losses] = (), *, measured: Sequen
     sections += [("search", "Search")] if search else []
     sections += [("loss", "Loss")] if curves else []
     sections += [("distance", "Distance"), *([("again", "Recipe")] if written.recipe.strip() else [])]
-    context = _words(written, losses) | {
-        "verdict": verdict,
-        "distances": distances,
-        "losses": curves,
-        "search": search,
-        "sections": sections,
-        "interactive": True,
-        "style": _markup(style),
-        "style_hash": _hash(style),
-        "script": _markup(script),
-        "script_hash": _hash(script),
-    }
-    figures = [*filter(None, [search]), *curves, *distances]
-    fragment = fragment_of(context["title"], context["subtitle"], verdict, figures)
-    return Page(render("page.html.jinja", context), verdict, fragment, tuple(measured))
-
-
-def _words(written: Written, losses: Sequence[Losses]) -> Json:
-    """Everything on a page but its verdict and figures."""
     facts = written.facts
-    return {
+    context: Json = {
         "title": title_of(facts),
         "subtitle": subtitle_of(written),
         "tiles": tiles_of(written, losses),
@@ -126,7 +107,20 @@ def _words(written: Written, losses: Sequence[Losses]) -> Json:
         "glossary": GLOSSARY,
         "version": __version__,
         "versions": ", ".join(f"{name} {number}" for name, number in facts.versions),
+        "verdict": verdict,
+        "distances": distances,
+        "losses": curves,
+        "search": search,
+        "sections": sections,
+        "interactive": True,
+        "style": _markup(style),
+        "style_hash": _hash(style),
+        "script": _markup(script),
+        "script_hash": _hash(script),
     }
+    figures = [*filter(None, [search]), *curves, *distances]
+    fragment = fragment_of(context["title"], context["subtitle"], verdict, figures)
+    return Page(render("page.html.jinja", context), verdict, fragment, tuple(measured))
 
 
 def distance_figures(written: Written) -> list[Figure]:

@@ -79,7 +79,8 @@ def _by_loss(written: Written, losses: Sequence[Losses]) -> tuple[Level, str, st
     if merged is not None:
         models = [*losses[0].lines[0].ends[:1], *(each.lines[0].ends[1] for each in losses)]
         excess = merged.loss - sum(m.loss for m in models) / len(models)
-        drop = _mean_accuracy(models) - (merged.accuracy or 0.0) if merged.accuracy is not None else 0.0
+        right = sum(m.accuracy or 0.0 for m in models) / len(models)
+        drop = 0.0 if merged.accuracy is None else right - merged.accuracy
     level = graded(excess, drop, slight(measured.unit, line.losses))
     middle = merged or line.midpoint
     what = "merged model" if merged is not None else "average of the two"
@@ -112,10 +113,6 @@ def graded(excess: float, drop: float, slight: float = SLIGHT) -> Level:
     accuracy against its models."""
     size = max(excess / slight, drop / CONNECTED)
     return Level.GOOD if size <= 1 else Level.FAIR if size <= FAIR else Level.POOR
-
-
-def _mean_accuracy(points: Sequence[Point]) -> float:
-    return sum(point.accuracy or 0.0 for point in points) / len(points)
 
 
 def _point(point: Point, unit: str = "") -> str:
