@@ -27,7 +27,7 @@ def as_data(data: Any, option: str, module: Any = None) -> str | Path | Examples
     """Names of data and examples as they are; a function is called; batches are put together into examples.
 
     Args:
-        given: what stands for data: None, a name, `Examples`, a function without arguments, a batch, or an iterable
+        data: what stands for them: None, a name, `Examples`, a function without arguments, a batch, or an iterable
             of batches, such as a DataLoader, which is read once and to its end. A batch is a mapping of tensors by
             the names of ``forward``'s arguments, with ``labels`` where there are some; or a pair of images [n,
             channels, height, width] and labels [n]; for a module of one's own what its forward takes: a tensor, or
