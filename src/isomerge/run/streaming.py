@@ -128,7 +128,6 @@ def _save_elements(path: Path, elements: Mapping[str, Tensor]) -> None:
 
 
 def _restored(stream: StreamWriter, record: Json, blob: str) -> UnitResult:
-
     elements = load_file(stream.writer.blob(blob)) if record["moved"] else {}
     return UnitResult.restored(record, {key: aligned(x) for key, x in elements.items()})
 

@@ -73,7 +73,6 @@ def pack(work: UnitWork, folder: Path) -> Parcel:
 
     class Pickler(cloudpickle.Pickler):
         def persistent_id(self, obj: Any) -> tuple[str, int] | None:
-
             if not isinstance(obj, torch.Tensor):
                 return None
             if id(obj) not in numbers:
@@ -170,7 +169,6 @@ def _import_alike(module: Module) -> None:
 class _Unpickler(pickle.Unpickler):
     def __init__(self, stream: io.BytesIO, path: Path) -> None:
         super().__init__(stream)
-
         self._tensors = {number: aligned(x) for number, x in load_file(path).items()}
 
     def persistent_load(self, pid: Any) -> Tensor:
