@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 import isomerge as library
 from cli.test_bad_input import refuses
 from isomerge.commands.step_merges import step_merges
+from isomerge.options import OpeningOptions
 
 STEPS = """
 name: first
@@ -61,7 +62,7 @@ def test_steps_are_merges_one_after_the_other(here: Path, isomerge: Callable) ->
     Path("r.yml").write_text(STEPS.replace("weight: 0.5", "weight: [0.3]"))
     with pytest.raises(library.IsomergeError, match="first exists and is not an empty folder"):
         library.merge("r.yml", out="other", intermediate_dir="out.steps")
-    seeded = step_merges("r.yml", "other", "out.steps", {"seed": 3})
+    seeded = step_merges("r.yml", "other", "out.steps", {"seed": 3}, OpeningOptions())
     assert [step.kept for step in seeded] == [False, False]
 
 

@@ -27,8 +27,6 @@ from isomerge.records import Json, Record, as_json
 from isomerge.run.report_file import PIPELINE_REPORT
 from isomerge.symmetry.axes import LABELS, VOCABULARY
 
-DEFAULT_OPENING = OpeningOptions()
-
 
 @dataclass(frozen=True)
 class StepMerge:
@@ -60,7 +58,7 @@ def step_merges(
     out: str | Path | None,
     folder: str | Path | None,
     options: Mapping[str, Any],
-    opening: OpeningOptions = DEFAULT_OPENING,
+    opening: OpeningOptions,
 ) -> list[StepMerge]:
     """The merges that a recipe of several steps asks for, in their order; empty where there is one or no recipe.
     All steps and all models that they name are checked as far as it goes before earlier outputs are there; nothing
