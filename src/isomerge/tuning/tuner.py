@@ -9,13 +9,16 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import inf
+from pathlib import Path
 from typing import Any
 
+from isomerge.checkpoint.output_folder import BLOBS, unfinished_root
 from isomerge.errors import IsomergeError, UnfinishedError
 from isomerge.evidence.card import TUNED
+from isomerge.files import disk_errors, write_whole
 from isomerge.fusion.fusion import Fusion
 from isomerge.merging.merge_plan import MergePlan
 from isomerge.merging.merge_run import Chosen
@@ -34,14 +37,19 @@ from isomerge.tuning.operands import Operands, align_once
 from isomerge.tuning.picture import PICTURE, search_picture
 from isomerge.tuning.sampling import GRADIENT, study_of, version_of
 from isomerge.tuning.slopes import Slopes
-from isomerge.tuning.stamp import STAMP, Stamp
 from isomerge.tuning.task_documents import SCORE, Score, TaskDocuments
 from isomerge.tuning.trial_model import TrialModel
-from isomerge.tuning.verdict import verdict_of
 from isomerge.tuning.wanted_tasks import WantedTask
 
 Values = Mapping[str, Any]
 """By the names of dimensions."""
+STAMP = "tune-stamp.json"
+UNLIKE = {
+    "merge": "another recipe, other models, or other options of the output",
+    "search": "other ranges, another sampler or another seed",
+    "data": "other examples or tasks, or others of them held out",
+}
+"""How parts of a `Stamp` differ, in words."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +139,49 @@ class Tuned(Record):
     harness: str | None = optional()
     """The version that asks them."""
     clock: Clock | None = inline(None)
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What trials depend on, in three parts: an unfinished search of something else is never mixed with them, and
+    never thrown away unasked."""
+
+    merge: str
+    search: str
+    data: str
+
+    def document(self) -> dict[str, str]:
+        """Digests of the parts."""
+        return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in asdict(self).items()}
+
+    def write(self, path: Path) -> None:
+        """Keep it with the unfinished output."""
+        with disk_errors(path):
+            write_whole(path, json.dumps(self.document()).encode())
+
+    def check(self, out: Path) -> None:
+        """Refuse to take the place of the unfinished search of something else.
+
+        Args:
+            out: the output folder, beside which the unfinished one lies.
+
+        Raises:
+            IsomergeError: saying what differs.
+        """
+        folder = unfinished_root(out)
+        try:
+            stamped: Any = json.loads((folder / BLOBS / STAMP).read_bytes())
+        except (OSError, ValueError):
+            return
+        own = self.document()
+        other = [
+            said for name, said in UNLIKE.items() if not isinstance(stamped, dict) or stamped.get(name) != own[name]
+        ]
+        if other:
+            raise IsomergeError(
+                f"{folder} has an unfinished search with {'; '.join(other)}: give the same command to go on with "
+                f"it, choose another output folder, or remove that one"
+            )
 
 
 @dataclass(frozen=True)
@@ -338,6 +389,43 @@ class Tuner:
             tasks=searched.wanted if asks else None,
             harness=version() if asks else None,
         )
+
+
+def verdict_of(judged: Mapping[str, Any], *, own: bool) -> tuple[str, list[str]]:
+    """One sentence on the values found, and what it doubts as notes.
+
+    Args:
+        judged: ``best`` and ``start`` (``judge.loss``, or ``judge.score`` of tasks, more of which is better),
+            ``models`` (``model``, ``judge`` or None), ``unit``.
+        own: whether the best values are the recipe's own.
+    """
+    figures = judged["best"]["judge"]
+    key, sign, read = (SCORE, -1, "documents") if SCORE in figures else ("loss", 1, "examples")
+    best, start = figures[key], judged["start"]["judge"][key]
+    rows = [(row["judge"][key], row["model"]) for row in judged["models"] if row["judge"] is not None]
+    models = sorted(rows, key=lambda row: sign * row[0])
+    doubts = []
+    if own:
+        doubts.append(
+            f"no trial was better than the recipe's own values on the {read} of the search, and these are written"
+        )
+    elif sign * best >= sign * start:
+        doubts.append(
+            f"on the held-out {read} the values found ({best:.4g}) are no better than the recipe's own "
+            f"({start:.4g})"
+        )
+    if models and sign * models[0][0] <= sign * best:
+        figure, name = models[0]
+        doubts.append(f"on the held-out {read} {name} alone ({figure:.4g}) is no worse than the merge ({best:.4g})")
+    if doubts:
+        text = "; ".join(doubts)
+        return f"{text[0].upper()}{text[1:]}.", doubts
+    said = f"a score of {best:.4g}" if key == SCORE else f"{best:.4g} {judged['unit']}"
+    than = f" and {models[0][0]:.4g} of the best model alone" if models else ""
+    return (
+        f"On the held-out {read} the values found give {said}, against {start:.4g} of the recipe's own{than}.",
+        [],
+    )
 
 
 def _seconds(points: Sequence[Point], aligned: float) -> dict[str, float]:
