@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from isomerge.cli.console import (
-    Voice,
-    distance_table,
-    stream_table,
-    tell_files,
-    tell_verdict,
-    warn_fixed,
-)
+from isomerge.cli.console import Voice, distance_table, stream_table, tell_files, tell_verdict, warn_fixed
 from isomerge.cli.evidence import evidence_lines, rounding_lines
 from isomerge.options.requests import moving as asked_for
 from isomerge.records import Json

@@ -19,12 +19,7 @@ from isomerge.commands.opening import Means, destination, recognised
 from isomerge.errors import IsomergeError
 from isomerge.evidence.card import RECIPE, alignment_file, model_card
 from isomerge.evidence.parents import parents_of
-from isomerge.merging.experts.expert_checks import (
-    check_expert,
-    chosen_target,
-    experts_recipe_text,
-    told_of_recipe,
-)
+from isomerge.merging.experts.expert_checks import check_expert, chosen_target, experts_recipe_text, told_of_recipe
 from isomerge.merging.recipe.recipe_words import told_in_keys
 from isomerge.merging.recipe.schema import ExpertEntry, ExpertsRecipe
 from isomerge.models.experts_view import (

@@ -18,12 +18,7 @@ from isomerge.merging.recipe.recipe_words import told_in_keys
 from isomerge.models.recognised import Model
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.data.refused_data import check_given
-from isomerge.options import (
-    FusingOptions,
-    MatchingOptions,
-    OpeningOptions,
-    SpacesOptions,
-)
+from isomerge.options import FusingOptions, MatchingOptions, OpeningOptions, SpacesOptions
 from isomerge.options.fusing import check_alone
 from isomerge.options.option import Given
 from isomerge.options.requests import merging as asked_for
