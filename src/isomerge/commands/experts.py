@@ -295,11 +295,7 @@ def prompts_of(entries: Sequence[ExpertEntry]) -> list[Prompts]:
 
 
 @contextmanager
-def planned_experts(
-    asked: ExpertsAsked,
-    out: str | Path | None,
-    means: Means,
-) -> Iterator[Experts]:
+def planned_experts(asked: ExpertsAsked, out: str | Path | None, means: Means) -> Iterator[Experts]:
     """A model with experts as it will be made: opened, checked, and nothing is written.
 
     Raises:

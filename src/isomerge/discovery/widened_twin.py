@@ -156,13 +156,7 @@ def _differences(narrow: Mapping[str, Tensor], wide: Mapping[str, Tensor]) -> fl
     return max(differences(before, after).values(), default=0.0)
 
 
-def _why(
-    narrow: Narrow,
-    specimen: Specimen,
-    tiny: Narrow,
-    small: Growth,
-    least: float,
-) -> str:
+def _why(narrow: Narrow, specimen: Specimen, tiny: Narrow, small: Growth, least: float) -> str:
     """Why nothing that was tried is the same function: the layers or the sizes, one by one."""
     kind = type(specimen.module).__name__
     said = f"{narrow.checkpoint.ref}: a tiny random {kind} that is widened alike is another function"
