@@ -18,7 +18,7 @@ from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.generated import Generation
 from isomerge.observe.stats.fisher_information import WIDE
 from isomerge.observe.stats.gathering import StatsOptions
-from isomerge.records import Json, Record
+from isomerge.records import Record, hidden
 from isomerge.run.barrier_options import BarrierOptions
 from isomerge.run.cost import FLOPS, LIBRARIES, Needs, check_bound, estimate, memory_needed
 from isomerge.run.running_cost import GRAPH, LOGITS, Running
@@ -51,9 +51,9 @@ class Cost(Record):
     """Bytes, libraries included."""
     seconds: float
     """On one core, by `isomerge.run.cost.FLOPS`."""
-    named: str = "running the models"
+    named: str = hidden("running the models")
     """What takes most of the memory."""
-    less: str = "give a smaller --batch-size"
+    less: str = hidden("give a smaller --batch-size")
 
     def check(self, limit: int | None) -> None:
         """Refuse what cannot be within ``limit`` bytes.
@@ -62,10 +62,6 @@ class Cost(Record):
             IsomergeError: it is less than what the command cannot be without.
         """
         check_bound(self.memory, limit, self.named, self.less)
-
-    def document(self) -> Json:
-        """As a dry run tells it."""
-        return {"memory": self.memory, "seconds": self.seconds}
 
 
 @dataclass(frozen=True)
