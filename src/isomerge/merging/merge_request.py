@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,7 +47,6 @@ class LayerScan(Record):
     chosen: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class MergeRequest(AligningOptions, SpacesOptions):
     """A merge, before any model is opened: arguments and recipes give the same record. Options of how models are
     aligned, and what may move, it has as they are said.
