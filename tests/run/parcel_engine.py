@@ -12,7 +12,7 @@ import pytest
 
 from isomerge.run.cluster.parcel import FOLDER, pack
 from isomerge.run.cluster.worker import solve_unit, take_unit
-from isomerge.run.engines import Demand
+from isomerge.run.local_engine import Demand
 from isomerge.run.unit_work import Solved, UnitWork
 from isomerge.symmetry.units import Unit
 
@@ -26,7 +26,7 @@ class ParcelEngine:
         """Bytes that go through the object store, by unit."""
 
     def run(self, work: UnitWork, demand: Demand) -> Generator[tuple[Unit, Solved], None, None]:
-        """See `isomerge.run.engines.Engine.run`."""
+        """See `isomerge.run.local_engine.Engine.run`."""
         (demand.folder / FOLDER).mkdir(exist_ok=True)
         parcel = pack(work, demand.folder / FOLDER)
         for unit in demand.units:

@@ -28,7 +28,8 @@ from isomerge.run.cluster import parcel as parcels
 from isomerge.run.cluster.parcel import Parcel, pack, unpack
 from isomerge.run.cluster.ray_engine import remove_at_once
 from isomerge.run.cluster.worker import SolvedUnit, solve_unit, take_unit
-from isomerge.run.engines import Demand, LocalEngine, engine_of
+from isomerge.run.engines import engine_of
+from isomerge.run.local_engine import Demand, LocalEngine
 from isomerge.run.unit_work import UnitWork
 from run.parcel_engine import ParcelEngine, use
 from solve.disguises import disguise, files_of, perturb, single

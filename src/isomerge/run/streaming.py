@@ -20,7 +20,7 @@ from isomerge.models.recognised import Model, Moved
 from isomerge.models.unit_plan import Plan, unit_bytes
 from isomerge.records import Json
 from isomerge.run.cost import unit_memory
-from isomerge.run.engines import Demand, LocalEngine
+from isomerge.run.local_engine import Demand, LocalEngine
 from isomerge.run.pipeline import WriteBehind
 from isomerge.run.unit_work import Fuse, UnitSolver, UnitWork
 from isomerge.run.writing_run import StreamWriter
@@ -41,7 +41,7 @@ def stream_units(
 ) -> list[list[UnitResult]]:
     """Match, fuse and write every unit; returns the results of every solver.
 
-    The output's engine works on the units (see `isomerge.run.engines`); what it gives is written and
+    The output's engine works on the units (see `isomerge.run.local_engine`); what it gives is written and
     journalled here. ``piecewise`` is whether ``fuse`` needs no more than a piece of every model at a time.
     """
     work = UnitWork(plan.units, anchor, tuple(solvers), fuse, stream.form)

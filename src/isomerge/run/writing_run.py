@@ -29,7 +29,7 @@ from isomerge.models.stored_form import StoredForm, planned_tensors
 from isomerge.plug_ins.command import given_modules
 from isomerge.progress import Observer, quiet
 from isomerge.records import Json
-from isomerge.run.engines import Engine, LocalEngine
+from isomerge.run.local_engine import Engine, LocalEngine
 from isomerge.run.report_file import signed
 from isomerge.run.run_report import RunReport
 from isomerge.symmetry.alignment import Alignment
@@ -48,7 +48,7 @@ class Output:
     overwrite: bool = False
     observer: Observer = quiet
     jobs: int | None = None
-    """Units that are worked on at once, each by one thread; see `isomerge.run.engines.LocalEngine`."""
+    """Units that are worked on at once, each by one thread; see `isomerge.run.local_engine.LocalEngine`."""
     max_memory: int | None = None
     """Bytes that the run may take, by the estimate of a dry run; of a worker on a cluster."""
     engine: Engine = field(default_factory=LocalEngine)

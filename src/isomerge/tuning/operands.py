@@ -23,8 +23,8 @@ from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import unit_bytes
 from isomerge.observe.live.accelerator import CPU
 from isomerge.run.cost import unit_memory
-from isomerge.run.engines import Demand, LocalEngine
 from isomerge.run.first_reading import FirstReadings
+from isomerge.run.local_engine import Demand, LocalEngine
 from isomerge.run.unit_work import Fused, UnitSolver, UnitWork
 from isomerge.run.writing_run import StreamWriter
 from isomerge.solve.pairs.pair import Blocks, UnitResult

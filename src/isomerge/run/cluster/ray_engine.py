@@ -20,7 +20,7 @@ from isomerge.run.cluster import connection
 from isomerge.run.cluster.parcel import FOLDER, Parcel, pack
 from isomerge.run.cluster.worker import SolvedUnit, solve_unit, take_unit
 from isomerge.run.cost import LIBRARIES
-from isomerge.run.engines import Demand
+from isomerge.run.local_engine import Demand
 from isomerge.run.unit_work import Solved, UnitWork
 from isomerge.symmetry.units import Unit
 
@@ -59,7 +59,7 @@ class RayEngine:
         self._connected = False
 
     def run(self, work: UnitWork, demand: Demand) -> Generator[tuple[Unit, Solved], None, None]:
-        """See `isomerge.run.engines.Engine.run`; the largest units are begun first.
+        """See `isomerge.run.local_engine.Engine.run`; the largest units are begun first.
 
         Raises:
             ClusterError: no cluster, no machine that is large enough, a unit that lost its worker too often, or a
