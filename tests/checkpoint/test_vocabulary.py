@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from depth import more
-from isomerge import merge
+from isomerge import evaluate, merge, report
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.config.config_parts import counts
@@ -497,6 +498,36 @@ def test_tables_that_are_computed_stay_as_they_are_computed(tmp_path: Path) -> N
     rows = [vocabulary.tokens[token] for token in ONE]
     assert torch.equal(view.read(TABLES[0], exact=True)[rows], table)
     assert torch.equal(view.read(TABLES[0])[rows], table.bfloat16())
+
+
+@pytest.mark.parametrize("source", [None, "two"])
+def test_a_merge_of_several_vocabularies_is_measured(source: str | None, tmp_path: Path) -> None:
+    """All models read the output's texts in its vocabulary, whichever that is."""
+    one, two = pair(tmp_path)
+    data, out = tmp_path / "texts.txt", tmp_path / "out"
+    data.write_text("c a f e c\ne a c a\n")
+    how: Any = {} if source is None else {"tokenizer_source": str(two.folder)}
+    merge([one.folder, two.folder], out=out, align=False, **how)
+    (measured,) = report(out, data=data, points=3).measured
+    views, _ = with_vocabulary([open_checkpoint(out), one, two], source="first")
+    folders = [materialise(view, tmp_path / f"view{k}") for k, view in enumerate(views[1:])]
+    wanted = [evaluate([folder], data=data)["models"][0]["loss"] for folder in (*folders, out)]
+    found = [*(end["loss"] for end in measured["lines"][0]["ends"]), measured["merged"]["loss"]]
+    assert found == pytest.approx(wanted, rel=1e-5)
+
+
+def test_equal_models_of_other_numbers_of_rows_are_told_so(tmp_path: Path) -> None:
+    """Their tables were looked at in one vocabulary; those of one number of rows as they are."""
+    one, padded = llama(tmp_path / "one", words(ONE), dtype=torch.float32), tmp_path / "padded"
+    shutil.copytree(one.folder, padded)
+    tensors = {name: one.read(name) for name in one.tensors}
+    tensors |= {name: torch.cat([tensors[name], torch.ones(3, 12)]) for name in TABLES}
+    save_file(tensors, padded / "model.safetensors")
+    (padded / "config.json").write_text(json.dumps({**one.config, "vocab_size": 8}))
+    said = "2 of them in the rows of the tokens that both have"
+    for number, (second, told) in enumerate(((padded, True), (one.folder, False))):
+        sentence = merge([one.folder, second], out=tmp_path / str(number), align=False)["verdict"]["sentence"]
+        assert ("tensors are equal" in sentence, said in sentence) == (True, told)
 
 
 TEMPLATE = "chat_template.jinja"

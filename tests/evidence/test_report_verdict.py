@@ -14,7 +14,8 @@ from evidence.runs import POSSIBLE, barrier, folder_of, line, run, written
 from isomerge.errors import IsomergeError
 from isomerge.evidence.distance import SAME
 from isomerge.evidence.relation import Level, Pair, Proof, Relation
-from isomerge.evidence.report.advice import next_steps
+from isomerge.evidence.report.advice import again, next_steps
+from isomerge.evidence.report.contents import models_of, settings_of
 from isomerge.evidence.report.facts import facts_of
 from isomerge.evidence.report.folder import Written, read_output
 from isomerge.evidence.report.loss_facts import MOVED, losses_of, read_losses
@@ -86,6 +87,16 @@ def test_the_table(how: dict[str, Any], relation: Relation | None, words: str) -
         assert beside.endswith(("as stored (", "as stored, where "))
     if pair.is_mutual:
         assert pair.sentence({}) == replace(pair, anchor="b", model="a").sentence({})
+
+
+@pytest.mark.parametrize("helps", [True, False])
+def test_a_large_update_may_be_no_move(helps: bool) -> None:
+    """Rows that have no counterpart where they stand were moved or changed: where nothing was matched, and it is not
+    known that a match would help, both are said."""
+    pair = Pair("a", "b", 0.73, same_basis=True, align=False, helps=helps)
+    said = pair.sentence({})
+    assert ("or its weights were changed by much" in said, "may destroy both" in said) == (not helps, not helps)
+    assert ("will most likely destroy both: leave --no-align out" in said) == helps
 
 
 @pytest.mark.parametrize("loss_on", ["texts", "labelled examples", ""])
@@ -244,6 +255,23 @@ def test_by_loss() -> None:
     assert "2.000" in plain.text, "an unaligned merge is the line as stored"
 
 
+@pytest.mark.parametrize(
+    ("losses", "accuracies", "told"),
+    [
+        ([6.24, 6.23, 6.24], [0.004, 0.004, 0.004], False),
+        ([6.0, 6.0, 6.0], [0.004, 0.004, 0.004], True),
+        ([9.0, 9.0, 9.0], [0.4, 0.4, 0.4], True),  # often right, and too sure where it is not
+        ([6.24, 3.0, 1.0], [0.004, 0.2, 0.6], True),  # one of them has learned
+    ],
+)
+def test_models_that_guess_tell_nothing(losses: list[float], accuracies: list[float], told: bool) -> None:
+    """Of a merge of models that are no better than chance nobody can say that it works."""
+    measured = losses_of(barrier(line("as stored", losses, accuracies), chance=6.215))
+    found = verdict_of(written(0.3, 0.3, align=False), [measured])
+    assert (found.level is Level.OPEN) == ("cannot be told" in found.title) == (not told)
+    assert ("no better than guessing (6.215)" in found.text) == (not told)
+
+
 def test_alignment_that_was_not_needed() -> None:
     """No barrier before either."""
     flat = [line(name, [0.1, 0.1, 0.1]) for name in ("as stored", MOVED)]
@@ -290,6 +318,51 @@ def test_base_model_in_commands() -> None:
     words = commands(found)[1]
     assert words[:6] == ["isomerge", "merge", "x", "y", "--base-model", "base"]
     assert "2,1" in words
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        (
+            "models: [{model: x, parameters: {weight: 0.5, density: 0.3}}, {model: y, parameters: {weight: 0.5, density: 1.0}}]\n"
+            "base_model: base\nmerge_method: ties\nparameters: {int8_mask: true}\ndtype: bfloat16\n",
+            "--method ties --dtype bfloat16 --weights 0.5,0.5 -p density=0.3,1 -p int8_mask=true",
+        ),
+        ("models: [{model: x, parameters: {weight: [0, 1]}}, {model: y, parameters: {weight: 1}}]\n", None),
+        ("models: [{model: x, parameters: {density: 0.5}}, {model: y}]\nmerge_method: ties\n", None),
+        ("models: [{model: x}, {model: y}]\nmerge_method: ties\nparameters: {density: [0, 1]}\n", None),
+        ("models: [{model: x}, {model: y, base_model: z}]\nmerge_method: ties\n", None),
+        ("models: [{model: x}, {model: y}]\nmerge_method: ties\nchat_template: auto\n", None),
+        ("models: [{model: x}, {model: y}]\nmerge_method: ties\ntokenizer_source: union\n", "--tokenizer-source union"),
+    ],
+)  # fmt: skip
+def test_a_command_says_all_that_the_recipe_does(recipe: str, words: str | None) -> None:
+    """Or there is none: weights that change from layer to layer, say, are no option."""
+    far = written(1.3, 1.1, models=["base", "x", "y"], base=True, method="ties", weights=[1.0, 1.0])
+    found = again(Written(far.facts, recipe=recipe, wording=POSSIBLE))
+    assert words is None or f" {words} " in found
+    assert (words is None) == (found == "")
+
+
+def test_a_foreign_base_is_not_the_models_fault() -> None:
+    """Nothing was seen of how the models stand to one another."""
+    base = verdict_of(written(1.3, 1.1, models=["base", "x", "y"], base=True, method="ties"))
+    assert base.title == "The base is not the base of every model"
+    assert verdict_of(written(1.3, 1.1)).title == "The models are unrelated"
+
+
+def test_parameters_that_differ_are_no_number() -> None:
+    """A page shows of a gradient and of filters that they are, and not the value in the middle."""
+    recipe = "models: [{model: x, parameters: {density: [0.3, 1.0]}}, {model: y, parameters: {density: 0.5}}]\n"
+    roles = [{"model": "x", "varies": "by layer"}, {"model": "y"}]
+    parameters = {"density": [0.7, 0.5], "int8_mask": True}
+    told = facts_of(run(models=["x", "y"], parameters=parameters, roles=roles, weights=[0.2, 0.6]))
+    shown = dict(settings_of(Written(told, recipe=recipe)))["Parameters"]
+    assert (("0.7" in shown), ("as the recipe has it" in shown)) == (False, True)
+    assert [words for _, words, _ in models_of(Written(told))] == [
+        "anchor: it stays as it is, weight differs by layer",
+        "aligned onto the anchor, weight 0.6",
+    ]
 
 
 def test_slices_have_no_command() -> None:

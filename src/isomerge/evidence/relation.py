@@ -65,14 +65,20 @@ LEVELS = {level.name.lower(): level for level in Level}
 """By what reports call them."""
 
 
-def title_of(relation: Relation | None, *, aligned: bool = True, left: bool = False) -> str:
+def title_of(relation: Relation | None, *, aligned: bool = True, left: bool = False, base: bool = False) -> str:
     """A few words for the head of a page.
 
     Args:
         relation: of the models furthest apart; None: it cannot be told.
         aligned: whether anything was matched.
         left: whether all were left as they are.
+        base: whether the others were compared with the base of their task vectors, and not with one another.
     """
+    if base and relation in (Relation.DERIVED, Relation.UNRELATED):
+        return (
+            "The base is far from a model" if relation is Relation.DERIVED
+            else "The base is not the base of every model"
+        )  # fmt: skip
     if relation is Relation.NEAR:
         return (
             "Aligned already: the models were left as they are" if left
@@ -80,7 +86,8 @@ def title_of(relation: Relation | None, *, aligned: bool = True, left: bool = Fa
             else "Near as they are: no alignment is needed"
         )  # fmt: skip
     if relation is Relation.RELATED:
-        return "Alignment brought the models together" if aligned else "The models lie in different coordinates"
+        together = "Alignment brought the models together"
+        return together if aligned else "Parts of the models have no counterpart where they stand"
     return {
         None: "How the models stand cannot be told",
         Relation.SAME: "The models are the same function",
@@ -262,7 +269,9 @@ def _stored(pair: Pair) -> float | None:
 
 
 def _equal(pair: Pair, a: str, b: str) -> str:
-    return f"{b} has the weights of {a}: all {len(pair.look.tensors)} tensors are equal"
+    said = f"{b} has the weights of {a}: all {len(pair.look.tensors)} tensors are equal"
+    tables = pair.look.by_token
+    return f"{said}, {tables} of them in the rows of the tokens that both have" if tables else said
 
 
 def _apart(pair: Pair) -> str:
@@ -305,6 +314,12 @@ def _near(pair: Pair, a: str, b: str) -> str:
     return said if pair.settled else f"{said}, but for some parts, which were out of place"
 
 
+def _where(pair: Pair) -> str:
+    """Why parts of a relative in the same basis are not where the anchor has them: where a match was not tried,
+    weights that were changed as much look alike."""
+    return "lies in other coordinates" + ("" if pair.helps else ", or its weights were changed by much")
+
+
 def _related(pair: Pair, a: str, b: str) -> str:
     if pair.look.but:
         said = (
@@ -317,16 +332,17 @@ def _related(pair: Pair, a: str, b: str) -> str:
             else f"{said})"
         )
     if not pair.align:
-        where = "lies in other coordinates" if pair.same_basis else "its residual stream is in another basis"
+        where = _where(pair) if pair.same_basis else "its residual stream is in another basis"
         known = ": leave --no-align out" if pair.helps else ""
+        likely = "may" if pair.same_basis and not pair.helps else "will most likely"
         return (
             f"{b} has a common base with {a}, but {where} ({_share(pair.before)} of the norm apart where they "
-            f"were compared), so that averaging them as they are stored will most likely destroy both{known}"
+            f"were compared), so that averaging them as they are stored {likely} destroy both{known}"
         )
     if pair.after is None:
         return (
-            f"{b} has a common base with {a}, but lies in other coordinates ({_share(pair.before)} of the norm "
-            "apart): aligned before it is merged"
+            f"{b} has a common base with {a}, but {_where(pair)} ({_share(pair.before)} of the norm apart): "
+            "aligned before it is merged"
         )
     return (
         f"{b} and {a} are related: {_share(pair.before)} of the norm apart as stored, {_share(pair.after)} "

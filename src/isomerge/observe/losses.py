@@ -21,7 +21,7 @@ from isomerge.models.model_inputs import DISCRIMINATORS
 from isomerge.observe.data.examples import IGNORED, Examples
 from isomerge.observe.live.own_modules import LABELS, called_with, first_output, own_loss_of
 from isomerge.observe.predictions import CLASSES, OwnLoss, Prediction, prediction_of
-from isomerge.records import Record
+from isomerge.records import Record, hidden
 
 
 class Figures(Record):
@@ -54,6 +54,8 @@ class Measure(Losses):
     unit: str = "nats"
     """Of the loss: ``nats``, ``nats per token``, ``nats per label``, ``squared units``, ``squared units per
     token``."""
+    chance: float | None = hidden(None)
+    """The loss of a guess that takes all outcomes for equally likely; None where none is right or wrong."""
 
     @property
     def figures(self) -> Figures:
@@ -197,6 +199,8 @@ class Tally:
     count: int = 0
     right: list[int] = field(default_factory=list)
     tokens: bool = False
+    chance: float | None = None
+    """See `Measure`."""
 
     def add(self, logits: Tensor, batch: Mapping[str, Tensor]) -> None:
         """Add a batch.
@@ -204,7 +208,10 @@ class Tally:
         Raises:
             IsomergeError: see `targets_of`.
         """
-        loss, seen, right = self.kind.loss(logits, targets_of(batch, logits, self.kind))
+        targets = targets_of(batch, logits, self.kind)
+        loss, seen, right = self.kind.loss(logits, targets)
+        if self.chance is None and right is not None and seen:
+            self.chance = float(self.kind.loss(torch.zeros_like(logits), targets)[0]) / seen
         self.total, self.count, self.tokens = self.total + float(loss), self.count + seen, logits.ndim == 3
         self.right += [] if right is None else [right]
 
@@ -222,7 +229,8 @@ class Tally:
         accuracy = sum(self.right) / self.count if self.right else None
         language = self.tokens and self.kind is CLASSES
         perplexity = (exp(loss) if loss < 700 else float("inf")) if language else None
-        return Measure(loss, accuracy, perplexity, examples, self.kind.unit(tokens=self.tokens))
+        unit = self.kind.unit(tokens=self.tokens)
+        return Measure(loss, accuracy, perplexity, examples, unit, chance=self.chance)
 
 
 def evaluate(module: nn.Module, examples: Examples, batch_size: int = 32) -> Measure:

@@ -104,6 +104,8 @@ class BarrierReport(Record, kw_only=True):
     verdict: RunVerdict | None
     untied: Sequence[str] | None = optional()
     """The models whose head was given weights of its own, as that of another one has them."""
+    chance: float | None = optional()
+    """The loss of a guess that takes all outcomes for equally likely; absent where none is right or wrong."""
     merged: Figures | None = optional()
     """Of an output, the merge itself."""
 
@@ -176,6 +178,7 @@ def run_barrier(
         notes=notes,
         lines=lines or None,
         planes=planes or None,
+        chance=together.chance,
         verdict=barrier_verdict(min(by_way, key=_furthest, default=pairs), models, lines, together.unit),
     )
 

@@ -15,6 +15,7 @@ from isomerge.evidence.card import alignment_file
 from isomerge.evidence.report.folder import Written
 from isomerge.evidence.report.loss_facts import MOVED
 from isomerge.models.recognised import Model, recognise
+from isomerge.models.row_meanings import with_tokens_of
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.losses import evaluate
@@ -39,7 +40,8 @@ def measure(
     """Run `isomerge.barrier` on the models of an output, one line per model that was moved.
 
     The alignment that lies in the output is replayed, so that nothing is matched anew; where nothing was aligned, a
-    line after alignment in the default spaces is added, to show what alignment would do.
+    line after alignment in the default spaces is added, to show what alignment would do. Models of another
+    vocabulary than the output's are read in that one.
 
     Args:
         written: the output; the models that went into it must still be where they were.
@@ -56,7 +58,7 @@ def measure(
     assert written.folder is not None
     read = partial(recognise, spec_file=spec, allow_pickle=allow_pickle)
     output = read(written.folder)
-    models = [_source(ref, output, read) for ref in written.matched.paths]
+    models = with_tokens_of(output, [_source(ref, output, read) for ref in written.matched.paths])
     if not isinstance(data, Examples):
         data = data_for(models[0].checkpoint, str(data), limit=limit, length=length)
     with tempfile.TemporaryDirectory(prefix="isomerge-") as scratch:
@@ -94,7 +96,7 @@ def _ends(
         yield models, [models[0], output], "none"
         return
     if written.earlier is not None:
-        yield models, [models[0], read(facts.paths[1])], "none"
+        yield models, [models[0], *with_tokens_of(output, [read(facts.paths[1])])], "none"
         return
     start = 1 if facts.base and len(models) > 2 else 0
     for k in range(start + 1, len(models)):

@@ -16,11 +16,12 @@ from math import sqrt
 import numpy as np
 import torch
 
+from isomerge.checkpoint.reader import VOCABULARY as BY_TOKEN
 from isomerge.matching.rows import Rows, row_axes, rows
 from isomerge.models.recognised import Model
 from isomerge.progress import Observer, quiet
 from isomerge.records import Json, Record
-from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.axes import VOCABULARY, atoms
 from isomerge.symmetry.blocks import Block
 
 ALIKE = 0.5
@@ -66,6 +67,8 @@ class Look(Record):
     """Canonical names of tensors that one of the models has alone, or in another shape."""
     whole: bool = True
     """Whether every entry was looked at."""
+    by_token: int = 0
+    """How many tables of tokens are of models with other numbers of rows, and were looked at in one vocabulary."""
 
     @property
     def same(self) -> bool:
@@ -165,7 +168,13 @@ def look(anchor: Model, source: Model, observer: Observer = quiet) -> Look:
             observer(f"looking whether {source.ref} is aligned already: {each.name}", done, sum(sizes))
             done += sizes[len(seen)]
             seen.append(each)
-    return Look(tuple(seen), only, whole=step == 1)
+    views = [m.checkpoint for m in (anchor, source) if any(x.startswith(BY_TOKEN) for x in m.checkpoint.origin)]
+    tables = [
+        b
+        for b, *_, mine, theirs in pairs
+        if VOCABULARY in b.names and any({mine, theirs} & v.recipes.keys() for v in views)
+    ]
+    return Look(tuple(seen), only, whole=step == 1, by_token=len(tables))
 
 
 Pair = tuple[Block, str, str, str]

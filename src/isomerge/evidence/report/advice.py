@@ -9,12 +9,16 @@ from isomerge.evidence.relation import Level, Relation
 from isomerge.evidence.report.facts import Facts
 from isomerge.evidence.report.folder import Written
 from isomerge.evidence.report.numerals import ratio
-from isomerge.records import Record, hidden
+from isomerge.records import Json, Record, hidden
 from isomerge.solve.learn.settings import EFFORTS
 from isomerge.solve.match_options import OURS
 
 NEW = "NEW"
 """Stands for the folder that a suggested command writes."""
+FORM = {"dtype": "--dtype", "tokenizer_source": "--tokenizer-source"}
+"""Keys of a recipe that are one option each."""
+SAID = {*FORM, "models", "base_model", "merge_method", "parameters", "align", "checksums", "import"}
+"""Keys of a recipe that options say, or that a command does without."""
 STILL = 0.9
 """Alignment that leaves more than this part of a distance has brought nothing nearer."""
 
@@ -125,27 +129,62 @@ def _otherwise(written: Written, text: str, *options: str) -> Advice:
 def again(written: Written, *more: str) -> str:
     """The command that makes an output again with other options; empty where options alone cannot say what it
     was."""
-    facts = written.matched
-    if facts.command == "align":
-        if written.facts.command == "merge":  # aligned first, merged then: one command does both
-            return _command(facts, "merge", *facts.models, *_method(written.facts), *more, "-o", NEW)
+    facts, method = written.matched, _method(written)
+    if facts.command == "align" and written.facts.command != "merge":
         return _command(facts, "align", facts.models[1], "--onto", facts.models[0], *more, "-o", NEW)
-    if "slices:" in written.recipe:
+    if method is None:
         return ""
+    if facts.command == "align":  # aligned first, merged then: one command does both
+        return _command(facts, "merge", *facts.models, *method, *more, "-o", NEW)
     models = facts.models[1:] if facts.base else facts.models
     base = ["--base-model", facts.models[0]] if facts.base else []
     base += ["--anchor", "none"] if facts.common_mean else []
-    return _command(facts, "merge", *models, *base, *_method(facts), *more, "-o", NEW)
+    return _command(facts, "merge", *models, *base, *method, *more, "-o", NEW)
 
 
-def _method(facts: Facts) -> list[str]:
-    words = [] if facts.method in ("", "linear") else ["--method", facts.method]
-    if len(set(facts.weights)) > 1:
-        words += ["--weights", ",".join(f"{w:g}" for w in facts.weights[facts.base - len(facts.models) :])]
-    for name, value in sorted((facts.parameters or {}).items()):
-        if facts.method not in ("", "linear") and isinstance(value, (bool, int, float, str)):
-            words += ["-p", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+def _method(written: Written) -> list[str] | None:
+    """The options that say how models were merged, and in which form; None where options cannot."""
+    facts, recipe = written.facts, written.content
+    common, own = _settings(facts) if not recipe else (dict(recipe.get("parameters") or {}), _of_models(recipe))
+    if not recipe.keys() <= SAID or own is None or facts.varies:
+        return None
+    method = recipe.get("merge_method", facts.method)
+    words = [] if method in ("", "linear") else ["--method", method]
+    words += [word for key, option in FORM.items() if key in recipe for word in (option, recipe[key])]
+    settings = common | {name: [each.get(name, common.get(name)) for each in own] for each in own for name in each}
+    for name, value in sorted(settings.items(), key=lambda item: (item[0] != "weight", item[0])):
+        values = value if any(name in each for each in own) else [value]
+        if not all(isinstance(x, (bool, int, float, str)) for x in values):
+            return None
+        text = ",".join(str(x).lower() if isinstance(x, bool) else str(x).removesuffix(".0") for x in values)
+        if name != "weight":
+            words += ["-p", f"{name}={text}"]
+        elif method not in ("", "linear") or len(set(values)) > 1 or common:
+            words += ["--weights", text]
     return words
+
+
+def _of_models(recipe: Json) -> list[Json] | None:
+    """What a recipe says of each model alone; None where that is more than parameters."""
+    entries = recipe.get("models") or []
+    known = all(entry.keys() <= {"model", "parameters"} for entry in entries)
+    return [entry.get("parameters") or {} for entry in entries] if known else None
+
+
+def _settings(facts: Facts) -> tuple[Json, list[Json]]:
+    """A run's own values of parameters, of all models and of each."""
+    merged = _merged(facts)
+    known = {
+        n: v for n, v in (facts.parameters or {}).items() if v is not None and facts.method not in ("", "linear")
+    }
+    known |= {"weight": list(facts.weights[-merged:])} if len(set(facts.weights)) > 1 else {}
+    each = {name: value for name, value in known.items() if isinstance(value, list) and None not in value}
+    common = {name: value for name, value in known.items() if not isinstance(value, list)}
+    return common, [{name: value[k] for name, value in each.items()} for k in range(merged)]
+
+
+def _merged(facts: Facts) -> int:
+    return len(facts.models) - facts.base
 
 
 def _command(facts: Facts, *words: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from isomerge.evidence.report.facts import Facts
 from isomerge.evidence.report.figure import Table
@@ -123,7 +124,20 @@ def _weight(facts: Facts, number: int) -> tuple[str, ...]:
     if not facts.weights:
         return ()
     first = len(facts.models) - len(facts.weights)
-    return (f"weight {figure(facts.weights[number - first])}",) if number >= first else ()
+    differs = facts.varies.get(facts.models[number])
+    weight = f"differs {differs}" if differs else figure(facts.weights[number - first])
+    return (f"weight {weight}",) if number >= first else ()
+
+
+def _varying(content: Any) -> set[str]:
+    """The parameters in some part of a recipe that are gradients or have filters."""
+    if not isinstance(content, dict):
+        return set().union(*map(_varying, content)) if isinstance(content, list) else set()
+    own = content.get("parameters")
+    named = (
+        {name for name, value in own.items() if isinstance(value, (list, dict))} if isinstance(own, dict) else set()
+    )
+    return named.union(*map(_varying, content.values()))
 
 
 def settings_of(written: Written) -> list[tuple[str, str]]:
@@ -132,11 +146,12 @@ def settings_of(written: Written) -> list[tuple[str, str]]:
     settings = []
     if facts.method:
         settings.append(("Method", facts.method))
-    shown = {name: value for name, value in (facts.parameters or {}).items() if value is not None}
+    shown = {name: _plain(value) for name, value in (facts.parameters or {}).items() if value is not None}
+    shown |= dict.fromkeys(
+        shown.keys() & _varying(written.content), "as the recipe has it for each layer and tensor"
+    )
     if shown:
-        settings.append(
-            ("Parameters", ", ".join(f"{name} {_plain(value)}" for name, value in sorted(shown.items())))
-        )
+        settings.append(("Parameters", ", ".join(f"{name} {words}" for name, words in sorted(shown.items()))))
     settings.append(("Aligned", "no" if not report.aligned else _alignment(report)))
     if report.aligned and report.looked_at:
         words = {

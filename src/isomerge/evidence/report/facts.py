@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import PurePath
 from typing import Any
@@ -96,6 +96,8 @@ class Facts:
     layers: str = ""
     method: str = ""
     weights: tuple[float, ...] = ()
+    varies: Mapping[str, str] = field(default_factory=dict)
+    """By models whose weight is not one number, by what it differs."""
     parameters: Mapping[str, Any] | None = None
     base: bool = False
     """Whether the first model is the base of task vectors, and not merged itself."""
@@ -225,6 +227,7 @@ def _facts(command: str, report: Mapping[str, Any]) -> Facts:
         layers=str(report.get("layers") or ""),
         method=str(report.get("method") or ""),
         weights=tuple(map(float, report.get("weights") or ())),
+        varies={str(row["model"]): str(row["varies"]) for row in report.get("roles") or () if row.get("varies")},
         parameters=dict(report.get("parameters") or {}),
         base=bool(report.get("base")),
         common_mean=report.get("anchor") == "none",

@@ -6,9 +6,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.weights import find_weights, read_headers
@@ -16,6 +19,7 @@ from isomerge.errors import IsomergeError
 from isomerge.evidence.card import RECIPE, REPORT
 from isomerge.evidence.report.facts import Facts, facts_of
 from isomerge.evidence.report.spaces import Wording, wording_of
+from isomerge.records import Json
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,15 @@ class Written:
     before."""
     changed: tuple[str, ...] = ()
     """What of the folder is not what the run wrote, in sentences."""
+
+    @cached_property
+    def content(self) -> Json:
+        """What the recipe says; empty where there is none that can be read."""
+        try:
+            content = yaml.safe_load(self.recipe)
+        except yaml.YAMLError:
+            return {}
+        return content if isinstance(content, dict) else {}
 
     @property
     def matched(self) -> Facts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import exp, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,9 @@ from isomerge.errors import IsomergeError
 MOVED = "after alignment"
 """The line to the second model as the run has moved it."""
 STORED = "as stored"
+EVEN, LUCK = 0.01, 0.05
+"""A model guesses whose loss is within this part of an even guess's, or higher, and whose accuracy is no more than
+so much above it: one that is sure of what is wrong has a high loss, and may still be right more often."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,18 @@ class Losses:
     planes: tuple[LossPlane, ...] = ()
     merged: Point | None = None
     """The output itself."""
+    chance: float | None = None
+    """The loss of a guess that takes all outcomes for equally likely; None where none is right or wrong, and in
+    reports of older versions."""
+
+    @property
+    def guesses(self) -> bool:
+        """Whether no model at an end of a line does better than such a guess."""
+        ends = [end for line in self.lines for end in line.ends]
+        return self.chance is not None and all(
+            end.loss >= self.chance * (1 - EVEN) and (end.accuracy or 0.0) <= exp(-self.chance) + LUCK
+            for end in ends
+        )
 
     def line_of(self, spaces: str, *, aligned: bool) -> LossLine | None:
         """The line that a run stands for: moved as it moved, aligned in its spaces, aligned in others, or as
@@ -127,6 +142,7 @@ def losses_of(report: Any, *, file: str = "the report") -> Losses:
             tuple(_line(line) for line in report.get("lines") or ()),
             tuple(_plane(plane) for plane in report.get("planes") or ()),
             None if report.get("merged") is None else point_of(report["merged"]),
+            None if report.get("chance") is None else _finite([report["chance"]])[0],
         )
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise IsomergeError(

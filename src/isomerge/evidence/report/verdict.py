@@ -74,6 +74,14 @@ def _by_loss(written: Written, losses: Sequence[Losses]) -> tuple[Level, str, st
     ]
     measured, line = max(pairs, key=lambda pair: pair[1].barrier)
     ends = line.ends
+    if all(each.guesses for each in losses):
+        text = (
+            f"On {count(measured.examples)} examples the models themselves have a loss of "
+            f"{_point(ends[0], measured.unit)} and {_point(ends[1])}, which is no better than guessing "
+            f"({nats(measured.chance or 0.0)}): what a merge keeps of them cannot be told by these. Measure on "
+            "examples of what the models were trained for."
+        )
+        return Level.OPEN, "Whether the merge works cannot be told by these examples", text
     merged = next((each.merged for each in losses if each.merged is not None), None)
     excess, drop = line.barrier, line.drop
     if merged is not None:
@@ -167,7 +175,7 @@ def _as_told(matched: Facts, relation: Relation | None) -> tuple[Level, str, str
     if matched.sentence:
         return (
             LEVELS[matched.level],
-            title_of(relation, aligned=matched.aligned, left=matched.left),
+            title_of(relation, aligned=matched.aligned, left=matched.left, base=matched.base),
             f"{matched.sentence}.",
         )
     before, after = (ratio(x) for x in matched.distance.movable.share or (inf, inf))
