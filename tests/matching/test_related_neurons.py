@@ -29,7 +29,6 @@ CONFIG = {"hidden_size": WIDTH, "num_attention_heads": 1, "head_dim": 2, "interm
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few directions and no least size, so that small cases go the whole way."""
     monkeypatch.setattr(neuron_scale, "SMALLEST", 2)
-    monkeypatch.setattr(neuron_scale, "DIRECTIONS", 8)
     monkeypatch.setattr(sketch, "DIRECTIONS", 8)
     monkeypatch.setattr(sketch, "STEP", 4)
     monkeypatch.setattr(sketch, "WORTH", 1.0)

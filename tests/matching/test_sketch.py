@@ -120,7 +120,7 @@ def test_a_proof_that_ignores_exact_distances_is_wrong(monkeypatch: pytest.Monke
     monkeypatch.setattr(
         sketch, "exact_distances", lambda one, two, pairs: (torch.zeros(len(pairs)), torch.ones(len(pairs)))
     )
-    monkeypatch.setattr(sketch, "_directions", lambda *given: 4)
+    monkeypatch.setattr(sketch, "telling_sketch", lambda one, two: sketch.Sketch.of(one, two, 4))
     wrong = 0
     for seed in range(60):
         anchor, source = drawn(seed, 5, 3.0, (True, False), "")
