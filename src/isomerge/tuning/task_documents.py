@@ -72,7 +72,7 @@ class TaskDocuments:
             if not isfinite(number):
                 raise IsomergeError(f"--task {task}: {task.metric} is {value} on these documents, and no number")
             scores[f"{task.name}:{task.metric}"], total = number, total + task.weight * number
-        return Score(-total, None, None, len(self), SCORE, scores)
+        return Score(-total, None, None, len(self), SCORE, tasks=scores)
 
 
 def split_tasks(
