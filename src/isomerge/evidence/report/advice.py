@@ -178,8 +178,9 @@ def _settings(facts: Facts) -> tuple[Json, list[Json]]:
         n: v for n, v in (facts.parameters or {}).items() if v is not None and facts.method not in ("", "linear")
     }
     known |= {"weight": list(facts.weights[-merged:])} if len(set(facts.weights)) > 1 else {}
-    each = {name: value for name, value in known.items() if isinstance(value, list) and None not in value}
-    common = {name: value for name, value in known.items() if not isinstance(value, list)}
+    known = {name: value for name, value in known.items() if not (isinstance(value, list) and None in value)}
+    each = {name: value for name, value in known.items() if isinstance(value, list) and len(value) == merged}
+    common = {name: value for name, value in known.items() if name not in each}
     return common, [{name: value[k] for name, value in each.items()} for k in range(merged)]
 
 
