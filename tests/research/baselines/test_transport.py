@@ -350,7 +350,7 @@ def fuse(
         reports = transport_solutions(stream, [solver], **given)
         stream_units(stream, [solver], pair.plan, mean, pair.anchor)  # pyright: ignore[reportArgumentType]
         write_alone(stream, pair.plan, pair.anchor, torch.float32)
-        stream.finish({"streams": reports}, {}, "")
+        stream.finish_unreported()
     return reports
 
 
