@@ -33,7 +33,7 @@ LATE = {
     "matplotlib", "PIL", "rich", "IPython", "pyarrow", "jinja2", "markupsafe", "tqdm",
 }  # fmt: skip
 """Packages that take long to load, or that not everybody has: imported where they are used."""
-MOST = 263
+MOST = 259
 """Modules of isomerge that a merge of two related models loads, its page included, where nothing is aligned."""
 ON_DEMAND = {
     "isomerge.checkpoint.pushing": "the output goes to the hub",
