@@ -160,6 +160,15 @@ def test_streams_that_cannot_be_matched() -> None:
     assert not any("all" in words for words in commands(verdict_of(fixed)))
 
 
+def test_models_are_read_by_the_spec_that_was_given() -> None:
+    """By every command that is advised."""
+    assert commands(verdict_of(written(1.3, 1.1)))
+    assert all("--spec" not in words for words in commands(verdict_of(written(1.3, 1.1))))
+    assert all(
+        words[-2:] == ["--spec", "own.spec"] for words in commands(verdict_of(written(1.3, 1.1, spec="own.spec")))
+    )
+
+
 def test_a_common_mean_is_asked_for_again() -> None:
     """By every command that makes the merge anew; of a merge onto the first by none."""
     for anchor in ("none", "first"):

@@ -126,7 +126,8 @@ def verdict_on(
         verdicts = [replace(each, sentence=say(each.sentence)) for each in verdicts]
     level, sentence = worst.level, "; ".join(dict.fromkeys(each.sentence for each in verdicts))
     code, left = code_of(worst.relation), tuple(pair.model for pair in pairs if pair.left)
-    facts = replace(facts, relation=code, left_alone=left, left=len(left) == len(pairs))
+    spec = next((str(model.spec_file) for model in models if model.spec_file is not None), facts.spec)
+    facts = replace(facts, relation=code, left_alone=left, left=len(left) == len(pairs), spec=spec)
     earlier = earlier_alignment(facts)
     taught = facts.taught if earlier is None else earlier.taught
     if learned_in_nats(taught) and worst.relation is not Relation.SAME:

@@ -189,6 +189,7 @@ def _merged(facts: Facts) -> int:
 
 
 def _command(facts: Facts, *words: str) -> str:
-    """A command line for a shell, which imports what the run has imported."""
-    imports = [word for name in facts.imports for word in ("--import", name)]
-    return shlex.join(["isomerge", *words, *imports])
+    """A command line for a shell, which imports what the run has imported, and reads models by its spec."""
+    given = [word for name in facts.imports for word in ("--import", name)]
+    given += ["--spec", facts.spec] if facts.spec else []
+    return shlex.join(["isomerge", *words, *given])

@@ -130,6 +130,8 @@ class Facts:
     notes: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     """The modules and files that were imported for the run."""
+    spec: str = ""
+    """The spec file that was given."""
     plug_ins: tuple[str, ...] = ()
     """What was used of others, in words."""
     kept_from_first: tuple[str, ...] = ()
@@ -249,6 +251,7 @@ def _facts(command: str, report: Mapping[str, Any]) -> Facts:
         left=all_left(pairs),
         notes=tuple(map(str, [*filter(None, [report.get("vocabulary")]), *(report.get("notes") or ())])),
         imports=tuple(map(str, report.get("imports") or ())),
+        spec=str(report.get("spec") or ""),
         plug_ins=tuple(map(str, sentences(report.get("plug_ins") or ()))),
         kept_from_first=tuple(map(str, report.get("kept_from_first") or ())),
         head_folders=tuple(map(str, report.get("head_folders") or ())),
