@@ -136,7 +136,7 @@ def test_dead_neurons_are_left_to_the_gauges() -> None:
 def test_a_bound_that_forgets_the_gates_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mutant that trusts the nearest gates whatever the rest costs: the property above can fail."""
     monkeypatch.setattr(neuron_scale, "MARGIN", -1e9)
-    monkeypatch.setattr(neuron_scale, "directions_for", lambda *given: 8)
+    monkeypatch.setattr(neuron_scale, "telling_sketch", lambda one, two, _costs: sketch.Sketch.of(one, two, 8))
     wrong = 0
     for seed in range(80):
         spec, a, b = pair(seed, 0.05, "gates", 3)
