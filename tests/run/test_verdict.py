@@ -433,6 +433,8 @@ def test_a_copy_that_learning_has_moved_is_judged_by_what_learning_measured(
             assert verdict.sentence.startswith("On 16 examples that the match was not learned from")
         else:
             assert verdict.is_poor
+        for step in verdict.next:  # of the models that were merged, and not of those of the run before it
+            assert {models[0].ref, str(moved)} <= {*shlex.split(step.command)}
 
 
 @pytest.mark.parametrize(("rise", "drop", "advised"), [(0.5, 0.0, True), (0.0, 0.5, True), (0.05, 0.01, False)])

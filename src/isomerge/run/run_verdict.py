@@ -127,13 +127,12 @@ def verdict_on(
     level, sentence = worst.level, "; ".join(dict.fromkeys(each.sentence for each in verdicts))
     code, left = code_of(worst.relation), tuple(pair.model for pair in pairs if pair.left)
     spec = next((str(model.spec_file) for model in models if model.spec_file is not None), facts.spec)
-    facts = replace(facts, relation=code, left_alone=left, left=len(left) == len(pairs), spec=spec)
-    earlier = earlier_alignment(facts)
-    taught = facts.taught if earlier is None else earlier.taught
+    taught = facts.taught if (earlier := earlier_alignment(facts)) is None else earlier.taught
+    facts = replace(facts, relation=code, left_alone=left, left=len(left) == len(pairs), spec=spec, taught=taught)
     if learned_in_nats(taught) and worst.relation is not Relation.SAME:
         level, _, sentence = by_learning(taught)
     apart = any(pair.doubt and pair.proof is Proof.OTHER for pair in pairs)  # no merge takes them
-    steps = [] if apart else _steps(facts, earlier, worst.relation, level, models)
+    steps = [] if apart else _steps(facts, worst.relation, level, models)
     if say is not None:
         steps = [_in_recipe(step, say) if step.options else step for step in steps]
     return RunVerdict(code, verdicts, level.name.lower(), sentence, steps)
@@ -144,13 +143,11 @@ def _in_recipe(step: Advice, say: Callable[[str], str]) -> Advice:
     return Advice(f"{step.text} In the recipe: {say(' and '.join(step.options))}.")
 
 
-def _steps(
-    facts: Facts, earlier: Facts | None, relation: Relation | None, level: Level, models: Sequence[Model]
-) -> Sequence[Advice]:
+def _steps(facts: Facts, relation: Relation | None, level: Level, models: Sequence[Model]) -> Sequence[Advice]:
     """What to try where something is amiss; all is well: nothing."""
     if level is Level.GOOD:
         return []
-    written = Written(facts, wording=wording_for(models) if models else Wording(), earlier=earlier)
+    written = Written(facts, wording=wording_for(models) if models else Wording())
     return next_steps(written, relation, level, measured=False)
 
 
