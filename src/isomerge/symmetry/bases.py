@@ -97,13 +97,13 @@ def _fixed(rows: int, width: int) -> Tensor:
 
 def bases_in(spec: Spec, blocks: Sequence[Block]) -> list[Basis]:
     """The tables of which some blocks are, or read them; of a model, or of one unit."""
-    bases = []
+    bases, named = [], Named(blocks)
     for statement in spec.bases:
-        named, key = Named(blocks), BASIS + statement.name
         table = named.at(statement.table)
         readers = tuple(b for name, b in named.items() if any(part.is_of(name) for part in statement.readers))
         if readers or table is not None:
-            bases.append(Basis(key, statement.along, spec.sizes[statement.along], table, readers))
+            key, along = BASIS + statement.name, statement.along
+            bases.append(Basis(key, along, spec.sizes[along], table, readers))
     return bases
 
 

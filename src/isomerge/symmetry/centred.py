@@ -7,7 +7,7 @@ moves biases takes W with it: so they follow at the end.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -124,18 +124,18 @@ class Centred(Statement):
                 yield view, [k for k, a in enumerate(atoms) if a.name in self.over]
 
 
-def centred_in(spec: Spec, blocks: Sequence[Block]) -> list[Centred]:
+def centred_in(spec: Spec, named: Named) -> list[Centred]:
     """What norms over heads take away among some blocks.
 
     Args:
         spec: whose statements are read.
-        blocks: of a model, or of one unit.
+        named: the blocks of a model, or of one unit.
     """
     return [
         _centred(spec, norm, number, line, block, at)
         for norm in spec.head_norms
         for number, line in enumerate(norm.lines)
-        for at, block in Named(blocks).every(line)
+        for at, block in named.every(line)
     ]
 
 

@@ -7,7 +7,7 @@ Such scaling has a bound (Gemma 3n: mean squares of at least 1e-5), so that of a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -102,12 +102,12 @@ class Lengths(Statement):
         return beyond(1 - after / max(before, 1e-300), 1 / x.numel())
 
 
-def lengths_in(spec: Spec, blocks: Collection[Block]) -> list[Lengths]:
+def lengths_in(spec: Spec, named: Named) -> list[Lengths]:
     """The statements of a spec of which all tensors are among some blocks, once for each number of the weight's
     name."""
     lengths: list[Lengths] = []
     for length in spec.lengths:
-        for at, weight in (named := Named(blocks)).every(length.weight):
+        for at, weight in named.every(length.weight):
             stored = named.at(length.stored, at)
             if length.stored is None or stored is not None:
                 lengths.append(Lengths(length, weight, stored, tuple(at.values()), spec))

@@ -280,10 +280,8 @@ def reached_in(spec: Spec, blocks: Sequence[Block], *, states: bool = False) -> 
         blocks: of a model, or of one unit.
         states: whether a model gives out what a stream begins with.
     """
-    statements: list[Statement] = [*lengths_in(spec, blocks), *unheard_in(spec, blocks), *centred_in(spec, blocks)]
-    if not spec.probes and not spec.reaches:
-        return statements
     named = Named(blocks)
+    statements: list[Statement] = [*lengths_in(spec, named), *unheard_in(spec, named), *centred_in(spec, named)]
     for probe in spec.probes:
         if all(named.at(part) is not None for part in probe.parts):
             statements.append(_probed(spec, probe, named))

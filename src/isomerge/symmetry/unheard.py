@@ -178,14 +178,13 @@ def _is_definite(matrices: Tensor) -> bool:
     return not bool(failed.any()) and bool((sizes > LEVEL * sizes.amax(-1, keepdim=True)).all())
 
 
-def unheard_in(spec: Spec, blocks: Sequence[Block]) -> list[Unheard]:
+def unheard_in(spec: Spec, named: Named) -> list[Unheard]:
     """What is unheard among some blocks: where all tensors of a statement are there, and values are many enough.
 
     Args:
         spec: whose statements are read.
-        blocks: of a model, or of one unit.
+        named: the blocks of a model, or of one unit.
     """
-    named = Named(blocks) if spec.mutes else Named([])
     orders = {stream: order_of(spec, stream) for stream in spec.postnorm} if spec.mutes else {}
     values = ((mute, at, weight) for mute in spec.mutes for at, weight in named.every(mute.values.weight))
     statements = (_unheard(spec, mute, at, weight, named, orders) for mute, at, weight in values)
