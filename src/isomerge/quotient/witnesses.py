@@ -50,11 +50,12 @@ def layers_seen(
         common = {s: [n for n in names if table_of(n) == table] for s, names in common.items()}
     common = {s: names for s, names in common.items() if len(names) >= FEWEST}
     left, right = (_circuits(f, draw, common) for f in (first, second))
-    return {
+    seen: dict[tuple[str, ...], Tensor] = {}
+    for key in sorted(left.keys() & right.keys()):
+        layers = torch.stack([y for _, y in right[key]])
         # sums of products in one order, whichever model is the first
-        key: torch.stack([(torch.stack([y for _, y in right[key]]) * x).sum(-1) for _, x in left[key]])
-        for key in sorted(left.keys() & right.keys())
-    }
+        seen[key] = torch.stack([(layers * x).sum(-1) for _, x in left[key]])
+    return seen
 
 
 def by_table(first: Fingerprint, second: Fingerprint) -> dict[str, dict[str, float]]:
