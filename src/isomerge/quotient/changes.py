@@ -66,6 +66,8 @@ class Evidence:
     tolerance: float
     spread: float | None
     """The largest relative distance of any spectrum."""
+    sized: bool
+    """Whether sizes inside of layers differ, so that spectra of neurons do not compare."""
 
 
 def other_settings(first: Fingerprint, second: Fingerprint) -> Iterator[str]:
@@ -120,8 +122,7 @@ def changes(first: Fingerprint, second: Fingerprint, evidence: Evidence) -> Iter
     yield from stored
     if not stored:
         deep = first.depths() != second.depths()
-        sized = any(other_sizes(first, second))
-        moved = list(_moved(evidence, deep=deep, sized=sized, layers=bool(layers), tables=bool(tables)))
+        moved = list(_moved(evidence, deep=deep, layers=bool(layers), tables=bool(tables)))
         # A body's stream has coordinates of its own, a head's reader folds its norm: relations are of other forms.
         yield from [Change(OTHER_OUTPUTS)] if moved and _given_out(first) != _given_out(second) else moved
 
@@ -131,14 +132,13 @@ def _given_out(model: Fingerprint) -> set[str]:
     return {r.kind for r in model.relations if r.draw == BASIS}
 
 
-def _moved(evidence: Evidence, *, deep: bool, sized: bool, layers: bool, tables: bool) -> Iterator[Change]:
+def _moved(evidence: Evidence, *, deep: bool, layers: bool, tables: bool) -> Iterator[Change]:
     """What differs by more than rounding, where nothing that is known explains it; a vocabulary that changed shows
     in relations, and in no spectrum. How far weights themselves moved is not known: relations are their products.
 
     Args:
         evidence: what was compared.
         deep: whether depths differ.
-        sized: whether sizes inside of layers do, so that spectra of neurons do not compare.
         layers: whether layers differ.
         tables: whether the vocabulary was.
     """
@@ -150,7 +150,7 @@ def _moved(evidence: Evidence, *, deep: bool, sized: bool, layers: bool, tables:
     elif tables or layers:
         if tables and spread > least and not layers:
             yield Change(f"spectra of circuits differ by up to {spread:.2g} of their size")
-    elif spread <= evidence.tolerance and not sized and (changed := _rows_changed(evidence)):
+    elif spread <= evidence.tolerance and not evidence.sized and (changed := _rows_changed(evidence)):
         yield from changed
     elif moved := sorted(x for x in evidence.differences.values() if x > least):
         share = len(moved) / len(evidence.differences)

@@ -186,7 +186,9 @@ class Similarity(Record):
         if self.derived or not self.shared:
             return ""
         more = len(self.shared) - KINDS
-        names = ", ".join(self.shared[:KINDS]) + (f" and {more} more kinds of tensors" if more > 0 else "")
+        names = ", ".join(self.shared[:KINDS]) + (
+            f" and {more} more kind{'s' if more > 1 else ''} of tensors" if more > 0 else ""
+        )
         return f"no witness sees a common base, but both hold the same numbers at the same places of {names}"
 
     def document(self) -> Json:
@@ -240,7 +242,7 @@ def similarity(first: Fingerprint, second: Fingerprint) -> Similarity:
     tables = (
         by_table(first, second) if kin and (largest is None or largest > tolerance) else {}
     )  # of strangers nothing was done
-    evidence = Evidence(seen, witnesses, tables, differences, tolerance, spread)
+    evidence = Evidence(seen, witnesses, tables, differences, tolerance, spread, bool(sizes))
     done = tuple(changes(first, second, evidence))
     equal = first.hash == second.hash
     return Similarity(
