@@ -146,28 +146,30 @@ class Carried:
 
 def carried(spec: Spec, blocks: Sequence[Block]) -> list[Carried]:
     """What may be carried among the blocks of a model: where the first one and others are there."""
-    places = ((carry, at) for carry in spec.carries for at, _ in Named(blocks).every(carry.first))
-    vectors = (_carried(spec, carry, at, blocks) for carry, at in places)
+    named = Named(blocks)
+    places = ((carry, at) for carry in spec.carries for at, _ in named.every(carry.first))
+    vectors = (_carried(spec, carry, at, blocks, named) for carry, at in places)
     return [vector for vector in vectors if vector is not None and vector.others]
 
 
 def carried_in_unit(spec: Spec, keys: Collection[str], blocks: Sequence[Block]) -> list[Carried]:
     """What some elements move of the blocks of a unit, which may have no more than a part of them."""
-    vectors = []
+    vectors, named = [], Named(blocks)
     for carry in spec.carries:
         for key in keys:
             if ElementKey.of(key).name == CARRY + carry.name:
                 at = ElementKey.of(key).scope(
                     [index for number in numbers(carry.first.name) for index in number.indices]
                 )
-                if (vector := _carried(spec, carry, at, blocks)) is not None:
+                if (vector := _carried(spec, carry, at, blocks, named)) is not None:
                     vectors.append(vector)
     return vectors
 
 
-def _carried(spec: Spec, carry: Carry, at: Mapping[str, int], blocks: Sequence[Block]) -> Carried | None:
+def _carried(
+    spec: Spec, carry: Carry, at: Mapping[str, int], blocks: Sequence[Block], named: Named
+) -> Carried | None:
     """A vector of one layer, or of none; None of a line that there is not."""
-    named = Named(blocks)
     lines = ((line, line.canonical({i: at.get(i, 0) for i in line.indices})) for line in spec.lines)
     there = [(line, name) for line, name in lines if carry.first.layer(name) == at]
     line, name = there[0] if there else (None, "")

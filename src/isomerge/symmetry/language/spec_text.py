@@ -102,7 +102,7 @@ class _Reader:
         empty = {field.name: getattr(_NOTHING_SAID, field.name) for field in fields(Spec)}
         self.said: Json = {name: list(x) if isinstance(x, tuple) else copy(x) for name, x in empty.items()}
         """The fields of the spec; those that are tuples are lists."""
-        self.said |= {word.field: [] for word in WORDS.values() if word.field not in empty}
+        self.said["models"] = []  # of which a spec keeps one
         self.sizes: dict[str, int] = self.said["sizes"]
         self.spaces: dict[str, Space] = self.said["spaces"]
         self.lines: list[Line] = self.said["lines"]
