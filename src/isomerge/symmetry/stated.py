@@ -124,7 +124,7 @@ class Rows:
     def of(self, tensors: Mapping[Block, Tensor]) -> Tensor:
         """A new tensor, in float64."""
         view, order = self._view(tensors[self.block])
-        names = _names(self.spec, self.block, self.part)
+        names = self.block.parts[self.part]
         shape = [prod(n for a, n in zip(names, view.shape, strict=True) if test(a)) for test in self._tests()]
         return view.permute(order).reshape(shape).double()
 
@@ -139,7 +139,7 @@ class Rows:
     @property
     def sizes(self) -> tuple[int, int, int]:
         """The sizes of [heads, along, read], by the spec."""
-        atoms = _names(self.spec, self.block, self.part)
+        atoms = self.block.parts[self.part]
         counted = [(a, int(a.name) if a.name.isdigit() else self.spec.sizes[a.name]) for a in atoms]
         heads, along, read = (prod(n for a, n in counted if test(a)) for test in self._tests())
         return heads, along, read
@@ -152,7 +152,7 @@ class Rows:
         ]
 
     def _view(self, tensor: Tensor) -> tuple[Tensor, list[int]]:
-        names = _names(self.spec, self.block, self.part)
+        names = self.block.parts[self.part]
         order = [k for test in self._tests() for k, a in enumerate(names) if test(a)]
         view = next(view for (view,), _, number in leaves(self.spec, self.block, tensor) if number == self.part)
         return view, order
@@ -166,8 +166,3 @@ class Reader:
     """Of the element that moves both, where they have one."""
     weight: Rows
     bias: Rows
-
-
-def _names(spec: Spec, block: Block, part: int) -> tuple[Atom, ...]:
-    """The atoms of a part of a block, in the order of its axes."""
-    return block.parts[part]
