@@ -119,6 +119,7 @@ def test_ensemble() -> None:
     examples = Examples({"input_ids": torch.arange(2)[:, None], "labels": torch.tensor([0, 0])}, True)
     found = ensemble([one, two], examples, 1)
     assert found.loss == pytest.approx(-(log(1 / 2) + log(7 / 10)) / 2)
+    assert found.chance == pytest.approx(log(2))
     same = ensemble([one, one], examples)
     assert same.loss == pytest.approx(evaluate(one, examples).loss)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -30,17 +31,22 @@ def ensemble(modules: Sequence[nn.Module], examples: Examples, batch_size: int =
     """The mean of several modules' predictions (probabilities, or values): what a merge could reach that kept what
     each of them knows.
 
-    Costs a run of every module, where a merge costs one.
+    Costs a run of every module, where a merge costs one. It has the loss of a mere guess beside it.
 
     Raises:
         IsomergeError: examples without labels, or modules that cannot read them.
     """
-    tally = Tally(prediction_of(modules[0], examples.tensors.get("labels")))
+    kind = prediction_of(modules[0], examples.tensors.get("labels"))
+    tally, guess = Tally(kind), Tally(kind)
     with torch.no_grad():
         for batch in examples.batches(batch_size):
             logits = [logits_of(module, batch) for module in modules]
-            tally.add(tally.kind.mean([x.to(logits[0].device) for x in logits]), batch)
-    return tally.measure(len(examples))
+            mean = kind.mean([x.to(logits[0].device) for x in logits])
+            tally.add(mean, batch)
+            if tally.right and not guess.count:
+                guess.add(torch.zeros_like(mean), batch)
+    chance = guess.total / guess.count if guess.count else None
+    return replace(tally.measure(len(examples)), chance=chance)
 
 
 class LineReport(Record):

@@ -55,7 +55,8 @@ class Measure(Losses):
     """Of the loss: ``nats``, ``nats per token``, ``nats per label``, ``squared units``, ``squared units per
     token``."""
     chance: float | None = hidden(None)
-    """The loss of a guess that takes all outcomes for equally likely; None where none is right or wrong."""
+    """Of several models together (`isomerge.evidence.barrier.ensemble`) the loss of a guess that takes all outcomes
+    for equally likely; None where none is right or wrong, and of one model."""
 
     @property
     def figures(self) -> Figures:
@@ -199,8 +200,6 @@ class Tally:
     count: int = 0
     right: list[int] = field(default_factory=list)
     tokens: bool = False
-    chance: float | None = None
-    """See `Measure`."""
 
     def add(self, logits: Tensor, batch: Mapping[str, Tensor]) -> None:
         """Add a batch.
@@ -208,10 +207,7 @@ class Tally:
         Raises:
             IsomergeError: see `targets_of`.
         """
-        targets = targets_of(batch, logits, self.kind)
-        loss, seen, right = self.kind.loss(logits, targets)
-        if self.chance is None and right is not None and seen:
-            self.chance = float(self.kind.loss(torch.zeros_like(logits), targets)[0]) / seen
+        loss, seen, right = self.kind.loss(logits, targets_of(batch, logits, self.kind))
         self.total, self.count, self.tokens = self.total + float(loss), self.count + seen, logits.ndim == 3
         self.right += [] if right is None else [right]
 
@@ -229,8 +225,7 @@ class Tally:
         accuracy = sum(self.right) / self.count if self.right else None
         language = self.tokens and self.kind is CLASSES
         perplexity = (exp(loss) if loss < 700 else float("inf")) if language else None
-        unit = self.kind.unit(tokens=self.tokens)
-        return Measure(loss, accuracy, perplexity, examples, unit, chance=self.chance)
+        return Measure(loss, accuracy, perplexity, examples, self.kind.unit(tokens=self.tokens))
 
 
 def evaluate(module: nn.Module, examples: Examples, batch_size: int = 32) -> Measure:
