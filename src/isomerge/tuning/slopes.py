@@ -118,8 +118,8 @@ class Slopes:
         Raises:
             IsomergeError: one that none does.
         """
-        units = self.plan.plan.units
-        before = {unit: parameters_of(self.plan.fuser_of(self.fusion_of(start)), unit) for unit in units}
+        units, own = self.plan.plan.units, self.plan.fuser_of(self.fusion_of(start))
+        before = {unit: parameters_of(own, unit) for unit in units}
         dependences: dict[Unit, set[str]] = {unit: set() for unit in units}
         for d in self.dimensions:
             moved = self.fusion_of({**start, d.name: start[d.name] + _step(d, start[d.name])})
