@@ -102,6 +102,13 @@ def stable_diffusion(seed: int, *, checked: bool = True) -> StableDiffusionPipel
     )  # fmt: skip
 
 
+def inpainting(seed: int, *, checked: bool = True) -> StableDiffusionPipeline:
+    """Stable Diffusion 1 whose U-Net reads nine channels, as that for inpainting does."""
+    pipeline = stable_diffusion(seed, checked=checked)
+    pipeline.register_modules(unet=made(UNet2DConditionModel(**UNETS["unet"], in_channels=9), seed + 5))
+    return pipeline
+
+
 def xl(seed: int) -> StableDiffusionXLPipeline:
     """Stable Diffusion XL, with two text encoders."""
     size = 2 * WIDTH

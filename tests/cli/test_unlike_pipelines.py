@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from safetensors.torch import load_file, save_file
 
 import isomerge as door
 import single_file_layouts
 from isomerge.checkpoint.pipeline import open_pipeline
 from isomerge.errors import IsomergeError
-from pipeline_models import picture, save, stable_diffusion
+from pipeline_models import inpainting, picture, save, stable_diffusion
 from single_file_models import single_file
 from toys import tensors
 
@@ -34,20 +33,13 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     folders = [
         save(stable_diffusion(seed, checked=False), root / name) for seed, name in ((0, "base"), (10, "photo"))
     ]
-    pipeline = stable_diffusion(20, checked=False)
-    config = {**pipeline.unet.config, "in_channels": 9}
-    unet: Any = UNet2DConditionModel(**{k: v for k, v in config.items() if k[0] != "_"})
-    weights = pipeline.unet.state_dict()
-    more = torch.randn(len(weights["conv_in.weight"]), 5, 3, 3, generator=torch.Generator().manual_seed(0))
-    unet.load_state_dict({**weights, "conv_in.weight": torch.cat([weights["conv_in.weight"], more], 1)})
-    pipeline.register_modules(unet=unet)
-    wide = save(pipeline, root / "inpaint")
+    wide = save(inpainting(20, checked=False), root / "inpaint")
     index = json.loads((wide / "model_index.json").read_text())
     (wide / "model_index.json").write_text(json.dumps({**index, "_class_name": "StableDiffusionInpaintPipeline"}))
     return folders[0], folders[1], wide
 
 
-def files(folder: Path, **more: int) -> list[Path]:
+def files(folder: Path) -> list[Path]:
     """Single files: a base, a fine-tune, and one with nine input channels."""
     made = [single_file("sd1", folder / f"{name}.safetensors", 0, change) for name, change in
             (("base", 0.0), ("photo", 0.02), ("inpaint", 0.03))]  # fmt: skip
@@ -237,11 +229,11 @@ def test_a_strength_is_no_part(three: tuple[Path, ...], tmp_path: Path) -> None:
         assert error.value.sentence.endswith(says)
 
 
-def variant(folder: Path, out: Path, word: str = "fp16") -> Path:
-    """A pipeline as diffusers saves a variant of it."""
+def variant(folder: Path, out: Path) -> Path:
+    """A pipeline as diffusers saves its variant fp16."""
     shutil.copytree(folder, out)
     for path in out.glob("*/*.safetensors"):
-        path.rename(path.with_name(path.name.replace(".safetensors", f".{word}.safetensors")))
+        path.rename(path.with_suffix(".fp16.safetensors"))
     return out
 
 

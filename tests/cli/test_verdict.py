@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file, save_file
 
-from solve.disguises import perturb, turn
+from solve.disguises import perturb, turn, with_layers_exchanged, write_like
 
 pytestmark = pytest.mark.in_few_sweeps("how far streams of strangers settle does not matter here")
 
@@ -76,11 +74,7 @@ def test_diff_does_not_contradict_its_fingerprints(stored: Callable, isomerge: C
     and no match is advised. (The verdict was "unrelated" where fingerprints said one base, as it asked them of
     models in other bases alone.)"""
     a, swapped = stored("llama", 0), tmp_path / "swapped"
-    shutil.copytree(a, swapped)
-    number = {".0.": ".1.", ".1.": ".0."}
-    tensors = load_file(a / "model.safetensors")
-    moved = {next((n.replace(x, y) for x, y in number.items() if x in n), n): t for n, t in tensors.items()}
-    save_file(moved, swapped / "model.safetensors", {"format": "pt"})
+    write_like(a, swapped, lambda stored: stored.update(with_layers_exchanged(stored)))
     said = isomerge("diff", a, swapped, "--json", tmp_path / "x.json")
     report = json.loads((tmp_path / "x.json").read_text())
     assert report["fingerprints"]["verdict"] == "derived from one base"

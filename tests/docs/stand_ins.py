@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from safetensors.torch import save_file
 
 from docs.markdown import ROOT
@@ -17,9 +16,8 @@ from fusion.test_example_recipes import llama, texts, tuned, with_word
 from image_loras import lora
 from isomerge.cli.showing import leave_for_guides
 from isomerge.evidence.digits import example_models
-from pipeline_models import made, save, stable_diffusion, styled
+from pipeline_models import inpainting, save, stable_diffusion, styled
 from single_file_models import single_file
-from unet_models import UNETS
 
 BASE, NEW_BASE, UNRELATED = 0, 20, 21
 """Seeds of models that have nothing in common."""
@@ -50,7 +48,7 @@ class StandIns:
             "sd/base": lambda path: save(stable_diffusion(0), path),
             "sd/photo": lambda path: styled(self["sd/base"], path, 1),
             "sd/anime": lambda path: styled(self["sd/base"], path, 2),
-            "sd/inpaint": lambda path: _inpainting(path),
+            "sd/inpaint": lambda path: save(inpainting(0), path),
             "film.safetensors": lambda path: _image_lora(path, 1),
             "ink.safetensors": lambda path: _image_lora(path, 2),
             "photo.safetensors": lambda path: single_file("sd1", path, 1),
@@ -117,13 +115,6 @@ def _texts_folder(path: Path) -> None:
     lines = texts(path / "all.jsonl").read_text().splitlines()
     (path / "all.txt").write_text("\n".join(json.loads(line)["text"] for line in lines))
     (path / "all.jsonl").unlink()
-
-
-def _inpainting(path: Path) -> Path:
-    """A pipeline whose U-Net reads nine channels."""
-    pipeline = stable_diffusion(0)
-    pipeline.register_modules(unet=made(UNet2DConditionModel(**UNETS["unet"], in_channels=9), 5))
-    return save(pipeline, path)
 
 
 def _image_lora(path: Path, seed: int) -> Path:

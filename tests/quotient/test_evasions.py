@@ -27,7 +27,7 @@ from isomerge.quotient.similarity import TAMPERED, Similarity, similarity
 from isomerge.quotient.storage import shared_entries
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block
-from solve.disguises import turn
+from solve.disguises import turn, with_layers_exchanged
 from toys import config_of, save_toy, tensors
 
 Weights = dict[str, torch.Tensor]
@@ -279,9 +279,7 @@ def test_one_draw_that_sees_nothing_is_not_enough(subject: Subject, tmp_path: Pa
 
 def test_layers_in_another_order(subject: Subject) -> None:
     """Two layers change places."""
-    number = {".0.": ".1.", ".1.": ".0."}
-    moved = {next((n.replace(a, b) for a, b in number.items() if a in n), n): t for n, t in subject.weights.items()}
-    found = subject.compared(moved)
+    found = subject.compared(with_layers_exchanged(subject.weights))
     assert found.verdict == "derived from one base"
     assert "in another order (0, 1)" in words(found)
     assert not found.same
@@ -441,10 +439,8 @@ def test_neurons_that_were_taken_away(subject: Subject) -> None:
 
 def test_the_order_of_two_models_does_not_matter(subject: Subject, tmp_path: Path) -> None:
     """Scores and verdicts are the same numbers in both orders: of layers in another order, and of strangers."""
-    number = {".0.": ".1.", ".1.": ".0."}
-    moved = {next((n.replace(a, b) for a, b in number.items() if a in n), n): t for n, t in subject.weights.items()}
     stranger = Subject(subject.config["model_type"], tmp_path / "b", seed=5).print
-    for other in (fingerprint(subject.model(moved)), stranger):
+    for other in (fingerprint(subject.model(with_layers_exchanged(subject.weights))), stranger):
         one, two = similarity(subject.print, other), similarity(other, subject.print)
         assert one.score == two.score
         assert one.witnesses == two.witnesses

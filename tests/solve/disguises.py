@@ -104,6 +104,12 @@ def but_for_advice(folder: Path) -> dict[str, Any]:
     return {**files, "isomerge.json": {**report, "digest": None}, "README.md": card}
 
 
+def with_layers_exchanged(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors of a model with its layers 0 and 1 in each other's place."""
+    number = {".0.": ".1.", ".1.": ".0."}
+    return {next((n.replace(a, b) for a, b in number.items() if a in n), n): t for n, t in tensors.items()}
+
+
 def write_like(folder: Path, out: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> Path:
     """A copy of a single-file checkpoint with changed tensors."""
     (file,) = folder.glob("*.safetensors")
