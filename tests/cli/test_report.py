@@ -167,7 +167,7 @@ NOT_WRITTEN: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 
 def test_what_is_not_what_was_written_is_no_good_news(
-    pair: tuple[Path, Path], seen: Path, isomerge: Callable, tmp_path: Path
+    pair: tuple[Path, Path], isomerge: Callable, tmp_path: Path
 ) -> None:
     """Whatever was changed, the terminal, the page and JSON say so first, and how to see what; a card that was edited
     is no news. (Without `changes_of` all of them read "Good".)"""
