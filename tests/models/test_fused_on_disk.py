@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,8 @@ from transformers.core_model_loading import WeightConverter
 import isomerge
 from depth import more
 from families import TOYS
+from isomerge.checkpoint.opening import open_checkpoint
+from isomerge.checkpoint.reader import Derived, Rounded
 from isomerge.models.recognised import recognise
 from toys import outputs, randomise, tensors
 
@@ -129,6 +133,23 @@ def test_layers_stored_either_way(tmp_path: Path) -> None:
         (tmp_path / "mixed" / file.name).write_bytes(file.read_bytes())
     rewritten(tmp_path / "mixed", mix)
     assert isomerge.verify(files, tmp_path / "mixed")["same"] is True
+
+
+def test_what_is_computed_is_not_rounded_on_the_way(tmp_path: Path) -> None:
+    """Experts of a view that has them more finely than they are stored: in pieces of a tensor, and put together."""
+    for name in ("mixtral", "dinov2-swiglu"):
+        stored = open_checkpoint(saved(name, tmp_path / name)[1])
+        fine = {n: stored.read(n) for n in stored.tensors}  # float64
+        half = partial(Tensor.to, dtype=torch.bfloat16)
+        derived = {
+            n: Derived(replace(stored.tensors[n], dtype="BF16"), Rounded(x.clone, half)) for n, x in fine.items()
+        }
+        finer, own = recognise(stored.derive(derived, origin="finer")), recognise(stored)
+        turned = [n for n in own.matches if n in own.checkpoint.recipes]
+        assert turned
+        for n in turned:
+            assert torch.equal(finer.read(n, torch.float64), own.read(n, torch.float64))
+            assert torch.equal(finer.read(n, None), own.read(n, None).to(torch.bfloat16))
 
 
 def test_what_is_read_travels(tmp_path: Path) -> None:

@@ -10,15 +10,21 @@ from typing import Any
 import pytest
 import torch
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
+from safetensors.torch import save_file
 
 import isomerge as door
 from isomerge.errors import IsomergeError
+from isomerge.models.input_channels import of_equal_channels
+from isomerge.models.lora import with_adapter
+from isomerge.models.references import open_model_ref
 from toys import config_of, tensors
 
 CONFIG: dict[str, Any] = {
     "block_out_channels": (8,), "norm_num_groups": 4, "down_block_types": ("DownBlock2D",), "up_block_types": ("UpBlock2D",),
     "cross_attention_dim": 8, "attention_head_dim": 4, "layers_per_block": 1,
 }  # fmt: skip
+
+CONV = "conv_in.weight"
 
 
 @pytest.fixture
@@ -71,6 +77,30 @@ def test_task_vectors_are_on_the_first_channels(whole: bool, three: list[str], t
     model: Any = UNet2DConditionModel.from_pretrained(out, low_cpu_mem_usage=False)
     seen = model(torch.ones(1, 9, 8, 8), 3, torch.ones(1, 2, 8)).sample
     assert bool(seen.isfinite().all())
+
+
+def test_updates_are_not_rounded_with_further_channels(tmp_path: Path) -> None:
+    """A model with a LoRA beside one of more channels: of an update of a hundredth of float16's rounding nothing is
+    left where either is read as it is stored."""
+    for name, channels in (("base", 4), ("inpaint", 9)):
+        UNet2DConditionModel(**CONFIG, in_channels=channels).half().save_pretrained(tmp_path / name)
+    stored = [open_model_ref(tmp_path / name) for name in ("base", "inpaint")]
+    updated = [
+        with_adapter(stored[k], conv_in_lora(tmp_path / f"{n}.safetensors", n)) for k, n in enumerate((4, 9))
+    ]
+    for few, many, changed in ((updated[0], stored[1], slice(0, 4)), (stored[0], updated[1], slice(4, 9))):
+        seen = of_equal_channels([few, many])[0]
+        plain = torch.cat([stored[0].read(CONV), stored[1].read(CONV)[:, 4:]], 1).float()
+        gap = seen.read(CONV, exact=True).float() - plain
+        torch.testing.assert_close(gap[:, changed], torch.full_like(gap[:, changed], 1e-6), rtol=0.1, atol=0)
+        assert seen.read(CONV).dtype == torch.float16
+
+
+def conv_in_lora(file: Path, channels: int) -> Path:
+    """An update of the first layer that adds a little everywhere."""
+    halves = {"lora_A": torch.ones(1, channels, 3, 3), "lora_B": torch.full((8, 1, 1, 1), 1e-6)}
+    save_file({f"unet.conv_in.{half}.weight": x for half, x in halves.items()}, file)
+    return file
 
 
 def test_other_shapes_are_refused_as_ever(three: list[str], tmp_path: Path) -> None:

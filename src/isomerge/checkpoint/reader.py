@@ -16,6 +16,7 @@ from isomerge.arithmetic import is_reproducible
 from isomerge.checkpoint.checksums import Checksum, Sums, file_checksum, tensor_place, weights_checksum
 from isomerge.checkpoint.companions import companion_files
 from isomerge.checkpoint.disk import read_ahead, read_into
+from isomerge.checkpoint.dtypes import torch_dtype
 from isomerge.checkpoint.header import TensorInfo
 from isomerge.checkpoint.mapped_files import map_private
 from isomerge.checkpoint.own_class import OwnClass
@@ -393,5 +394,20 @@ class Checkpoint:
             raise changed(info)
 
 
+def made_from(
+    info: TensorInfo, sources: Iterable[tuple[Checkpoint, str]], make: Callable[..., torch.Tensor]
+) -> Derived:
+    """A tensor of a view that ``make`` makes of several tensors, which lie in these checkpoints under these names;
+    as finely as any of them is computed. ``make`` is told whether it reads them ``exact``, as they are computed:
+    what it makes is rounded then."""
+    if not any(source.is_finer(name) for source, name in sources):
+        return Derived(info, partial(make, exact=False))
+    return Derived(info, Rounded(partial(make, exact=True), partial(_stored_as, info.dtype)))
+
+
 def _made(read: Recipe, make: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     return make(read())
+
+
+def _stored_as(code: str, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch_dtype(code))

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from isomerge.checkpoint.dtypes import torch_dtype
 from isomerge.checkpoint.header import TensorInfo
-from isomerge.checkpoint.reader import Checkpoint, Derived
+from isomerge.checkpoint.reader import Checkpoint, made_from
 from isomerge.errors import IsomergeError
 from isomerge.models.conversions import live_names
 from isomerge.models.quantised import FUSED
@@ -38,22 +38,23 @@ class Part:
     strides: tuple[int, ...]
     offset: int
 
-    def read(self, checkpoint: Checkpoint) -> Tensor:
-        """Its values, in memory of their own."""
+    def read(self, checkpoint: Checkpoint, *, exact: bool) -> Tensor:
+        """Its values, in memory of their own; see `Checkpoint.read`."""
         if isinstance(self.of, Made):
-            return self.of.read(checkpoint).as_strided(self.shape, self.strides, self.offset)
-        whole = checkpoint.read(self.of, mapped=True)
+            return self.of.read(checkpoint, exact=exact).as_strided(self.shape, self.strides, self.offset)
+        whole = checkpoint.read(self.of, mapped=True, exact=exact)
         at = int(whole.storage_offset()) + self.offset
         values = whole.as_strided(self.shape, self.strides, at).clone(memory_format=torch.contiguous_format)
         checkpoint.check_unchanged(self.of)
         return values
 
     @property
-    def first(self) -> str:
-        """The first stored tensor that it is of."""
+    def sources(self) -> list[str]:
+        """The stored tensors that it is of."""
         if isinstance(self.of, str):
-            return self.of
-        return next(x.first for x in tree_leaves((self.of.arguments, self.of.keywords)) if isinstance(x, Part))
+            return [self.of]
+        parts = [x for x in tree_leaves((self.of.arguments, self.of.keywords)) if isinstance(x, Part)]
+        return [name for part in parts for name in part.sources]
 
     def is_all_of(self, info: TensorInfo | None) -> bool:
         """Whether it is a stored tensor, under its own name and as it is stored."""
@@ -71,10 +72,10 @@ class Made:
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any]
 
-    def read(self, checkpoint: Checkpoint) -> Tensor:
+    def read(self, checkpoint: Checkpoint, *, exact: bool) -> Tensor:
         """Its values."""
         arguments, keywords = tree_map(
-            lambda x: x.read(checkpoint) if isinstance(x, Part) else x, (self.arguments, self.keywords)
+            lambda x: x.read(checkpoint, exact=exact) if isinstance(x, Part) else x, (self.arguments, self.keywords)
         )
         return self.function(*arguments, **keywords)
 
@@ -98,7 +99,11 @@ def read_as_files(checkpoint: Checkpoint) -> Checkpoint | None:
     if parts is None or others & parts.keys():
         return None
     derived = {
-        name: Derived(replace(checkpoint.tensors[part.first], shape=part.shape), partial(part.read, checkpoint))
+        name: made_from(
+            replace(checkpoint.tensors[part.sources[0]], shape=part.shape),
+            [(checkpoint, source) for source in part.sources],
+            partial(part.read, checkpoint),
+        )
         for name, part in parts.items()
         if not part.is_all_of(checkpoint.tensors.get(name))
     }

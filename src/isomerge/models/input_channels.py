@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from isomerge.checkpoint.reader import Checkpoint, Derived
+from isomerge.checkpoint.reader import Checkpoint, Derived, made_from
 from isomerge.checkpoint.weights import of_diffusers
 
 KEY = "in_channels"
@@ -50,7 +50,7 @@ def _widened(model: Checkpoint, wide: Checkpoint) -> Checkpoint:
     for name in differing:
         info, shape = model.tensors[name], theirs[name]
         view = replace(info, shape=shape, file=wide.tensors[name].file)
-        derived[name] = Derived(view, partial(_joined, model, wide, name))
+        derived[name] = made_from(view, [(model, name), (wide, name)], partial(_joined, model, wide, name))
     few, many = model.config[KEY], wide.config[KEY]
     said = (
         f"{model.ref} has {few} input channels and {wide.ref} {many}: it is merged on the first {few}, {ORIGIN} "
@@ -59,6 +59,7 @@ def _widened(model: Checkpoint, wide: Checkpoint) -> Checkpoint:
     return model.derive(derived, lenders=[wide], origin=said, config={**model.config, KEY: many})
 
 
-def _joined(model: Checkpoint, wide: Checkpoint, name: str) -> Tensor:
-    own, other = model.read(name), wide.read(name)
-    return torch.cat([own, other[:, own.shape[1] :].to(own.dtype)], dim=1)
+def _joined(model: Checkpoint, wide: Checkpoint, name: str, *, exact: bool) -> Tensor:
+    own, other = model.read(name, exact=exact), wide.read(name, exact=exact)
+    further = other[:, own.shape[1] :]
+    return torch.cat([own, further if exact else further.to(own.dtype)], dim=1)

@@ -27,7 +27,7 @@ from isomerge.checkpoint.companions import tokenizer_files
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.dtypes import torch_dtype
 from isomerge.checkpoint.reader import VOCABULARY as IN_VOCABULARY
-from isomerge.checkpoint.reader import Checkpoint, Derived, Lent, Rounded
+from isomerge.checkpoint.reader import Checkpoint, Derived, Lent, made_from
 from isomerge.checkpoint.vocabulary import AVERAGE, NEIGHBOURS, Row, Vocabulary, decide_vocabulary, digest
 from isomerge.config.config_parts import KeyPath, counts, renumbered, with_values
 from isomerge.errors import IsomergeError
@@ -273,7 +273,7 @@ def _borrowing(
         if (axis := match.line.axis_over(VOCABULARY)) is not None:
             tables = [(other.checkpoint, other.source_of(match.canonical, match) or name) for other in models]
             how = partial(_borrowed, tables, number, axis, mine, place)
-            derived[name] = Derived(checkpoint.tensors[name], how)
+            derived[name] = made_from(checkpoint.tensors[name], tables, how)
     others = [other.checkpoint for other in models if other is not model]
     view = checkpoint.derive(derived, lenders=others, origin=f"rows of {[x.identity() for x in others]}")
     return replace(model, checkpoint=view)
@@ -285,10 +285,13 @@ def _borrowed(
     axis: int,
     every: Sequence[Lent | None],
     place: Mapping[str, int],
+    *,
+    exact: bool,
 ) -> Tensor:
-    stored = [checkpoint.read(name) for checkpoint, name in tables]
+    stored = [checkpoint.read(name, exact=exact) for checkpoint, name in tables]
     code, work = stored[number].dtype, torch.promote_types(stored[number].dtype, torch.float32)
-    return with_lent_rows([table.to(work) for table in stored], axis, every, place)[number].to(code)
+    made = with_lent_rows([table.to(work) for table in stored], axis, every, place)[number]
+    return made if exact else made.to(code)
 
 
 def with_lent_rows(
@@ -357,12 +360,9 @@ def _derived(model: int, table: _Table, every: Sequence[_Tables], vocabulary: Vo
     shape = (*stored.shape[: table.axis], len(rows), *stored.shape[table.axis + 1 :])
     reads = {m: (every[m].checkpoint, t) for m, t in {**sources, model: table}.items()}
     made = _sums(model, table, every, vocabulary)
-    gather = partial(_gathered, reads, rows, table.axis, _across(shape, table.axis), made)
-    info = replace(stored, shape=shape)
-    if not any(source.is_finer(theirs.name) for source, theirs in reads.values()):
-        return Derived(info, partial(gather, info.dtype))
-    work = "F64" if info.dtype == "F64" else "F32"
-    return Derived(info, Rounded(partial(gather, work), partial(Tensor.to, dtype=torch_dtype(info.dtype))))
+    gather = partial(_gathered, reads, rows, table.axis, stored.dtype, _across(shape, table.axis), made)
+    tables = [(source, theirs.name) for source, theirs in reads.values()]
+    return made_from(replace(stored, shape=shape), tables, gather)
 
 
 @dataclass(frozen=True)
@@ -420,16 +420,19 @@ def _gathered(
     reads: Mapping[int, tuple[Checkpoint, _Table]],
     rows: list[list[Row]],
     axis: int,
+    code: str,
     across: tuple[int, ...],
     made: Sequence[Sum],
-    code: str,
+    *,
+    exact: bool,
 ) -> Tensor:
     """Rows of several tables in a new order, tables one by one; means in float32 (float64 where that is stored).
 
-    ``across`` is the shape of one row; ``made`` are sums of rows of the table itself; ``code`` is of the result.
+    ``across`` is the shape of one row; ``made`` are sums of rows of the table itself; ``code`` is of the result,
+    but where it is ``exact``.
     """
-    dtype = torch_dtype(code)
-    work = torch.float64 if dtype == torch.float64 else torch.float32
+    work = torch.float64 if code == "F64" else torch.float32
+    dtype = work if exact else torch_dtype(code)
     shared = [len(gathered) > 1 for gathered in rows]  # rows that are a mean of several
     place = {at: k for k, at in enumerate(k for k, mean in enumerate(shared) if mean)}
     gathered, sums = torch.zeros(len(rows), *across, dtype=dtype), torch.zeros(len(place), *across, dtype=work)
