@@ -35,6 +35,7 @@ from isomerge.models.recognised import Model, recognise
 from isomerge.models.references import is_assembled, open_assembled, open_model_ref
 from isomerge.models.row_meanings import in_order
 from isomerge.models.tied_tensors import untie
+from isomerge.pieces import wide_dtype
 from isomerge.records import Json, Record
 from isomerge.run.absolute_names import absolute_ref
 from isomerge.symmetry.axes import Atom
@@ -438,8 +439,10 @@ def _paired(start: str, finetuned: Checkpoint, base: Checkpoint) -> Part:
                 {key: name for key, name in recognise(model, unmoved=True).names.items() if name in own}
                 for model, own in zip((finetuned, base), named, strict=True)
             ]
-    shapes = [{key: model.shapes[name] for key, name in names.items()} for names, model in
-              zip(named, (finetuned, base), strict=True)]  # fmt: skip
+    shapes = [
+        {key: model.tensors[name].shape for key, name in names.items()}
+        for names, model in zip(named, (finetuned, base), strict=True)
+    ]
     differing = (key for key in {**shapes[1], **shapes[0]} if shapes[0].get(key) != shapes[1].get(key))
     if (key := next(differing, None)) is not None:
         said = [list(each[key]) if key in each else "none" for each in shapes]
@@ -489,9 +492,8 @@ def _differences(parts: list[Part]) -> Iterator[tuple[Part, str, Tensor]]:
     """What is not equal, one tensor at a time."""
     for part in parts:
         for name, own in part.names.items():
-            if {part.base.tensors[name].dtype, part.finetuned.tensors[own].dtype} <= {*FLOATS.values()}:
-                tuned, stored = part.finetuned.read(own, exact=True), part.base.read(name, exact=True)
-                work = torch.float64 if tuned.dtype == torch.float64 else torch.float32
-                difference = tuned.to(work) - stored.to(work)
-                if difference.any():
-                    yield part, name, difference
+            tuned, stored = part.finetuned.read(own, exact=True), part.base.read(name, exact=True)
+            work = wide_dtype([tuned])
+            difference = tuned.to(work) - stored.to(work)
+            if difference.any():
+                yield part, name, difference
