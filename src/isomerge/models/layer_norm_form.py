@@ -326,11 +326,11 @@ def free_under_layer_norm(model: Model) -> LayerNorms:
         states=asks_for(model.config, HIDDEN_STATES),
         tied=lambda block: block.canonical[0] in tables,
     )
-    heads = {a.name for line in tied for a in line.atoms} & {*model.declared.gains}
+    heads, twice = {a.name for line in tied for a in line.atoms} & {*model.declared.gains}, _stored_twice(model)
     for norm in free.norms:
         if norm.gain is not None:
             norm.sealed |= not heads.isdisjoint(norm.gain.names)
-        _hold(norm, _stored_twice(model))
+        _hold(norm, twice)
     return free
 
 
