@@ -7,14 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from isomerge.archs.expert_targets import ExpertTarget, expert_targets
 from isomerge.config.agreement import disagreements
 from isomerge.config.widths import TOKENS
 from isomerge.errors import IsomergeError
 from isomerge.merging.merge_request import MergeRequest
-from isomerge.merging.recipe.merge_recipe import align_keys, with_heading
+from isomerge.merging.recipe.merge_recipe import align_keys, recipe_yaml
 from isomerge.merging.recipe.schema import AlignBlock, ExpertEntry, ExpertsRecipe, check_checksums
 from isomerge.models.compatible import compared_keys
 from isomerge.models.experts_view import DenseMlps
@@ -233,5 +231,4 @@ def experts_recipe_text(recipe: ExpertsRecipe, said: Mapping[str, Any], seed: in
     align |= {**keys, **({"seed": seed} if seed else {})}
     if set(align) != {"enabled"} or align["enabled"] is not False:
         content["align"] = align["enabled"] if set(align) == {"enabled"} else align
-    text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, allow_unicode=True, width=116)
-    return with_heading(text, said, complete=complete)
+    return recipe_yaml(content, said, complete=complete)

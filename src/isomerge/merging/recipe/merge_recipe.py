@@ -63,9 +63,8 @@ def recipe_text(
         align = {**(align or {"enabled": False}), "merge_base": False}
     if align:
         content["align"] = align["enabled"] if set(align) == {"enabled"} else align
-    text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, allow_unicode=True, width=116)
     named = all(isinstance(model, (str, Path, Checkpoint)) for model in request.models)
-    text = with_heading(text, {**request.said, "repair": request.repair}, complete=complete and named)
+    text = recipe_yaml(content, {**request.said, "repair": request.repair}, complete=complete and named)
     return IMPORTS.format(" ".join(f"--import {shlex.quote(name)}" for name in imports)) + text if imports else text
 
 
@@ -174,13 +173,15 @@ def _align(request: MergeRequest, refs: Sequence[str], heads: str, spaces: str |
     return ({} if block == {"enabled": False} else block), complete
 
 
-def with_heading(text: str, said: Mapping[str, Any], *, complete: bool) -> str:
+def recipe_yaml(content: Json, said: Mapping[str, Any], *, complete: bool) -> str:
     """A recipe's text behind what it cannot say: that models or data were objects, and which data are functions.
 
     Args:
+        content: of the recipe.
         said: options, with the data among them.
         complete: whether no object was given.
     """
+    text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, allow_unicode=True, width=116)
     text = text if complete else OBJECTS + text
     data = {name: ref for name in DATA if isinstance(ref := said.get(name), str) and may_be_function(ref)}
     return FUNCTIONS.format(" ".join(f"--{name} {ref}" for name, ref in data.items())) + text if data else text

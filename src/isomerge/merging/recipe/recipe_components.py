@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from isomerge.errors import IsomergeError
-from isomerge.merging.recipe.merge_recipe import align_keys, with_heading
+from isomerge.merging.recipe.merge_recipe import align_keys, recipe_yaml
 from isomerge.merging.recipe.recipe_modules import of_one_module
 from isomerge.merging.recipe.recipe_steps import Step, named_models
 from isomerge.merging.recipe.yaml_text import read_yaml
@@ -128,5 +126,4 @@ def kept_recipe(source: str | Path | Step, said: Mapping[str, Any]) -> str:
     if keys:
         align = kept.get("align") or False
         kept["align"] = {**(align if isinstance(align, Mapping) else {"enabled": align}), **keys}
-    text = yaml.safe_dump(kept, sort_keys=False, default_flow_style=None, allow_unicode=True, width=116)
-    return with_heading(text, said, complete=complete)
+    return recipe_yaml(kept, said, complete=complete)
