@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -29,7 +29,7 @@ from isomerge.files import disk_errors
 from isomerge.models.recognised import recognise
 from isomerge.pieces import all_finite
 from isomerge.progress import Observer
-from isomerge.records import Record, inline
+from isomerge.records import Json, Record, inline
 from isomerge.run.provenance import InputFile, input_states
 from isomerge.run.report_file import PIPELINE_REPORT, REPORTS, is_as_written
 
@@ -215,6 +215,12 @@ def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer)
         IsomergeError: no folder, no readable report, or one without checksums: there is nothing to check against;
             or a pipeline, whose components are checked one by one.
     """
+    checkup, report = _checkup(out, spec, observer)
+    return replace(checkup, inputs=input_states(report, Path(os.path.expanduser(out)) / REPORT))
+
+
+def _checkup(out: str | Path, spec: str | Path | None, observer: Observer) -> tuple[Checkup, Json]:
+    """What `fsck` finds of the output itself, whose inputs are not read; and its report."""
     folder = Path(os.path.expanduser(out))
     if not folder.is_dir():
         raise IsomergeError(f"{out}: no such folder; {_REMEDY}")
@@ -231,20 +237,19 @@ def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer)
         check.file(name)
     check.structure()
     strangers = check.strangers()
-    inputs = input_states(report, folder / REPORT)
     observer("", check.total, check.total)
-    return Checkup(str(out), not check.problems, check.problems, state, check.states, strangers, inputs)
+    return Checkup(str(out), not check.problems, check.problems, state, check.states, strangers, ()), report
 
 
 def changes_of(out: str | Path, *, spec: str | Path | None = None, observer: Observer) -> list[str]:
     """What of an output is not, or not any more, what its run wrote, but for the card, which people edit: what
-    `fsck` finds, in a sentence for each file. Where that has nothing to check by (a part of a single file) the
-    report tells of itself alone.
+    `fsck` finds of the output itself, in a sentence for each file. Where that has nothing to check by (a part of a
+    single file) the report tells of itself alone.
 
     Args: as of `fsck`; a folder with a readable report.
     """
     try:
-        problems = fsck(out, spec=spec, observer=observer).problems
+        problems = _checkup(out, spec, observer)[0].problems
     except IsomergeError:
         raw = (Path(os.path.expanduser(out)) / REPORT).read_bytes()
         problems = [] if is_as_written(raw) else [Problem(REPORT, EDITED)]
