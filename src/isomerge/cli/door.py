@@ -115,7 +115,7 @@ def run(command: str, asked: Any) -> None:
     else:
         report = _report_of(own, function, voice, asked)
         end = None if tell is None else tell(voice, asked, report)
-        if (pushed := getattr(getattr(asked, "writing", None), "push_to_hub", None)) is not None:
+        if (pushed := asked.given().get("push_to_hub")) is not None:
             voice.say(f"Pushed to {pushed}.")
     write_json(asked.telling.json, report)
     if isinstance(end, Exception):

@@ -199,7 +199,7 @@ class _Teller:
             self.voice.say(*decided)
         return report
 
-    def after(self, merge: MergeRequest, report: MergeReport, out: Path, writing: OutputOptions) -> None:
+    def after(self, merge: MergeRequest, report: MergeReport, out: Path) -> None:
         """What was merged, how far apart the models are, and what that means."""
         tell_files(self.voice, _matching(self.asked, merge))
         _tell(self.voice, merge, report, out.name if self.part else f"Wrote {out}")

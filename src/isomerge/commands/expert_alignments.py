@@ -111,9 +111,10 @@ def planned_alignments(
         output = stack.enter_context(
             destination(None, OutputOptions(), [base, model], running=running, observer=observer)
         )
-        spaces, layers = block.spaces, block.layers
-        how = {"matching": matching, "align": block.enabled, "kinship": kinship}
-        plan = plan_align(source, anchor, output, spaces=spaces, layers=layers, **how)
+        plan = plan_align(
+            source, anchor, output, spaces=block.spaces, layers=block.layers, matching=matching,
+            align=block.enabled, kinship=kinship,
+        )  # fmt: skip
         alignments[name] = ExpertAlignment(model, plan)
     plans = [each.plan for each in alignments.values() if each.plan is not None]
     return alignments, [note for plan in plans for note in plan.solver.plan.selection.notes]

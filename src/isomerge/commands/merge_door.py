@@ -56,7 +56,7 @@ class Teller:
         """Runs a planned merge into ``out``, which will stand in ``shown``; its report."""
         return run_plan(plan)
 
-    def after(self, merge: MergeRequest, report: MergeReport, out: Path, writing: OutputOptions) -> None:
+    def after(self, merge: MergeRequest, report: MergeReport, out: Path) -> None:
         """All is written, and stands in ``out``."""
 
     def assembled(self, pipeline: PipelineMerge) -> None:
@@ -215,7 +215,7 @@ class MergeDoor:
             planned_merge(merge, folder, self.means(writing, observer)) as plan,
         ):
             report = self.teller.run(merge, plan, folder, shown or folder)
-        self.teller.after(merge, report, shown or folder, writing)
+        self.teller.after(merge, report, shown or folder)
         return report
 
 

@@ -193,8 +193,9 @@ def _of_channels(whole: Pipeline, components: Sequence[ComponentMerge], pipeline
     from isomerge.models.input_channels import KEY
 
     def channels(part: Component | None) -> int | None:
-        counts = part is not None and part.has_weights and part.library in LIBRARIES
-        return part.config().get(KEY) if part is not None and counts else None
+        if part is None or not part.has_weights or part.library not in LIBRARIES:
+            return None
+        return part.config().get(KEY)
 
     for each in components:
         count = each.channels if each.copied is None else channels(each.copied)

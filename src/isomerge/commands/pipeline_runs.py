@@ -93,11 +93,12 @@ def _copy(part: Component, place: Path, dtype: str | None) -> None:
     Raises:
         IsomergeError: a weight does not fit into the dtype.
     """
-    renamed = part.is_variant
-    source = open_model_ref(part.place, allow_pickle=True) if renamed or (dtype and part.has_weights) else None
-    codes = {} if source is None else {name: out_code(info.dtype, dtype) for name, info in source.tensors.items()}
-    stays = all(source is None or code == source.tensors[name].dtype for name, code in codes.items())
-    if source is None or (stays and not renamed):
+    if not part.is_variant and not (dtype and part.has_weights):
+        part.copy(place, allow_pickle=True)
+        return
+    source = open_model_ref(part.place, allow_pickle=True)
+    codes = {name: out_code(info.dtype, dtype) for name, info in source.tensors.items()}
+    if not part.is_variant and all(code == source.tensors[name].dtype for name, code in codes.items()):
         part.copy(place, allow_pickle=True)
         return
     with disk_errors(place):
@@ -126,8 +127,8 @@ def _assemble(merge: PipelineMerge, partial: PartialFolder) -> None:
     made = {name: folder for name, folder in folders.items() if folder.is_dir()}
     copied = {part.name: part.copied for part in merge.components if part.copied is not None}
     whole.write(partial.model / whole.index.name, made, copied)
-    merged = [part.name for part in merge.components if part.source is not None]
-    for name, folder in ((name, made[name]) for name in merged):  # how; the weights are in the file
+    for name in (part.name for part in merge.components if part.source is not None):
+        folder = made[name]  # how it was merged; the weights are in the file
         weights = find_weights(folder, allow_pickle=False)
         for path in {*weights.files, weights.source, folder / "config.json"}:
             path.unlink()
