@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from isomerge.merging.recipe import yaml_text
+from isomerge.checkpoint import yaml_text
 
 ALIASES = "a0: &a0 [x, x]\n" + "".join(f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 9)}]\n" for k in range(1, 30))
 YAML: dict[str, tuple[str, list[str]]] = {

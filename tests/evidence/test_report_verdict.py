@@ -353,6 +353,22 @@ def test_a_command_says_all_that_the_recipe_does(recipe: str, words: str | None)
     assert (words is None) == (found == "")
 
 
+@pytest.mark.parametrize(
+    "recipe", ["models: [x, y]", "models: 3", "parameters: [1]", "models: [{model: x, parameters: 3}]", "{1: 2}"]
+)
+def test_a_recipe_in_another_form_has_no_command(recipe: str) -> None:
+    """Nobody vouches for what lies in a folder."""
+    assert again(Written(written(1.3, 1.1).facts, recipe=recipe, wording=POSSIBLE)) == ""
+
+
+@pytest.mark.parametrize("recipe", ["a: &a [*a]", "a: 2001-99-99", "a: [", "- 1", "a: 1\n---\na: 2"])
+def test_a_recipe_that_cannot_be_read_says_nothing(recipe: str) -> None:
+    """The page is made all the same."""
+    shown = Written(written(1.3, 1.1).facts, recipe=recipe, wording=POSSIBLE)
+    assert shown.content == {}
+    assert settings_of(shown)
+
+
 def test_a_foreign_base_is_not_the_models_fault() -> None:
     """Nothing was seen of how the models stand to one another."""
     base = verdict_of(written(1.3, 1.1, models=["base", "x", "y"], base=True, method="ties"))

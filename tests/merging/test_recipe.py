@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from isomerge.checkpoint.yaml_text import read_yaml
 from isomerge.errors import IsomergeError
 from isomerge.merging.recipe.schema import Recipe, read_recipe
-from isomerge.merging.recipe.yaml_text import read_yaml
 from isomerge.options import MatchingOptions
 
 FULL = """

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from isomerge.checkpoint.yaml_text import plain_value, read_yaml
 from isomerge.errors import IsomergeError
 from isomerge.fusion.method_parameters import of_models
 from isomerge.fusion.registry import methods
-from isomerge.merging.recipe.yaml_text import plain_value, read_yaml
 
 
 def multiplied(levels: int, times: int) -> str:

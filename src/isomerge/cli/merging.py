@@ -267,7 +267,7 @@ def _check_models(models: list[str]) -> None:
 
 def _parameters_of(texts: Any) -> dict[str, object]:
     """``name=value`` with a YAML value; values with commas are one per model."""
-    from isomerge.merging.recipe.yaml_text import plain_value
+    from isomerge.checkpoint.yaml_text import plain_value
 
     values: dict[str, object] = {}
     for text in texts or ():

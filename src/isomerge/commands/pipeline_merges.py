@@ -22,12 +22,12 @@ from isomerge.checkpoint.single_file import LANGUAGE, REST, SCHEDULE, SUFFIX, Fi
 from isomerge.checkpoint.stamps import stamps_of
 from isomerge.checkpoint.tokenizer import tokenizer_alone
 from isomerge.checkpoint.weights import of_diffusers
+from isomerge.checkpoint.yaml_text import read_yaml
 from isomerge.commands.opening import recognised
 from isomerge.errors import IsomergeError
 from isomerge.fusion.fusion import role_of_base
 from isomerge.fusion.registry import method
 from isomerge.merging.recipe.recipe_steps import Step, named_models
-from isomerge.merging.recipe.yaml_text import read_yaml
 from isomerge.models.compatible import check_compatible
 from isomerge.models.references import is_assembled, model_type_of, open_assembled, open_model_ref
 from isomerge.models.row_meanings import stored_ids, unlike_tokens

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from isomerge.checkpoint.yaml_text import read_documents
 from isomerge.commands.opening import recognised
 from isomerge.commands.pipeline_merges import pipelines_of_recipe
 from isomerge.errors import IsomergeError
@@ -17,7 +18,6 @@ from isomerge.files import disk_errors, write_whole
 from isomerge.merging.merge_request import MergeRequest
 from isomerge.merging.opened_models import by_token, opened
 from isomerge.merging.recipe.recipe_steps import Step, first_name, steps_of
-from isomerge.merging.recipe.yaml_text import read_documents
 from isomerge.models.compatible import check_compatible, check_kin
 from isomerge.models.recognised import Model
 from isomerge.models.references import open_model_ref

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from isomerge.checkpoint.yaml_text import plain_value
 from isomerge.evidence.relation import Level, Pair
 from isomerge.evidence.report.facts import Facts
 from isomerge.fusion.fusion import Fusion
@@ -21,7 +22,6 @@ from isomerge.merging.merge_checks import check_aligned, check_framed, check_opt
 from isomerge.merging.merge_request import MergeRequest
 from isomerge.merging.parameter_checks import check_parameters, idle_density, idle_filters
 from isomerge.merging.recipe.merge_recipe import recipe_text
-from isomerge.merging.recipe.yaml_text import plain_value
 from isomerge.models.compatible import check_compatible
 from isomerge.models.recognised import Model, working_dtype
 from isomerge.models.row_meanings import in_order

@@ -145,12 +145,13 @@ def again(written: Written, *more: str) -> str:
 def _method(written: Written) -> list[str] | None:
     """The options that say how models were merged, and in which form; None where options cannot."""
     facts, recipe = written.facts, written.content
-    common, own = _settings(facts) if not recipe else (dict(recipe.get("parameters") or {}), _of_models(recipe))
-    if not recipe.keys() <= SAID or own is None or facts.varies:
+    said = _of_recipe(recipe) if recipe else _settings(facts)
+    if said is None or facts.varies:
         return None
-    method = recipe.get("merge_method", facts.method)
+    common, own = said
+    method = str(recipe.get("merge_method", facts.method))
     words = [] if method in ("", "linear") else ["--method", method]
-    words += [word for key, option in FORM.items() if key in recipe for word in (option, recipe[key])]
+    words += [word for key, option in FORM.items() if key in recipe for word in (option, str(recipe[key]))]
     settings = common | {name: [each.get(name, common.get(name)) for each in own] for each in own for name in each}
     for name, value in sorted(settings.items(), key=lambda item: (item[0] != "weight", item[0])):
         values = value if any(name in each for each in own) else [value]
@@ -164,11 +165,17 @@ def _method(written: Written) -> list[str] | None:
     return words
 
 
-def _of_models(recipe: Json) -> list[Json] | None:
-    """What a recipe says of each model alone; None where that is more than parameters."""
+def _of_recipe(recipe: Json) -> tuple[Json, list[Json]] | None:
+    """A recipe's values of parameters, of all models and of each; None where it says more than options can, or is
+    in no such form."""
     entries = recipe.get("models") or []
-    known = all(entry.keys() <= {"model", "parameters"} for entry in entries)
-    return [entry.get("parameters") or {} for entry in entries] if known else None
+    if not recipe.keys() <= SAID or not isinstance(entries, list):
+        return None
+    if not all(isinstance(each, dict) and each.keys() <= {"model", "parameters"} for each in entries):
+        return None
+    common, *own = [each.get("parameters") or {} for each in (recipe, *entries)]
+    known = all(isinstance(each, dict) and all(isinstance(name, str) for name in each) for each in (common, *own))
+    return (common, own) if known else None
 
 
 def _settings(facts: Facts) -> tuple[Json, list[Json]]:

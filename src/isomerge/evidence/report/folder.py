@@ -11,10 +11,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.weights import find_weights, read_headers
+from isomerge.checkpoint.yaml_text import documents_of
 from isomerge.errors import IsomergeError
 from isomerge.evidence.card import RECIPE, REPORT
 from isomerge.evidence.report.facts import Facts, facts_of
@@ -48,12 +47,12 @@ class Written:
 
     @cached_property
     def content(self) -> Json:
-        """What the recipe says; empty where there is none that can be read."""
+        """What the recipe says; empty where there is none that can be read, as nobody vouches for it."""
         try:
-            content = yaml.safe_load(self.recipe)
-        except yaml.YAMLError:
+            documents = documents_of(self.recipe, RECIPE)
+        except IsomergeError:
             return {}
-        return content if isinstance(content, dict) else {}
+        return documents[0] if len(documents) == 1 and isinstance(documents[0], dict) else {}
 
     @property
     def matched(self) -> Facts:

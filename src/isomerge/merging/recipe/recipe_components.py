@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from isomerge.checkpoint.yaml_text import read_yaml
 from isomerge.errors import IsomergeError
 from isomerge.merging.recipe.merge_recipe import align_keys, recipe_yaml
 from isomerge.merging.recipe.recipe_modules import of_one_module
 from isomerge.merging.recipe.recipe_steps import Step, named_models
-from isomerge.merging.recipe.yaml_text import read_yaml
 from isomerge.models.references import is_assembled
 from isomerge.records import Json
 from isomerge.run.absolute_names import lasting_ref

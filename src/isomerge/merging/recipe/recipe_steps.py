@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from isomerge.checkpoint.yaml_text import read_documents
 from isomerge.errors import IsomergeError
-from isomerge.merging.recipe.yaml_text import read_documents
 
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 """A name that a folder may have anywhere, and that leads nowhere else."""

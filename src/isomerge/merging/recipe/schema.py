@@ -26,11 +26,11 @@ from pydantic import (
 
 from isomerge.checkpoint.dtypes import SHORT
 from isomerge.checkpoint.vocabulary import NEIGHBOURS
+from isomerge.checkpoint.yaml_text import read_documents, read_yaml
 from isomerge.errors import IsomergeError, with_points
 from isomerge.fusion.registry import is_parameter
 from isomerge.merging.recipe.recipe_modules import of_one_module
 from isomerge.merging.recipe.recipe_steps import Step
-from isomerge.merging.recipe.yaml_text import read_documents, read_yaml
 from isomerge.observe.prompt_rows import WAYS
 from isomerge.options import MatchingOptions
 from isomerge.options.option import kind_of
@@ -305,7 +305,7 @@ def read_recipe(path: str | Path | Step) -> Recipe:
     """Read and check a recipe, or a step of one.
 
     Raises:
-        IsomergeError: the file cannot be read (see `isomerge.merging.recipe.yaml_text`), or has an unknown or
+        IsomergeError: the file cannot be read (see `isomerge.checkpoint.yaml_text`), or has an unknown or
             misspelt key (with a suggestion).
     """
     content = dict(path.content) if isinstance(path, Step) else read_yaml(path)

@@ -21,6 +21,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from isomerge.checkpoint.yaml_text import plain_value, read_yaml
 from isomerge.errors import IsomergeError
 from isomerge.fusion.method_options import Option, is_chosen_by, is_list, natural_range, resolve
 from isomerge.fusion.method_parameters import as_number, is_search
@@ -32,7 +33,6 @@ from isomerge.merging.recipe.recipe_modules import of_one_module
 from isomerge.merging.recipe.recipe_request import request_of_recipe
 from isomerge.merging.recipe.recipe_steps import Step
 from isomerge.merging.recipe.schema import Recipe, read_recipe
-from isomerge.merging.recipe.yaml_text import plain_value, read_yaml
 from isomerge.options.unused import note
 from isomerge.records import Json
 

@@ -163,10 +163,21 @@ def read_documents(path: str | Path) -> list[Any]:
             raw = stream.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:
             raise IsomergeError(f"{path}: longer than the {MAX_BYTES} bytes allowed for a recipe; shorten it")
-        content = [x for x in yaml.load_all(raw.decode("utf-8"), _bounded()) if x is not None]
-        count = _count(content, {})
+        text = raw.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise unreadable(path, "recipe", error) from None
+    return documents_of(text, path)
+
+
+def documents_of(text: str, path: str | Path) -> list[Any]:
+    """The same of a text that stands in a file.
+
+    Raises:
+        IsomergeError: see `read_documents`.
+    """
+    try:
+        content = [x for x in yaml.load_all(text, _bounded()) if x is not None]
+        count = _count(content, {})
     except yaml.YAMLError as error:
         raise IsomergeError(f"{path}: not valid YAML ({_told(error)})") from None
     except RecursionError:
