@@ -10,6 +10,7 @@ import torch
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 
 from isomerge.matching.frame import folded_gains
+from isomerge.matching.general_linear_orbit import space_sides
 from isomerge.matching.selection import select_spaces
 from isomerge.matching.settled import settled
 from isomerge.models.recognised import recognise
@@ -112,6 +113,32 @@ def test_no_part_that_moved_escapes(toys: dict[str, Toy], name: str) -> None:
                 seen.add(space.group_name)
                 assert not settled(spec, anchor, moved), (unit.key, key)
     assert seen, "nothing was moved"
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_part_of_the_heads_tells_of_a_turn_of_all(toys: dict[str, Toy], most: int) -> None:
+    """What some heads are asked with is the whole's, of heads at even distances; none of these may be turned."""
+    toy = toys["gpt2"]
+    spec, units = units_of(toy)
+    fresh, rng, tried = toy.fresh(), torch.Generator().manual_seed(1), 0
+    for unit in units:
+        anchor = {block: fresh[block].double() for block in unit.blocks}
+        tuned = trained(anchor, "tuned")
+        for key, space in {k: s for b in unit.blocks for k, s in elements_of(spec, b).items()}.items():
+            if space.group_name != "GL" or not (batch := spec.batch(space)):
+                continue
+            whole, some = (space_sides(spec, space, anchor, tuned, most=k) for k in (None, most))
+            step = -(-spec.sizes[batch[0]] // most)
+            torch.testing.assert_close(some.plus, whole.plus[::step])
+            torch.testing.assert_close(some.moved_minus, whole.moved_minus[::step])
+            n, heads = spec.sizes[space.name], spec.sizes[batch[0]]
+            turns = torch.linalg.qr(torch.randn(heads, n, n, generator=rng, dtype=torch.float64)).Q
+            moved = {block: t.clone() for block, t in tuned.items()}
+            Alignment(spec, {key: turns}).act(moved)
+            assert settled(spec, anchor, tuned, most=most)
+            assert not settled(spec, anchor, moved, most=most), key
+            tried += heads > most
+    assert tried
 
 
 @pytest.mark.parametrize("name", TOYS)

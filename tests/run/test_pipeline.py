@@ -87,7 +87,7 @@ def test_large_items_have_small_ones_beside_them(sizes: list[int]) -> None:
     need."""
     items = list(enumerate(sizes))
     found = spread(items, lambda item: item[1] << 20)
-    small, large = ([i for i in items if (i[1] << 20 > pipeline.BESIDE) == big] for big in (False, True))
+    small, large = ([i for i in items if (i[1] << 20 > pipeline.LARGE) == big] for big in (False, True))
     assert sorted(found) == items
     assert [item for item in found if item in small] == small
     assert [item for item in found if item in large] == large

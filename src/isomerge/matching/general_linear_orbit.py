@@ -84,18 +84,21 @@ class Sides:
         return sum((trace(g) for g in grams[1:]), trace(grams[0]))
 
 
-def space_sides(spec: Spec, space: Space, anchor: Blocks, moved: Blocks) -> Sides:
-    """Cross-Grams and self-Grams [*batch, n, n] of the plain and the dual sides of a space."""
+def space_sides(spec: Spec, space: Space, anchor: Blocks, moved: Blocks, *, most: int | None = None) -> Sides:
+    """Cross-Grams and self-Grams [*batch, n, n] of the plain and the dual sides of a space; along every batch axis
+    of ``most`` entries, evenly spread, where it has more."""
 
     n = spec.sizes[space.name]
     batch = spec.batch(space)
-    shape = tuple(spec.sizes[i] for i in batch)
+    steps = [1 if most is None else -(-spec.sizes[i] // most) for i in batch]
+    some = tuple(slice(None, None, step) for step in steps)
+    shape = tuple(len(range(0, spec.sizes[i], step)) for i, step in zip(batch, steps, strict=True))
     kinds = ((0, 1), (1, 1), (0, 0))  # anchor times moved, moved, anchor
     total = {
         side: {kind: torch.zeros(*shape, n, n, dtype=torch.float64) for kind in kinds} for side in (False, True)
     }
     for dual, pair, order in sides(spec, space, anchor, moved):
-        add_products(total[dual], [t.permute(order) for t in pair], len(batch))
+        add_products(total[dual], [t.permute(order)[some] for t in pair], len(batch))
     return Sides(*(total[side][kind] for kind in kinds for side in (False, True)))
 
 

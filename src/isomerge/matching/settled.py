@@ -110,12 +110,13 @@ class Sums:
                 place += sums.double()
 
 
-def settled(spec: Spec, anchor: Blocks, source: Blocks) -> bool:
+def settled(spec: Spec, anchor: Blocks, source: Blocks, *, most: int | None = None) -> bool:
     """Whether all parts of a unit are where the anchor has them, whichever of the two would be moved.
 
     Args:
         spec: with the spaces active that may move.
         anchor, source: the unit's blocks, float32 or float64; not changed.
+        most: how many heads are asked for what is continuous, evenly spread; None: all.
     """
     if are_added(spec, anchor, source):
         return False
@@ -143,7 +144,7 @@ def settled(spec: Spec, anchor: Blocks, source: Blocks) -> bool:
             or _elsewhere(spec, name, slices, anchor, source)
         ):
             return False
-    return not _turned(spec, spaces, anchor, source)
+    return not _turned(spec, spaces, anchor, source, most)
 
 
 def _is_counted(spec: Spec, space: Space) -> bool:
@@ -173,13 +174,13 @@ def _elsewhere(spec: Spec, name: str, slices: Slices, anchor: Blocks, source: Bl
     return bool((cosines[other] >= ALIKE).any())
 
 
-def _turned(spec: Spec, spaces: Mapping[str, Space], anchor: Blocks, source: Blocks) -> bool:
+def _turned(spec: Spec, spaces: Mapping[str, Space], anchor: Blocks, source: Blocks, most: int | None) -> bool:
     """Whether what an element of a continuous space acts on is foreign, or is so mostly by that element."""
 
     for space in spaces.values():
         if not space.group.dimension(spec.sizes[space.name]):
             continue
-        sides, chance = space_sides(spec, space, anchor, source), None
+        sides, chance = space_sides(spec, space, anchor, source, most=most), None
         for own in (sides, sides.exchanged):
             norm, moved = trace(own.anchor_plus + own.anchor_minus), trace(own.moved_plus + own.moved_minus)
             shared = trace(own.plus + own.minus)

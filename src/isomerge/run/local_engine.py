@@ -87,4 +87,4 @@ def _room(demand: Demand, still: bool) -> Callable[[Sequence[Unit]], bool]:
         return within(demand.memory.__getitem__, FREE * free_memory())
     if not still:
         return within(demand.memory.__getitem__, UNASKED * free_memory())
-    return beside(demand.sizes.__getitem__)
+    return beside(demand.memory.__getitem__)

@@ -13,9 +13,10 @@ import torch
 
 SOON = 2
 """How many items are read ahead by the system, beside those that are worked on."""
-BESIDE = 96 << 20
-"""Stored bytes that may be worked on beside the largest item: what that may add to the peak of memory is a few
-times as much."""
+BESIDE = 288 << 20
+"""Bytes that may be taken by what is worked on beside the largest item."""
+LARGE = 96 << 20
+"""Stored bytes of an item that others are to be worked on beside."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -49,7 +50,7 @@ def ahead(
 
 
 def beside(size: Callable[[T], int]) -> Callable[[Sequence[T]], bool]:
-    """Room for the largest item, and for `BESIDE` stored bytes beside it."""
+    """Room for the largest item, and for `BESIDE` bytes beside it."""
 
     def fits(items: Sequence[T]) -> bool:
         sizes = list(map(size, items))
@@ -75,10 +76,10 @@ def expected(items: Iterable[T], expect: Callable[[T], None]) -> Iterator[T]:
 
 
 def spread(items: Sequence[T], size: Callable[[T], int]) -> list[T]:
-    """The items with those larger than `BESIDE` at even distances, the first one first: each has smaller ones to be
+    """The items with those larger than `LARGE` at even distances, the first one first: each has smaller ones to be
     worked on beside it, and none is left for last."""
-    large = [item for item in items if size(item) > BESIDE]
-    small = [item for item in items if size(item) <= BESIDE]
+    large = [item for item in items if size(item) > LARGE]
+    small = [item for item in items if size(item) <= LARGE]
     places = [number * len(small) // max(len(large), 1) for number in range(len(large) + 1)]
     order: list[T] = []
     for item, first, last in zip(large, places, places[1:], strict=False):

@@ -48,6 +48,8 @@ ALIKE = 1e-5
 """The part of their squared norms by which two tensors may differ by rounding."""
 CLOSELY = 16_000_000
 """Bytes of units that are looked at closely although all of their rows have counterparts; one is in any case."""
+HEADS = 4
+"""Of these units, how many heads are asked for rotations and factors: who turns one, turns all."""
 
 
 @dataclass(frozen=True)
@@ -173,8 +175,8 @@ def _is_misplaced(anchor: Model, model: Model, evidence: Look, dtype: torch.dtyp
     """Whether some part of a unit is not where the anchor has it.
 
     A unit whose rows all have their counterparts where they stand, and of which what may be added is no much of the
-    distance, is taken for settled, but for some of the smallest, in which rotations and factors are looked for that
-    leave rows near themselves."""
+    distance, is taken for settled, but for some heads of some of the smallest, in which rotations and factors are
+    looked for that leave rows near themselves."""
     plan = make_plan(anchor, [model], "default")
     units = [unit for unit in plan.units if unit.elements or unit.votes or plan.free(unit).norms]
     if evidence.lost >= MOST or not units:
@@ -188,8 +190,9 @@ def _is_misplaced(anchor: Model, model: Model, evidence: Look, dtype: torch.dtyp
             (doubtful if lost or _may_be_added(plan, unit, seen) else likely).append(unit)
     likely.sort(key=lambda unit: unit_bytes(anchor, unit))
     sizes = accumulate(unit_bytes(anchor, unit) for unit in likely)
-    doubtful += [unit for k, (unit, size) in enumerate(zip(likely, sizes, strict=True)) if not k or size <= CLOSELY]
-    moved = any(not _is_settled(plan, unit, anchor, model, dtype) for unit in doubtful)
+    sample = [unit for k, (unit, size) in enumerate(zip(likely, sizes, strict=True)) if not k or size <= CLOSELY]
+    looks = [*((unit, None) for unit in doubtful), *((unit, HEADS) for unit in sample)]
+    moved = any(not _is_settled(plan, unit, anchor, model, dtype, most) for unit, most in looks)
     return moved or _is_carried_elsewhere(anchor, model, evidence)
 
 
@@ -237,13 +240,14 @@ def _is_carried_elsewhere(anchor: Model, model: Model, evidence: Look) -> bool:
     return False
 
 
-def _is_settled(plan: Plan, unit: Unit, anchor: Model, model: Model, dtype: torch.dtype) -> bool:
-    """Whether every part of a unit is where the other model has it, whichever of the two is moved."""
+def _is_settled(plan: Plan, unit: Unit, anchor: Model, model: Model, dtype: torch.dtype, most: int | None) -> bool:
+    """Whether every part of a unit is where the other model has it, whichever of the two is moved; see
+    `settled`."""
     mine, theirs = (m.unit(unit.blocks, dtype, mapped=True) for m in (anchor, model))
     alike = [b for b in unit.blocks if mine[b].shape == theirs[b].shape]  # not heads with other labels
     mine, theirs = ({b: t[b] for b in alike} for t in (mine, theirs))
     spec, free = plan.selection.spec, plan.free(unit).within(alike)
-    good = not (unit.elements or unit.votes) or settled(spec, mine, theirs)
+    good = not (unit.elements or unit.votes) or settled(spec, mine, theirs, most=most)
     good = good and not any(is_disguised(free, x, y) for x, y in ((mine, theirs), (theirs, mine)))
     for m in (anchor, model):
         for block in unit.blocks:
