@@ -194,7 +194,12 @@ def add_products(grams: Mapping[tuple[int, int], Tensor], parts: Sequence[Tensor
     if x.numel() <= largest:
         rows = [_rows(part, depth) for part in parts]
         for (i, j), gram in grams.items():
-            gram += (rows[i] * rows[j]).sum(-1, keepdim=True) if n == 1 else rows[i] @ rows[j].mT
+            if n == 1:
+                gram += (rows[i] * rows[j]).sum(-1, keepdim=True)
+            elif gram.ndim == 3:  # a product of its own would be mapped afresh
+                gram.baddbmm_(rows[i], rows[j].mT)
+            else:
+                gram += rows[i] @ rows[j].mT
         return
     axis = max((k for k in range(x.ndim) if k != depth and x.shape[k] > 1), key=x.stride)
     size = max(1, largest * x.shape[axis] // x.numel())
