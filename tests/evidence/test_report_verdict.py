@@ -57,6 +57,8 @@ def seen(*, lost: int = 0, unequal: int = 10) -> Look:
         ({"before": 0.46, "after": 0.1, "kin": False, "look": seen(lost=9)}, Relation.RELATED, "b and a are related"),
         ({"before": 0.0, "after": 0.0, "fixed": 0.1, "look": seen(unequal=1)}, Relation.NEAR, "same weights but for w0 (1 tensor) (0.16 of the norm apart)"),
         ({"after": 1.2, "kin": True}, Relation.DERIVED, "common base with a, but they are 1.20 of the norm apart"),
+        ({"after": 1.2, "same_basis": True}, Relation.DERIVED, "b and a have embeddings near each other, but they are"),
+        ({"after": 1.2, "same_basis": True, "kin": False}, Relation.UNRELATED, "b and a are unrelated"),
         ({"after": 1.2}, Relation.UNRELATED, "are unrelated"),
         ({"kin": False}, Relation.UNRELATED, "are unrelated"),
         ({"kin": True}, Relation.RELATED, "has a common base with a, but lies in other coordinates"),

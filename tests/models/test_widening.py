@@ -182,6 +182,7 @@ def test_untied_heads(tmp_path: Path) -> None:
 REFUSED = {
     "heads that grow": ("llama", {"head_dim": 16}, r"a head would grow \(pair from 4 to 8\)"),
     "fewer queries per key": ("llama", {"num_key_value_heads": 6}, r"3 query heads share a key and value head"),
+    "heads that shrink": ("gpt2", {"n_head": 8}, r"\w+ would shrink from \d+ to \d+"),
     "sizes that shrink": ("llama", {"hidden_size": 40}, r"res would shrink from 48 to 40"),
     "no multiple": ("bert", {"hidden_size": 72, "num_attention_heads": 9}, r"72 is no multiple of 48"),
     "experts": ("mixtral", {"num_local_experts": 6}, r"a router would ask|another function"),

@@ -28,7 +28,7 @@ class Relation(IntEnum):
     NEAR = 1
     RELATED = 2
     DERIVED = 3
-    """A common base, but far apart after all that was matched."""
+    """A common base, or the same embeddings, but far apart after all that was matched."""
     UNRELATED = 4
 
 
@@ -91,7 +91,7 @@ def title_of(relation: Relation | None, *, aligned: bool = True, left: bool = Fa
     return {
         None: "How the models stand cannot be told",
         Relation.SAME: "The models are the same function",
-        Relation.DERIVED: "The models have a common base, but are far apart",
+        Relation.DERIVED: "The models have parts in common, but are far apart",
         Relation.UNRELATED: "The models are unrelated",
     }[relation]
 
@@ -195,7 +195,9 @@ class Pair:
             if self.after <= least:
                 return Relation.SAME
             before, after = self.matrices or (self.before, self.after)
-            return relation_of(before, after, -1.0, kin=self.kin, in_place=in_place)
+            relation = relation_of(before, after, -1.0, kin=self.kin, in_place=in_place)
+            alike = relation is Relation.UNRELATED and self.kin is None and self.same_basis
+            return Relation.DERIVED if alike else relation
         if self.settled:
             return Relation.NEAR
         if self.same_basis or self.kin:
@@ -351,7 +353,9 @@ def _related(pair: Pair, a: str, b: str) -> str:
 
 
 def _derived(pair: Pair, a: str, b: str) -> str:
-    return f"{b} has a common base with {a}, but {_apart(pair)}: merging them will most likely not work"
+    near = f"{b} and {a} have embeddings near each other"  # a common base has been asked for with ``kin`` alone
+    common = f"{b} has a common base with {a}" if pair.kin else near
+    return f"{common}, but {_apart(pair)}: merging them will most likely not work"
 
 
 def _unrelated(pair: Pair, a: str, b: str) -> str:

@@ -254,8 +254,9 @@ def check_growth(narrow: Spec, wide: Spec, matches: Mapping[str, Match]) -> None
         have, want = narrow.sizes[name], wide.sizes.get(name, 0)
         if want >= have or name in TOKENS:
             continue
-        over = [base for base in narrow.spaces[name].index if base in grown] if name in narrow.spaces else []
-        if over:
+        space = narrow.spaces.get(name)
+        over = [] if space is None else [base for base in space.index if base in grown]
+        if space is not None and space.group.compact == "Perm" and over:  # heads over heads
             raise IsomergeError(
                 f"{have} query heads share a key and value head, and {want} would ({name}, while {over[0]} grows "
                 f"from {narrow.sizes[over[0]]} to {wide.sizes[over[0]]}): choose numbers of heads whose ratio is "
