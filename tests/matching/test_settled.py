@@ -12,7 +12,7 @@ from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from isomerge.matching.frame import folded_gains
 from isomerge.matching.general_linear_orbit import space_sides
 from isomerge.matching.selection import select_spaces
-from isomerge.matching.settled import settled
+from isomerge.matching.settled import is_turned, settled
 from isomerge.models.recognised import recognise
 from isomerge.solve.standing import same_basis
 from isomerge.symmetry.alignment import Alignment
@@ -135,8 +135,8 @@ def test_a_part_of_the_heads_tells_of_a_turn_of_all(toys: dict[str, Toy], most: 
             turns = torch.linalg.qr(torch.randn(heads, n, n, generator=rng, dtype=torch.float64)).Q
             moved = {block: t.clone() for block, t in tuned.items()}
             Alignment(spec, {key: turns}).act(moved)
-            assert settled(spec, anchor, tuned, most=most)
-            assert not settled(spec, anchor, moved, most=most), key
+            assert not is_turned(spec, anchor, tuned, most=most)
+            assert is_turned(spec, anchor, moved, most=most), key
             tried += heads > most
     assert tried
 

@@ -10,7 +10,7 @@ whose parts were exchanged, turned, rescaled or shifted by more than what traini
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from math import prod
 
@@ -110,13 +110,12 @@ class Sums:
                 place += sums.double()
 
 
-def settled(spec: Spec, anchor: Blocks, source: Blocks, *, most: int | None = None) -> bool:
+def settled(spec: Spec, anchor: Blocks, source: Blocks) -> bool:
     """Whether all parts of a unit are where the anchor has them, whichever of the two would be moved.
 
     Args:
         spec: with the spaces active that may move.
         anchor, source: the unit's blocks, float32 or float64; not changed.
-        most: how many heads are asked for what is continuous, evenly spread; None: all.
     """
     if are_added(spec, anchor, source):
         return False
@@ -144,7 +143,7 @@ def settled(spec: Spec, anchor: Blocks, source: Blocks, *, most: int | None = No
             or _elsewhere(spec, name, slices, anchor, source)
         ):
             return False
-    return not _turned(spec, spaces, anchor, source, most)
+    return not is_turned(spec, anchor, source)
 
 
 def _is_counted(spec: Spec, space: Space) -> bool:
@@ -174,9 +173,14 @@ def _elsewhere(spec: Spec, name: str, slices: Slices, anchor: Blocks, source: Bl
     return bool((cosines[other] >= ALIKE).any())
 
 
-def _turned(spec: Spec, spaces: Mapping[str, Space], anchor: Blocks, source: Blocks, most: int | None) -> bool:
-    """Whether what an element of a continuous space acts on is foreign, or is so mostly by that element."""
+def is_turned(spec: Spec, anchor: Blocks, source: Blocks, *, most: int | None = None) -> bool:
+    """Whether what an element of a continuous space acts on is foreign, or is so mostly by that element; see
+    `settled`.
 
+    Args:
+        most: how many heads are asked, evenly spread; None: all.
+    """
+    spaces = {space.name: space for block in anchor for space in elements_of(spec, block).values()}
     for space in spaces.values():
         if not space.group.dimension(spec.sizes[space.name]):
             continue

@@ -23,7 +23,7 @@ from isomerge.matching.distances import squared_distance
 from isomerge.matching.frame import has_shared_meaning
 from isomerge.matching.norm_parts import is_disguised
 from isomerge.matching.rows import rows
-from isomerge.matching.settled import Sums, settled
+from isomerge.matching.settled import Sums, is_turned, settled
 from isomerge.matching.worth import SHARE, takes_away
 from isomerge.models.layer_norm_form import free_under_layer_norm
 from isomerge.models.recognised import Model, Moved
@@ -241,13 +241,15 @@ def _is_carried_elsewhere(anchor: Model, model: Model, evidence: Look) -> bool:
 
 
 def _is_settled(plan: Plan, unit: Unit, anchor: Model, model: Model, dtype: torch.dtype, most: int | None) -> bool:
-    """Whether every part of a unit is where the other model has it, whichever of the two is moved; see
-    `settled`."""
+    """Whether every part of a unit is where the other model has it, whichever of the two is moved; of a unit whose
+    rows are (``most``), whether so many of its heads are turned or scaled."""
     mine, theirs = (m.unit(unit.blocks, dtype, mapped=True) for m in (anchor, model))
     alike = [b for b in unit.blocks if mine[b].shape == theirs[b].shape]  # not heads with other labels
     mine, theirs = ({b: t[b] for b in alike} for t in (mine, theirs))
     spec, free = plan.selection.spec, plan.free(unit).within(alike)
-    good = not (unit.elements or unit.votes) or settled(spec, mine, theirs, most=most)
+    good = not (unit.elements or unit.votes) or (
+        settled(spec, mine, theirs) if most is None else not is_turned(spec, mine, theirs, most=most)
+    )
     good = good and not any(is_disguised(free, x, y) for x, y in ((mine, theirs), (theirs, mine)))
     for m in (anchor, model):
         for block in unit.blocks:
