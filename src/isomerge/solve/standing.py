@@ -243,7 +243,14 @@ def _is_carried_elsewhere(anchor: Model, model: Model, evidence: Look) -> bool:
 def _is_settled(plan: Plan, unit: Unit, anchor: Model, model: Model, dtype: torch.dtype, most: int | None) -> bool:
     """Whether every part of a unit is where the other model has it, whichever of the two is moved; of a unit whose
     rows are (``most``), whether so many of its heads are turned or scaled."""
-    mine, theirs = (m.unit(unit.blocks, dtype, mapped=True) for m in (anchor, model))
+    # Grams are float64 whatever they are of: matrices that are asked for turns alone stay in their files' pages
+    as_stored = most is not None and not plan.free(unit) and not anchor.views and not model.views
+
+    def read(m: Model, block: Block) -> torch.Tensor:
+        matrix = len(block.axes or ()) > 1
+        return m.unrounded(block) if as_stored and matrix else m.assemble(block, dtype, mapped=True)
+
+    mine, theirs = ({block: read(m, block) for block in unit.blocks} for m in (anchor, model))
     alike = [b for b in unit.blocks if mine[b].shape == theirs[b].shape]  # not heads with other labels
     mine, theirs = ({b: t[b] for b in alike} for t in (mine, theirs))
     spec, free = plan.selection.spec, plan.free(unit).within(alike)
