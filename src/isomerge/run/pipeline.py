@@ -49,7 +49,7 @@ def ahead(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def beside(size: Callable[[T], int]) -> Callable[[Sequence[T]], bool]:
+def beside(size: Callable[[T], float]) -> Callable[[Sequence[T]], bool]:
     """Room for the largest item, and for `BESIDE` bytes beside it."""
 
     def fits(items: Sequence[T]) -> bool:
