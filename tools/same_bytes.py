@@ -48,9 +48,10 @@ ARITHMETIC = {
     "ATEN_CPU_CAPABILITY": "default",
     "ONEDNN_MAX_CPU_ISA": "SSE41",
     "OPENBLAS_CORETYPE": "Nehalem",
+    "NUMBA_CPU_NAME": "generic",
 }
-"""Instructions that all processors of one kind have: of MKL (as in `benchmarks/determinism.py`, "compatible"), and
-of the other libraries that compute."""
+"""Instructions that all processors of one kind have: of MKL (as in `benchmarks/determinism.py`, "compatible"), of
+the other libraries that compute, and of compiled loops."""
 QUIET = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -287,7 +288,8 @@ def command(words: Iterable[str]) -> tuple[int, str, str]:
 
 
 def trial() -> str:
-    """A digest of products, decompositions and functions of this machine: where it differs, weights do."""
+    """A digest of products, decompositions and functions of this machine, and of who made its processor: where it
+    differs, weights do. (MKL takes other ways for small matrices on AMD's, also where it is to be compatible.)"""
     import numpy as np
     import scipy.linalg
     import torch
@@ -301,7 +303,15 @@ def trial() -> str:
     arrays = [tensor.numpy() for tensor in made]
     array = drawn.numpy()
     arrays += [np.exp(array), array @ array, scipy.linalg.svdvals(array), np.log(np.abs(array))]
-    return hashlib.sha256(b"".join(np.ascontiguousarray(x).tobytes() for x in arrays)).hexdigest()[:WHOLE]
+    content = b"".join(np.ascontiguousarray(x).tobytes() for x in arrays) + _of_processor("vendor_id").encode()
+    return hashlib.sha256(content).hexdigest()[:WHOLE]
+
+
+def _of_processor(key: str) -> str:
+    """What Linux says of the first processor; elsewhere what Python knows."""
+    rows = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    values = (row.partition(":")[2].strip() for row in rows if row.partition(":")[0].strip() == key)
+    return next(values, platform.processor())
 
 
 def machine() -> dict[str, str]:
@@ -309,14 +319,12 @@ def machine() -> dict[str, str]:
     import torch
     import transformers
 
-    rows = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = (row.partition(":")[2].strip() for row in rows if row.startswith("model name"))
     versions = {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
-    return {"trial": trial(), "processor": next(names, platform.processor()), **versions}
+    return {"trial": trial(), "processor": _of_processor("model name"), **versions}
 
 
 # ---------------------------------------------------------------------------------------------------------- command
