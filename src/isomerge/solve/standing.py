@@ -47,9 +47,9 @@ place."""
 ALIKE = 1e-5
 """The part of their squared norms by which two tensors may differ by rounding."""
 CLOSELY = 16_000_000
-"""Bytes of units that are looked at closely although all of their rows have counterparts; one is in any case."""
+"""Bytes of units that are looked at closely although all of their rows have counterparts."""
 HEADS = 4
-"""Of these units, how many heads are asked for rotations and factors: who turns one, turns all."""
+"""Of the smallest that has more, how many heads are asked for rotations and factors: who turns one, turns all."""
 
 
 @dataclass(frozen=True)
@@ -175,8 +175,8 @@ def _is_misplaced(anchor: Model, model: Model, evidence: Look, dtype: torch.dtyp
     """Whether some part of a unit is not where the anchor has it.
 
     A unit whose rows all have their counterparts where they stand, and of which what may be added is no much of the
-    distance, is taken for settled, but for some heads of some of the smallest, in which rotations and factors are
-    looked for that leave rows near themselves."""
+    distance, is taken for settled, but for some of the smallest (of a large one some heads), in which rotations and
+    factors are looked for that leave rows near themselves."""
     plan = make_plan(anchor, [model], "default")
     units = [unit for unit in plan.units if unit.elements or unit.votes or plan.free(unit).norms]
     if evidence.lost >= MOST or not units:
@@ -190,8 +190,10 @@ def _is_misplaced(anchor: Model, model: Model, evidence: Look, dtype: torch.dtyp
             (doubtful if lost or _may_be_added(plan, unit, seen) else likely).append(unit)
     likely.sort(key=lambda unit: unit_bytes(anchor, unit))
     sizes = accumulate(unit_bytes(anchor, unit) for unit in likely)
-    sample = [unit for k, (unit, size) in enumerate(zip(likely, sizes, strict=True)) if not k or size <= CLOSELY]
-    looks = [*((unit, None) for unit in doubtful), *((unit, HEADS) for unit in sample)]
+    looks: list[tuple[Unit, int | None]] = [(unit, None) for unit in doubtful]
+    for k, (unit, size) in enumerate(zip(likely, sizes, strict=True)):
+        if not k or size <= CLOSELY:
+            looks.append((unit, None if size <= CLOSELY else HEADS))
     moved = any(not _is_settled(plan, unit, anchor, model, dtype, most) for unit, most in looks)
     return moved or _is_carried_elsewhere(anchor, model, evidence)
 
