@@ -28,7 +28,7 @@ class Relation(IntEnum):
     NEAR = 1
     RELATED = 2
     DERIVED = 3
-    """A common base, or the same embeddings, but far apart after all that was matched."""
+    """A common base, or embeddings near each other, but far apart after all that was matched."""
     UNRELATED = 4
 
 
@@ -102,6 +102,7 @@ def relation_of(
     tolerance: float = SAME["F32"],
     *,
     kin: bool | None = None,
+    same_basis: bool = False,
     in_place: bool = True,
 ) -> Relation | None:
     """What distances in parts of the norm say of two models; None where they leave open what fingerprints do.
@@ -112,6 +113,8 @@ def relation_of(
         kin: whether fingerprints, which no basis hides from, have a common base. Where they have none, only a
             distance that relatives have, and that a match has halved, says otherwise: a match in many dimensions
             brings strangers nearer, too.
+        same_basis: whether embeddings lie near each other, which is more than strangers have; it counts where
+            fingerprints tell nothing.
         in_place: whether most rows of their matrices have counterparts where they stand, as those of fine-tunes
             have and those of strangers have not, however near their norms bring them.
     """
@@ -125,7 +128,7 @@ def relation_of(
         return Relation.RELATED
     if kin is None and not in_place and after < min(FAR, 0.5 * before):
         return None
-    return Relation.DERIVED if kin else Relation.UNRELATED
+    return Relation.DERIVED if kin or (kin is None and same_basis) else Relation.UNRELATED
 
 
 class PairVerdict(Record):
@@ -195,9 +198,8 @@ class Pair:
             if self.after <= least:
                 return Relation.SAME
             before, after = self.matrices or (self.before, self.after)
-            relation = relation_of(before, after, -1.0, kin=self.kin, in_place=in_place)
-            alike = relation is Relation.UNRELATED and self.kin is None and self.same_basis
-            return Relation.DERIVED if alike else relation
+            basis = bool(self.same_basis)
+            return relation_of(before, after, -1.0, kin=self.kin, same_basis=basis, in_place=in_place)
         if self.settled:
             return Relation.NEAR
         if self.same_basis or self.kin:
@@ -353,8 +355,7 @@ def _related(pair: Pair, a: str, b: str) -> str:
 
 
 def _derived(pair: Pair, a: str, b: str) -> str:
-    near = f"{b} and {a} have embeddings near each other"  # a common base has been asked for with ``kin`` alone
-    common = f"{b} has a common base with {a}" if pair.kin else near
+    common = f"{b} has a common base with {a}" if pair.kin else f"{b} and {a} have embeddings near each other"
     return f"{common}, but {_apart(pair)}: merging them will most likely not work"
 
 

@@ -126,7 +126,7 @@ def settled(spec: Spec, anchor: Blocks, source: Blocks) -> bool:
         return True
     if gap >= FAR**2 * norm:
         return False
-    spaces = {space.name: space for block in movable for space in elements_of(spec, block).values()}
+    spaces = _spaces_of(spec, anchor)
     sums = Sums(spec, [name for name, space in spaces.items() if _is_counted(spec, space)])
     sums.add(paired_leaves(spec, anchor, source))
     fibred = {index for space in spaces.values() for index in space.index}
@@ -144,6 +144,11 @@ def settled(spec: Spec, anchor: Blocks, source: Blocks) -> bool:
         ):
             return False
     return not is_turned(spec, anchor, source)
+
+
+def _spaces_of(spec: Spec, blocks: Blocks) -> dict[str, Space]:
+    """What moves some blocks, by name."""
+    return {space.name: space for block in blocks for space in elements_of(spec, block).values()}
 
 
 def _is_counted(spec: Spec, space: Space) -> bool:
@@ -180,8 +185,7 @@ def is_turned(spec: Spec, anchor: Blocks, source: Blocks, *, most: int | None = 
     Args:
         most: how many heads are asked, evenly spread; None: all.
     """
-    spaces = {space.name: space for block in anchor for space in elements_of(spec, block).values()}
-    for space in spaces.values():
+    for space in _spaces_of(spec, anchor).values():
         if not space.group.dimension(spec.sizes[space.name]):
             continue
         sides, chance = space_sides(spec, space, anchor, source, most=most), None

@@ -255,8 +255,9 @@ def check_growth(narrow: Spec, wide: Spec, matches: Mapping[str, Match]) -> None
         if want >= have or name in TOKENS:
             continue
         space = narrow.spaces.get(name)
-        over = [] if space is None else [base for base in space.index if base in grown]
-        if space is not None and space.group.compact == "Perm" and over:  # heads over heads
+        heads = space if space is not None and space.group.compact == "Perm" else None
+        over = [] if heads is None else [base for base in heads.index if base in grown]
+        if over:
             raise IsomergeError(
                 f"{have} query heads share a key and value head, and {want} would ({name}, while {over[0]} grows "
                 f"from {narrow.sizes[over[0]]} to {wide.sizes[over[0]]}): choose numbers of heads whose ratio is "

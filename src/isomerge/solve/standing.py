@@ -190,10 +190,8 @@ def _is_misplaced(anchor: Model, model: Model, evidence: Look, dtype: torch.dtyp
             (doubtful if lost or _may_be_added(plan, unit, seen) else likely).append(unit)
     likely.sort(key=lambda unit: unit_bytes(anchor, unit))
     sizes = accumulate(unit_bytes(anchor, unit) for unit in likely)
-    looks: list[tuple[Unit, int | None]] = [(unit, None) for unit in doubtful]
-    for k, (unit, size) in enumerate(zip(likely, sizes, strict=True)):
-        if not k or size <= CLOSELY:
-            looks.append((unit, None if size <= CLOSELY else HEADS))
+    small = [unit for unit, size in zip(likely, sizes, strict=True) if size <= CLOSELY]
+    looks = [(unit, None) for unit in (*doubtful, *small)] + [(unit, HEADS) for unit in likely[:1] if not small]
     moved = any(not _is_settled(plan, unit, anchor, model, dtype, most) for unit, most in looks)
     return moved or _is_carried_elsewhere(anchor, model, evidence)
 
